@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from numbers import Number
 from os import PathLike
 
-LONGEST = 200
-"""Characters of a value in an error."""
+LONGEST = 200  # characters of a value in an error
 
 
 class FedPCAError(Exception):
@@ -93,16 +92,10 @@ BY_NAME: dict[str, type[FedPCAError]] = {
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """The text, with "?" for every character that does not show as itself.
+    """The text, with "?" for every character that does not show as itself, but line feeds in a text of several lines.
 
     These are control characters, line breaks, marks of writing direction, what has no width, halves of surrogate
     pairs, and what Unicode does not know.
-
-    Parameters
-    ----------
-    text : str
-    lines : bool
-        Whether line feeds may stay, in a text of several lines.
     """
     if text.isprintable():
         return text

@@ -94,8 +94,8 @@ class FedPCA(Strategy):
         arrays = ArrayRecord([array for array in (*found, model.explained_variance_) if array is not None])
         result = Result(arrays=arrays)
         for number, entry in enumerate(model.log["rounds"], start=1):
-            told = {"bytes-up": sum(entry["up"]), "bytes-down": sum(entry["down"]), "seconds": entry["seconds"]}
-            result.train_metrics_clientapp[number] = MetricRecord(told)
+            metrics = {"bytes-up": sum(entry["up"]), "bytes-down": sum(entry["down"]), "seconds": entry["seconds"]}
+            result.train_metrics_clientapp[number] = MetricRecord(metrics)
         return result
 
     def summary(self) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import strategies as strategies
 
 NAMES = ("strategies", "simulations")
-
 HERE = Path(__file__).resolve().parent
 
 
@@ -30,13 +29,8 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def module(name: str) -> ModuleType:
-    """A module of either package, by its name in the repository: ``"simulations.engines"``.
-
-    Raises
-    ------
-    ImportError
-        Where another module of that name is found first.
-    """
+    """A module of either package, by its name in the repository: ``"simulations.engines"``. Where another module of
+    that name is found first, it is refused."""
     package, _, within = name.partition(".")
     if (HERE / package).is_dir():
         return import_module(f"fedpca_flwr.{name}")

@@ -50,12 +50,9 @@ def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, f
     of_these = strategy.card.differentially_private or len(rows) == model.n_samples_  # noise tells no exact number
     if not of_these or "kernel" in model.log["options"] or model.adjustment_ is not None:
         return {}
-    reference = pooled_pca(
-        rows,
-        model.n_components_,
-        center=bool(model.log["options"].get("center", True)),
-        scale=bool(model.log["options"].get("scale", False)),
-    )
+    options = model.log["options"]
+    center, scale = bool(options.get("center", True)), bool(options.get("scale", False))
+    reference = pooled_pca(rows, model.n_components_, center=center, scale=scale)
     captured = captured_variance(model, reference, rows)
     if model.scores_ is not None:
         reference = replace(reference, scores_=reference.transform(rows))

@@ -15,10 +15,7 @@ from fedpca_flwr.state.files import writable
 
 from .measuring import measured
 from .progress import with_a_bar
-from .records import HEADS, Record, append, columns_of, identity, named, parsed, read, shown
-
-ALL = "all"
-"""Stands for every method."""
+from .records import HEADS, Record, append, card_of, columns_of, identity, named, parsed, read, shown
 
 BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
 """Data sets that are not read from a folder."""
@@ -35,7 +32,8 @@ def settings(
     clients: Sequence[int],
 ) -> Iterator[Record]:
     """Every combination; a partition without alpha occurs once, and ``"all"`` is every method."""
-    methods = [name for method in methods for name in (everything() if method == ALL else [method])]
+    everything = [name for name in strategies.METHODS if not card_of(name).after]  # what computes components
+    methods = [name for method in methods for name in (everything if method == "all" else [method])]
     ways = [(p, a) for p in partitions for a in (alphas if p in SPREAD else [None])]
     for dataset, (partition, alpha), number, method in itertools.product(datasets, ways, clients, methods):
         name, options = parsed(method)
@@ -106,11 +104,6 @@ def _recorded(one: Record, folder: Path | None) -> Record:
     if folder:
         append(folder, record)
     return record
-
-
-def everything() -> list[str]:
-    """The methods that compute components."""
-    return [name for name, method in strategies.METHODS.items() if not method.strategy.card.after]
 
 
 def table(records: Iterable[Record]) -> str:

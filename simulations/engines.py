@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.errors import ConfigError, value_text
-from fedpca_flwr.maths.rows import Blocks, Rows
+from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.progress import flower_from
 
 from . import ENGINES
-from .loopback import FILES, Names, on_loopback
+from .loopback import FILES, on_loopback
 from .parties import Parties, parties_of
 from .progress import shown
 from .python_words import POLICY, in_words_of_python
-
-Engine = Callable[[dict[str, Any], Sequence[Rows], dict[str, Any], Sequence[Names]], PCAModel]
 
 Given = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
 
@@ -42,8 +40,7 @@ def run(method: str, parties: Given, *, engine: str = "loopback", progress: bool
         of the same names are put into the order of the first, and the model keeps the names. For the methods
         whose card says ``split="columns"``: (n, f_i), features of the same n rows.
     engine : {"loopback", "ray"}
-        This process (milliseconds), or Flower's simulation, which `flwr run` uses too (a process pool, about ten
-        seconds to start). Same strategies, same clients, same bits.
+        This process (milliseconds), or Flower's simulation (a process pool, some ten seconds to start): the same bits.
     progress : bool
         Show how far the run is, once it takes longer than a second, in a terminal or a notebook.
     **options
@@ -80,9 +77,12 @@ def run(method: str, parties: Given, *, engine: str = "loopback", progress: bool
     held = parties_of(parties, split)
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     site = _taken_out(values, held)
+    on = on_loopback
+    if engine == "ray":
+        from .ray_engine import on_ray as on  # Ray is imported by those who use it
     quiet = flower_from(logging.ERROR)  # `model.log` has what matters
     with shown(method) if progress else nullcontext(), quiet, in_words_of_python():
-        model = _on(engine)(strategies.run_config_of({**values, "method": method}), held.rows, site, held.names)
+        model = on(strategies.run_config_of({**values, "method": method}), held.rows, site, held.names)
     if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
     model.log["notes"].extend(held.notes)
@@ -100,15 +100,6 @@ def _taken_out(values: dict[str, Any], held: Parties) -> dict[str, Any]:
     if not np.array_equal(values.setdefault("clients", number), number):
         raise ConfigError(f"'clients' is {value_text(values['clients'])}, but there are {number} parties")
     return site
-
-
-def _on(engine: str) -> Engine:
-    """What runs there; Ray is imported by those who use it."""
-    if engine == "loopback":
-        return on_loopback
-    from .ray_engine import on_ray
-
-    return on_ray
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:

@@ -171,19 +171,16 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard) -> list[Any]:
         """The table's rows by party, in the order of the labels."""
         finite = "allow-nan" if card.incomplete else True
-        checked = (
-            X
-            if is_cells(X)
-            else validate_data(self, X, accept_sparse=["csr"], ensure_all_finite=finite, ensure_min_samples=2)
-        )
+        checked = X
+        if not is_cells(X):
+            checked = validate_data(self, X, accept_sparse=["csr"], ensure_all_finite=finite, ensure_min_samples=2)
         table = X if is_frame(X) else checked  # a data frame's names travel with it
         if groups is None:
             return [table]
         labels = column_or_1d(np.asarray(groups)).tolist()
         if len(labels) != checked.shape[0]:
-            raise ConfigError(
-                f"'groups' has {len(labels)} labels, but there are {checked.shape[0]} rows; give one for each"
-            )
+            rows = checked.shape[0]
+            raise ConfigError(f"'groups' has {len(labels)} labels, but there are {rows} rows; give one for each")
         nobody = [place for place, label in enumerate(labels) if not _named(label)]
         if nobody:
             raise ConfigError(

@@ -9,23 +9,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from flwr import client, common
 from flwr.app import Context, RecordDict
-from flwr.client import Client
-from flwr.common import (
-    DisconnectRes,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetParametersIns,
-    GetParametersRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    ReconnectIns,
-)
 from flwr.server.client_proxy import ClientProxy
 from threadpoolctl import ThreadpoolController
 
@@ -38,6 +26,7 @@ from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.server import PCAServer
 
 Names = tuple[str, ...]
+Result = TypeVar("Result")
 
 FILES = ("scores", "loadings")
 """Keys of a node-config that `simulations.run` takes as a list: a path for each party."""
@@ -48,40 +37,34 @@ messages, can fail in two threads when a garbage collection calls Python code (a
 
 
 class LoopbackProxy(ClientProxy):
-    """Hands a message to a client in this process; a new client for each message, as in a deployment.
+    """Hands a message to a client in this process, which ``make`` gives: a new one each time, as in a deployment.
 
-    Parameters
-    ----------
-    cid : str
-    make : callable
-        Gives the client.
-    context : Context, optional
-        The party's: its node-config, and what Flower keeps for it.
+    The party's ``context`` has its node-config, and what Flower keeps for it.
     """
 
-    def __init__(self, cid: str, make: Callable[[], Client], context: Context | None = None) -> None:
+    def __init__(self, cid: str, make: Callable[[], client.Client], context: Context | None = None) -> None:
         super().__init__(cid)
         self.make = make
         self.context = context
 
-    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        reply: FitRes = _with_deadline(timeout, lambda: self.make().fit(ins))
-        return reply
+    def fit(self, ins: common.FitIns, timeout: float | None, group_id: int | None) -> common.FitRes:
+        return _with_deadline(timeout, lambda: self.make().fit(ins))
 
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        reply: EvaluateRes = _with_deadline(timeout, lambda: self.make().evaluate(ins))
-        return reply
+    def evaluate(self, ins: common.EvaluateIns, timeout: float | None, group_id: int | None) -> common.EvaluateRes:
+        return _with_deadline(timeout, lambda: self.make().evaluate(ins))
 
-    def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
-        reply: GetPropertiesRes = _with_deadline(timeout, lambda: self.make().get_properties(ins))
-        return reply
+    def get_properties(
+        self, ins: common.GetPropertiesIns, timeout: float | None, group_id: int | None
+    ) -> common.GetPropertiesRes:
+        return _with_deadline(timeout, lambda: self.make().get_properties(ins))
 
-    def get_parameters(self, ins: GetParametersIns, timeout: float | None, group_id: int | None) -> GetParametersRes:
-        reply: GetParametersRes = _with_deadline(timeout, lambda: self.make().get_parameters(ins))
-        return reply
+    def get_parameters(
+        self, ins: common.GetParametersIns, timeout: float | None, group_id: int | None
+    ) -> common.GetParametersRes:
+        return _with_deadline(timeout, lambda: self.make().get_parameters(ins))
 
-    def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
-        return DisconnectRes(reason="")
+    def reconnect(self, ins: common.ReconnectIns, timeout: float | None, group_id: int | None) -> common.DisconnectRes:
+        return common.DisconnectRes(reason="")
 
 
 def on_loopback(
@@ -121,7 +104,7 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
     return {key: value[party] if key in lists else value for key, value in site.items()}
 
 
-def _client_builder(context: Context, rows: Rows, names: Names) -> Callable[[], Client]:
+def _client_builder(context: Context, rows: Rows, names: Names) -> Callable[[], client.Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
         return check(rows, names)
@@ -157,10 +140,11 @@ _OWN = threading.local()
 """The worker of each thread that waits for parties: a thread for every message would cost as much as a small answer."""
 
 
-def _with_deadline(seconds: float | None, work: Callable[[], Any]) -> Any:
+def _with_deadline(seconds: float | None, work: Callable[[], Result]) -> Result:
     """The result of ``work``, or its exception, or `TimeoutError`."""
     worker = vars(_OWN).setdefault("worker", None) or _Worker()
     _OWN.worker = worker
+    result: Result
     try:
         result, error = worker.outcome(work, seconds)
     except Empty:

@@ -24,11 +24,9 @@ from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import Angles, captured_variance, knn_accuracy, pooled_pca, principal_angles
-from fedpca_flwr.packages import strategies
-from fedpca_flwr.protocol.card import MethodCard
 
 from .engines import run
-from .records import Record, identity, named
+from .records import Record, card_of, identity, named
 
 MOST_ROWS = 5000
 """Of more rows the kernel PCA of the pool, the reference of kernel methods, takes too much memory."""
@@ -38,27 +36,25 @@ KERNELS = {"rbf": "rbf", "sigmoid": "sigmoid", "polynomial": "poly", "linear": "
 
 
 def measured(one: Record, folder: Path | None) -> Record:
-    """Run a method, and measure its model against the pooled rows; with a folder, keep the model there.
-
-    Raises
-    ------
-    FedPCAError
-    """
-    if _card(one).after:
+    """Run a method, and measure its model against the pooled rows; with a folder, keep the model there."""
+    card = card_of(one["method"])
+    if card.after:
         raise ConfigError(
-            f"'{one['method']}' projects new rows by what a run with '{_card(one).after}' left; it has no components: "
+            f"'{one['method']}' projects new rows by what a run with '{card.after}' left; it has no components: "
             "there is nothing to compare"
         )
     pool = pool_of(one)
     source, _ = truth(*pool)
     rows = source.all_rows()
     parties = parties_of(one, source)
+    common = {"n_components": one["components"], "engine": one["engine"], "seed": one["seed"], "progress": False}
+    common |= {"secure_aggregation": one["bound"] > 0, "bound": one["bound"]}
+    common |= {"min_rows": 1, "may_show": "inner products"}  # sites that allow whatever a method shows
     with _extra_options(one, len(parties)) as extra:
         started = time.monotonic()
-        model = run(named(one), parties, n_components=one["components"], engine=one["engine"], **_common(one), **extra)
+        model = run(named(one), parties, **common, **extra)
         seconds = time.monotonic() - started
         angles, captured = _judged(one, model, rows, parties, extra.get("loadings"))
-    fit = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
     claimed = float(model.explained_variance_ratio_.sum())  # NaN where the model knows of noise alone
     name = f"models/{hashlib.sha256(identity(one).encode()).hexdigest()[:16]}.npz" if folder else None
     if folder and name:
@@ -71,7 +67,7 @@ def measured(one: Record, folder: Path | None) -> Record:
         "explained variance": None if np.isnan(claimed) else claimed,
         "rounds": model.rounds,
         "MB up": float(np.mean(model.bytes_up_by_party) / 1e6),
-        "MB down": float(np.mean(sum(np.array(entry["down"]) for entry in fit)) / 1e6),
+        "MB down": float(np.mean(down_by_party(model)) / 1e6),
         "seconds": round(seconds, 3),
         "knn accuracy": _accuracy(model, source) if one["knn"] else None,
         "pooled knn accuracy": _pooled_accuracy(*pool) if one["knn"] else None,
@@ -84,9 +80,10 @@ def measured(one: Record, folder: Path | None) -> Record:
     }
 
 
-def _card(one: Record) -> MethodCard:
-    card: MethodCard = strategies.METHODS[one["method"]].strategy.card
-    return card
+def down_by_party(model: PCAModel) -> NDArray[np.int64]:
+    """Bytes that each party received in the rounds of the fit, without the last one."""
+    down = [entry["down"] for entry in model.log["rounds"] if entry["phase"] != "project"]
+    return np.asarray(np.sum(down, axis=0))
 
 
 def pool_of(one: Record) -> tuple[str, str, int, bool, bool]:
@@ -98,26 +95,21 @@ def pool_of(one: Record) -> tuple[str, str, int, bool, bool]:
 def parties_of(one: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
     """Rows by the setting's partition, or for a method of columns all rows of consecutive columns."""
     rows = source.all_rows()
-    if _card(one).split == "columns":
+    if card_of(one["method"]).split == "columns":
         return [rows[:, part] for part in split_columns(rows.shape[1], one["clients"], "even")]
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
     return [rows[part] for part in parts]
 
 
-def _common(one: Record) -> dict[str, Any]:
-    """Keys of every run of a comparison; sites that allow whatever its methods show."""
-    secure = {"secure_aggregation": one["bound"] > 0, "bound": one["bound"]}
-    return {**secure, "seed": one["seed"], "min_rows": 1, "may_show": "inner products", "progress": False}
-
-
 @contextmanager
 def _extra_options(one: Record, parties: int) -> Iterator[dict[str, Any]]:
     """A new federation that all clients join; files for components that are each client's own."""
+    card = card_of(one["method"])
     with TemporaryDirectory(prefix="fedpca-compare-") as folder:
-        if "state" in _card(one).examples[0] and "state" not in one["options"]:
+        if "state" in card.examples[0] and "state" not in one["options"]:
             yield {"state": f"{folder}/state"}
-        elif _card(one).own_components == "personal":
+        elif card.own_components == "personal":
             yield {"loadings": [f"{folder}/{party}.npz" for party in range(parties)]}
         else:
             yield {}
@@ -130,7 +122,7 @@ def _judged(
     _, reference = truth(*pool_of(one))
     if own:  # each client's components are judged by its own rows, and need not be the pool's
         return None, _captured_by_each(reference, parties, own)
-    if "kernel" in _card(one).options.model_fields:
+    if "kernel" in card_of(one["method"]).options.model_fields:
         return _angles_in_feature_space(one, model, rows), None
     if model.adjustment_ is not None:  # the pool's components are those of rows from which nothing was taken out
         return None, None
@@ -156,7 +148,7 @@ def _angles_in_feature_space(one: Record, model: PCAModel, rows: NDArray[Any]) -
 
     if len(rows) > MOST_ROWS:
         return None
-    fields = _card(one).options.model_fields
+    fields = card_of(one["method"]).options.model_fields
     kernel, gamma, coef0, degree, center = (
         one["options"].get(key, fields[key].default) for key in ("kernel", "gamma", "coef0", "degree", "center")
     )
@@ -175,12 +167,7 @@ def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
 
 @cache
 def truth(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> tuple[datasets.Dataset, PCAModel]:
-    """A data set, and the PCA of all its rows.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """A data set, and the PCA of all its rows."""
     source = datasets.load(dataset, data_root)
     rows = source.all_rows()
     if not 1 <= k <= min(rows.shape):

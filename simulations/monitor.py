@@ -67,10 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text = re.sub(f"node-config:? '{key}'", word, text)
         print(text, file=sys.stderr)
         return 2
-    for name, values, limit in (
-        ("T2", found.t_squared, found.t_squared_limit),
-        ("SPE", found.spe, found.spe_limit),
-    ):
+    for name, values, limit in (("T2", found.t_squared, found.t_squared_limit), ("SPE", found.spe, found.spe_limit)):
         above = int((values > limit).sum())
         print(f"{name}: {above} of {len(values)} rows above {limit:.6g} (expected {1 - args.level:.2%})")
     print(f"mean of the scores: probability {told.shift_probability:.2g}; mean SPE: {told.spread_probability:.2g}")

@@ -14,48 +14,28 @@ Labels = tuple[Hashable, ...]
 
 
 class Parties(NamedTuple):
-    """The parties of a run.
-
-    Attributes
-    ----------
-    rows : list of rows of shape (n_i, d)
-    keys : list of str
-        What they are called; empty where they have no names.
-    labels : list of tuple
-        Of each party's columns; empty where it has none.
-    notes : list of str
-        What was done to them.
-    """
+    """The parties of a run: rows (n_i, d) of each, their names if they have any, and what was done to them."""
 
     rows: list[Rows]
     keys: list[str]
-    labels: list[Labels]
+    labels: list[Labels]  # of each party's columns; empty where it has none
     notes: list[str]
 
     @property
     def names(self) -> list[tuple[str, ...]]:
         """Of each party's columns, where all its labels are texts."""
-        texts = (all(isinstance(label, str) for label in labels) for labels in self.labels)
-        return [
-            tuple(map(str, labels)) if all_texts else () for labels, all_texts in zip(self.labels, texts, strict=True)
-        ]
+        return [tuple(map(str, labels)) if _are_texts(labels) else () for labels in self.labels]
+
+
+def _are_texts(labels: Labels) -> bool:
+    return all(isinstance(label, str) for label in labels)
 
 
 def parties_of(given: Any, split: str) -> Parties:
-    """The parties that a caller of `simulations.run` gives.
+    """The parties that a caller of `simulations.run` gives; a mapping gives them their names.
 
-    Parameters
-    ----------
-    given : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks`
-        A mapping gives the parties their names.
-    split : str
-        With ``"rows"``, columns that stand in another order than those of the first party that has labels are put into
-        its order.
-
-    Raises
-    ------
-    ConfigError, DataError
-        Of all parties at once.
+    With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order.
+    A `ConfigError` or `DataError` is of all parties at once.
     """
     _require_parties(given)
     keys = list(given) if isinstance(given, Mapping) else []
@@ -103,11 +83,8 @@ def _require_parties(given: Any) -> None:
 def _in_one_order(parties: Parties, called: list[str]) -> Parties:
     """The columns of all parties that have labels in the order of the first of these; a note names those without.
 
-    Raises
-    ------
-    ConfigError
-        With the labels that a party lacks, or has alone; and for columns in another order whose labels are not all
-        texts: a model does not keep these, so it would take new rows by position.
+    Labels that a party lacks, or has alone, are refused; and columns in another order whose labels are not all texts: a
+    model does not keep these, so it would take new rows by position.
     """
     known = [place for place, labels in enumerate(parties.labels) if labels]
     if not known:
@@ -131,7 +108,7 @@ def _in_one_order(parties: Parties, called: list[str]) -> Parties:
             f"the parties' column names differ from those of {called[known[0]]}: {'; '.join(faults)}. Rename them, or "
             "leave out what not all parties have"
         )
-    if turned and not all(isinstance(label, str) for label in first):
+    if turned and not _are_texts(first):
         raise ConfigError(
             f"{', '.join(turned)} has the columns of {called[known[0]]} in another order, and their names are not all "
             "texts: make them so (X.columns = X.columns.astype(str)), so that the model knows them"

@@ -13,17 +13,9 @@ from fedpca_flwr.errors import FedPCAError
 def run_named(
     programs: Mapping[str, Callable[[Sequence[str]], object]], arguments: Sequence[str], *, kind: str, doc: str
 ) -> int:
-    """Run the program that the first argument names; the status of the process.
+    """Run the program that the first argument names on the others; the status of the process.
 
-    Parameters
-    ----------
-    programs : mapping of str to callable
-        Each takes the other arguments.
-    arguments : sequence of str
-    kind : str
-        What its programs are: for texts.
-    doc : str
-        What is printed before their names, where the name is missing or unknown.
+    Where the name is missing or unknown, ``doc`` and the names of all programs of this ``kind`` are printed.
     """
     name, *rest = arguments or [""]
     if name not in programs:
@@ -39,17 +31,10 @@ def run_named(
 
 
 def parser(module: str, doc: str | None, options: Mapping[str, Any]) -> argparse.ArgumentParser:
-    """The options of a program.
+    """The options of what stands behind ``python -m``, with its help.
 
-    Parameters
-    ----------
-    module : str
-        What stands behind ``python -m``.
-    doc : str, optional
-        Its help.
-    options : mapping of str
-        The default of each, which is of the same type: a list takes several values, False is a switch. A dictionary
-        has the keywords of argparse.
+    An option is given by its default, which is of the same type: a list takes several values, False is a switch. A
+    dictionary has the keywords of argparse.
     """
     made = argparse.ArgumentParser(
         prog=f"python -m {module}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter

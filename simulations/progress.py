@@ -7,53 +7,42 @@ import shutil
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from fedpca_flwr.protocol.progress import shown_by
 
-PATIENCE = 1.0
-"""Seconds of a run in which nothing is shown."""
-
 Item = TypeVar("Item")
 
-AGAIN = 0.5
-"""Seconds after which the time in a line is brought up to date."""
+PATIENCE, AGAIN = 1.0, 0.5
+"""Seconds of a run in which nothing is shown, and after which the time in a line is brought up to date."""
+
+Screen = Callable[[str], None]
+"""Puts a line in the place of the one before; an empty one leaves nothing."""
 
 
-class Screen(ABC):
-    """A place for one line."""
-
-    @abstractmethod
-    def show(self, line: str) -> None:
-        """Put the line in the place of the one before; an empty one leaves nothing."""
-
-
-class Terminal(Screen):
+def terminal(line: str) -> None:
     """The line of standard error in which the cursor is."""
-
-    def show(self, line: str) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(f"\r\x1b[K{line[:width]}")
-        sys.stderr.flush()
+    width = shutil.get_terminal_size().columns - 1
+    sys.stderr.write(f"\r\x1b[K{line[:width]}")
+    sys.stderr.flush()
 
 
-class Cell(Screen):
-    """An output of the cell that runs."""
+def cell() -> Screen:
+    """An output of the cell that runs, which there is from the first line on."""
+    handles: list[Any] = []
 
-    def __init__(self) -> None:
-        self._handle: Any = None
-
-    def show(self, line: str) -> None:
+    def show(line: str) -> None:
         from IPython.display import display
 
         shown = {"text/plain": line}
-        if self._handle is None:
-            self._handle = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        if handles:
+            handles[0].update(shown, raw=True)
         else:
-            self._handle.update(shown, raw=True)
+            handles.append(display(shown, raw=True, display_id=True))  # type: ignore[no-untyped-call]
+
+    return show
 
 
 def screen() -> Screen | None:
@@ -61,23 +50,16 @@ def screen() -> Screen | None:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None and hasattr(shell, "kernel"):
-        return Cell()
-    return Terminal() if sys.stderr is not None and sys.stderr.isatty() else None
+        return cell()
+    return terminal if sys.stderr is not None and sys.stderr.isatty() else None
 
 
 class LatestLine(logging.Handler):
-    """Shows the latest record on a screen, with the seconds since the start, once these are enough to wonder.
+    """Shows ``name`` and the latest record on a screen, with the seconds since the start, once they are many."""
 
-    Parameters
-    ----------
-    where : Screen
-    name : str
-        What the line begins with.
-    """
-
-    def __init__(self, where: Screen, name: str) -> None:
+    def __init__(self, show: Screen, name: str) -> None:
         super().__init__()
-        self._where, self._name = where, name
+        self._show, self._name = show, name
         self._line = "starting"
         self._since = time.monotonic()
         self._over = threading.Event()
@@ -95,10 +77,10 @@ class LatestLine(logging.Handler):
     def _watch(self) -> None:
         shown, wait = False, PATIENCE
         while not self._over.wait(wait):
-            self._where.show(f"{self._name}, {time.monotonic() - self._since:.0f} s: {self._line}")
+            self._show(f"{self._name}, {time.monotonic() - self._since:.0f} s: {self._line}")
             shown, wait = True, AGAIN
         if shown:
-            self._where.show("")
+            self._show("")
 
 
 def with_a_bar(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[Item]:
@@ -118,11 +100,11 @@ def with_a_bar(items: Sequence[Item], name: Callable[[Item], str]) -> Iterator[I
 @contextmanager
 def shown(name: str) -> Iterator[None]:
     """Show how far a run is, where somebody looks."""
-    where = screen()
-    if where is None:
+    show = screen()
+    if show is None:
         yield
         return
-    handler = LatestLine(where, name)
+    handler = LatestLine(show, name)
     try:
         with shown_by(handler):
             yield

@@ -13,15 +13,7 @@ from fedpca_flwr.packages import strategies
 
 from .loopback import FILES
 
-POLICY = (
-    "min-rows",
-    "round-rows",
-    "allowed-methods",
-    "max-reply-bytes",
-    "secure-only",
-    "min-parties",
-    "may-show",
-)
+POLICY = ("min-rows", "round-rows", "allowed-methods", "max-reply-bytes", "secure-only", "min-parties", "may-show")
 """Keys of a node-config that `run` sets for every party."""
 
 SITE_KEY = re.compile(rf"node-config:? (?='(?:{'|'.join((*POLICY, *FILES))})')")

@@ -11,11 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from flwr.app import Context
-from flwr.client import Client
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
+from flwr import app, client, clientapp, serverapp, simulation
 from scipy import sparse
 
 from fedpca_flwr.config.node_config import NodeConfig
@@ -47,26 +43,26 @@ def on_ray(
     with TemporaryDirectory(prefix="fedpca-") as folder:
         for i, rows in enumerate(parties):
             save(Path(folder, str(i)), rows)
-        server_app = ServerApp()
+        server_app = serverapp.ServerApp()
 
         @server_app.main()
-        def main(grid: Grid, context: Context) -> None:
+        def main(grid: serverapp.Grid, context: app.Context) -> None:
             run_on(grid, strategy)
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
-            client_app = ClientApp(_client_fn(run_config, site, folder, names), mods=[one_blas_thread])
-            run_simulation(server_app, client_app, len(parties), backend_config=BACKEND)
+            client_app = clientapp.ClientApp(_client_fn(run_config, site, folder, names), mods=[one_blas_thread])
+            simulation.run_simulation(server_app, client_app, len(parties), backend_config=BACKEND)
     return strategy.model
 
 
 def _client_fn(
     run_config: dict[str, Any], site: dict[str, Any], folder: str, names: Sequence[Names]
-) -> Callable[[Context], Client]:
+) -> Callable[[app.Context], client.Client]:
     def load(node: NodeConfig, config: RunConfig) -> Table:
         (own,) = Path(folder).glob(f"{node.partition_id}.*")
         return read(str(own))._replace(names=tuple(*names[node.partition_id : node.partition_id + 1]))
 
-    def client_fn(context: Context) -> Client:
+    def client_fn(context: app.Context) -> client.Client:
         own = own_site(site, int(context.node_config["partition-id"]))
         node_config = {**context.node_config, "may-show": "inner products", **own}
         return strategies.build_client(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from fedpca_flwr.packages import strategies
-
-from .records import Record, named, shown
+from .records import Record, card_of, named, shown
 
 EXACT = 1e-6
 """Degrees within which components are the same for every purpose."""
@@ -43,7 +41,7 @@ class Choice(NamedTuple):
     def server_sees(self) -> str:
         """As the notes of this run say, which a transport of sums writes; in clear what the method sends."""
         seen = [note.removeprefix(SAW) for note in self.run.get("notes", []) if note.startswith(SAW)]
-        return "; ".join(seen) or strategies.METHODS[self.run["method"]].strategy.card.server_sees
+        return "; ".join(seen) or card_of(self.run["method"]).server_sees
 
 
 def choices(records: Iterable[Record]) -> list[Choice]:
@@ -51,14 +49,15 @@ def choices(records: Iterable[Record]) -> list[Choice]:
 
     Among methods for rows alone: those for columns answer another question.
     """
-    good = [r for r in records if "error" not in r and strategies.METHODS[r["method"]].strategy.card.split == "rows"]
+    good = [r for r in records if "error" not in r and card_of(r["method"]).split == "rows"]
     with_angle = [r for r in good if r["max angle"] is not None]
     exact = [r for r in with_angle if r["exact"] and r["max angle"] <= EXACT]
-    private = [r for r in good if strategies.METHODS[r["method"]].strategy.card.differentially_private]
+    within = {degrees: [r for r in with_angle if r["max angle"] <= degrees] for degrees in WITHIN}
+    private = [r for r in good if card_of(r["method"]).differentially_private]
     wishes: list[tuple[str, list[Record], Callable[[Record], tuple[float, ...]]]] = [
         ("exact, in the fewest rounds", exact, lambda r: (r["rounds"], r["MB up"])),
         ("exact, with the fewest bytes up", exact, lambda r: (r["MB up"], r["rounds"])),
-        *((f"within {degrees:g}°", _within(with_angle, degrees), lambda r: (r["MB up"],)) for degrees in WITHIN),
+        *((f"within {degrees:g}°", near, lambda r: (r["MB up"],)) for degrees, near in within.items()),
         ("differentially private", private, lambda r: (-r["captured variance"],)),
     ]
     found: list[Choice] = []
@@ -86,7 +85,3 @@ def _with_warning(choice: Choice) -> str:
     angle = choice.run["max angle"]
     off = "" if angle is None else f", largest angle {angle:.2g}°"
     return f"{choice.cost}; {choice.warning}{off}"
-
-
-def _within(records: Iterable[Record], degrees: float) -> list[Record]:
-    return [record for record in records if record["max angle"] <= degrees]

@@ -18,6 +18,7 @@ from fedpca_flwr.config.method_text import non_defaults, options_of, text_of, wo
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model_file import from_json, to_json
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.state.files import written_whole
 
 Record = dict[str, Any]
@@ -45,20 +46,22 @@ FLAGS = {
 def parsed(method: str) -> tuple[str, Record]:
     """``"sub-it block-size=10"`` as name and options, those alone that are not the defaults.
 
-    Raises
-    ------
-    ConfigError
-        For an unknown method or option, one that is given twice, a value that is not allowed, or a key of the run,
-        which is a flag here.
+    Refused are an unknown method or option, one that is given twice, a value that is not allowed, and a key of the run,
+    which is a flag here.
     """
     source = f"method '{method}'"
     keys = [word.partition("=")[0].replace("_", "-") for word in words_of(method, source)[1]]
-    if flags := [
-        f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in keys if key in FLAGS
-    ]:
-        raise ConfigError("\n".join(flags))
+    if flags := [key for key in keys if key in FLAGS]:
+        said = (f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in flags)
+        raise ConfigError("\n".join(said))
     card = strategies.method_of(method, source).strategy.card
     return card.name, non_defaults(options_of(method, card.options, {}, source))
+
+
+def card_of(method: str) -> MethodCard:
+    """What a method says of itself."""
+    card: MethodCard = strategies.METHODS[method].strategy.card
+    return card
 
 
 def named(record: Record) -> str:
@@ -103,12 +106,7 @@ def identity(record: Record) -> str:
 
 
 def read(folder: Path) -> list[Record]:
-    """The records in a folder; a last line that was cut short is left out, and taken out of the file.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The records in a folder; a last line that was cut short is left out, and taken out of the file."""
     target = folder / RUNS
     if not target.exists():
         return []
@@ -133,12 +131,7 @@ def read(folder: Path) -> list[Record]:
 
 
 def _record(line: str) -> Record:
-    """A line's record.
-
-    Raises
-    ------
-    ValueError
-    """
+    """A line's record; `ValueError` for what is none."""
     record = json.loads(line)
     if isinstance(record, dict):
         record.setdefault("bound", 0.0)  # a record of before there was this key
@@ -147,14 +140,8 @@ def _record(line: str) -> Record:
 
 
 def forget(folder: Path) -> None:
-    """Remove the runs in a folder, with their models, figures and report; nothing else, and nothing of another kind.
-
-    Raises
-    ------
-    ConfigError
-        Where the folder's file of runs is none of a comparison.
-    """
-    read(folder)
+    """Remove the runs in a folder, with their models, figures and report; nothing else, and nothing of another kind."""
+    read(folder)  # or it is no folder of a comparison, and nothing is removed
     for made in (*folder.glob("models/*.npz"), *folder.glob("figures/*.json"), folder / "report.html", folder / RUNS):
         made.unlink(missing_ok=True)
 
@@ -205,18 +192,11 @@ TYPES: dict[str, Any] = {
 
 LATER = {"captured variance", "notes", "pooled knn accuracy", "chosen", "date", "versions", "error"}
 """What not every record has."""
-
 ADAPTERS = {key: TypeAdapter[Any](kind) for key, kind in TYPES.items()}
 
 
 def require_record(given: Any) -> None:
-    """Refuse what is no record.
-
-    Raises
-    ------
-    ValueError
-        With the key that is not there, or whose value is not what it must be.
-    """
+    """Refuse what is no record: a `ValueError` names the key that is missing, or whose value is not what it must be."""
     if not isinstance(given, dict):
         raise ValueError("it is no record")
     for key, adapter in ADAPTERS.items():
@@ -253,9 +233,7 @@ COUNTED = (
 """What is counted as rounds, and as bytes up and down."""
 
 COUNTS = {"rounds", "MB up", "MB down"}
-
 SIZES = {"MB up", "MB down"}
-
 SHARES = {"captured variance", "explained variance", "knn accuracy"}
 
 

@@ -7,11 +7,9 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from fedpca_flwr import analyses
 from fedpca_flwr.figures import analysis_plots, plots
@@ -34,35 +32,17 @@ ABOUT_FRONT = (
 )
 
 
-def of_runs(records: Sequence[Record], salt: str) -> list[str]:
+Drawn = Iterable[tuple[Figure, str]]
+"""Figures, and what stands below them."""
+
+
+def svg(figures: Drawn, salt: str) -> list[str]:
+    """Figures as parts of a page."""
+    return [_svg(figure, text, salt + text[:9]) for figure, text in figures]
+
+
+def of_runs(records: Sequence[Record]) -> Drawn:
     """What needs neither data nor models."""
-    return [_figure(figure, text, salt + str(i)) for i, (figure, text) in enumerate(_of_runs(records))]
-
-
-def of_models(folder: Path, records: Sequence[Record], salt: str) -> list[str]:
-    """Figures of the models of one setting.
-
-    Raises
-    ------
-    FedPCAError
-        Where their data or models are gone.
-    """
-    return [_figure(figure, text, salt + text[:9]) for figure, text in _of_models(folder, records)]
-
-
-def of_pool(one: Record) -> list[str]:
-    """The figures of a data set itself; none where it has too many features.
-
-    Raises
-    ------
-    FedPCAError
-        Where it is gone.
-    """
-    source, _ = truth(one["dataset"], one["data root"], one["components"], True, False)
-    return [_figure(figure, text, one["dataset"] + text[:9]) for figure, text in _of_pool(source.all_rows(), one)]
-
-
-def _of_runs(records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
     points: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         if record["max angle"] is not None:
@@ -71,11 +51,12 @@ def _of_runs(records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
         yield plots.bytes_against_error(points), ABOUT_FRONT
 
 
-def _of_models(folder: Path, records: Sequence[Record]) -> Iterable[tuple[Figure, str]]:
+def of_models(folder: Path, records: Sequence[Record]) -> Drawn:
+    """Figures of the models of one setting; `FedPCAError` where their data or models are gone."""
     one = records[0]
     source, reference = truth(one["dataset"], one["data root"], one["components"], True, False)
     rows = source.all_rows()
-    models = {named(record): _model(folder, record) for record in records if record.get("model")}
+    models = {named(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
     models = {name: model for name, model in models.items() if model.components_ is not None}
     if not models:
         return
@@ -88,7 +69,10 @@ def _of_models(folder: Path, records: Sequence[Record]) -> Iterable[tuple[Figure
     yield plots.heterogeneity(parties_of(by_rows, source), reference), "How different the clients are."
 
 
-def _of_pool(rows: NDArray[Any], one: Record) -> Iterable[tuple[Figure, str]]:
+def of_pool(one: Record) -> Drawn:
+    """The figures of a data set itself, none where it has too many features; `FedPCAError` where it is gone."""
+    source, _ = truth(one["dataset"], one["data root"], one["components"], True, False)
+    rows = source.all_rows()
     if rows.shape[1] <= NARROW:
         moments = SecondMoments.of(rows)
         text = "Eigenvalues of the covariance, the band of unrelated features, and where each rule would stop."
@@ -99,10 +83,6 @@ def _of_pool(rows: NDArray[Any], one: Record) -> Iterable[tuple[Figure, str]]:
             yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
 
 
-def _model(folder: Path, record: Record) -> PCAModel:
-    return PCAModel.load(folder / record["model"])
-
-
 def _overlaid(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
     """The first model, and those that are farthest off."""
     angles = {named(record): record["max angle"] or 0.0 for record in records}
@@ -110,7 +90,7 @@ def _overlaid(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict
     return {name: models[name] for name in (first, *sorted(others, key=lambda name: -angles[name])[:FARTHEST])}
 
 
-def _figure(figure: Figure, text: str, salt: str) -> str:
+def _svg(figure: Figure, text: str, salt: str) -> str:
     """A figure as a part of the page; the salt makes its inner names its own."""
     buffer = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time

@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.figures import markdown
 from fedpca_flwr.state.files import written_whole
 
 from .records import Record, identity
@@ -21,7 +22,8 @@ SHAPES = {"path", "text", "tspan", "use", "image", "rect", "circle", "line", "po
 SHOWING = SHAPES | {"all", "figure", "div", "figcaption", "p", "svg", "defs", "style", "g", "clipPath", "pattern"}
 """Elements of a drawing (``all`` stands around them)."""
 
-DRAWING = ("simulations/report_drawing.py", "fedpca_flwr/figures/plots.py", "fedpca_flwr/figures/analysis_plots.py")
+LIBRARY = Path(markdown.__file__).parent
+DRAWING = (Path(__file__).with_name("report_drawing.py"), LIBRARY / "plots.py", LIBRARY / "analysis_plots.py")
 """What draws: figures that were made by another text of these are drawn anew."""
 
 
@@ -34,9 +36,9 @@ def figures(folder: Path, records: Sequence[Record]) -> list[str]:
     def draw(salt: str) -> tuple[list[str], bool]:
         from . import report_drawing  # here: nobody who has the figures waits for matplotlib
 
-        drawn = report_drawing.of_runs(good, salt)
+        drawn = report_drawing.svg(report_drawing.of_runs(good), salt)
         try:
-            return [*drawn, *report_drawing.of_models(folder, good, salt)], True
+            return [*drawn, *report_drawing.svg(report_drawing.of_models(folder, good), salt)], True
         except FedPCAError as error:
             return [*drawn, f"<p>No more figures: {html.escape(str(error))}</p>"], False
 
@@ -46,11 +48,11 @@ def figures(folder: Path, records: Sequence[Record]) -> list[str]:
 def figures_of_pool(folder: Path, records: Sequence[Record]) -> list[str]:
     """The figures of the data set of these runs; none where it is gone or has too many features."""
 
-    def draw(_: str) -> tuple[list[str], bool]:
+    def draw(salt: str) -> tuple[list[str], bool]:
         from . import report_drawing
 
         try:
-            return report_drawing.of_pool(records[0]), True
+            return report_drawing.svg(report_drawing.of_pool(records[0]), salt), True
         except FedPCAError:
             return [], False
 
@@ -99,20 +101,14 @@ def _shows(name: str, value: str) -> bool:
 
 
 def _digest(what: str, records: Sequence[Record]) -> str:
-    """Of the runs, when they were made, and what draws them.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Of the runs, when they were made, and what draws them."""
     try:
         library = version("matplotlib")
     except PackageNotFoundError:
         raise ConfigError("figures need matplotlib: pip install '.[plots]' in the repository") from None
-    root = Path(__file__).parents[1]
     sha = hashlib.sha256(f"{what} {library}".encode())
     for file in DRAWING:
-        sha.update((root / file).read_bytes())
+        sha.update(file.read_bytes())
     for record in records:
         sha.update(f"\n{identity(record)} {record.get('date')} {record.get('versions')}".encode())
     return sha.hexdigest()[:16]

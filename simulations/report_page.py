@@ -13,11 +13,10 @@ from typing import Any
 
 from fedpca_flwr.errors import FedPCAError, printable
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.state.files import written_whole
 
 from .recommending import EXACT, choices, sentence
-from .records import COUNTED, COUNTS, HEADS, Record, by_setting, columns_of, command, named, shown, title
+from .records import COUNTED, COUNTS, HEADS, Record, by_setting, card_of, columns_of, command, named, shown, title
 from .report_figures import figures, figures_of_pool
 
 
@@ -35,6 +34,9 @@ scikit-learn's kernel PCA. Variance captured: the share of the pooled rows' vari
 (with <code>personalised</code> each client's own, of its own rows); claimed: what the model says of itself. Methods for
 columns had equal numbers of columns at each client, all others rows as a heading says. Without secure sums in its
 heading a setting's runs were in clear."""
+
+STYLE, SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+"""How the page looks, and what its buttons and boxes do: both are written into it, so that it needs no other file."""
 
 FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
 
@@ -60,11 +62,8 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
     versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
     dates = sorted(record["date"] for record in records if "date" in record)
     made = f"Runs of {dates[0]} to {dates[-1]} (UTC). " if dates else ""
-    rest = (
-        f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n"
-        f"<p>{_text(made)}Versions: {_text('; '.join(versions) or 'unknown')}. "
-        f"{ABOUT} {COUNTED}</p>"
-    )
+    about = f"{_text(made)}Versions: {_text('; '.join(versions) or 'unknown')}. {ABOUT} {COUNTED}"
+    rest = f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n<p>{about}</p>"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
@@ -94,15 +93,14 @@ def _filters(records: Sequence[Record]) -> str:
         f'<label><input type="checkbox" value="{value}"{"" if value in there else " disabled"}> {text}</label>'
         for value, text in FILTERS.items()
     )
-    hint = (
-        "" if "secure" in there else "<p>No run here is with secure aggregation: <code>--bound</code> makes some.</p>"
-    )
+    hint = "<p>No run here is with secure aggregation: <code>--bound</code> makes some.</p>"
+    hint = "" if "secure" in there else hint
     return f"<fieldset><legend>Show methods</legend>{''.join(boxes)}{hint}</fieldset>"
 
 
 def _kinds(record: Record) -> str:
     """What a run is, of `FILTERS`."""
-    card = strategies.METHODS[record["method"]].strategy.card
+    card = card_of(record["method"])
     angle = record.get("max angle")
     exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT
     secure = record["bound"] > 0 and "error" not in record
@@ -124,8 +122,7 @@ def _recommended(records: Sequence[Record]) -> str:
         rows.append("<tr>" + "".join(f'<td class="text">{_text(cell)}</td>' for cell in cells) + "</tr>")
     heads = ("wish", "method", "cost for each client", "angle", "variance captured", "the server sees")
     head = "".join(f'<th scope="col" class="text">{text}</th>' for text in heads)
-    table = _wide("", head, rows)
-    return f'<p class="lead">{_text(sentence(found))}</p>\n{table}'
+    return f'<p class="lead">{_text(sentence(found))}</p>\n{_wide("", head, rows)}'
 
 
 def _across(groups: Sequence[Sequence[Record]]) -> Iterable[str]:
@@ -210,60 +207,3 @@ def _wide(kind: str, head: str, rows: Sequence[str]) -> str:
 def _cell(record: Record, key: str) -> str:
     value = record.get(key)
     return f'<td data-value="{"" if value is None else _text(repr(value))}">{_text(shown(record, key))}</td>'
-
-
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; font-size: 0.9rem; }
-th, td { padding: 0.35rem 0.6rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
-th button { all: unset; cursor: pointer; font-weight: 600; }
-th button:focus-visible { outline: 2px solid; }
-th[aria-sort=ascending] button::after { content: " \\2191"; }
-th[aria-sort=descending] button::after { content: " \\2193"; }
-tbody tr:hover { background: var(--soft); }
-th { vertical-align: bottom; }
-td:first-child, th:first-child { position: sticky; left: 0; background: Canvas; min-width: 7rem; }
-td.text, th.text { text-align: left; }
-td.note { text-align: left; padding-bottom: 0.8rem; min-width: 0; position: static; }
-td.note div { position: sticky; left: 0.6rem; max-width: min(66rem, 88vw); }
-table.runs { margin-top: 1.5rem; }
-figure { margin: 1.5rem 0; } figcaption { font-size: 0.9rem; }
-svg { max-width: 100%; min-width: 34rem; height: auto; } svg text { fill: CanvasText !important; }
-pre { background: var(--soft); padding: 0.8rem; overflow-x: auto; }
-.wide { overflow-x: auto; }
-.lead { background: var(--soft); padding: 0.8rem 1rem; border-radius: 0.4rem; }
-fieldset { border: 1px solid var(--line); border-radius: 0.4rem; } label { margin-right: 1.2rem; white-space: nowrap; }
-[hidden] { display: none; }
-"""
-
-SCRIPT = """
-for (const button of document.querySelectorAll("th button")) {
-  button.addEventListener("click", () => {
-    const head = button.parentElement, body = head.closest("table").tBodies[0];
-    const column = [...head.parentElement.children].indexOf(head);
-    const down = head.getAttribute("aria-sort") === "ascending";
-    for (const other of head.parentElement.children) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const value = row => row.children[column].dataset.value;
-    const order = (a, b) => {
-      if (a === "" || b === "") return (a === "") - (b === "");
-      const compared = isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
-      return down ? -compared : compared;
-    };
-    const runs = [...body.rows].filter(row => !row.classList.contains("more"));
-    const sorted = runs.sort((a, b) => order(value(a), value(b)));
-    body.append(...sorted.flatMap(row => [row, ...body.querySelectorAll(`[data-of="${CSS.escape(row.id)}"]`)]));
-  });
-}
-const boxes = [...document.querySelectorAll("fieldset input")];
-function filter() {
-  for (const row of document.querySelectorAll("tr[data-is]")) {
-    const is = row.dataset.is.split(" ");
-    row.hidden = boxes.some(box => box.checked && !is.includes(box.value));
-  }
-}
-for (const box of boxes) box.addEventListener("change", filter);
-"""
-"""How the page looks, and what its buttons and boxes do: no other file, no network."""

@@ -67,13 +67,7 @@ METHODS = Registry(
 
 
 def method_named(name: str) -> Method:
-    """A method by its name.
-
-    Raises
-    ------
-    ConfigError
-        With the names there are.
-    """
+    """A method by its name; a ConfigError has the names there are."""
     if name in METHODS:
         return METHODS[name]
     plain = name.lower() == "pca"  # whose nearest name is that of an approximate method
@@ -85,12 +79,7 @@ def method_named(name: str) -> Method:
 
 
 def method_of(text: str, source: str = "run-config") -> Method:
-    """The method that a text names, which may say its options too (`fedpca_flwr.config.method_text`).
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The method that a text names, which may say its options too (`fedpca_flwr.config.method_text`)."""
     return method_named(words_of(text, source)[0])
 
 
@@ -123,13 +112,7 @@ def build_strategy(run_config: Mapping[str, Any]) -> PCAStrategy:
 
 
 def prepared(made: PCAStrategy, run_config: Mapping[str, Any]) -> PCAStrategy:
-    """A new strategy of the method that ``run_config`` names, ready for the run that it describes.
-
-    Raises
-    ------
-    ConfigError
-        As `build_strategy`.
-    """
+    """A new strategy of the method that ``run_config`` names, ready for the run; errors as of `build_strategy`."""
     _refuse_options_as_keys(run_config)
     text = str(run_config.get("method", RunConfig().method))
     strategy = type(made)

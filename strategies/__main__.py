@@ -93,11 +93,6 @@ def measurements_page() -> str:
     return f"{MEASUREMENTS_PAGE}\n{table(['number', 'line of the summary', 'what it is'], rows)}\n"
 
 
-def with_table(page: str) -> str:
-    """A page whose method table is the present one."""
-    return re.sub(r"^\| method \| result \|.*\n(\|.*\n)*", lambda _: method_table(), page, flags=re.M)
-
-
 def shown_table() -> str:
     """Who sees what of a party: each method in clear, and where only sums open."""
     heads: dict[tuple[str, Shown], list[str]] = {}
@@ -117,20 +112,22 @@ def _shown(way: str, said: Shown) -> list[str]:
     return [f"{before}{text}{after}" for text, (before, after) in zip(said, added, strict=True)]
 
 
-def with_shown(security: str) -> str:
-    """A SECURITY.md whose table of who sees what is the present one."""
-    return re.sub(r"^\| method \| the server sees.*\n(\|.*\n)*", lambda _: shown_table(), security, flags=re.M)
-
-
 def questions_table() -> str:
     """All that whoever holds the server may ask a party in one run, in this order: each run's script."""
     rows = ([f"`{name}`", *(_questions(method, travel) for travel in TRAVEL)] for name, method in METHODS.items())
     return table(["method", "in clear", "secure aggregation", "with `survivors`"], rows) + "\n"
 
 
-def with_questions(security: str) -> str:
-    """A SECURITY.md whose table of questions is the present one."""
-    return re.sub(r"^\| method \| in clear \|.*\n(\|.*\n)*", lambda _: questions_table(), security, flags=re.M)
+MADE = {"result": method_table, "the server sees": shown_table, "in clear": questions_table}
+"""Tables on pages that say more than these, by what stands in the head beside the method."""
+
+
+def with_tables(page: str) -> str:
+    """A page whose tables are the present ones."""
+    for head, made in MADE.items():
+        table_as_it_is = rf"^\| method \| {head}.*\n(\|.*\n)*"
+        page = re.sub(table_as_it_is, made().replace("\\", r"\\"), page, flags=re.M)
+    return page
 
 
 def _questions(method: Method, travel: str) -> str:
@@ -142,6 +139,7 @@ def _questions(method: Method, travel: str) -> str:
             own = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
             with_them = f"`{text_of('', own).strip()}`: " if own else ""
             chosen = card.phases(TRAVEL[travel], card.options.parse(options))
+            chosen = chosen if travel == "clear" else {name: phase.as_sum() for name, phase in chosen.items()}
             asked = ", ".join(_question(name, phase, chosen.get(name)) for name, phase in script.items())
             texts.setdefault(asked, f"{with_them}{asked}")
     further = f", then those of {' or '.join(f'`{name}`' for name in card.goes_on_as)}" if card.goes_on_as else ""
@@ -240,11 +238,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not parser.parse_args(arguments).write:
         print(method_table(), end="")
         return 0
-    which, security = Path("docs/which-method.md"), Path("SECURITY.md")
-    which.write_text(with_table(which.read_text(encoding="utf-8")), encoding="utf-8")
     Path("docs/methods.md").write_text(methods_page(), encoding="utf-8")
     Path("docs/measurements.md").write_text(measurements_page(), encoding="utf-8")
-    security.write_text(with_shown(with_questions(security.read_text(encoding="utf-8"))), encoding="utf-8")
+    for path in (Path("docs/which-method.md"), Path("SECURITY.md")):
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 

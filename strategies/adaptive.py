@@ -20,7 +20,7 @@ A heterogeneity score is reported and decides nothing: of two methods that cost 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -28,26 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 
-from fedpca_flwr.config.method_text import options_of, text_of, words_of
-from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.eigen import EXACT, at_most
+from fedpca_flwr.config import method_text
+from fedpca_flwr.maths import eigen, moments, refine
 from fedpca_flwr.maths.factors import trapezoid_size
 from fedpca_flwr.maths.forecast import Forecast, Survey, spectrum
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import head_and_diagonal, packed_size, scatter_product
-from fedpca_flwr.maths.refine import CORRECTION_BITS, Corrections, block_bits, coded_bits
-from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import Solution, require_variance
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.client import PCAClient
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Program, Question, Questions
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.transport import relayed
-from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
-from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases, told_frequencies
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions import genotypes, method
 
 CANDIDATES = ("p-cov", "qr-pca", "sub-it", "compressed")
 """Among which it chooses."""
@@ -83,7 +72,7 @@ REFINEMENTS = 2
 """Products after a warm start by whole factors, which float32 alone has rounded."""
 
 
-class AdaptiveOptions(CountOptions, GenotypeOptions):
+class AdaptiveOptions(method.Options, genotypes.GenotypeOptions):
     """Options of the adaptive method."""
 
     target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
@@ -96,7 +85,7 @@ class AdaptiveOptions(CountOptions, GenotypeOptions):
     @property
     def tolerance(self) -> float:
         """The largest angle, in degrees, that a certificate may leave."""
-        return self.target or EXACT
+        return self.target or eigen.EXACT
 
     def cost(self, candidate: Candidate) -> float:
         """What the user says that a way costs, in bytes up."""
@@ -105,17 +94,8 @@ class AdaptiveOptions(CountOptions, GenotypeOptions):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to the components: a method of the registry with its options, and its forecast for one party.
-
-    Attributes
-    ----------
-    method : str
-    options : mapping
-        Keys as in the run-config.
-    rounds : int
-    up, down : float
-        Bytes, the mean over the parties.
-    """
+    """A way to the components: a method of the registry with its options, and its forecast: bytes are means over the
+    parties."""
 
     method: str
     options: Mapping[str, Any]
@@ -126,7 +106,7 @@ class Candidate:
     @property
     def text(self) -> str:
         """The method with its options, as the run-config has them."""
-        return text_of(self.method, self.options)
+        return method_text.text_of(self.method, self.options)
 
 
 def candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
@@ -148,7 +128,7 @@ def _at_once(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate
     """Whole covariances, and whole factors."""
     d, head = forecast.spectrum.size, _head(forecast) + ARRAY
     factors = float(np.mean([trapezoid_size(int(n), d) for n in forecast.counts]))
-    yield Candidate("p-cov", {}, 1, head + 8 * packed_size(d), 0)
+    yield Candidate("p-cov", {}, 1, head + 8 * moments.packed_size(d), 0)
     yield Candidate(FACTORS, {}, 1, head + 8 * factors, 0)
 
 
@@ -175,48 +155,42 @@ def _corrected(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candida
     for step in STEPS if k < d <= min(LARGEST, forecast.head.n) else ():
         if d * forecast.variances.max() / forecast.total >= FINEST * step:
             continue
-        corrections = Corrections(forecast.spectrum, k, width, parties, step * forecast.total / d)
+        corrections = refine.Corrections(forecast.spectrum, k, width, parties, step * forecast.total / d)
         number = corrections.needed(options.tolerance, MOST_CORRECTIONS)
         if number is None:
             continue
         up = forecast.coded_bytes(step) + 2 * _head(forecast) + 5 * ARRAY
-        up += number * (d * width * coded_bits(CORRECTION_BITS) / 8 + 3 * ARRAY)
-        down = sum(d * width * coded_bits(block_bits(i)) / 8 + 3 * ARRAY for i in range(number))
+        up += number * (d * width * refine.coded_bits(refine.CORRECTION_BITS) / 8 + 3 * ARRAY)
+        down = sum(d * width * refine.coded_bits(refine.block_bits(i)) / 8 + 3 * ARRAY for i in range(number))
         coded = {"codec": "shared-step", "step": step, "tolerance": options.tolerance, "corrections": number + SPARE}
         ways.append(Candidate(CORRECTED, coded, 2 + number, up, down))
     if ways:
         yield min(ways, key=options.cost)
 
 
-def _own_survey(party: RowsClient, asked: Fields) -> Fields:
+def _own_survey(party: method.Client, asked: method.Fields) -> method.Fields:
     """Count, mean and variances of a party's rows, the eigenvalues of its scatter, and a sketch of it."""
-    head, diagonal = head_and_diagonal(party.data)
+    head, diagonal = moments.head_and_diagonal(party.data)
     unit = diagonal.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
     first = random_block(party.data.shape[1], SKETCH, party.site.config.seed)
     return {
-        **head_fields(head, diagonal),
+        **method.head_fields(head, diagonal),
         "spectrum": (spectrum(party.data) / unit).astype(np.float32),
-        "sketch": (scatter_product(party.data, head, first) / unit).astype(np.float32),
+        "sketch": (moments.scatter_product(party.data, head, first) / unit).astype(np.float32),
         "variances": diagonal,
     }
 
 
-SURVEY: Questions = {
-    "survey": Question(
-        reply=Payload(
-            (
-                *HEAD,
-                Field("spectrum", ("d",), dtype="float32"),
-                Field("sketch", ("d", "s"), dtype="float32"),
-                Field("variances", ("d",)),
-            )
-        ),
-        answer=_own_survey,
-        sizes=lambda public: {"s": SKETCH},
-    )
-}
+SURVEYED = (
+    *method.HEAD,
+    method.Field("spectrum", ("d",), dtype="float32"),
+    method.Field("sketch", ("d", "s"), dtype="float32"),
+    method.Field("variances", ("d",)),
+)
 
-CARD = MethodCard(
+SURVEY = method.Question(reply=method.Payload(SURVEYED), answer=_own_survey, sizes=lambda public: {"s": SKETCH})
+
+CARD = method.MethodCard(
     name="adaptive",
     title="Adaptive selection",
     exact=True,
@@ -224,20 +198,20 @@ CARD = MethodCard(
     rounds="1, then as chosen",
     upload="4d + 1, then the least of four methods",
     server_sees="variances, local eigenvalues, a small sketch; then as chosen",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows, mean, variances, the eigenvalues of its covariance and four random products of it; then "
         "as the chosen method",
         "the pooled components and mean, and which method was chosen",
     ),
     options=AdaptiveOptions,
-    phases=lambda config, options: genotype_phases(config, options, lambda *_: SURVEY),
+    phases=lambda config, options: genotypes.genotype_phases(config, options, lambda *_: {"survey": SURVEY}),
     goes_on_as=CANDIDATES,
     examples=({}, {"genotypes": True}),
     reference="this project; `fedpca_flwr.maths.forecast` derives it",
 )
 
 
-class AdaptiveClient(RowsClient):
+class AdaptiveClient(method.Client):
     """Answers the survey, and then as the chosen method's client."""
 
     options: AdaptiveOptions
@@ -260,32 +234,32 @@ class AdaptiveClient(RowsClient):
 
         A run chooses once, and once more where that did not suffice: an exact method.
         """
-        method, _ = words_of(text)
-        if method not in CANDIDATES:
-            raise ContractError(f"the server chose '{method[:20]}', expected one of: {', '.join(CANDIDATES)}")
-        before = self._before(text, method)
+        name, _ = method_text.words_of(text)
+        if name not in CANDIDATES:
+            raise method.ContractError(f"the server chose '{name[:20]}', expected one of: {', '.join(CANDIDATES)}")
+        before = self._before(text, name)
         site = self.site.running({**self.site.config.model_dump(by_alias=True), "method": text})
-        other = self.others[method]
+        other = self.others[name]
         inner = other.client(other.strategy.card, site, self._transport_of)
         inner.go_on_from(self, before)
         return inner
 
-    def _before(self, text: str, method: str) -> Questions:
+    def _before(self, text: str, name: str) -> method.Questions:
         """The questions that come before those of the chosen method."""
         kept = [self.journal.recall(name) for name in ("chosen", "chosen then")]
         if kept[0] is None:
             self.journal.keep("chosen", text.encode())
         elif text.encode() not in kept:
-            if kept[1] is not None or method == CORRECTED:
-                raise ContractError("the server chose a method twice in one run")
+            if kept[1] is not None or name == CORRECTED:
+                raise method.ContractError("the server chose a method twice in one run")
             self.journal.keep("chosen then", text.encode())
         if kept[0] is None or text.encode() == kept[0]:
             return self.card.phases(self.site.config, self.options)
         asked = self._chosen(kept[0].decode()).script
-        return {name: phase for name, phase in asked.items() if name != "project"}
+        return {phase: question for phase, question in asked.items() if phase != "project"}
 
 
-class Adaptive(RowsStrategy):
+class Adaptive(method.Strategy):
     """Adaptive; ``measured`` holds the choice, what it was forecast to cost, and what it cost."""
 
     card = CARD
@@ -296,7 +270,7 @@ class Adaptive(RowsStrategy):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._inner: RowsStrategy | None = None
+        self._inner: method.Strategy | None = None
         self._chosen: Candidate
         self._candidates: list[Candidate] = []
 
@@ -304,13 +278,13 @@ class Adaptive(RowsStrategy):
     def exact(self) -> bool:
         return self._inner.exact if self._inner else not self.options.target
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
-        forecast = Forecast.of([_survey(reply) for reply in (yield Ask("survey"))])
+    def aggregate(self) -> method.Fitting:
+        forecast = Forecast.of([_survey(reply) for reply in (yield method.Ask("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
-        require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
+        method.require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
         self._candidates = candidates(forecast, self.options)
         before, script = len(self.rounds_so_far), dict(self.phases)
-        solution: Solution = yield from self._go_on_as(self._candidates[0], script)
+        solution: method.Solution = yield from self._go_on_as(self._candidates[0], script)
         notes: list[str] = []
         missed = self._shortfall(solution)
         if missed:
@@ -331,7 +305,7 @@ class Adaptive(RowsStrategy):
         }
         return replace(solution, measured={**measured, **solution.measured}, notes=[*solution.notes, *notes])
 
-    def _shortfall(self, solution: Solution) -> tuple[Candidate, str] | None:
+    def _shortfall(self, solution: method.Solution) -> tuple[Candidate, str] | None:
         """Where the components are not as wanted: who goes on, and why."""
         chosen, certificate = self._chosen, self.inner.certificate
         pairs = solution.pairs.of_rank(solution.rows - 1)
@@ -340,33 +314,33 @@ class Adaptive(RowsStrategy):
             return factors, f"{chosen.method} cannot resolve components so small beside the first"
         if chosen.method == CORRECTED and not self.inner.exact and not certificate <= self.options.target:
             further = next(way for way in self._candidates if way.method != CORRECTED)
-            came = "has no bound" if certificate >= 90 else f"came within {at_most(certificate)} degrees only"
+            came = "has no bound" if certificate >= 90 else f"came within {eigen.at_most(certificate)} degrees only"
             return further, f"{chosen.method} {came}"
         return None
 
     @property
-    def inner(self) -> RowsStrategy:
+    def inner(self) -> method.Strategy:
         """The strategy of the method that was chosen."""
         assert self._inner is not None
         return self._inner
 
-    def _go_on_as(self, chosen: Candidate, script: dict[str, Question]) -> Program:
+    def _go_on_as(self, chosen: Candidate, script: dict[str, method.Question]) -> method.Program:
         """Go on as another method, whose questions follow those of the ``script`` so far."""
         self._chosen = chosen
         kind = self.others[chosen.method].strategy
-        options = options_of(chosen.text, kind.card.options, {"n-components": self.options.n_components})
+        options = method_text.options_of(chosen.text, kind.card.options, {"n-components": self.options.n_components})
         inner = kind.of(self.config, options, self.transport)
-        assert isinstance(inner, RowsStrategy)
+        assert isinstance(inner, method.Strategy)
         inner.go_on_from(self)
         self._inner = inner
         script |= inner.phases
         self.phases = dict(script)
         program = inner.aggregate()
         if self.options.genotypes:  # the parties were told the frequencies with the survey
-            program = told_frequencies(program, np.empty(0))
+            program = genotypes.told_frequencies(program, np.empty(0))
         return (yield from _with_method(program, chosen.text))
 
-    def modelled(self, solution: Solution) -> PCAModel:
+    def modelled(self, solution: method.Solution) -> method.PCAModel:
         """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
         model = self.inner.modelled(solution)
         model.log["method"], model.log["options"] = self.card.name, self.options.model_dump(by_alias=True)
@@ -374,21 +348,21 @@ class Adaptive(RowsStrategy):
         model.log["candidates"] = [vars(candidate) for candidate in self._candidates]
         return model
 
-    def projected(self, model: PCAModel, solution: Solution) -> Program:
+    def projected(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
         return (yield from _with_method(self.inner.projected(model, solution), self._chosen.text))
 
 
-def _with_method(program: Program, name: str) -> Program:
+def _with_method(program: method.Program, name: str) -> method.Program:
     """The same questions, as those of the method that was chosen."""
 
-    def put(question: Ask) -> Program:
+    def put(question: method.Ask) -> method.Program:
         return (yield replace(question, method=name))
 
     return relayed(program, put)
 
 
-def _survey(reply: Reply) -> Survey:
+def _survey(reply: method.Reply) -> Survey:
     fields = reply.fields
     unit = float(fields["variances"].sum()) or 1.0
     values = unit * np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)
-    return Survey(head_in(reply.fields), fields["variances"], values, unit * fields["sketch"].astype(np.float64))
+    return Survey(method.head_in(reply.fields), fields["variances"], values, unit * fields["sketch"].astype(np.float64))

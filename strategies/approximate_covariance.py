@@ -10,21 +10,13 @@ and is exact: this method stays for the comparison. Where the server holds the m
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
 
-from fedpca_flwr.errors import DataError
-from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.model.solution import Solution, solve
-from fedpca_flwr.protocol.card import MethodCard, ScaledOptions, Shown
-from fedpca_flwr.protocol.question import Ask
-from fedpca_flwr.questions.rows import moments_phases, pooled_moments, projection_phase
-from fedpca_flwr.questions.rows_run import RowsStrategy
+from fedpca_flwr.questions import method
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="ap-cov",
     title="Averaged covariance",
     exact=False,
@@ -32,38 +24,44 @@ CARD = MethodCard(
     rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows, mean, covariance matrix, count and squared error of the last round",
         "the pooled components, mean and scales",
     ),
-    shows_summed=Shown(
+    shows_summed=method.Shown(
         "number of rows, mean, variances, scatter without that between means, squared error",
         "mean, variances and number of rows of all; the pooled components",
     ),
     pools_moments=True,
-    options=ScaledOptions,
+    options=method.ScaledOptions,
     phases=lambda config, options: {
-        **moments_phases(config, within=options.center),
-        **projection_phase(config, about="centre"),
+        **method.moments_phases(config, within=options.center),
+        **method.projection_phase(about="centre"),
     },
     reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
 )
 
 NOTE = "averaged covariances leave out the variance between parties; p-cov costs the same and is exact"
 
+NOTHING_WITHIN = (
+    "the rows of each party are identical (it may have one row only): averaged covariances hold no variance; take "
+    "'p-cov', which costs the same and keeps the variance between parties"
+)
 
-class ApproximateCovariance(RowsStrategy):
+
+class ApproximateCovariance(method.Strategy):
     """AP-COV; ``measured`` holds the share of variance it leaves out, and where it can be had its angle to exact."""
 
     card = CARD
-    options: ScaledOptions
+    options: method.ScaledOptions
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> method.Fitting:
         # averaged raw second moments leave nothing out
-        found = yield from pooled_moments(self, within=self.options.center)
+        found = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = found.moments, found.diagonal, found.whole
         solution = replace(self._solved(averaged, diagonal), evidence=found.evidence)
-        _require_some_within(solution)
+        if solution.pairs.values[0] <= 0:
+            raise method.DataError(NOTHING_WITHIN)
         measured = {"between_parties_variance_share": _left_out(diagonal - averaged.diagonal(), solution)}
         if pooled is not None:
             exact = self._solved(pooled, diagonal).pairs.vectors
@@ -73,25 +71,11 @@ class ApproximateCovariance(RowsStrategy):
             measured["angle_to_exact_mean_degrees"] = float(angles.mean())
         return solution.extended(notes=[NOTE], measured=measured)
 
-    def _solved(self, moments: Moments, diagonal: Array) -> Solution:
-        return solve(moments, diagonal, **self.options.model_dump())
+    def _solved(self, moments: Moments, diagonal: method.Array) -> method.Solution:
+        return method.solve(moments, diagonal, **self.options.model_dump())
 
 
-def _require_some_within(solution: Solution) -> None:
-    """Refuse an average of covariances that are all zero.
-
-    Raises
-    ------
-    DataError
-    """
-    if solution.pairs.values[0] <= 0:
-        raise DataError(
-            "the rows of each party are identical (it may have one row only): averaged covariances hold no variance; "
-            "take 'p-cov', which costs the same and keeps the variance between parties"
-        )
-
-
-def _left_out(diagonal: Array, solution: Solution) -> float:
+def _left_out(diagonal: method.Array, solution: method.Solution) -> float:
     """What share of the variance, in the units of the solution, a scatter with this ``diagonal`` (d,) has."""
     weights = 1.0 if solution.scale is None else solution.scale**-2
     return max(0.0, float((diagonal * weights).sum()) / solution.total)

@@ -25,121 +25,21 @@ the angle that follows, and the ratio to a full float64 covariance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.codecs import (
-    Coded,
-    Combined,
-    LowRank,
-    Quantise,
-    ScatterCodec,
-    SharedStep,
-    Sketch,
-    TopEntries,
-    dequantise,
-    quantise,
-)
-from fedpca_flwr.maths.eigen import EXACT, at_most, leading_eigenpairs, spectral_norm
-from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, pack, pool_heads, unpack
-from fedpca_flwr.maths.refine import CORRECTION_BITS, MOST_BITS, SAME, block_bits, corrected, corrected_angle_bound
-from fedpca_flwr.maths.stiefel import polar
+from fedpca_flwr.maths import codecs, eigen, moments, refine
 from fedpca_flwr.maths.sums import MomentsSum
-from fedpca_flwr.model.solution import Solution, require_variance
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Question, Questions
-from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
-from fedpca_flwr.questions.rows import projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
-
-NEAR = 0.1
-"""Rounding may change inner products of an orthonormal block's columns by as much."""
-
-
-def codec_of(options: CompressedOptions, d: int, step: float, seed: int) -> ScatterCodec:
-    """The codec that the options name, for ``d`` features; ``step`` is in squared units of the data."""
-    rank = min(options.rank or 2 * options.n_components, d)
-    low_rank, shared_step = LowRank(rank, options.bits), SharedStep(step)
-    codecs: dict[str, ScatterCodec] = {
-        "quantise": Quantise(options.bits),
-        "shared-step": shared_step,
-        "low-rank": low_rank,
-        "combined": Combined(low_rank, shared_step),
-        "top-k": TopEntries(options.keep, options.bits),
-        "sketch": Sketch(rank, options.bits, seed),
-    }
-    return codecs[options.codec]
-
-
-def unit_of(trace: float) -> float:
-    """The power of two in which a scatter travels: scales are float32, whatever the unit of the data."""
-    _, above = np.frexp(trace)
-    return float(np.ldexp(1.0, min(int(above), 1023))) if trace > 0 else 1.0
-
-
-def encoded_block(block: Array, bits: int) -> Coded:
-    """A block (d, b), each of its columns by a scale of its own."""
-    return quantise(block.T.reshape(-1), bits, len(block))
-
-
-def decoded_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
-    """The block (d, b) of such a code.
-
-    Raises
-    ------
-    ValueError
-        Where it is none.
-    """
-    d, columns = shape
-    return dequantise(coded, bits, d, d * columns).reshape(columns, d).T
-
-
-def orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
-    """The orthonormal columns (d, b) next to a block in code: what both sides take for it.
-
-    Raises
-    ------
-    ValueError
-        Where it is the code of no block, or of columns that are far from orthonormal.
-    """
-    d, columns = shape
-    if not 0 < columns <= d:
-        raise ValueError(f"a block of {columns} columns, expected 1 to {d}")
-    block = decoded_block(coded, bits, shape)
-    if not _nearly_orthonormal(block):
-        raise ValueError("its columns are far from orthonormal")
-    return polar(block)
-
-
-def encoded_components(vectors: Array, bits: int) -> tuple[Coded, int]:
-    """Orthonormal columns (d, b) in ``bits`` for each value, or in the fewest more bytes that keep them nearly so.
-
-    A column of many features that has one large entry is far from itself in 8 bits: all small entries become zero.
-    """
-    coded = encoded_block(vectors, bits)
-    while bits < MOST_BITS and not _nearly_orthonormal(decoded_block(coded, bits, vectors.shape)):
-        bits += 8
-        coded = encoded_block(vectors, bits)
-    return coded, bits
-
-
-def _nearly_orthonormal(block: Array) -> bool:
-    return bool(np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= NEAR)
-
+from fedpca_flwr.questions import method
 
 MOST_CORRECTIONS = 10
 
 
-class CompressedOptions(CountOptions):
+class CompressedOptions(method.Options):
     """Options of the compressed method."""
 
     codec: Literal["quantise", "shared-step", "low-rank", "combined", "top-k", "sketch"] = "quantise"
@@ -170,98 +70,112 @@ class CompressedOptions(CountOptions):
     def stepped(self) -> bool:
         return self.codec in {"shared-step", "combined"}
 
+    def coder(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
+        """The codec for ``d`` features; ``step`` is in the unit of the scatter."""
+        rank = min(self.rank or 2 * self.n_components, d)
+        low_rank, shared_step = codecs.LowRank(rank, self.bits), codecs.SharedStep(step)
+        known: dict[str, codecs.ScatterCodec] = {
+            "quantise": codecs.Quantise(self.bits),
+            "shared-step": shared_step,
+            "low-rank": low_rank,
+            "combined": codecs.Combined(low_rank, shared_step),
+            "top-k": codecs.TopEntries(self.keep, self.bits),
+            "sketch": codecs.Sketch(rank, self.bits, seed),
+        }
+        return known[self.codec]
 
-BITS = Field("bits", (), "int64", kind="count")
-CODE = (Field("code", ("any",), "uint8"), Field("scales", ("any",), "float32"))
+
+CODE = (method.Field("code", ("any",), "uint8"), method.Field("scales", ("any",), "float32"))
 TRIANGLE = ("d(d+1)/2",)
-TRACE = Field("trace", ("1",), kind="size")
-ERRORS = Field("wrong", ("2",), kind="size")
+TRACE = method.Field("trace", ("1",), kind="size")
+ERRORS = method.Field("wrong", ("2",), kind="size")
 """Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
 
 
-def phases(config: RunConfig, options: CompressedOptions) -> Questions:
+def phases(config: method.RunConfig, options: CompressedOptions) -> method.Questions:
     """The scale of the step, the encoded scatters, the corrections."""
-    step = Field("step", (), kind="size")
-    scale = {"scale": Question(reply=Payload((*HEAD, TRACE)), answer=_own_scale)}
-    reply = Payload((*CODE, *HEAD, TRACE, ERRORS))
-    encoded = {"encoded": Question(asked=Payload((step,)), reply=reply, answer=_encoded, forms=TRIANGLE)}
-    correction = {
-        "correction": Question(
-            asked=Payload((*CODE, BITS)),
-            reply=Payload((*CODE, ERRORS)),
-            answer=lambda party, asked: _correction(party, _block(party, asked)),
-            forms=TRIANGLE,
-            times=options.most_corrections,
-            optional=options.tolerance > 0,
-        )
-    }
+    scale = method.Question(reply=method.Payload((*method.HEAD, TRACE)), answer=_own_scale)
+    encoded = method.Question(
+        asked=method.Payload((method.Field("step", (), kind="size"),)),
+        reply=method.Payload((*CODE, *method.HEAD, TRACE, ERRORS)),
+        answer=_encoded,
+        forms=TRIANGLE,
+    )
+    correction = method.Question(
+        asked=method.Payload((*CODE, method.Field("bits", (), "int64", kind="count"))),
+        reply=method.Payload((*CODE, ERRORS)),
+        answer=lambda party, asked: _correction(party, _block(party, asked)),
+        forms=TRIANGLE,
+        times=options.most_corrections,
+        optional=options.tolerance > 0,
+    )
     return {
-        **(scale if options.stepped else {}),
-        **encoded,
-        **(correction if options.most_corrections else {}),
-        **projection_phase(config),
+        **({"scale": scale} if options.stepped else {}),
+        "encoded": encoded,
+        **({"correction": correction} if options.most_corrections else {}),
+        **method.projection_phase(),
     }
 
 
-def _own_scale(party: RowsClient, asked: Fields) -> Fields:
+def _own_scale(party: method.Client, asked: method.Fields) -> method.Fields:
     """Count, mean, and the trace of a party's scatter."""
-    head, diagonal = head_and_diagonal(party.data)
-    return {**head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
+    head, diagonal = moments.head_and_diagonal(party.data)
+    return {**method.head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
 
 
-def _encoded(party: RowsClient, asked: Fields) -> Fields:
+def _encoded(party: method.Client, asked: method.Fields) -> method.Fields:
     """A party's scatter in code, and what that gets wrong."""
-    moments = Moments.of(party.data)
-    d = moments.n_features
-    diagonal = moments.diagonal()
-    unit = unit_of(float(diagonal.sum()))
-    scatter = moments.scatter / unit
-    codec = codec_of(party.options, d, float(asked["step"]) / unit, party.site.config.seed)
+    own = moments.Moments.of(party.data)
+    d = own.n_features
+    diagonal = own.diagonal()
+    unit = codecs.unit_of(float(diagonal.sum()))
+    scatter = own.scatter / unit
+    codec = party.options.coder(d, float(asked["step"]) / unit, party.site.config.seed)
     try:
         coded = codec.encode(scatter, d)
     except ValueError as error:
-        raise ConfigError(f"run-config: 'step' is {party.options.step}: {error}") from None
+        raise method.ConfigError(f"run-config: 'step' is {party.options.step}: {error}") from None
     missing = scatter - codec.decode(coded, d)
     if party.options.most_corrections:
         party.site.state["missing"] = [missing, unit]
-    wrong = unit * spectral_norm(unpack(missing, d))
+    wrong = unit * eigen.spectral_norm(moments.unpack(missing, d))
     return {
         "code": coded.code,
         "scales": coded.scales,
-        **head_fields(moments.head, diagonal),
+        **method.head_fields(own.head, diagonal),
         "trace": np.array([diagonal.sum()]),
         "wrong": np.array([wrong, wrong]),
     }
 
 
-def _block(party: RowsClient, asked: Fields) -> Array:
+def _block(party: method.Client, asked: method.Fields) -> method.Array:
     """The block (d, b) that is asked about."""
-    coded, d = Coded(asked["scales"], asked["code"]), party.data.shape[1]
+    coded, d = codecs.Coded(asked["scales"], asked["code"]), party.data.shape[1]
     most, bits = party.options.block(d), int(asked["bits"])
-    if coded.scales.size > most or bits > MOST_BITS:
-        raise ContractError(
-            f"{SERVER}: asked about a block of {coded.scales.size} columns in {bits} bits, expected at most {most} "
-            f"columns and {MOST_BITS} bits"
+    if coded.scales.size > most or bits > refine.MOST_BITS:
+        raise method.ContractError(
+            f"{method.SERVER}: asked about a block of {coded.scales.size} columns in {bits} bits, expected at most "
+            f"{most} columns and {refine.MOST_BITS} bits"
         )
     try:
-        return orthonormal_block(coded, bits, (d, coded.scales.size))
+        return codecs.orthonormal_block(coded, bits, (d, coded.scales.size))
     except ValueError as error:
-        raise ContractError(f"{SERVER}: its block does not decode: {error}") from None
+        raise method.ContractError(f"{method.SERVER}: its block does not decode: {error}") from None
 
 
-def _correction(party: RowsClient, V: Array) -> Fields:
+def _correction(party: method.Client, V: method.Array) -> method.Fields:
     """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
     packed, unit = party.site.state["missing"]
-    lower = unpack(packed, len(V))
+    lower = moments.unpack(packed, len(V))
     missing = lower + np.tril(lower, -1).T
-    coded = encoded_block(missing @ V, CORRECTION_BITS)
-    missing = corrected(missing, V, -decoded_block(coded, CORRECTION_BITS, V.shape))
-    party.site.state["missing"] = [pack(missing), unit]
-    wrong = float(unit) * np.array([spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
+    coded = codecs.encoded_block(missing @ V, refine.CORRECTION_BITS)
+    missing = refine.corrected(missing, V, -codecs.decoded_block(coded, refine.CORRECTION_BITS, V.shape))
+    party.site.state["missing"] = [moments.pack(missing), unit]
+    wrong = float(unit) * np.array([eigen.spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
     return {"code": coded.code, "scales": coded.scales, "wrong": wrong}
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="compressed",
     title="Compressed covariance",
     exact=False,
@@ -269,7 +183,7 @@ CARD = MethodCard(
     rounds="1; with `step` 2; and `corrections`",
     upload="5 to 100 times less than d²",
     server_sees="each party's approximate covariance",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows, mean, total variance, its covariance to the precision asked (`low-rank`: its leading "
         "components)",
         network="sizes and times of messages; a compressed size depends a little on the covariance",
@@ -281,49 +195,53 @@ CARD = MethodCard(
 )
 
 
-class Compressed(RowsStrategy):
+class Compressed(method.Strategy):
     """Compressed; ``measured`` holds the ratio and the error bounds."""
 
     card = CARD
     options: CompressedOptions
     proven_angle, values_hold = 90.0, False
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> method.Fitting:
         options, step, uploaded = self.options, 0.0, 0.0
         if options.stepped:
-            replies = yield Ask("scale")
+            replies = yield method.Ask("scale")
             uploaded += self._mean_upload()
             head, total = self._pooled(replies)
             step = options.step * total / head.mean.size
-        replies = yield Ask("encoded", {"step": np.asarray(step)})
+        replies = yield method.Ask("encoded", {"step": np.asarray(step)})
         uploaded += self._mean_upload()
         head, total = self._pooled(replies)
         d, wanted, block = head.mean.size, options.n_components, None
-        matrix, units = self._decoded(replies, d, step), _units(replies)
-        several = leading_eigenpairs(matrix, options.block(d))
+        matrix = self._decoded(replies, d, step)
+        units = {reply.party: _unit_of(reply) for reply in replies}
+        several = eigen.leading_eigenpairs(matrix, options.block(d))
         for number in range(options.most_corrections + 1):
             wrong, on_block = (math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1))
-            worst, value_error = corrected_angle_bound(several, wanted, wrong, on_block, block)
+            worst, value_error = refine.corrected_angle_bound(several, wanted, wrong, on_block, block)
             last = max(0.0, float(several.values[wanted - 1]))
-            self.proven_angle, self.values_hold = worst, value_error <= SAME * last
+            self.proven_angle, self.values_hold = worst, value_error <= refine.SAME * last
             if number == options.most_corrections or self._done:
                 break
-            coded, bits = encoded_components(several.vectors, block_bits(number))
-            block = orthonormal_block(coded, bits, several.vectors.shape)
-            replies = yield Ask("correction", {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)})
+            coded, bits = codecs.encoded_components(several.vectors, refine.block_bits(number))
+            block = codecs.orthonormal_block(coded, bits, several.vectors.shape)
+            replies = yield method.Ask(
+                "correction", {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)}
+            )
             uploaded += self._mean_upload()
-            missed = [_missed(reply, block.shape, units[reply.party]) for reply in sorted(replies, key=self._place)]
-            matrix = corrected(matrix, block, np.sum(missed, axis=0))
-            several = leading_eigenpairs(matrix, options.block(d))
+            sent = {reply.party: reply for reply in replies}
+            missed = [_missed(sent[party], block.shape, units[party]) for party in self._order]
+            matrix = refine.corrected(matrix, block, np.sum(missed, axis=0))
+            several = eigen.leading_eigenpairs(matrix, options.block(d))
         pairs = several.first(wanted)
         if pairs.values[0] <= 0:
-            raise ConfigError(
+            raise method.ConfigError(
                 f"run-config: 'codec' is '{options.codec}', and what it leaves of this scatter has no positive "
                 "eigenvalue; take another codec, or 'p-cov'"
             )
         self.certificate = worst
         excess = float(pairs.values.sum()) / total
-        return Solution(
+        return method.Solution(
             pairs=pairs,
             mean=head.mean,
             total=total,
@@ -342,77 +260,69 @@ class Compressed(RowsStrategy):
     @property
     def exact(self) -> bool:
         """Where a run goes on until a bound holds, and it says so of the components and of each variance."""
-        return self.options.tolerance > 0 and self.proven_angle <= EXACT and self.values_hold
+        return self.options.tolerance > 0 and self.proven_angle <= eigen.EXACT and self.values_hold
 
     @property
     def _done(self) -> bool:
         """Whether what was wanted holds; who wants exact components wants their variances too."""
         tolerance = self.options.tolerance
-        return self.proven_angle <= tolerance and (tolerance > EXACT or self.values_hold)
+        return self.proven_angle <= tolerance and (tolerance > eigen.EXACT or self.values_hold)
 
     def _shortfall(self, corrections: int) -> list[str]:
         tolerance = self.options.tolerance
         if not tolerance or self.proven_angle <= tolerance:
             return []
-        angle = "no bound on the angle" if self.proven_angle >= 90 else f"{at_most(self.proven_angle)} degrees at most"
+        bounded = f"{eigen.at_most(self.proven_angle)} degrees at most"
+        angle = bounded if self.proven_angle < 90 else "no bound on the angle"
         return [f"stopped after {corrections} corrections with {angle}; wanted {tolerance:.2g} degrees"]
 
-    def _pooled(self, replies: Sequence[Reply]) -> tuple[Head, float]:
+    def _pooled(self, replies: Sequence[method.Reply]) -> tuple[moments.Head, float]:
         """Count and mean of all rows, and the trace of their scatter; in an order that the data fix."""
         ordered = sorted(replies, key=lambda reply: (reply.rows, reply.fields["mean"].tobytes()))
         self._order = [reply.party for reply in ordered]
-        pooled, deviations = pool_heads([head_in(reply.fields) for reply in ordered])
-        between = (
-            head_in(reply.fields).n * float(deviation @ deviation)
-            for reply, deviation in zip(ordered, deviations, strict=True)
-        )
+        heads = [method.head_in(reply.fields) for reply in ordered]
+        pooled, deviations = moments.pool_heads(heads)
+        between = (head.n * float(deviation @ deviation) for head, deviation in zip(heads, deviations, strict=True))
         total = math.fsum([*(float(reply.fields["trace"][0]) for reply in ordered), *between])
         self.n_components(pooled.n, pooled.mean.size)
-        require_variance(total, pooled.n, pooled.mean)
+        method.require_variance(total, pooled.n, pooled.mean)
         return pooled, total
-
-    def _place(self, reply: Reply) -> int:
-        return self._order.index(reply.party)
 
     def _mean_upload(self) -> float:
         """Bytes that a party has sent in the last round, on average."""
         up = self.rounds_so_far[-1]["up"]
         return float(sum(up)) / len(up)
 
-    def _decoded(self, replies: Sequence[Reply], d: int, step: float) -> Array:
+    def _decoded(self, replies: Sequence[method.Reply], d: int, step: float) -> method.Array:
         """The approximate scatter (d, d) of all rows."""
         added = MomentsSum(d)
         for reply in replies:
-            unit = unit_of(float(reply.fields["trace"][0]))
-            codec = codec_of(self.options, d, step / unit, self.config.seed)
+            unit = _unit_of(reply)
+            codec = self.options.coder(d, step / unit, self.config.seed)
             scatter = _scaled(reply, unit, partial(codec.decode, d=d))
-            added.add(Moments(*head_in(reply.fields), scatter=scatter))
-        lower = unpack(added.pooled().scatter, d)
+            added.add(moments.Moments(*method.head_in(reply.fields), scatter=scatter))
+        lower = moments.unpack(added.pooled().scatter, d)
         return lower + np.tril(lower, -1).T
 
 
-def _units(replies: Sequence[Reply]) -> dict[int, float]:
-    """By partition, the unit in which a party's scatter travels."""
-    return {reply.party: unit_of(float(reply.fields["trace"][0])) for reply in replies}
+def _unit_of(reply: method.Reply) -> float:
+    return codecs.unit_of(float(reply.fields["trace"][0]))
 
 
-def _missed(reply: Reply, shape: tuple[int, int], unit: float) -> Array:
+def _missed(reply: method.Reply, shape: tuple[int, int], unit: float) -> method.Array:
     """What a party's approximation gets wrong about a block of that shape."""
-    return _scaled(reply, unit, lambda coded: decoded_block(coded, CORRECTION_BITS, shape))
+    return _scaled(reply, unit, lambda coded: codecs.decoded_block(coded, refine.CORRECTION_BITS, shape))
 
 
-def _scaled(reply: Reply, unit: float, decode: Callable[[Coded], Array]) -> Array:
-    """What a party's code says, in the unit of the data.
-
-    Raises
-    ------
-    ContractError
-    """
+def _scaled(reply: method.Reply, unit: float, decode: Callable[[codecs.Coded], method.Array]) -> method.Array:
+    """What a party's code says, in the unit of the data."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            found: Array = unit * decode(Coded(reply.fields["scales"], reply.fields["code"]))
+            found: method.Array = unit * decode(codecs.Coded(reply.fields["scales"], reply.fields["code"]))
     except ValueError as error:
-        raise ContractError(f"{reply.sender}: its code does not decode: {error}") from None
+        raise method.ContractError(f"{reply.sender}: its code does not decode: {error}") from None
     if not np.isfinite(found).all():
-        raise ContractError(f"{reply.sender}: its code, with the trace that it says, is of numbers beyond float64")
+        raise method.ContractError(
+            f"{reply.sender}: its code, with the trace that it says, is of numbers beyond float64"
+        )
     return found

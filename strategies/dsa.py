@@ -15,13 +15,11 @@ takes it from the largest eigenvalue that any party's matrix may have and from t
 
 from __future__ import annotations
 
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.questions.graph import SHOWS, GraphClient, GraphOptions, GraphStrategy, graph_phases
+from fedpca_flwr.questions import graph, method
 
 EXCHANGED = ("iterate",)
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="dsa",
     title="Distributed Sanger's Algorithm",
     exact=False,
@@ -29,27 +27,27 @@ CARD = MethodCard(
     rounds="the graph's diameter + `iterations` + 1",
     upload="d k in each iteration; at first K(2d + 3) for K parties",
     server_sees="all that it relays: heads, iterates",
-    shows=SHOWS,
-    options=GraphOptions,
-    phases=lambda config, options: graph_phases(config, options, EXCHANGED),
+    shows=graph.SHOWS,
+    options=graph.GraphOptions,
+    phases=lambda config, options: graph.graph_phases(config, options, EXCHANGED),
     reference="Gang and Bajwa 2022, A Linearly Convergent Algorithm for Distributed PCA",
     own_components="iterates",
 )
 
 
-class DSAClient(GraphClient):
+class DSAClient(graph.GraphClient):
     """Follows its own Sanger direction."""
 
     exchanged = EXCHANGED
 
-    def begin(self, X: Array) -> list[Array]:
+    def begin(self, X: method.Array) -> list[method.Array]:
         return [X, self.direction(X)]
 
-    def advance(self, own: list[Array], average: list[Array]) -> list[Array]:
+    def advance(self, own: list[method.Array], average: list[method.Array]) -> list[method.Array]:
         return self.begin(average[0] + self.step_size * own[1])
 
 
-class DSA(GraphStrategy):
+class DSA(graph.GraphStrategy):
     """DSA."""
 
     card = CARD

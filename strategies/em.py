@@ -38,38 +38,20 @@ from pydantic import Field as Limits
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config.run_config import Count, RunConfig
-from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, principal_angles
+from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.maths.factor_em import FactorEM
 from fedpca_flwr.maths.gaussian_em import GaussianEM
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import pack, two_sum
-from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import Solution, check_components, require_variance, solve
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Shown
-from fedpca_flwr.protocol.payload import Field, Fields
-from fedpca_flwr.protocol.question import Ask, Questions
-from fedpca_flwr.questions.incomplete import (
-    ObservedValues,
-    expected,
-    expected_phase,
-    expected_products,
-    factor_phase,
-    observed_phases,
-    observed_values,
-    unit_of,
-)
+from fedpca_flwr.model.solution import check_components
+from fedpca_flwr.questions import incomplete, method
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
-from fedpca_flwr.questions.rows import projection_phase, sums_of_rows
-from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
+from fedpca_flwr.questions.rows import sums_of_rows
 
 MORE = 10
 """Factors than components: what is beside the components is not all noise (docs/missing.md measures it)."""
 
 
-class EMOptions(PCAOptions):
+class EMOptions(method.PCAOptions):
     """Options of EM."""
 
     model: Literal["gaussian", "factors"] = "gaussian"
@@ -84,7 +66,7 @@ class EMOptions(PCAOptions):
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-6, 1.0, 30.0])] = 0.01
     """The iteration ends where the last steps foretell fewer degrees to go than this. That is an estimate and no bound:
     in measurements more was left as often as not."""
-    max_rounds: Annotated[Count, Limits(examples=[1, 2, 3])] = 100
+    max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 100
     """At most so many steps; the model has an estimate of how far it still was."""
 
     @model_validator(mode="after")
@@ -101,48 +83,20 @@ class EMOptions(PCAOptions):
         return self
 
 
-def phases(config: RunConfig, options: EMOptions) -> Questions:
+def phases(config: method.RunConfig, options: EMOptions) -> method.Questions:
     """What was observed, the steps, and the last question, with what rows are completed by."""
     if options.model == "factors":
-        step = {"products": factor_phase(options.max_rounds, options.factors or int(options.n_components) + MORE)}
-        expects = Field("factors", ("any", "d"))
+        most = options.factors or int(options.n_components) + MORE
+        step = {"products": incomplete.factor_phase(options.max_rounds, most)}
+        expects = method.Field("factors", ("any", "d"))
     else:
-        step = {"expected": expected_phase(options.max_rounds)}
-        expects = Field("covariance", ("d(d+1)/2",), kind="scatter")
+        step = {"expected": incomplete.expected_phase(options.max_rounds)}
+        expects = method.Field("covariance", ("d(d+1)/2",), kind="scatter")
     return {
-        **observed_phases(config, pairs=options.model == "gaussian"),
+        **incomplete.observed_phases(config, pairs=options.model == "gaussian"),
         **step,
-        **projection_phase(config, further=(expects,)),
+        **method.projection_phase(further=(expects,)),
     }
-
-
-def by_factors(
-    run: RowsStrategy, observed: ObservedValues, options: EMOptions
-) -> Generator[Ask, Any, tuple[Solution, Array, Array, float]]:
-    """The components; the model's loadings and noise (q + 1, d); a bound on what fixed point rounded off each
-    feature's variance, times rows (d,); and the larger of the last two steps' turns, in degrees."""
-    k, spread = int(options.n_components), observed.spread
-    require_variance(observed.rows * spread**2, observed.rows, observed.centre)
-    q = _factors(k, options.factors, observed.rows, spread.size)
-    unit = unit_of(spread, scale=options.scale)
-    found = FactorEM(
-        observed.rows, observed.lost / unit, random_block(spread.size, q, run.config.seed), prior=options.prior
-    )
-    turns: list[float] = []
-    while True:
-        model = found.model
-        sums, missed = yield from expected_products(run, observed, model)
-        with sums_of_rows():
-            found.add(sums)
-        turns.append(float(principal_angles(model.basis[:, :k], found.model.basis[:, :k]).max()))
-        ahead = max(turns[-2:]) if len(turns) > 2 else 90.0
-        if ahead <= options.tolerance or len(turns) == options.max_rounds:
-            break
-    scale = np.where(observed.constant & options.scale, 1.0, unit)
-    foretold = np.where(observed.constant, 0.0, unit)
-    loadings = np.vstack([(model.loadings * foretold[:, None]).T, model.noise * scale**2])
-    mean, _ = two_sum(observed.centre, np.where(observed.constant, observed.lost, unit * found.mean))
-    return _solution(found, mean, scale, k, scaled=options.scale), loadings, missed * unit**2, ahead
 
 
 def _factors(k: int, wanted: int, rows: int, features: int) -> int:
@@ -151,7 +105,7 @@ def _factors(k: int, wanted: int, rows: int, features: int) -> int:
     most = min(rows, features) - 1
     if max(k, wanted) > most:
         key = "factors" if wanted > k else "n-components"
-        raise ConfigError(
+        raise method.ConfigError(
             f"run-config: '{key}' is {max(k, wanted)}, at most {most} with "
             f"model='factors', one less than there are rows ({rows}) and features ({features}): the noise needs one; "
             "model='gaussian' has no such limit"
@@ -159,12 +113,14 @@ def _factors(k: int, wanted: int, rows: int, features: int) -> int:
     return min(wanted or k + MORE, most)
 
 
-def _solution(found: FactorEM, mean: Array, scale: Array, k: int, *, scaled: bool) -> Solution:
+def _solution(found: FactorEM, mean: method.Array, scale: method.Array, k: int, *, scaled: bool) -> method.Solution:
     squared = 1.0 if scaled else float(scale[0]) ** 2
     left = (found.total - float(found.values.sum())) / (scale.size - found.values.size)
     following = found.values[k] if found.values.size > k else left
-    return Solution(
-        pairs=Eigenpairs(found.values[:k] * squared, fix_signs(found.vectors[:, :k]), float(following) * squared),
+    return method.Solution(
+        pairs=eigen.Eigenpairs(
+            found.values[:k] * squared, eigen.fix_signs(found.vectors[:, :k]), float(following) * squared
+        ),
         mean=mean,
         total=found.total * squared,
         rows=found.rows,
@@ -172,7 +128,7 @@ def _solution(found: FactorEM, mean: Array, scale: Array, k: int, *, scaled: boo
     )
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="em",
     title="Expectation-maximisation",
     exact=False,
@@ -181,7 +137,7 @@ CARD = MethodCard(
     upload="d(d+1)/2 + d in each round; `model='factors'` d(q+1) + 2, q = k + 10",
     server_sees="each party's expected covariances, how often each two features have values together; "
     "`model='factors'` their products with d x q blocks, how often each feature has a value",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows, how often each two features have values together, mean and variances of what is there; "
         "in each round the expected covariance under the model of that round: more than one covariance, see "
         "[below](#missing-values-em)",
@@ -198,50 +154,44 @@ CARD = MethodCard(
     beyond_moments="a group of rows for each pattern of gaps",
 )
 
+Found = Generator[method.Ask, Any, tuple[method.Solution, method.Array, float]]
+"""Asks, and finds the solution; a bound on what fixed point rounded off each feature's variance, times rows (d,); and
+how many degrees the components have to go."""
 
-class EM(RowsStrategy):
-    """EM.
 
-    Attributes
-    ----------
-    every : int
-        Rows of all parties, also those without any value.
-    covariance : ndarray of shape (d, d) or None
-        The one under which missing values are expected.
-    factors : ndarray of shape (q + 1, d) or None
-        The same as loadings and noise, of a model of factors.
-    """
+class EM(method.Strategy):
+    """EM."""
 
     card = CARD
     party = IncompleteClient
     options: EMOptions
     every: int
-    covariance: Array | None = None
-    factors: Array | None = None
+    """Rows of all parties, also those without any value."""
+    covariance: method.Array | None = None
+    """The one under which missing values are expected (d, d)."""
+    factors: method.Array | None = None
+    """The same as loadings and noise, of a model of factors (q + 1, d)."""
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
-        observed = yield from observed_values(self, scale=self.options.scale)
+    def aggregate(self) -> method.Fitting:
+        observed = yield from incomplete.observed_values(self, scale=self.options.scale)
         self.every = observed.every
-        if self.options.model == "factors":
-            solution, self.factors, missed, ahead = yield from by_factors(self, observed, self.options)
-        else:
-            solution, missed, ahead = yield from self._by_covariance(observed)
-        solution = replace(solution, evidence=Evidence(missed=missed, cautions=observed.cautions))
-        return solution.extended(notes=_notes(observed, ahead, self.options), measured=_measured(observed, ahead))
+        by_model = self._by_factors if self.options.model == "factors" else self._by_covariance
+        solution, missed, ahead = yield from by_model(observed)
+        solution = replace(solution, evidence=method.Evidence(missed=missed, cautions=observed.cautions))
+        measured = {"missing_share": observed.share, "degrees_ahead": ahead}
+        return solution.extended(notes=_notes(observed, ahead, self.options), measured=measured)
 
-    def _by_covariance(self, observed: ObservedValues) -> Generator[Ask, Any, tuple[Solution, Array, float]]:
+    def _by_covariance(self, observed: incomplete.ObservedValues) -> Found:
         options, steps, before = self.options, 0, None
         found = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
             model = found.model
-            sums, missed = yield from expected(self, observed, model)
+            sums, missed = yield from incomplete.expected(self, observed, model)
             steps += 1
             with sums_of_rows():
                 found.add(sums)
-            moments = observed.moments(found.mean, found.scatter)
-            solution = solve(
-                moments, moments.diagonal(), n_components=options.n_components, center=True, scale=options.scale
-            )
+            now, k = observed.moments(found.mean, found.scatter), options.n_components
+            solution = method.solve(now, now.diagonal(), n_components=k, center=True, scale=options.scale)
             if not observed.share:
                 ahead = 0.0
             elif found.ahead is not None and before is not None:
@@ -254,30 +204,51 @@ class EM(RowsStrategy):
         self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
         return solution, missed * observed.spread**2, ahead
 
-    def loadings(self, model: PCAModel, solution: Solution) -> Fields:
-        expects = {} if self.covariance is None else {"covariance": pack(self.covariance)}
-        if self.factors is not None:
-            expects = {"factors": self.factors}
-        return {**super().loadings(model, solution), **expects}
+    def _by_factors(self, observed: incomplete.ObservedValues) -> Found:
+        """The same by a model of factors; ahead is the larger of the last two steps' turns."""
+        options, spread = self.options, observed.spread
+        k = int(options.n_components)
+        method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
+        q = _factors(k, options.factors, observed.rows, spread.size)
+        unit = incomplete.unit_of(spread, scale=options.scale)
+        start = random_block(spread.size, q, self.config.seed)
+        found = FactorEM(observed.rows, observed.lost / unit, start, prior=options.prior)
+        turns: list[float] = []
+        while True:
+            model = found.model
+            sums, missed = yield from incomplete.expected_products(self, observed, model)
+            with sums_of_rows():
+                found.add(sums)
+            turns.append(float(eigen.principal_angles(model.basis[:, :k], found.model.basis[:, :k]).max()))
+            ahead = max(turns[-2:]) if len(turns) > 2 else 90.0
+            if ahead <= options.tolerance or len(turns) == options.max_rounds:
+                break
+        scale = np.where(observed.constant & options.scale, 1.0, unit)
+        foretold = np.where(observed.constant, 0.0, unit)
+        self.factors = np.vstack([(model.loadings * foretold[:, None]).T, model.noise * scale**2])
+        mean, _ = moments.two_sum(observed.centre, np.where(observed.constant, observed.lost, unit * found.mean))
+        return _solution(found, mean, scale, k, scaled=options.scale), missed * unit**2, ahead
 
-    def modelled(self, solution: Solution) -> PCAModel:
+    def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
+        if self.covariance is not None:
+            return {**super().loadings(model, solution), "covariance": moments.pack(self.covariance)}
+        assert self.factors is not None
+        return {**super().loadings(model, solution), "factors": self.factors}
+
+    def modelled(self, solution: method.Solution) -> method.PCAModel:
         return replace(super().modelled(solution), covariance_=self.covariance, factors_=self.factors)
 
-    def rows_here(self, model: PCAModel) -> int:
+    def rows_here(self, model: method.PCAModel) -> int:
         return self.every
 
 
-def _turned(before: Solution, after: Solution) -> float:
+def _turned(before: method.Solution, after: method.Solution) -> float:
     """Largest angle between two solutions' components, in degrees; 90 where they are not as many."""
     one, other = before.pairs.vectors, after.pairs.vectors
-    return float(principal_angles(one, other).max()) if one.shape == other.shape else 90.0
+    return float(eigen.principal_angles(one, other).max()) if one.shape == other.shape else 90.0
 
 
-def _measured(observed: ObservedValues, ahead: float) -> dict[str, float]:
-    return {"missing_share": observed.share, "degrees_ahead": ahead}
-
-
-def _notes(observed: ObservedValues, ahead: float, options: EMOptions) -> list[str]:
+def _notes(observed: incomplete.ObservedValues, ahead: float, options: EMOptions) -> list[str]:
     if not observed.share and options.model == "gaussian":
         return ["no value is missing: these are the components of the rows"]
     notes = ["components by maximum likelihood (EM): those of the complete rows may be others"]

@@ -19,13 +19,11 @@ matrix may have and from the graph.
 
 from __future__ import annotations
 
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.questions.graph import SHOWS, GraphClient, GraphOptions, GraphStrategy, graph_phases
+from fedpca_flwr.questions import graph, method
 
 EXCHANGED = ("iterate", "tracked")
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="fast-pca",
     title="FAST-PCA",
     exact=False,
@@ -33,32 +31,32 @@ CARD = MethodCard(
     rounds="the graph's diameter + `iterations` + 1",
     upload="2d k in each iteration; at first K(2d + 3) for K parties",
     server_sees="all that it relays: heads, iterates",
-    shows=SHOWS,
-    options=GraphOptions,
-    phases=lambda config, options: graph_phases(config, options, EXCHANGED),
+    shows=graph.SHOWS,
+    options=graph.GraphOptions,
+    phases=lambda config, options: graph.graph_phases(config, options, EXCHANGED),
     reference="Gang and Bajwa 2021, arXiv 2108.12373",
     own_components="iterates",
 )
 
 
-class FastPCAClient(GraphClient):
+class FastPCAClient(graph.GraphClient):
     """Follows the direction that it tracks."""
 
     exchanged = EXCHANGED
     share = 0.5
 
-    def begin(self, X: Array) -> list[Array]:
+    def begin(self, X: method.Array) -> list[method.Array]:
         direction = self.direction(X)
         return [X, direction, direction]
 
-    def advance(self, own: list[Array], average: list[Array]) -> list[Array]:
+    def advance(self, own: list[method.Array], average: list[method.Array]) -> list[method.Array]:
         _, tracked, before = own
         X = average[0] + self.step_size * tracked
         direction = self.direction(X)
         return [X, average[1] + (direction - before), direction]
 
 
-class FastPCA(GraphStrategy):
+class FastPCA(graph.GraphStrategy):
     """FAST-PCA."""
 
     card = CARD

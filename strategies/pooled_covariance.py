@@ -15,7 +15,7 @@ The last round may have more than the projection (`fedpca_flwr.questions.last_ro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -23,61 +23,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, dense_rows
 from fedpca_flwr.model.loadings import Loadings
-from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import Solution, check_components, solve
-from fedpca_flwr.protocol.card import MethodCard, ScaledOptions, Shown
-from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import SERVER, Ask, Questions, Total
-from fedpca_flwr.questions.adjustment import (
-    Adjusted,
-    AdjustOptions,
-    OwnAdjustment,
-    adjusted_moments,
-    adjusted_phases,
-    covariate_places,
-    with_adjustment,
-)
+from fedpca_flwr.model.solution import check_components
+from fedpca_flwr.questions import adjustment, last_round, method
 from fedpca_flwr.questions.genotypes import genotype_phases
-from fedpca_flwr.questions.last_round import LastRoundOptions, conclude, more_asked, told_count, with_more
-from fedpca_flwr.questions.rows import pooled_moments, projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
-from fedpca_flwr.site.scores import OddRows, outlier_file
+from fedpca_flwr.site import scores
 
 
-class PooledOptions(LastRoundOptions, AdjustOptions):
+class PooledOptions(last_round.LastRoundOptions, adjustment.AdjustOptions):
     """Options of P-COV."""
 
 
-def phases(config: RunConfig, options: PooledOptions) -> Questions:
+def phases(config: method.RunConfig, options: PooledOptions) -> method.Questions:
     """The moments, and the last question."""
-    return with_more(genotype_phases(config, options, _of_moments), options)
+    return last_round.with_more(genotype_phases(config, options, _of_moments), options)
 
 
-def _of_moments(config: RunConfig, options: PooledOptions) -> Questions:
-    return with_adjustment(
-        {**adjusted_phases(config, options), **projection_phase(config, about="" if options.genotypes else "centre")},
+def _of_moments(config: method.RunConfig, options: PooledOptions) -> method.Questions:
+    return adjustment.with_adjustment(
+        {
+            **adjustment.adjusted_phases(config, options),
+            **method.projection_phase(about="" if options.genotypes else "centre"),
+        },
         options,
     )
 
 
-class PooledCovarianceClient(RowsClient):
+class PooledCovarianceClient(method.Client):
     """Sends the moments of its rows.
 
     In the last round it adjusts its rows as the run does, and judges each of them where the run has limits for that.
     """
 
     options: PooledOptions
-    odd: OddRows | None = None
+    odd: scores.OddRows | None = None
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
         """Of the covariates."""
-        return covariate_places(self.options.covariates, self.site.table)
+        return adjustment.covariate_places(self.options.covariates, self.site.table)
 
     def about(self) -> dict[str, Any]:
         told = {"covariates": " ".join(map(str, self.places.tolist()))} if self.places.size else {}
@@ -87,7 +72,7 @@ class PooledCovarianceClient(RowsClient):
         super().require_ready()
         assert self.places is not None  # or it was refused
 
-    def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
+    def centred(self, rows: Rows, asked: method.Fields) -> Iterator[Any]:
         adjusted = self.options.adjusts
         for centred in self.adjusted(asked).centred(rows) if adjusted else super().centred(rows, asked):
             if self.odd is not None:
@@ -95,7 +80,7 @@ class PooledCovarianceClient(RowsClient):
                     self.odd.add(part)
             yield centred
 
-    def squared_error(self, asked: Fields) -> float:
+    def squared_error(self, asked: method.Fields) -> float:
         if not self.options.adjusts:
             return super().squared_error(asked)
         return self.adjusted(asked).squared_error(self.loadings(asked))
@@ -104,43 +89,47 @@ class PooledCovarianceClient(RowsClient):
     def writes_scores(self) -> bool:
         return super().writes_scores or self.odd is not None
 
-    def own_loadings(self, asked: Fields, components: Array) -> Loadings:
+    def own_loadings(self, asked: method.Fields, components: method.Array) -> Loadings:
         if not self.options.adjusts:
             return super().own_loadings(asked, components)
         return self.adjusted(asked).loadings(components, self.site.table.columns)
 
-    def project(self, asked: Fields) -> Fields:
+    def project(self, asked: method.Fields) -> method.Fields:
         if "variances" not in asked:
             return super().project(asked)
         components, variances, limits = asked["components"], asked["variances"], asked.get("limits", np.empty(0))
         if len(components) != variances.size:
-            raise ContractError(f"{SERVER}: it sent {variances.size} variances of {len(components)} components")
-        with outlier_file(self.site.node.scores, limits) as stream:
-            self.odd = OddRows(components, variances, limits, len(self.data), stream)
+            raise method.ContractError(
+                f"{method.SERVER}: it sent {variances.size} variances of {len(components)} components"
+            )
+        with scores.outlier_file(self.site.node.scores, limits) as stream:
+            self.odd = scores.OddRows(components, variances, limits, len(self.data), stream)
             reply = super().project(asked)
-        counts = [told_count(int(count), len(self.data), self.site.node.min_rows) for count in self.odd.above]
+        counts = [
+            last_round.told_count(int(count), len(self.data), self.site.node.min_rows) for count in self.odd.above
+        ]
         return {**reply, "above": np.array(counts), "fourth": self.odd.fourth}
 
-    def adjusted(self, asked: Fields) -> OwnAdjustment:
+    def adjusted(self, asked: method.Fields) -> adjustment.OwnAdjustment:
         """How this party's rows are adjusted, by what the run tells."""
         if "harmonised" in self.questions:
             said = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
             self.site.repeats(self.card.split).permit_slopes(hashlib.sha256(said).hexdigest())
-        return OwnAdjustment(self.own, self.places, self.options.within, asked)
+        return adjustment.OwnAdjustment(self.own, self.places, self.options.within, asked)
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="p-cov",
     title="Pooled covariance",
     exact=True,
     rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows, mean, covariance matrix, count and squared error of the last round",
         "the pooled components, mean and scales",
     ),
-    shows_summed=Shown(
+    shows_summed=method.Shown(
         "number of rows, mean, variances, scatter, squared error",
         "mean, variances and number of rows of all; the pooled components",
     ),
@@ -152,35 +141,30 @@ CARD = MethodCard(
 )
 
 
-class PooledCovariance(RowsStrategy):
-    """P-COV.
-
-    Attributes
-    ----------
-    adjusted : Adjusted or None
-        What the run has taken out of the rows, if its options say so.
-    """
+class PooledCovariance(method.Strategy):
+    """P-COV."""
 
     card = CARD
     party = PooledCovarianceClient
     options: PooledOptions
-    adjusted: Adjusted | None = None
+    adjusted: adjustment.Adjusted | None = None
+    """What the run has taken out of the rows, if its options say so."""
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
-        options = self.options.model_dump(include=set(ScaledOptions.model_fields))
+    def aggregate(self) -> method.Fitting:
+        options = self.options.model_dump(include=set(method.ScaledOptions.model_fields))
         if not self.options.adjusts:
-            found = yield from pooled_moments(self)
-            return replace(solve(found.moments, found.diagonal, **options), evidence=found.evidence)
-        moments, self.adjusted, evidence = yield from adjusted_moments(self, self.options)
-        adjustment = self.adjusted.adjustment
-        check_components(self.options.n_components, moments.count, moments.n_features - adjustment.places.size)
-        solution = solve(moments, moments.diagonal(), **options)
+            found = yield from method.pooled_moments(self)
+            return replace(method.solve(found.moments, found.diagonal, **options), evidence=found.evidence)
+        moments, self.adjusted, evidence = yield from adjustment.adjusted_moments(self, self.options)
+        done = self.adjusted.adjustment
+        check_components(self.options.n_components, moments.count, moments.n_features - done.places.size)
+        solution = method.solve(moments, moments.diagonal(), **options)
         solution.pairs.vectors[moments.diagonal() == 0] = 0.0  # where nothing is left, rounding is no loading
-        return replace(solution, adjustment=adjustment, evidence=evidence).extended(notes=self.adjusted.notes)
+        return replace(solution, adjustment=done, evidence=evidence).extended(notes=self.adjusted.notes)
 
-    def loadings(self, model: PCAModel, solution: Solution) -> Fields:
+    def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
         told = {} if self.adjusted is None else self.adjusted.told
-        return {**super().loadings(model, solution), **told, **more_asked(model, self.options)}
+        return {**super().loadings(model, solution), **told, **last_round.more_asked(model, self.options)}
 
-    def conclude(self, model: PCAModel, fit: Total) -> None:
-        conclude(model, fit, self.options)
+    def conclude(self, model: method.PCAModel, fit: method.Total) -> None:
+        last_round.conclude(model, fit, self.options)

@@ -28,35 +28,23 @@ truncation --seeds`).
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths import factors, moments
+from fedpca_flwr.maths.codecs import unit_of
 from fedpca_flwr.maths.eigen import angle_bound
-from fedpca_flwr.maths.factors import Factor, leading_of_factor, pack_trapezoid, stack, triangular, unpack_trapezoid
-from fedpca_flwr.maths.moments import Head, certainly_varying, safe_deviation
-from fedpca_flwr.model.solution import Solution, require_variance
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, ScaleOptions, Shown
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Question, Questions
-from fedpca_flwr.questions.fields import HEAD, TRUNCATED, factor_of, head_fields, head_in, truncated_fields
-from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
+from fedpca_flwr.questions import fields, genotypes, method
 from fedpca_flwr.questions.influence import Contributions
-from fedpca_flwr.questions.rows import projection_phase
-from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
 
 NEGLIGIBLE = 1e-15
 """A rounding error of the mean below this many standard deviations is below that of the factor."""
 
 
-class QROptions(ScaleOptions, GenotypeOptions):
+class QROptions(method.ScaleOptions, genotypes.GenotypeOptions):
     """Options of QR-PCA."""
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
@@ -67,47 +55,43 @@ class QROptions(ScaleOptions, GenotypeOptions):
     """Precision of a whole factor; float32 halves the bytes, and the components are within an angle that is told."""
 
 
-def phases(config: RunConfig, options: QROptions) -> Questions:
+def phases(config: method.RunConfig, options: QROptions) -> method.Questions:
     """One factor, whole or truncated."""
     narrow = options.wire == "float32"
     if narrow and (options.rank or options.scale):
-        raise ConfigError("run-config: 'wire' is 'float32', which goes only with rank=0 and scale=false")
+        raise method.ConfigError("run-config: 'wire' is 'float32', which goes only with rank=0 and scale=false")
     if not options.rank:
-        unit = (Field("unit", (), kind="positive"),) if narrow else ()
-        factor = Payload((*HEAD, *unit, Field("factor", ("trapezoid",), dtype=options.wire)))
+        unit = (method.Field("unit", (), kind="positive"),) if narrow else ()
+        factor = method.Payload((*method.HEAD, *unit, method.Field("factor", ("trapezoid",), dtype=options.wire)))
         answer = _narrow_factor if narrow else _whole_factor
-        return {"factor": Question(reply=factor, answer=answer), **projection_phase(config)}
+        return {"factor": method.Question(reply=factor, answer=answer), **method.projection_phase()}
     if options.scale or not options.center:
-        raise ConfigError("run-config: 'rank' goes only with center=true and scale=false")
+        raise method.ConfigError("run-config: 'rank' goes only with center=true and scale=false")
     if isinstance(options.n_components, float):
-        raise ConfigError("run-config: 'rank' needs a number of components, not a fraction of the variance")
+        raise method.ConfigError("run-config: 'rank' needs a number of components, not a fraction of the variance")
     if options.rank < options.n_components:
-        raise ConfigError(
+        raise method.ConfigError(
             f"run-config: 'rank' is {options.rank}, expected at least n-components = {options.n_components}, "
             "and better twice that: with less, whole directions are lost"
         )
-    truncated = Question(
-        reply=TRUNCATED,
-        answer=lambda party, asked: truncated_fields(party.data, min(options.rank, party.public.features)),
-        sizes=lambda public: {"r": min(options.rank, public.features)},
-    )
-    return {"truncated": truncated, **projection_phase(config)}
+    truncated = fields.truncated_phase(lambda public: min(options.rank, public.features))
+    return {**truncated, **method.projection_phase()}
 
 
-def _whole_factor(party: RowsClient, asked: Fields) -> Fields:
+def _whole_factor(party: method.Client, asked: method.Fields) -> method.Fields:
     """The triangular factor of a party's centred rows."""
-    head, R = triangular(party.data)
-    return {**head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE), "factor": pack_trapezoid(R)}
+    head, R = factors.triangular(party.data)
+    return {**method.head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE), "factor": factors.pack_trapezoid(R)}
 
 
-def _narrow_factor(party: RowsClient, asked: Fields) -> Fields:
+def _narrow_factor(party: method.Client, asked: method.Fields) -> method.Fields:
     """The same in float32, and its unit."""
     fields = _whole_factor(party, asked)
-    unit = _unit(fields["factor"])
+    unit = _unit_of(fields["factor"])
     return {**fields, "unit": np.asarray(unit), "factor": (fields["factor"] / unit).astype(np.float32)}
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="qr-pca",
     title="QR factors",
     exact=True,
@@ -115,19 +99,19 @@ CARD = MethodCard(
     rounds="1",
     upload="h d - h(h-1)/2 + d + 1, h = min(n - 1, d); `rank`: d `rank`",
     server_sees="each party's covariance, or its leading components",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows, mean, a factor of its covariance (all that a covariance tells; with `rank` its leading "
-        "components)",
+        "components)"
     ),
     pools_moments=True,
     options=QROptions,
-    phases=lambda config, options: genotype_phases(config, options, phases),
+    phases=lambda config, options: genotypes.genotype_phases(config, options, phases),
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
     examples=({}, {"rank": 20}, {"genotypes": True}),
 )
 
 
-class QRPCA(RowsStrategy):
+class QRPCA(method.Strategy):
     """QR-PCA."""
 
     card = CARD
@@ -137,29 +121,29 @@ class QRPCA(RowsStrategy):
     def exact(self) -> bool:
         return not self.options.rank and self.options.wire == "float64"
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> method.Fitting:
         if not self.options.rank:
-            parts = {reply.sender: _factor(reply) for reply in (yield Ask("factor"))}
-            evidence = Evidence(contributions=Contributions(parts))
-            return replace(self._whole(stack(list(parts.values()))), evidence=evidence)
-        parts = {reply.sender: factor_of(reply) for reply in (yield Ask("truncated"))}
+            parts = {reply.sender: _factor(reply) for reply in (yield method.Ask("factor"))}
+            evidence = method.Evidence(contributions=Contributions(parts))
+            return replace(self._whole(factors.stack(list(parts.values()))), evidence=evidence)
+        parts = {reply.sender: fields.factor_of(reply) for reply in (yield method.Ask("truncated"))}
         if self.options.filler:
             parts = {sender: factor.filled() for sender, factor in parts.items()}
-        evidence = Evidence(contributions=Contributions(parts))
-        pooled = stack(list(parts.values()))
+        evidence = method.Evidence(contributions=Contributions(parts))
+        pooled = factors.stack(list(parts.values()))
         solution = self._solve(pooled, pooled.trace)
         pairs = replace(solution.pairs, resolution=None)  # truncated factors come from scatters
         measured = {"angle_bound_degrees": angle_bound(pooled.error, pairs)}
         return replace(solution, pairs=pairs, measured=measured, evidence=evidence)
 
-    def _whole(self, pooled: Factor) -> Solution:
+    def _whole(self, pooled: factors.Factor) -> method.Solution:
         rows, head = pooled.rows, pooled.head
         diagonal = pooled.diagonal()
-        scale = safe_deviation(diagonal, head.n, head.mean) if self.options.scale else np.ones_like(head.mean)
-        rank = certainly_varying(diagonal, head.mean) + (not self.options.center)
+        scale = moments.safe_deviation(diagonal, head.n, head.mean) if self.options.scale else np.ones_like(head.mean)
+        rank = moments.certainly_varying(diagonal, head.mean) + (not self.options.center)
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(head.n) * (head.mean + head.remainder)])
-            head = Head(head.n, np.zeros_like(head.mean), np.zeros_like(head.mean))
+            head = moments.Head(head.n, np.zeros_like(head.mean), np.zeros_like(head.mean))
         rows = rows / scale
         solution = self._solve(replace(pooled, head=head, rows=rows), float(np.vdot(rows, rows)), scale)
         if self.options.wire == "float32":
@@ -168,33 +152,33 @@ class QRPCA(RowsStrategy):
             solution = solution.extended(measured={"angle_bound_degrees": angle_bound(pairs.error, pairs)})
         return replace(solution, pairs=solution.pairs.of_rank(rank), scale=scale if self.options.scale else None)
 
-    def _solve(self, pooled: Factor, total: float, scale: Array | float = 1.0) -> Solution:
+    def _solve(self, pooled: factors.Factor, total: float, scale: method.Array | float = 1.0) -> method.Solution:
         head = pooled.head
         wanted = self.n_components(head.n, head.mean.size)
-        require_variance(pooled.diagonal(), head.n, head.mean / scale)
-        return Solution(pairs=leading_of_factor(pooled, wanted), mean=head.mean, total=total, rows=head.n)
+        method.require_variance(pooled.diagonal(), head.n, head.mean / scale)
+        return method.Solution(
+            pairs=factors.leading_of_factor(pooled, wanted), mean=head.mean, total=total, rows=head.n
+        )
 
 
-def _factor(reply: Reply) -> Factor:
-    head, packed = head_in(reply.fields), reply.fields["factor"].astype(np.float64, copy=False)
+def _factor(reply: method.Reply) -> factors.Factor:
+    head, packed = method.head_in(reply.fields), reply.fields["factor"].astype(np.float64, copy=False)
     if "unit" in reply.fields:
         packed *= float(reply.fields["unit"])
     d = head.mean.size
-    return Factor(head, unpack_trapezoid(packed, min(head.n - 1, d), d), float(np.vdot(packed, packed)))
+    return factors.Factor(head, factors.unpack_trapezoid(packed, min(head.n - 1, d), d), float(np.vdot(packed, packed)))
 
 
-def _unit(values: Array) -> float:
-    """The power of two in which float32 holds values of any size."""
-    largest = float(np.abs(values).max(initial=0.0))
-    return float(2.0 ** np.frexp(largest)[1]) if largest else 1.0
+def _unit_of(values: method.Array) -> float:
+    return unit_of(float(np.abs(values).max(initial=0.0)))
 
 
-def _float32_error(rows: Array, first: float) -> float:
+def _float32_error(rows: method.Array, first: float) -> float:
     """Bound on the spectral norm of what float32 did to the scatter whose factor are ``rows`` (h, d).
 
     Every entry is off by half a unit in its last place, or by half the smallest number that float32 holds.
     """
     limits = np.finfo(np.float32)
-    smallest = float(limits.smallest_subnormal) * _unit(rows) * float(np.sqrt(rows.size))
+    smallest = float(limits.smallest_subnormal) * _unit_of(rows) * float(np.sqrt(rows.size))
     off = (float(limits.eps) * float(np.linalg.norm(rows)) + smallest) / 2
     return (2 * float(np.sqrt(first)) + off) * off

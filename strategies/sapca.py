@@ -22,29 +22,19 @@ by way of the server; the last level has the parties 0 and ``2**(levels-1)``, wh
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import Count, RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound
+from fedpca_flwr.maths import eigen, streams
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import pieces
-from fedpca_flwr.maths.streams import Band, Energy, Fixed, RankRule, Subspace, Tracker, merge
-from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import Solution, require_variance
-from fedpca_flwr.model.stream_state import Content, RunningModel, subspace_digest
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CentreOptions, MethodCard, PCAOptions, Shown
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Program, Public, Question, Questions
-from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.fields import HEAD, remainder_if_needed
-from fedpca_flwr.questions.rows import projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.model import stream_state
+from fedpca_flwr.questions import method
+from fedpca_flwr.questions.fields import remainder_if_needed
 
 MEASURES = ("weight", "energy", "omitted", "rank")
 """Of a subspace: its rows, weighted; the trace of their scatter; the error bound; what the rule says of the rank."""
@@ -55,20 +45,20 @@ DEEPEST = 32
 UNKNOWN = 50
 """Directions tracked where a fraction of the variance is asked for."""
 
-COUNT, MEAN, REMAINDER = HEAD
+COUNT, MEAN, REMAINDER = method.HEAD
 
 SUBSPACE = (
-    Field("measures", ("4",)),
+    method.Field("measures", ("4",)),
     REMAINDER,
-    Field("mean", ("d",), optional=True),
-    Field("directions", ("r", "d"), optional=True),
+    method.Field("mean", ("d",), optional=True),
+    method.Field("directions", ("r", "d"), optional=True),
 )
 """A subspace; ``directions`` are its vectors times their singular values. Of no rows all is zero."""
 
-SUMMARY = Payload((COUNT, *(MEAN if field.name == "mean" else field for field in SUBSPACE)))
+SUMMARY = method.Payload((COUNT, *(MEAN if field.name == "mean" else field for field in SUBSPACE)))
 """The first reply: of a party whose turn it is not to send its subspace everything but the directions."""
 
-NO_ROWS: Fields = {
+NO_ROWS: method.Fields = {
     "measures": np.zeros(len(MEASURES)),
     "remainder": np.empty(0),
     "mean": np.empty(0),
@@ -77,7 +67,7 @@ NO_ROWS: Fields = {
 """The subspace of no rows."""
 
 
-class SAPCAOptions(CentreOptions):
+class SAPCAOptions(method.CentreOptions):
     """Options of SAPCA."""
 
     rank_rule: Literal["energy", "paper"] = "energy"
@@ -89,7 +79,7 @@ class SAPCAOptions(CentreOptions):
     """Of ``paper``: the paper's beta; above it the rank grows."""
     tracked: Annotated[int, Limits(ge=0, examples=["k", "2k", "d", 100])] = 0
     """Directions that are kept; 0: twice the number of components that there may be (50 for a fraction)."""
-    block_size: Annotated[Count, Limits(examples=[1, 7, 50])] = 50
+    block_size: Annotated[method.Count, Limits(examples=[1, 7, 50])] = 50
     """Rows that are taken in at once."""
     forgetting: Annotated[float, Limits(gt=0, le=1, examples=[1.0, 0.9])] = 1.0
     """Before each block the singular values shrink by this factor: a window of b / (1 - forgetting^2) rows."""
@@ -104,11 +94,13 @@ class SAPCAOptions(CentreOptions):
     new_weight: Annotated[float, Limits(ge=1, le=1e6)] = 1.0
     """Of the new ones: the paper's lambda 2."""
 
-    def rule(self) -> RankRule:
+    def rule(self) -> streams.RankRule:
         """A new rule at its beginning."""
         if self.rank_rule == "paper":
-            return Band(int(self.n_components), self.share_low, self.share_high)
-        return Energy(self.n_components) if isinstance(self.n_components, float) else Fixed(self.n_components)
+            return streams.Band(int(self.n_components), self.share_low, self.share_high)
+        if isinstance(self.n_components, float):
+            return streams.Energy(self.n_components)
+        return streams.Fixed(self.n_components)
 
     def tracks(self, features: int) -> int:
         """How many directions a party keeps."""
@@ -118,75 +110,63 @@ class SAPCAOptions(CentreOptions):
         return min(self.tracked or most, features)
 
 
-def phases(config: RunConfig, options: SAPCAOptions) -> Questions:
+def phases(config: method.RunConfig, options: SAPCAOptions) -> method.Questions:
     """Everybody's own subspace; in a tree, level by level, what two parties have together."""
-    known: dict[str, Question] = {"summary": Question(reply=SUMMARY, answer=_summary, sizes=_sizes)}
-    if options.topology == "tree":
-        merged = Payload((COUNT, *SUBSPACE))
-        known["merged"] = Question(
-            asked=Payload(SUBSPACE), reply=merged, answer=_with_child, sizes=_sizes, times=_merges, optional=True
-        )
-    return {**known, **projection_phase(config)}
+    summary = method.Question(
+        reply=SUMMARY, answer=_summary, sizes=lambda public: {"r": options.tracks(public.features)}
+    )
+    merged = replace(
+        summary,
+        asked=method.Payload(SUBSPACE),
+        reply=method.Payload((COUNT, *SUBSPACE)),
+        answer=_with_child,
+        times=lambda public: levels_of(public.parties) - 1 if public.parties else DEEPEST,
+        optional=True,
+    )
+    tree = {"merged": merged} if options.topology == "tree" else {}
+    return {"summary": summary, **tree, **method.projection_phase()}
 
 
-def _sizes(public: Public) -> dict[str, int]:
-    return {"r": public.options.tracks(public.features)}
-
-
-def _merges(public: Public) -> int:
-    return levels_of(public.parties) - 1 if public.parties else DEEPEST
-
-
-def _summary(party: RowsClient, asked: Fields) -> Fields:
+def _summary(party: method.Client, asked: method.Fields) -> method.Fields:
     """The subspace of a party's rows."""
     options, d = party.options, party.data.shape[1]
     r = options.tracks(d)
-    tracker = Tracker(d, options.rule(), tracked=r, forgetting=options.forgetting, center=options.center)
+    tracker = streams.Tracker(d, options.rule(), tracked=r, forgetting=options.forgetting, center=options.center)
     for block in pieces(party.data, options.block_size):
         tracker.update(block)
     own = fields_of(tracker.subspace, tracker.rank, r)
     return {**_kept(party, own, level=0), "measures": own["measures"], "mean": own["mean"]}
 
 
-def _with_child(party: RowsClient, asked: Fields) -> Fields:
+def _with_child(party: method.Client, asked: method.Fields) -> method.Fields:
     """A party's subspace with what another gave it."""
     *arrays, level = party.site.state["subspace"]
-    own: Fields = dict(zip(NO_ROWS, arrays, strict=True))
+    own: method.Fields = dict(zip(NO_ROWS, arrays, strict=True))
     if asked["measures"].any():
-        require_subspace(asked, SERVER)
-        own = merged([own, asked], party.options.tracks(party.public.features))
+        require_subspace(asked, method.SERVER)
+        r, rank = party.options.tracks(party.public.features), max(_rank_in(own), _rank_in(asked))
+        own = fields_of(streams.merge([subspace_in(own), subspace_in(asked)], r), rank, r)
     return _kept(party, own, level=int(level) + 1)
 
 
-def _kept(party: RowsClient, own: Fields, *, level: int) -> Fields:
+def _kept(party: method.Client, own: method.Fields, *, level: int) -> method.Fields:
     """Keep a party's subspace; return it where it is its turn to send."""
     party.site.state["subspace"] = [*(own[name] for name in NO_ROWS), np.asarray(level)]
     sends = sends_at(party.site.node.partition_id, level, party.public.parties, party.options.topology)
     return {**(own if sends else NO_ROWS), "count": np.asarray(len(party.data))}
 
 
-def require_subspace(fields: Fields, sender: str) -> None:
-    """Refuse what has no directions, or numbers that no subspace has.
-
-    Raises
-    ------
-    ContractError
-    """
+def require_subspace(fields: method.Fields, sender: str) -> None:
+    """Refuse what has no directions, or numbers that no subspace has."""
     if not fields["directions"].size or not fields["mean"].size:
-        raise ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
+        raise method.ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
     smallest = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
     for name, value, least in zip(MEASURES, fields["measures"].tolist(), smallest, strict=True):
         if value < least:
-            raise ContractError(f"{sender}: its {name} is {value:g}, expected at least {least:g}")
+            raise method.ContractError(f"{sender}: its {name} is {value:g}, expected at least {least:g}")
 
 
-def merged(parts: Sequence[Fields], r: int) -> Fields:
-    """The fields of what several parties have together; the rank is the largest of theirs."""
-    rank = int(max(part["measures"][3] for part in parts))
-    return fields_of(merge([subspace_in(part) for part in parts], r), rank, r)
-
-
-def fields_of(subspace: Subspace, rank: int, r: int) -> Fields:
+def fields_of(subspace: streams.Subspace, rank: int, r: int) -> method.Fields:
     """A subspace as it travels, with rows of zeros up to ``r`` directions."""
     directions = np.zeros((r, len(subspace.vectors)))
     directions[: subspace.sigma.size] = (subspace.vectors * subspace.sigma).T
@@ -199,14 +179,18 @@ def fields_of(subspace: Subspace, rank: int, r: int) -> Fields:
     }
 
 
-def subspace_in(fields: Fields) -> Subspace:
+def subspace_in(fields: method.Fields) -> streams.Subspace:
     """The subspace that has travelled."""
     weight, energy, omitted, _ = fields["measures"].tolist()
     mean, directions = fields["mean"], fields["directions"]
     remainder = fields["remainder"] if fields["remainder"].size else np.zeros_like(mean)
     sigma = np.linalg.norm(directions, axis=1)
     directions, sigma = directions[sigma > 0], sigma[sigma > 0]
-    return Subspace(Head(weight, mean, remainder), directions.T / sigma, sigma, energy, omitted)
+    return streams.Subspace(Head(weight, mean, remainder), directions.T / sigma, sigma, energy, omitted)
+
+
+def _rank_in(fields: method.Fields) -> int:
+    return int(fields["measures"][3])
 
 
 def levels_of(parties: int) -> int:
@@ -222,7 +206,7 @@ def sends_at(party: int, level: int, parties: int, topology: str) -> bool:
     return party % 2 ** (level + 1) == 2**level or (last and party == 0)
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="sapca",
     title="Streaming with adaptive rank",
     exact=False,
@@ -230,7 +214,7 @@ CARD = MethodCard(
     rounds="1; `topology='tree'` log2(parties)",
     upload="d `tracked` + d + 5",
     server_sees="mean, total variance, leading local components",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows, mean, total variance, its leading components and their variances, an error bound, in a "
         "tree merged ones too; with `state` it keeps what was merged, and a digest of each contribution, on disk",
         "the pooled components and mean; in a tree a party sees the **merged subspace, mean and weight of those "
@@ -245,18 +229,18 @@ CARD = MethodCard(
 )
 
 
-class SAPCA(RowsStrategy):
+class SAPCA(method.Strategy):
     """SAPCA; ``measured`` has the error bound and what was truncated."""
 
     card = CARD
     options: SAPCAOptions
 
-    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+    def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
         assert isinstance(options, SAPCAOptions)
         _check(options)
         super().prepare(config, options, transport)
-        self.running = RunningModel(options.state) if options.state else None
-        self._next: Content | None = None  # of the running model, once this run has succeeded
+        self.running = stream_state.RunningModel(options.state) if options.state else None
+        self._next: stream_state.Content | None = None  # of the running model, once this run has succeeded
         self._rows_here = 0
 
     @property
@@ -265,26 +249,27 @@ class SAPCA(RowsStrategy):
         options = self.options
         return self._tracked == self.quorum.features and options.forgetting == 1 and not options.state
 
-    def program(self) -> Program:
+    def program(self) -> method.Program:
         yield from super().program()
         if self.running:
             assert self._next is not None
             self.running.save(self._next)
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> method.Fitting:
         parties = self.quorum.total
-        replies: list[Reply] = yield Ask("summary")
+        replies: list[method.Reply] = yield method.Ask("summary")
         sent = self._sent_at(0, replies)
         for level in range(1, levels_of(parties) if self.options.topology == "tree" else 1):
             passed = {reply.party - 2 ** (level - 1): reply.fields for reply in sent}
             received = {party: passed.get(party, NO_ROWS) for party in range(parties)}
             each = {party: {name: fields[name] for name in NO_ROWS} for party, fields in received.items()}
-            replies = yield Ask("merged", each=each)
+            replies = yield method.Ask("merged", each=each)
             sent = self._sent_at(level, replies)
         self._rows_here = sum(reply.rows for reply in replies)
-        return self._solved([subspace_in(reply.fields) for reply in sent], [_rank_in(reply) for reply in sent])
+        parts = [reply.fields for reply in sent]
+        return self._solved([subspace_in(part) for part in parts], [_rank_in(part) for part in parts])
 
-    def rows_here(self, model: PCAModel) -> int:
+    def rows_here(self, model: method.PCAModel) -> int:
         return self._rows_here
 
     # Inside
@@ -293,7 +278,7 @@ class SAPCA(RowsStrategy):
     def _tracked(self) -> int:
         return self.options.tracks(self.quorum.features)
 
-    def _sent_at(self, level: int, replies: Sequence[Reply]) -> list[Reply]:
+    def _sent_at(self, level: int, replies: Sequence[method.Reply]) -> list[method.Reply]:
         """The replies of those whose turn it was to send their subspace, checked."""
         parties, topology = self.quorum.total, self.options.topology
         sent = [reply for reply in replies if sends_at(reply.party, level, parties, topology)]
@@ -301,57 +286,59 @@ class SAPCA(RowsStrategy):
             require_subspace(reply.fields, reply.sender)
         return sent
 
-    def _solved(self, parts: list[Subspace], ranks: Sequence[int]) -> Solution:
+    def _solved(self, parts: list[streams.Subspace], ranks: Sequence[int]) -> method.Solution:
         everything, rows = self._with_the_past(parts, self._rows_here)
         self.n_components(rows, len(everything.vectors))
-        require_variance(everything.diagonal(), rows, everything.head.mean)
+        method.require_variance(everything.diagonal(), rows, everything.head.mean)
         pairs = everything.pairs(self._rank(everything, ranks))
         unit = rows / everything.head.n  # forgotten rows count less: the variances are those of the weighted rows
-        return Solution(
-            pairs=Eigenpairs(unit * pairs.values, pairs.vectors, unit * pairs.following),
+        return method.Solution(
+            pairs=eigen.Eigenpairs(unit * pairs.values, pairs.vectors, unit * pairs.following),
             mean=everything.head.mean,
             total=unit * everything.energy,
             rows=rows,
             measured=self._measured(everything, pairs, ranks),
         )
 
-    def _with_the_past(self, parts: list[Subspace], rows: int) -> tuple[Subspace, int]:
+    def _with_the_past(self, parts: list[streams.Subspace], rows: int) -> tuple[streams.Subspace, int]:
         """All subspaces merged, with that of the running model where there is one, and how many rows that are."""
         options, running = self.options, self.running
         if running is None:
-            return merge(parts, self._tracked), rows
-        old, digests, columns = running.content, sorted(map(subspace_digest, parts)), self.quorum.columns
+            return streams.merge(parts, self._tracked), rows
+        old, digests, columns = running.content, sorted(map(stream_state.subspace_digest, parts)), self.quorum.columns
         if old is None:
-            everything = merge(parts, self._tracked)
-            self._next = Content(everything, rows, options.center, columns, tuple(digests))
+            everything = streams.merge(parts, self._tracked)
+            self._next = stream_state.Content(everything, rows, options.center, columns, tuple(digests))
             return everything, rows
         _check_fit(old, parts, options.center, columns, digests, running)
         factors = [options.old_weight] + [options.new_weight] * len(parts)
-        everything, rows = merge([old.subspace, *parts], self._tracked, factors), rows + old.rows
+        everything, rows = streams.merge([old.subspace, *parts], self._tracked, factors), rows + old.rows
         known, columns = (*old.merged, *digests), columns or old.columns
-        self._next = Content(everything, rows, options.center, columns, known, old.revision + 1)
+        self._next = stream_state.Content(everything, rows, options.center, columns, known, old.revision + 1)
         return everything, rows
 
-    def _rank(self, everything: Subspace, ranks: Sequence[int]) -> int:
+    def _rank(self, everything: streams.Subspace, ranks: Sequence[int]) -> int:
         rule, sigma = self.options.rule(), everything.sigma
-        if isinstance(rule, Band):
+        if isinstance(rule, streams.Band):
             rule.rank = min(sigma.size, max(ranks))
             return rule.stationary_rank(sigma)
         rank = rule.step(sigma, everything.energy)
-        if isinstance(rule, Energy) and rank > sigma.size:
+        if isinstance(rule, streams.Energy) and rank > sigma.size:
             held = float(sigma @ sigma) / everything.energy
-            raise ConfigError(
+            raise method.ConfigError(
                 f"run-config: 'tracked' is {self._tracked}, and so many directions hold {held:.4%} of the variance, "
                 f"less than n-components = {rule.target:g}; raise 'tracked', or lower n-components"
             )
         return rank
 
-    def _measured(self, everything: Subspace, pairs: Eigenpairs, ranks: Sequence[int]) -> dict[str, float]:
+    def _measured(
+        self, everything: streams.Subspace, pairs: eigen.Eigenpairs, ranks: Sequence[int]
+    ) -> dict[str, float]:
         left = max(0.0, 1 - float(everything.sigma @ everything.sigma) / everything.energy)
         measured: dict[str, float] = {
             "tracked_directions": self._tracked,
             "truncated_variance_share": left,
-            "angle_bound_degrees": angle_bound(everything.omitted, pairs),
+            "angle_bound_degrees": eigen.angle_bound(everything.omitted, pairs),
         }
         if self.options.rank_rule == "paper" or isinstance(self.options.n_components, float):
             measured |= {"smallest_rank": min(ranks), "largest_rank": max(ranks)}
@@ -363,40 +350,45 @@ class SAPCA(RowsStrategy):
 def _check(options: SAPCAOptions) -> None:
     """Refuse options that do not go together."""
     if options.rank_rule == "paper" and isinstance(options.n_components, float):
-        raise ConfigError("run-config: rank-rule='paper' begins with a number of components; give n-components=10")
+        raise method.ConfigError(
+            "run-config: rank-rule='paper' begins with a number of components; give n-components=10"
+        )
     if options.share_low >= options.share_high:
-        raise ConfigError(
+        raise method.ConfigError(
             f"run-config: 'share-low' is {options.share_low:g}, expected less than share-high = {options.share_high:g}"
         )
     if options.tracked and options.tracked < options.n_components:
-        raise ConfigError(
+        raise method.ConfigError(
             f"run-config: 'tracked' is {options.tracked}, expected at least n-components = {options.n_components}, and "
             "better twice that"
         )
     if not options.state and (options.old_weight, options.new_weight) != (1.0, 1.0):
-        raise ConfigError("run-config: 'old-weight' and 'new-weight' are for a running model; give state='...'")
-
-
-def _rank_in(reply: Reply) -> int:
-    return int(reply.fields["measures"][3])
+        raise method.ConfigError("run-config: 'old-weight' and 'new-weight' are for a running model; give state='...'")
 
 
 def _check_fit(
-    old: Content, parts: list[Subspace], center: bool, columns: str, digests: list[str], running: RunningModel
+    old: stream_state.Content,
+    parts: list[streams.Subspace],
+    center: bool,
+    columns: str,
+    digests: list[str],
+    running: stream_state.RunningModel,
 ) -> None:
     """Refuse what cannot be merged into a running model."""
     features, here = len(old.subspace.vectors), len(parts[0].vectors)
     if features != here:
-        raise ContractError(f"the rows have {here} features, those of the model in {running.path} have {features}")
+        raise method.ContractError(
+            f"the rows have {here} features, those of the model in {running.path} have {features}"
+        )
     if old.center != center:
-        raise ConfigError(
+        raise method.ConfigError(
             f"run-config: 'center' is {center}, but the model in {running.path} was made with {old.center}; "
             "keep it, or name another folder"
         )
     if columns and old.columns not in ("", columns):
-        raise ConfigError(f"the column names, or their order, differ from those of the model in {running.path}")
+        raise method.ConfigError(f"the column names, or their order, differ from those of the model in {running.path}")
     if set(digests) & set(old.merged):
-        raise ConfigError(
+        raise method.ConfigError(
             f"a party brings rows that are in the model in {running.path} already, and would count twice; bring only "
             "new ones"
         )

@@ -25,25 +25,17 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, head_and_diagonal
+from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.federation import Federation, digest
-from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import Certainty, Solution, solve
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions, ScaledOptions, Shown
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Program, Question, Questions
-from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in
+from fedpca_flwr.model.solution import Certainty
+from fedpca_flwr.questions import method
+from fedpca_flwr.questions.fields import moments_in
 from fedpca_flwr.questions.influence import Contributions
-from fedpca_flwr.questions.rows import moments_phases, own_moments, pooled_moments, projection_phase
-from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
+from fedpca_flwr.questions.members import members_phases
 
 
-class StreamingOptions(ScaledOptions):
+class StreamingOptions(method.ScaledOptions):
     """Options of the streaming method."""
 
     state: str = ""
@@ -54,48 +46,10 @@ class StreamingOptions(ScaledOptions):
     """Whether the parties' rows are new ones, to be added to those that they brought before."""
 
 
-COUNT, MEAN, REMAINDER = HEAD
-
-
-def phases(config: RunConfig, options: StreamingOptions) -> Questions:
-    """Who has what, and the moments that the server does not have; with masks who is there, and the sums of all."""
-    if config.transport == "masked":
-        return {
-            "members": Question(reply=Payload(()), answer=lambda party, asked: {}, in_clear=True),
-            **moments_phases(config),
-            **projection_phase(config),
-        }
-    return {
-        "digest": Question(reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN)), answer=_digest),
-        "moments": Question(
-            asked=Payload((Field("wanted", (), "bool"),)),
-            reply=Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter", optional=True))),
-            answer=_moments,
-            optional=True,
-        ),
-        **projection_phase(config),
-    }
-
-
-def _digest(party: RowsClient, asked: Fields) -> Fields:
-    """Count, mean and the digest of the moments, as the server will understand them."""
-    fields = own_moments(party, asked)
-    own = bytes.fromhex(digest(moments_in(fields)))
-    return {**fields, "digest": np.frombuffer(own, np.uint8)}
-
-
-def _moments(party: RowsClient, asked: Fields) -> Fields:
-    """Count, mean, and where it is wanted the scatter."""
-    if asked["wanted"]:
-        return own_moments(party, asked)
-    return {**head_fields(*head_and_diagonal(party.data)), "scatter": np.empty(0)}
-
-
 TOGETHER = "sum of "
 """How the key begins under which a sum over all parties is kept."""
 
-
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="streaming",
     title="Streaming",
     exact=True,
@@ -103,36 +57,42 @@ CARD = MethodCard(
     rounds="1; 2 if anyone's rows changed",
     upload="d + 5; if rows changed 2d + 6, and d(d+1)/2 from whom they did",
     server_sees="each party's covariance, and keeps it",
-    shows=Shown(
+    shows=method.Shown(
         "as `p-cov`, and whether a party's rows are those of the last run (a digest of its moments); it keeps all "
         "of it on disk until the member leaves",
         "the pooled components, mean and scales",
         "sizes and times of messages, and so who sent something new",
     ),
-    shows_summed=Shown(
+    shows_summed=method.Shown(
         "number of rows, mean, variances, scatter, squared error, which it keeps on disk; who takes part, by name",
         "mean, variances and number of rows of all; the pooled components",
     ),
     pools_moments=True,
     options=StreamingOptions,
-    phases=phases,
+    phases=lambda config, options: {**members_phases(config), **method.projection_phase()},
     examples=({"state": "federation"},),
     reference="that of `p-cov`",
 )
 
+ABSENT = (
+    "{} members are absent and keep their rows: if this simulation has split the same data among fewer parties, those "
+    "rows count twice"
+)
+UNNAMED = "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
 
-class Streaming(RowsStrategy):
+
+class Streaming(method.Strategy):
     """Streaming; ``measured`` says who the members are now and what changed."""
 
     card = CARD
     options: StreamingOptions
     open_membership = True
 
-    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+    def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
         assert isinstance(options, StreamingOptions)
         super().prepare(config, options, transport)
         if not options.state:
-            raise ConfigError(
+            raise method.ConfigError(
                 "run-config: 'state' is missing, the server's folder that holds the federation from run to run; "
                 "give state='...', the same in every run"
             )
@@ -144,84 +104,81 @@ class Streaming(RowsStrategy):
         for key in self._leaving:
             self.federation.leave(key)
         self._names: dict[str, list[str]] = {}  # of members, by what is true of them
-        self._here: Moments | None = None  # of the rows that the parties of this run hold
+        self._here: moments.Moments | None = None  # of the rows that the parties of this run hold
 
-    def program(self) -> Program:
+    def program(self) -> method.Program:
         yield from super().program()
         self.federation.save()
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> method.Fitting:
         operations, evidence = yield from (self._all_together() if self._summed else self._one_by_one())
         parts = self.federation.parts()
-        moments = pool(parts.values())
-        options = self.options.model_dump(include=set(ScaledOptions.model_fields))
-        evidence = evidence or Evidence(contributions=Contributions(parts))
-        solution = replace(solve(moments, moments.diagonal(), **options), evidence=evidence)
+        pooled = pool(parts.values())
+        options = self.options.model_dump(include=set(method.ScaledOptions.model_fields))
+        evidence = evidence or method.Evidence(contributions=Contributions(parts))
+        solution = replace(method.solve(pooled, pooled.diagonal(), **options), evidence=evidence)
         self._names = self._named(operations)
         return solution.extended(notes=self._notes(operations), measured=self._measured(len(operations)))
 
-    def rows_here(self, model: PCAModel) -> int:
+    def rows_here(self, model: method.PCAModel) -> int:
         assert self._here is not None
         return self._here.count
 
-    def squared_error(self, model: PCAModel) -> float:
+    def squared_error(self, model: method.PCAModel) -> float:
         """Of the rows that the parties of this run hold: absent members project nothing, and appended rows only."""
         assert self._here is not None
         return squared_error(model, self._here)
 
     # Inside
 
-    def _one_by_one(self) -> Generator[Ask, Any, tuple[dict[str, str], None]]:
+    def _one_by_one(self) -> Generator[method.Ask, Any, tuple[dict[str, str], None]]:
         """Bring every party's contribution up to date; what was done, in a word, by member."""
-        replies: list[Reply] = yield Ask("digest")
+        replies: list[method.Reply] = yield method.Ask("digest")
         digests = self._announced(replies)
-        wanted = {reply.party: not self._has(reply.member, digests[reply.member]) for reply in replies}
-        sent: dict[str, Moments] = {}
+        has = self.federation.has
+        wanted = {r.party: self.options.append or not has(r.member, digests[r.member]) for r in replies}
+        sent: dict[str, moments.Moments] = {}
         if any(wanted.values()):
-            replies = yield Ask("moments", each={party: {"wanted": np.asarray(new)} for party, new in wanted.items()})
+            each = {party: {"wanted": np.asarray(new)} for party, new in wanted.items()}
+            replies = yield method.Ask("moments", each=each)
             sent = {r.member: _received(r, digests[r.member]) for r in replies if wanted[r.party]}
         operations = {key: self._update(key, sha, sent.get(key)) for key, sha in digests.items()}
         self._here = pool(sent.get(key) or self.federation.moments_of(key) for key in digests)
         return operations, None
 
-    def _all_together(self) -> Generator[Ask, Any, tuple[dict[str, str], Evidence]]:
+    def _all_together(self) -> Generator[method.Ask, Any, tuple[dict[str, str], method.Evidence]]:
         """The same for the sum over all parties, and what is known of that."""
-        replies: list[Reply] = yield Ask("members")
+        replies: list[method.Reply] = yield method.Ask("members")
         names = sorted(reply.member for reply in replies)
         key = f"{TOGETHER}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
         if self.federation.members.keys() - {key}:
-            raise ConfigError(
+            raise method.ConfigError(
                 f"the federation in {self.options.state} is a sum over other parties than take part in this run; with "
                 "secure-aggregation they stay the same: let them all take part, or name another folder"
             )
         appended = self.options.append and self.federation.members
-        found = yield from pooled_moments(self, joined=self.federation.moments().diagonal() if appended else 0.0)
+        found = yield from method.pooled_moments(self, joined=self.federation.moments().diagonal() if appended else 0.0)
         summed, evidence = found.moments, found.evidence
-        summed.scatter[diagonal_positions(found.diagonal.size)] = (
-            found.diagonal
-        )  # never below zero, as that of any rows
+        # never below zero, as that of any rows
+        summed.scatter[moments.diagonal_positions(found.diagonal.size)] = found.diagonal
         if self.options.append:  # what rounding cost the sums before is not known, so no bound is told
             evidence = replace(evidence, missed=np.zeros(1))
         self._here = summed
         return {key: self._update(key, digest(summed), summed)}, evidence
 
-    def _announced(self, replies: Sequence[Reply]) -> dict[str, str]:
+    def _announced(self, replies: Sequence[method.Reply]) -> dict[str, str]:
         """The digests of the parties' moments, by member."""
         for reply in replies:
             if reply.member in self._leaving:
-                raise ConfigError(
+                raise method.ConfigError(
                     f"run-config: 'leave' names '{reply.member}', but {reply.sender} takes part in this run; "
                     "stop its node, or take it off 'leave'"
                 )
             if reply.member.startswith(TOGETHER):
-                raise ConfigError(f"{reply.sender}: a name may not begin with '{TOGETHER}'; give it another")
+                raise method.ConfigError(f"{reply.sender}: a name may not begin with '{TOGETHER}'; give it another")
         return {reply.member: reply.fields["digest"].tobytes().hex() for reply in replies}
 
-    def _has(self, key: str, sha: str) -> bool:
-        """Whether a member's moments need not be sent: those who append send them always."""
-        return not self.options.append and self.federation.has(key, sha)
-
-    def _update(self, key: str, sha: str, sent: Moments | None) -> str:
+    def _update(self, key: str, sha: str, sent: moments.Moments | None) -> str:
         """Bring one contribution up to date; what was done, in a word."""
         federation, columns = self.federation, self.quorum.columns
         if (federation.has_part if self.options.append else federation.has)(key, sha):
@@ -241,10 +198,9 @@ class Streaming(RowsStrategy):
 
     def _named(self, operations: Mapping[str, str]) -> dict[str, list[str]]:
         """The members of which something is true, by the word for it."""
-        names = {
-            word: [key for key, done in operations.items() if done == word]
-            for word in dict.fromkeys(operations.values())
-        }
+        names: dict[str, list[str]] = {}
+        for key, done in operations.items():
+            names.setdefault(done, []).append(key)
         names |= {"left": self._leaving, "absent": sorted(self.federation.members.keys() - operations.keys())}
         return {word: keys for word, keys in names.items() if keys}
 
@@ -260,53 +216,43 @@ class Streaming(RowsStrategy):
 
     def _notes(self, operations: Mapping[str, str]) -> list[str]:
         absent = self.federation.members.keys() - operations.keys()
-        if self.quorum.simulated and absent:
-            return [
-                f"{len(absent)} members are absent and keep their rows: if this simulation has split the same data "
-                "among fewer parties, those rows count twice"
-            ]
-        if self.quorum.simulated or all(party["name"] for party in self.quorum.parties()):
-            return []
-        return [
-            "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
-        ]
+        if self.quorum.simulated:
+            return [ABSENT.format(len(absent))] if absent else []
+        return [] if all(party["name"] for party in self.quorum.parties()) else [UNNAMED]
 
 
 def _require_one_kind(federation: Federation, options: StreamingOptions, *, summed: bool) -> None:
-    """Refuse what a federation of single members, or one that is a sum over all of them, cannot do.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse what a federation of single members, or one that is a sum over all of them, cannot do."""
     if summed and options.leave:
-        raise ConfigError(
+        raise method.ConfigError(
             f"run-config: 'leave' is '{options.leave}', but with secure-aggregation the server has one sum over all "
             "parties, and nobody's share can be taken out"
         )
     if any(key.startswith(TOGETHER) != summed for key in federation.members):
         kept = "each member's own moments" if summed else "one sum over all parties"
-        raise ConfigError(
+        raise method.ConfigError(
             f"the federation in {options.state} holds {kept}, and 'secure-aggregation' is {str(summed).lower()}; keep "
             "it as it was, or name another folder"
         )
 
 
-def _received(reply: Reply, sha: str) -> Moments:
+def _received(reply: method.Reply, sha: str) -> moments.Moments:
     """A party's moments, which must be those that it announced."""
     if not reply.fields["scatter"].size:
-        raise ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
-    moments = moments_in(reply.fields)
-    if digest(moments) != sha:
-        raise ContractError(f"{reply.sender}: its moments are not those whose digest it sent; did its data change?")
-    return moments
+        raise method.ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
+    sent = moments_in(reply.fields)
+    if digest(sent) != sha:
+        raise method.ContractError(
+            f"{reply.sender}: its moments are not those whose digest it sent; did its data change?"
+        )
+    return sent
 
 
-def squared_error(model: PCAModel, moments: Moments) -> float:
+def squared_error(model: method.PCAModel, held: moments.Moments) -> float:
     """Mean squared error that projection leaves of the rows that have these moments."""
     components, mean = model.loadings()
-    about_mean = Moments(moments.count, mean, np.zeros_like(mean), moments.scatter_about(mean))
+    about_mean = moments.Moments(held.count, mean, np.zeros_like(mean), held.scatter_about(mean))
     scale = np.ones_like(mean) if model.scale_ is None else model.scale_
     directions = np.asfortranarray((components / scale).T)
     kept = float(np.vdot(directions, about_mean.times(directions)))
-    return max(0.0, float(np.sum(about_mean.diagonal() / scale**2)) - kept) / moments.count
+    return max(0.0, float(np.sum(about_mean.diagonal() / scale**2)) - kept) / held.count

@@ -33,7 +33,7 @@ server computes with the rounded block that it sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -41,30 +41,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import Count, RunConfig
-from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.block_iteration import BlockIteration, measured, shortfall_notes
+from fedpca_flwr.maths import block_iteration, factors, moments
 from fedpca_flwr.maths.columns import added
 from fedpca_flwr.maths.eigen import frobenius
-from fedpca_flwr.maths.factors import Factor, stack, truncated, truncated_moments
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
-from fedpca_flwr.maths.moments import Head, safe_deviation
 from fedpca_flwr.maths.refine import RefinedSketch
-from fedpca_flwr.model.solution import Solution, check_rounds, require_variance
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions, MethodCard, ScaleOptions, Shown
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Public, Question, Questions
-from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
-from fedpca_flwr.questions.genotypes import GenotypeOptions, genotype_phases
-from fedpca_flwr.questions.products import ScatterProducts, product_phases
-from fedpca_flwr.questions.rows import projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.model.solution import check_rounds
+from fedpca_flwr.questions import genotypes, method, products
 
 
-class SubspaceOptions(CountOptions, ScaleOptions, GenotypeOptions):
+class SubspaceOptions(method.Options, method.ScaleOptions, genotypes.GenotypeOptions):
     """Options of SUB-IT."""
 
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
@@ -82,89 +69,84 @@ class SubspaceOptions(CountOptions, ScaleOptions, GenotypeOptions):
     """Certified largest angle to the exact components at which to stop, in degrees."""
     certify: Literal["all", "signal"] = "all"
     """Whether to go on until all components are certified, or until those are that stand out of the noise."""
-    max_rounds: Annotated[Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
+    max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
     """At most so many; the model says which angle was certified."""
 
-    def width(self, public: Public) -> int:
+    def width(self, public: method.Public) -> int:
         """Columns of a block."""
         return min(self.block_size or self.n_components + 10, public.features)
 
-    def columns(self, public: Public) -> int:
+    def columns(self, public: method.Public) -> int:
         """About how many columns a run asks for: some ten blocks, or narrow ones until they span the components
         several times."""
         b = self.width(public)
         return min(self.max_rounds * b, max(10 * b, 5 * self.n_components))
 
-    def sketch_rank(self, public: Public) -> int:
+    def sketch_rank(self, public: method.Public) -> int:
         """Rows of a party's factor, in a warm start."""
         return min(self.warm_rank or 4 * self.n_components, public.features)
 
 
-def phases(config: RunConfig, options: SubspaceOptions) -> Questions:
-    """The script of products, of genotypes with allele counts first."""
-    return genotype_phases(config, options, _phases)
-
-
-def _phases(config: RunConfig, options: SubspaceOptions) -> Questions:
+def phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questions:
     """Products with blocks; in a warm start what a first sketch gets wrong about them."""
     if options.acceleration == "none" and 0 < options.block_size < options.n_components:
-        raise ConfigError(
+        raise method.ConfigError(
             f"run-config: 'block-size' is {options.block_size}, but acceleration='none' keeps the last block only, "
             f"which must hold n-components = {options.n_components}; raise it, or set acceleration='krylov'"
         )
     if options.warm_start == "random":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
-        products = product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale)
-        return {**products, **projection_phase(config, about="" if options.genotypes else "centre")}
+        return {
+            **products.product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale),
+            **method.projection_phase(about="" if options.genotypes else "centre"),
+        }
     if options.scale or not options.center or options.acceleration == "none":
-        raise ConfigError(
+        raise method.ConfigError(
             "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and acceleration='krylov'"
         )
-    if config.secure_aggregation:
-        raise ConfigError(
-            "run-config: 'warm-start' is 'svd', which is not a sum over the parties; with secure-aggregation it must "
-            "be 'random'"
-        )
-    factor = (Field("trace", ()), Field("floor", ()), Field("rows", ("r", "d"), dtype="float32"))
-    sketch = Question(
-        reply=Payload((*HEAD, *factor)),
+    factor = (method.Field("trace", ()), method.Field("floor", ()), method.Field("rows", ("r", "d"), dtype="float32"))
+    sketch = method.Question(
+        reply=method.Payload((*method.HEAD, *factor)),
         answer=lambda party, asked: _sketch(party, options.sketch_rank(party.public)),
         sizes=lambda public: {"r": options.sketch_rank(public)},
+        instead="set warm-start='random'",
     )
-    asked = [Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")]
-    reply = [Field("product", ("d", "b"), options.wire)]
-    if options.wire == "float32":
-        asked.append(Field("vectors", ("d", "<=k"), kind="orthonormal columns"))
-        reply.append(Field("again", ("d", "k")))
-    refine = Question(
-        asked=Payload(tuple(asked)),
-        reply=Payload(tuple(reply)),
+    narrow = options.wire == "float32"
+    asked = method.Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")
+    reply = method.Field("product", ("d", "b"), options.wire)
+    vectors = method.Field("vectors", ("d", "<=k"), kind="orthonormal columns")
+    again = method.Field("again", ("d", "k"))
+    refine = method.Question(
+        asked=method.Payload((asked, vectors) if narrow else (asked,)),
+        reply=method.Payload((reply, again) if narrow else (reply,)),
         answer=_refine,
         sizes=lambda public: {"b": options.width(public), "k": options.n_components},
         times=options.max_rounds,
         optional=True,
     )
-    return {"sketch": sketch, "refine": refine, **projection_phase(config)}
+    return {"sketch": sketch, "refine": refine, **method.projection_phase()}
 
 
-def _sketch(party: RowsClient, rank: int) -> Fields:
+def _sketch(party: method.Client, rank: int) -> method.Fields:
     """A truncated factor of a party's scatter, in float32; the party keeps what it sends."""
-    factor = truncated_moments(party.own.moments(), rank) if party.own.formed else truncated(party.data, rank)
-    factor = factor.filled()
+    if party.own.formed:
+        factor = factors.truncated_moments(party.own.moments(), rank).filled()
+    else:
+        factor = factors.truncated(party.data, rank).filled()
     root = root_unit(factor.trace)
     rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
     party.site.state["sketch"] = [rows, floor, root]
-    head = head_fields(*party.own.head_and_diagonal())
+    head = method.head_fields(*party.own.head_and_diagonal())
     return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
 
 
-def _refine(party: RowsClient, asked: Fields) -> Fields:
+def _refine(party: method.Client, asked: method.Fields) -> method.Fields:
     """What the sketch of a party's scatter gets wrong about a block, and about the components."""
     product = _correction(party, asked["block"].astype(np.float64)).astype(party.options.wire)
     return {"product": product, **({"again": _correction(party, asked["vectors"])} if "vectors" in asked else {})}
 
 
-def _correction(party: RowsClient, V: Array) -> Array:
+def _correction(party: method.Client, V: method.Array) -> method.Array:
     """What the sketch of a party's scatter gets wrong about a block ``V`` (d, b), in the unit of that scatter."""
     kept, floor, root = party.site.state["sketch"]
     rows = kept.astype(np.float64) * root
@@ -177,7 +159,7 @@ def root_unit(trace: float) -> float:
     return float(2.0 ** (np.frexp(trace)[1] // 2))
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="sub-it",
     title="Subspace iteration",
     exact=True,
@@ -185,19 +167,19 @@ CARD = MethodCard(
     rounds="until certified, some 10; `scale` 1 more",
     upload="d b in each round, b = k + 10",
     server_sees="each party's products with d x b blocks",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows, mean, variances, products of its covariance with blocks of vectors (with a warm start: "
         "its leading local components)",
         "the same, and the blocks, which span the pooled components so far",
         "sizes and times of messages, number of rounds",
     ),
-    shows_summed=Shown(
+    shows_summed=method.Shown(
         "number of rows, mean, variances, products of the scatter with the blocks, squared error",
         "mean, variances and number of rows of all; the blocks, which span the pooled components so far",
         "sizes and times of messages, number of rounds",
     ),
     options=SubspaceOptions,
-    phases=phases,
+    phases=lambda config, options: genotypes.genotype_phases(config, options, phases),
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
     examples=(
         {},
@@ -209,18 +191,18 @@ CARD = MethodCard(
 )
 
 
-class SubspaceIteration(RowsStrategy):
+class SubspaceIteration(method.Strategy):
     """SUB-IT; ``measured`` holds the certificate."""
 
     card = CARD
     options: SubspaceOptions
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> method.Fitting:
         random = self.options.warm_start == "random"
         return (yield from (self._from_random_block() if random else self._from_sketch()))
 
-    def _from_random_block(self) -> Generator[Ask, Any, Solution]:
-        options, A, d = self.options, ScatterProducts(self), self.public.features
+    def _from_random_block(self) -> method.Fitting:
+        options, A, d = self.options, products.ScatterProducts(self), self.public.features
         first = random_block(d, options.width(self.public), self.config.seed)
         if options.scale:
             yield from A.variances()
@@ -228,17 +210,16 @@ class SubspaceIteration(RowsStrategy):
             AV, missed = yield from A.start(first)
         head, mean = A.head, A.head.mean + A.head.remainder
         self.n_components(head.n, d)
-        scale = safe_deviation(A.diagonal, head.n, head.mean) if options.scale else np.ones(d)
+        scale = moments.safe_deviation(A.diagonal, head.n, head.mean) if options.scale else np.ones(d)
         diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
         total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
-        require_variance(diagonal, head.n, centre / scale)
-        krylov = options.acceleration == "krylov"
-        found = BlockIteration(
+        method.require_variance(diagonal, head.n, centre / scale)
+        found = block_iteration.BlockIteration(
             first,
             options.n_components,
             trace=total,
             tolerance=options.tolerance,
-            accelerated=krylov,
+            accelerated=options.acceleration == "krylov",
             noise=self._noise(head.n - options.center, d),
         )
         V: NDArray[Any] = first
@@ -249,28 +230,26 @@ class SubspaceIteration(RowsStrategy):
             block = V.astype(np.float64)
             if not options.center:
                 AV = AV + head.n * np.outer(mean, mean @ block)
-            error = frobenius(missed / scale[:, None])
-            error += float(
-                np.sum(A.evidence.missed / scale**2) * frobenius(block * scale[:, None])
-            )  # of the mean and the scale
+            of_mean_and_scale = float(np.sum(A.evidence.missed / scale**2) * frobenius(block * scale[:, None]))
+            error = frobenius(missed / scale[:, None]) + of_mean_and_scale
             done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
             if done or found.asked == options.max_rounds:
                 break
             V = _next_block(found, scale)
             AV, missed = yield from A.times(V)
-        solution = self._solution(found, Head(head.n, centre, head.remainder), total, scale)
+        solution = self._solution(found, moments.Head(head.n, centre, head.remainder), total, scale)
         return replace(solution, evidence=A.evidence)
 
-    def _from_sketch(self) -> Generator[Ask, Any, Solution]:
+    def _from_sketch(self) -> method.Fitting:
         options = self.options
-        replies = yield Ask("sketch")
-        pooled = stack([_factor(reply) for reply in replies])
+        replies = yield method.Ask("sketch")
+        pooled = factors.stack([_factor(reply) for reply in replies])
         head, total = pooled.head, pooled.trace
         self.n_components(head.n, head.mean.size)
-        require_variance(pooled.diagonal(), head.n, head.mean)
+        method.require_variance(pooled.diagonal(), head.n, head.mean)
         sketch, k = RefinedSketch(pooled), options.n_components
         units = {reply.party: root_unit(float(reply.fields["trace"])) ** 2 for reply in replies}
-        found = BlockIteration(
+        found = block_iteration.BlockIteration(
             sketch,
             k,
             width=options.width(self.public),
@@ -283,17 +262,12 @@ class SubspaceIteration(RowsStrategy):
         for _ in range(options.max_rounds - 1):
             block, again = found.block.astype(np.float32), found.again
             vectors = {"vectors": np.empty((len(block), 0)) if again is None else again} if narrow else {}
-            replies = yield Ask("refine", {"block": block, **vectors})
-
-            def product(name: str, V: Array, replies: Sequence[Reply] = replies) -> tuple[Array, float]:
-                """Of a block, and what float32 may have rounded off."""
-                missed = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
-                lost = [_float32_error(one, units[reply.party]) for one, reply in zip(missed, replies, strict=True)]
-                return sketch.product(V) + added(missed), math.fsum(lost)
+            replies = yield method.Ask("refine", {"block": block, **vectors})
 
             V = block.astype(np.float64)
-            AV, lost = product("product", V)
-            AU = None if again is None else product("again", again)[0]
+            missed, lost = _missed("product", replies, units)
+            AV = sketch.product(V) + missed
+            AU = None if again is None else sketch.product(again) + _missed("again", replies, units)[0]
             if found.add(V, AV, error=lost if narrow else 0.0, again=AU):
                 break
         return self._solution(found, head, total, np.ones(head.mean.size))
@@ -301,24 +275,26 @@ class SubspaceIteration(RowsStrategy):
     def _noise(self, freedom: int, features: int) -> MarchenkoPastur | None:
         return MarchenkoPastur(freedom, features) if self.options.certify == "signal" else None
 
-    def _solution(self, found: BlockIteration, head: Head, total: float, scale: Array) -> Solution:
+    def _solution(
+        self, found: block_iteration.BlockIteration, head: moments.Head, total: float, scale: method.Array
+    ) -> method.Solution:
         self.certificate = found.certificate
-        notes = shortfall_notes(found, f"max-rounds = {self.options.max_rounds}")
+        notes = block_iteration.shortfall_notes(found, f"max-rounds = {self.options.max_rounds}")
         pairs, claimed = found.pairs, float(found.pairs.values.sum())
         if claimed > total * (1 + 1e-9):  # of a sketch, before its first corrections
             pairs = replace(pairs, values=pairs.values * (total / claimed))
-        return Solution(
+        return method.Solution(
             pairs=pairs,
             mean=head.mean,
             total=total,
             rows=head.n,
             scale=scale if self.options.scale else None,
             notes=notes,
-            measured=measured(found),
+            measured=block_iteration.measured(found),
         )
 
 
-def _next_block(found: BlockIteration, scale: Array) -> NDArray[Any]:
+def _next_block(found: block_iteration.BlockIteration, scale: method.Array) -> NDArray[Any]:
     """The next block, which was chosen for features divided by their scale, in float32 where that loses nothing."""
     block = found.block / scale[:, None]
     sizes = np.abs(block[block != 0])
@@ -326,12 +302,20 @@ def _next_block(found: BlockIteration, scale: Array) -> NDArray[Any]:
     return block.astype(np.float32 if narrow else np.float64)
 
 
-def _factor(reply: Reply) -> Factor:
+def _factor(reply: method.Reply) -> factors.Factor:
     fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
-    return Factor(head_in(reply.fields), fields["rows"].astype(np.float64) * root_unit(trace), trace, 2 * floor, floor)
+    rows = fields["rows"].astype(np.float64) * root_unit(trace)
+    return factors.Factor(method.head_in(fields), rows, trace, 2 * floor, floor)
 
 
-def _float32_error(product: Array, unit: float) -> float:
+def _missed(name: str, replies: Sequence[method.Reply], units: dict[int, float]) -> tuple[method.Array, float]:
+    """What the parties' sketches get wrong about a block, and what float32 may have rounded off that."""
+    missed = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
+    lost = [_float32_error(one, units[reply.party]) for one, reply in zip(missed, replies, strict=True)]
+    return added(missed), math.fsum(lost)
+
+
+def _float32_error(product: method.Array, unit: float) -> float:
     """Bound on what float32 rounded off a product (Frobenius norm), which came in it and in a unit."""
     limits = np.finfo(np.float32)
     size = float(np.linalg.norm(product / unit))

@@ -15,40 +15,24 @@ at home.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field as Limits
 from scipy.linalg import qr
 
-from fedpca_flwr.config.run_config import Count, RunConfig
-from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.block_iteration import BlockIteration, measured, shortfall_notes
-from fedpca_flwr.maths.columns import gram_product, leading_directions, merged_directions, packed_gram
-from fedpca_flwr.maths.eigen import frobenius, leading_eigenpairs
+from fedpca_flwr.maths import block_iteration, eigen
+from fedpca_flwr.maths import columns as algebra
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.model.solution import check_rounds
-from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
-from fedpca_flwr.questions.columns import (
-    bounded,
-    energies_phase,
-    inner_product_limits,
-    measured_pairs,
-    product_limits,
-    projection_phase,
-    rows_and_energy,
-    rows_phases,
-)
-from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsStrategy, ScoresSolution
+from fedpca_flwr.questions import columns
+from fedpca_flwr.questions import columns_method as method
 from fedpca_flwr.questions.products import require_possible
 
 
-class VerticalOptions(ColumnsOptions):
+class VerticalOptions(method.Options):
     """Options of VERTICAL."""
 
     solver: Literal["krylov", "gram", "merge"] = "krylov"
@@ -57,7 +41,7 @@ class VerticalOptions(ColumnsOptions):
     """Columns b of a block of ``krylov``; 0: n-components + 5."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
     """Certified largest angle to the exact scores at which ``krylov`` stops, in degrees."""
-    max_rounds: Annotated[Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
+    max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
     """Of ``krylov``."""
     rank: Annotated[int, Limits(ge=0, examples=[1, "k", 100])] = 0
     """Directions that each party sends to ``merge``; 0: 2 n-components."""
@@ -79,49 +63,41 @@ class VerticalOptions(ColumnsOptions):
         return "inner products" if self.solver == "gram" else ""
 
 
-def phases(config: RunConfig, options: VerticalOptions) -> Questions:
+def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questions:
     """The questions of the run's solver."""
-    if options.solver == "merge" and config.transport != "clear":
-        raise ConfigError(
-            "run-config: 'solver' is 'merge', which is not a sum over the parties; with secure-aggregation it must "
-            "be 'krylov' or 'gram'"
-        )
     if options.solver == "krylov":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 5, options.n_components)
-    product = Question(
-        asked=Payload((Field("block", ("n", "<=b"), kind="orthonormal columns"),)),
-        reply=Payload((Field("product", ("n", "b")),)),
-        answer=lambda party, asked: {"product": gram_product(party.own_columns, asked["block"])},
+    product = method.Question(
+        asked=method.Payload((method.Field("block", ("n", "<=b"), kind="orthonormal columns"),)),
+        reply=method.Payload((method.Field("product", ("n", "b")),)),
+        answer=lambda party, asked: {"product": algebra.gram_product(party.own_columns, asked["block"])},
         sizes=lambda public: {"b": public.options.width(public.rows)},
+        limits=lambda asked, _: {"product": columns.energy_in(asked) * np.linalg.norm(asked["block"], axis=0)},
+        limited_by=columns.BY_ENERGY,
         times=options.max_rounds,
     )
-    gram = Question(
-        reply=Payload((Field("gram", ("n(n+1)/2",), kind="scatter"),)),
-        answer=lambda party, asked: {"gram": packed_gram(party.own_columns.X)},
-    )
-    merge = Question(
-        reply=Payload((Field("directions", ("n", "r")),)),
+    merge = method.Question(
+        reply=method.Payload((method.Field("directions", ("n", "r")),)),
         answer=_own_directions,
         sizes=lambda public: {"r": public.options.directions_sent(public.rows)},
+        instead="set solver='krylov' or 'gram'",
     )
-    solvers: dict[str, Questions] = {
-        "krylov": {
-            "product": bounded(config, product, lambda energy, asked, _: product_limits(energy, asked["block"]))
-        },
-        "gram": {
-            "gram": bounded(config, gram, lambda energy, _, public: inner_product_limits("gram", energy, public.rows))
-        },
-        "merge": {"merge": merge, **energies_phase()},
+    solvers: dict[str, method.Questions] = {
+        "krylov": {"product": product},
+        "gram": columns.inner_products_phase("gram"),
+        "merge": {"merge": merge, **columns.energies_phase()},
     }
-    return {**rows_phases(config, options), **solvers[options.solver], **projection_phase(config)}
+    begin = columns.rows_phases(config, columns.measures_phase(options))
+    return {**begin, **solvers[options.solver], **columns.projection_phase()}
 
 
-def _own_directions(party: ColumnsClient, asked: Fields) -> Fields:
+def _own_directions(party: method.Client, asked: method.Fields) -> method.Fields:
     """The leading directions of a party's rows over its own columns, times their singular values."""
-    return {"directions": leading_directions(party.own_columns.X, party.options.directions_sent(len(party.data)))}
+    rank = party.options.directions_sent(len(party.data))
+    return {"directions": algebra.leading_directions(party.own_columns.X, rank)}
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="vertical",
     title="Exact vertical PCA",
     exact=True,
@@ -129,14 +105,14 @@ CARD = MethodCard(
     rounds="1 + until certified; `gram` 2, `merge` 3",
     upload="3, then n b in each round, b = k + 5; `gram` n(n+1)/2; `merge` n `rank` + k",
     server_sees="scores of all rows; `gram` their inner products",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows and of columns, energy of its columns, its part of each product `X X' Q` (`merge`: its "
         "leading local scores; `gram`: all inner products of rows over its columns); in the last round the energy "
         "that is left",
         "the scores of all rows on the pooled components, and blocks that span them so far",
         "sizes and times of messages, number of rounds",
     ),
-    shows_summed=Shown(
+    shows_summed=method.Shown(
         "energy of the columns, each product `X X' Q` (`gram`: all inner products of rows) and the energy that is "
         "left; of each its numbers of rows and of columns, and a digest of its ids",
         "the scores of all rows on the pooled components, and blocks that span them so far",
@@ -151,7 +127,7 @@ CARD = MethodCard(
 )
 
 
-class Vertical(ColumnsStrategy):
+class Vertical(method.Strategy):
     """VERTICAL; ``measured`` holds the certificate of ``krylov``."""
 
     card = CARD
@@ -159,50 +135,50 @@ class Vertical(ColumnsStrategy):
 
     @property
     def exact(self) -> bool:
-        return (
-            super().exact
-            if self.options.solver != "merge"
-            else max(self.widths) <= self.options.directions_sent(self.n_rows)
-        )
+        if self.options.solver == "merge":
+            return max(self.widths) <= self.options.directions_sent(self.n_rows)
+        return super().exact
 
-    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
-        yield from rows_and_energy(self)
+    def aggregate(self) -> method.Fitting:
+        yield from columns.rows_and_energy(self)
         solvers = {"krylov": self._krylov, "gram": self._gram, "merge": self._merge}
         return (yield from solvers[self.options.solver]())
 
-    def _gram(self) -> Generator[Ask, Any, ScoresSolution]:
-        sums: Total = yield Sum("gram", self.with_energy({}))
-        pairs = leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
-        return ScoresSolution(pairs=pairs, total=self.total)
+    def _gram(self) -> method.Fitting:
+        sums: method.Total = yield method.Sum("gram", self.with_energy({}))
+        pairs = eigen.leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
+        return method.Solution(pairs=pairs, total=self.total)
 
-    def _merge(self) -> Generator[Ask, Any, ScoresSolution]:
+    def _merge(self) -> method.Fitting:
         k, kept = self.options.n_components, self.options.directions_sent(self.n_rows)
         sent = sum(min(kept, width) for width in self.widths)
         if sent < k:
-            raise ConfigError(
+            raise method.ConfigError(
                 f"run-config: 'rank' is {self.options.rank}: the {len(self.widths)} parties send {sent} "
                 f"directions in all, fewer than n-components = {k}; raise 'rank' (0: 2 n-components)"
             )
-        replies = yield Ask("merge")
+        replies = yield method.Ask("merge")
         blocks = sorted((reply.fields["directions"] for reply in replies), key=lambda block: block.tobytes())
-        directions, following = merged_directions(blocks, k)
-        pairs = yield from measured_pairs(directions)
-        return ScoresSolution(pairs=replace(pairs, following=following), total=self.total)
+        directions, following = algebra.merged_directions(blocks, k)
+        pairs = yield from columns.measured_pairs(directions)
+        return method.Solution(pairs=replace(pairs, following=following), total=self.total)
 
-    def _krylov(self) -> Generator[Ask, Any, ScoresSolution]:
+    def _krylov(self) -> method.Fitting:
         options, n, enough = self.options, self.n_rows, False
         start = random_block(n, options.width(n), self.config.seed)
-        found = BlockIteration(start, options.n_components, trace=self.total, tolerance=options.tolerance)
+        found = block_iteration.BlockIteration(
+            start, options.n_components, trace=self.total, tolerance=options.tolerance
+        )
         while not enough and found.asked < options.max_rounds:
             Q, R = qr(found.block, mode="economic")  # parties answer orthonormal blocks only
-            sums: Total = yield Sum("product", self.with_energy({"block": Q}))
+            sums: method.Total = yield method.Sum("product", self.with_energy({"block": Q}))
             require_possible(sums["product"], Q, self.total)
-            error = frobenius(sums.missed.get("product", np.zeros(1))) * float(np.linalg.norm(R, 2))
+            error = eigen.frobenius(sums.missed.get("product", np.zeros(1))) * float(np.linalg.norm(R, 2))
             enough = found.add(found.block, sums["product"] @ R, error=error)
         self.certificate = found.certificate
-        return ScoresSolution(
+        return method.Solution(
             pairs=found.pairs,
             total=self.total,
-            notes=shortfall_notes(found, f"max-rounds = {options.max_rounds}"),
-            measured=measured(found),
+            notes=block_iteration.shortfall_notes(found, f"max-rounds = {options.max_rounds}"),
+            measured=block_iteration.measured(found),
         )

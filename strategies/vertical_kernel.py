@@ -20,70 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import Count, RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import (
-    KERNEL_ROUNDING,
-    Kernel,
-    Name,
-    centred,
-    columns_of,
-    default_gamma,
-    kernel_pairs,
-    nystrom_pairs,
-    packed_distances,
-    packed_gram,
-    to_landmarks,
-)
+from fedpca_flwr.maths import columns as algebra
 from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum, Total
-from fedpca_flwr.questions.columns import (
-    DIRECTIONS,
-    ENERGY,
-    SINGULAR,
-    aligned_rows,
-    bounded,
-    distance_limits,
-    finite_kernel,
-    inner_product_limits,
-    keeping_phase,
-    landmark_limits,
-    measures_phase,
-    own_energy,
-    require_distances,
-    resolved,
-    rows_phases,
-    total_energy,
-)
-from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsStrategy, ScoresSolution
+from fedpca_flwr.questions import columns
+from fedpca_flwr.questions import columns_method as method
 
 
-class KernelOptions(ColumnsOptions):
+class VerticalKernelOptions(method.KernelOptions):
     """Options of VERTICAL-KERNEL."""
 
-    kernel: Name = "rbf"
-    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
-    ``linear``: x'y."""
-    gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
-    """0: 1 / (m var X)."""
-    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
-    """Of ``sigmoid`` and ``polynomial``."""
-    degree: Annotated[Count, Limits(examples=[1, 2, 3])] = 3
-    """Of ``polynomial``."""
-    center: bool = False
-    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
     landmarks: Annotated[int, Limits(ge=0, examples=[0, "k+1", "n/2", "n"])] = 0
     """Rows to which distances are taken; 0: all."""
-
-    @property
-    def function(self) -> Kernel:
-        """The kernel, with ``gamma`` where it is given."""
-        return Kernel(self.kernel, self.gamma, self.coef0, self.degree)
 
     @property
     def asked(self) -> Literal["distances", "products", "landmarks"]:
@@ -93,71 +40,55 @@ class KernelOptions(ColumnsOptions):
         return "distances" if self.function.of_distances else "products"
 
 
-def phases(config: RunConfig, options: KernelOptions) -> Questions:
+def phases(config: method.RunConfig, options: VerticalKernelOptions) -> method.Questions:
     """The questions of the run's kernel."""
     if options.landmarks and not options.function.semidefinite:
-        raise ConfigError(
+        raise method.ConfigError(
             f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
             "eigenvalues, for which the approximation is wrong without notice; set landmarks=0"
         )
-    known = {
-        "distances": bounded(
-            config,
-            Question(
-                reply=Payload((Field("distances", ("n(n-1)/2",)),)),
-                answer=lambda party, asked: {"distances": packed_distances(_compared(party))},
-            ),
-            lambda energy, asked, public: distance_limits(energy, public.rows),
-        ),
-        "products": bounded(
-            config,
-            Question(
-                reply=Payload((Field("products", ("n(n+1)/2",), kind="scatter"),)),
-                answer=lambda party, asked: {"products": packed_gram(party.own_columns.X)},
-            ),
-            lambda energy, asked, public: inner_product_limits("products", energy, public.rows),
-        ),
-        "landmarks": bounded(
-            config,
-            Question(
-                asked=Payload((Field("places", ("c",), "int64", kind="size"),)),
-                reply=Payload((Field("landmarks", ("n", "c")),)),
-                answer=_to_landmarks,
-                sizes=lambda public: {"c": public.options.landmarks},
-            ),
-            lambda energy, asked, public: landmark_limits(energy, public.rows, asked["places"].size),
-        ),
-    }
-    measures = (ENERGY, Field("level", ()), Field("spread", (), kind="size"))
-    sums = ("energy",) if options.gamma else ("energy", "sum")
-    begin = rows_phases(
-        config,
-        options,
-        measures=measures,
-        measure=_of_entries,
-        sums=sums,
-        add=_energy_and_sum,
-        centred=["energy"] * options.function.of_distances,
+    distances = method.Question(
+        reply=method.Payload((method.Field("distances", ("n(n-1)/2",)),)),
+        answer=lambda party, asked: {"distances": algebra.packed_distances(_compared(party))},
+        limits=lambda asked, public: {"distances": 2 * columns.energy_in(asked)},
+        limited_by=columns.BY_ENERGY,
     )
+    landmarks = method.Question(
+        asked=method.Payload((method.Field("places", ("c",), "int64", kind="size"),)),
+        reply=method.Payload((method.Field("landmarks", ("n", "c")),)),
+        answer=_to_landmarks,
+        sizes=lambda public: {"c": public.options.landmarks},
+        limits=lambda asked, public: {"landmarks": 2 * columns.energy_in(asked)},
+        limited_by=columns.BY_ENERGY,
+    )
+    known = {"distances": distances, "landmarks": landmarks, **columns.inner_products_phase("products")}
+    measures = (columns.ENERGY, method.Field("level", ()), method.Field("spread", (), kind="size"))
+    sums = ("energy",) if options.gamma else ("energy", "sum")
+    centred = ["energy"] * options.function.of_distances
+    energy = columns.measures_phase(options, names=sums, answer=_energy_and_sum, centred=centred)
+    begin = columns.rows_phases(config, energy, measures=columns.Saying(measures, _of_entries))
     if "energy" in begin and not options.gamma:
-        begin = {**begin, "spread": measures_phase(options, ("spread",), _spread, Field("level", ()))}
-    last = keeping_phase(lambda asked: asked["directions"] * asked["singular"], DIRECTIONS, SINGULAR)
+        spread = columns.measures_phase(options, method.Field("level", ()), names=("spread",), answer=_spread)
+        begin = {**begin, "spread": spread}
+    last = columns.keeping_phase(
+        lambda asked: asked["directions"] * asked["singular"], columns.DIRECTIONS, columns.SINGULAR
+    )
     return {**begin, options.asked: known[options.asked], **last}
 
 
-def _of_entries(party: ColumnsClient) -> Fields:
+def _of_entries(party: method.Client, asked: method.Fields) -> method.Fields:
     """Energy of a party's columns, and mean and variance of all their entries together."""
-    X = party.own_columns.X
-    return {**own_energy(party), "level": np.asarray(X.mean()), "spread": np.asarray(X.var())}
+    own = party.own_columns
+    return {"energy": np.asarray(own.energy), "level": np.asarray(own.X.mean()), "spread": np.asarray(own.X.var())}
 
 
-def _energy_and_sum(party: ColumnsClient) -> Fields:
+def _energy_and_sum(party: method.Client, asked: method.Fields) -> method.Fields:
     """Energy of what is compared, and the sum of all entries."""
     compared = _compared(party)
     return {"energy": np.asarray(np.vdot(compared, compared)), "sum": np.asarray(party.own_columns.X.sum())}
 
 
-def _spread(party: ColumnsClient, asked: Fields) -> Fields:
+def _spread(party: method.Client, asked: method.Fields) -> method.Fields:
     """Squares of all entries less a level: of their own mean it is subtracted, and of no single entry."""
     X = party.own_columns.X
     mean = X.mean()
@@ -165,22 +96,22 @@ def _spread(party: ColumnsClient, asked: Fields) -> Fields:
     return {"spread": np.asarray(np.vdot(deviation, deviation) + X.size * (mean - asked["level"]) ** 2)}
 
 
-def _compared(party: ColumnsClient) -> Array:
+def _compared(party: method.Client) -> method.Array:
     """What distances and inner products are of: distances do not change when the columns are centred, but lose fewer
     digits, and their limit is the less."""
     of_distances = party.options.function.of_distances
-    return columns_of(party.data, scale=party.options.scale).X if of_distances else party.own_columns.X
+    return algebra.columns_of(party.data, scale=party.options.scale).X if of_distances else party.own_columns.X
 
 
-def _to_landmarks(party: ColumnsClient, asked: Fields) -> Fields:
+def _to_landmarks(party: method.Client, asked: method.Fields) -> method.Fields:
     """Distances of the rows from landmarks, or inner products with them."""
     places, rows = asked["places"], len(party.data)
     if places.max() >= rows or len(set(places.tolist())) < places.size:
-        raise ContractError(f"the server's {places.size} landmarks are not different ones of the {rows} rows")
-    return {"landmarks": to_landmarks(_compared(party), places, distances=party.options.function.of_distances)}
+        raise method.ContractError(f"the server's {places.size} landmarks are not different ones of the {rows} rows")
+    return {"landmarks": algebra.to_landmarks(_compared(party), places, distances=party.options.function.of_distances)}
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="vertical-kernel",
     title="Exact vertical kernel PCA",
     exact=True,
@@ -188,17 +119,17 @@ CARD = MethodCard(
     rounds="2",
     upload="n(n-1)/2 or n(n+1)/2; `landmarks` c: n c",
     server_sees="all distances or inner products of rows",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows and of columns, mean and spread of all its entries together, all distances or inner "
         "products of rows over its columns (`landmarks`: those to some rows)",
         "the scores of all rows, number and choice of landmarks",
     ),
-    shows_summed=Shown(
+    shows_summed=method.Shown(
         "energy of the columns, mean and spread of all entries, all distances or inner products of rows "
         "(`landmarks`: those to some rows); of each its numbers of rows and of columns, and a digest of its ids",
         "the scores of all rows, number and choice of landmarks",
     ),
-    options=KernelOptions,
+    options=VerticalKernelOptions,
     phases=phases,
     reference="Cheung et al. 2022, equations 7 to 12; Schölkopf, Smola, Müller 1998; Williams and Seeger 2001",
     split="columns",
@@ -208,38 +139,38 @@ CARD = MethodCard(
 )
 
 
-class VerticalKernel(ColumnsStrategy):
+class VerticalKernel(method.Strategy):
     """VERTICAL-KERNEL."""
 
     card = CARD
-    options: KernelOptions
+    options: VerticalKernelOptions
 
     @property
     def exact(self) -> bool:
         return not self.options.landmarks
 
-    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
-        replies = yield from aligned_rows(self)
+    def aggregate(self) -> method.Fitting:
+        replies = yield from columns.aligned_rows(self)
         places = self._places()
         kernel = replace(self.options.function, gamma=(yield from self._gamma(replies)))
         asked = {"places": places} if self.options.landmarks else {}
-        sums: Total = yield Sum(self.options.asked, self.with_energy(asked))
+        sums: method.Total = yield method.Sum(self.options.asked, self.with_energy(asked))
         added, k = sums[self.options.asked], self.options.n_components
         missed = float(np.max(sums.missed.get(self.options.asked, 0.0)))
         if kernel.of_distances:
-            require_distances(added, missed)
+            columns.require_distances(added, missed)
         if self.options.landmarks:
-            K = finite_kernel(kernel(added))
-            found = nystrom_pairs(K, places, k)
+            K = columns.finite_kernel(kernel(added))
+            found = algebra.nystrom_pairs(K, places, k)
         else:
-            K = finite_kernel(kernel.matrix(added, self.n_rows))
-            pairs, total, positive = kernel_pairs(centred(K), k)
+            K = columns.finite_kernel(kernel.matrix(added, self.n_rows))
+            pairs, total, positive = algebra.kernel_pairs(algebra.centred(K), k)
             found = replace(pairs, error=kernel.error(added, self.n_rows, missed)), total, positive
-        return self._solution(*found, kernel=kernel, size=float(np.abs(K).max()))
+        return self._solution(*found, kernel=kernel, size=float(np.abs(K).max()), missed=missed)
 
-    def projected(self, model: PCAModel, solution: ScoresSolution) -> Program:
+    def projected(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
         # nobody can tell the error in feature space at home
-        yield Ask("project", {"directions": solution.pairs.vectors, "singular": model.singular_values_})
+        yield method.Ask("project", {"directions": solution.pairs.vectors, "singular": model.singular_values_})
 
     # Inside
 
@@ -247,48 +178,50 @@ class VerticalKernel(ColumnsStrategy):
         """The rows that are landmarks."""
         n, c = self.n_rows, self.options.landmarks
         if c and not self.options.n_components < c <= n:
-            raise ConfigError(
+            raise method.ConfigError(
                 f"run-config: 'landmarks' is {c}, expected more than n-components = {self.options.n_components} and at "
                 f"most {n}, the rows"
             )
         return np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
 
-    def _gamma(self, replies: list[Reply]) -> Generator[Ask, Any, float]:
+    def _gamma(self, replies: list[method.Reply]) -> Generator[method.Ask, Any, float]:
         """The run's, or ``1 / (m var X)``; and the energy of all columns."""
-        sums = yield from total_energy(self, replies)
+        sums = yield from columns.total_energy(self, replies)
         if self.options.gamma:
             return self.options.gamma
         if sums is None:
             received = [np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")]
-            return default_gamma(*received)
+            return algebra.default_gamma(*received)
         level = float(sums["sum"]) / (self.n_rows * self.columns)
-        spread: Total = yield Sum("spread", {"columns": np.asarray(self.columns), "level": np.asarray(level)})
-        return self.n_rows / resolved(self, spread, "spread")
+        spread: method.Total = yield method.Sum(
+            "spread", {"columns": np.asarray(self.columns), "level": np.asarray(level)}
+        )
+        return self.n_rows / columns.resolved(self, spread, "spread")
 
     def _solution(
-        self, pairs: Eigenpairs, total: float, positive: int, *, kernel: Kernel, size: float
-    ) -> ScoresSolution:
+        self, pairs: Eigenpairs, total: float, positive: int, *, kernel: algebra.Kernel, size: float, missed: float
+    ) -> method.Solution:
         n, k = self.n_rows, self.options.n_components
         if total <= n * np.finfo(np.float64).eps * size:
-            raise DataError(
+            raise method.DataError(
                 "there is no variance to explain: the kernel of any two rows is the same, up to rounding. The rows are "
                 "identical, or it cannot tell them apart: set center=true, or another 'gamma' (it is "
                 f"{kernel.gamma:.2g})"
             )
-        may_be = pairs.values[k - 1 : k].sum() + pairs.error > KERNEL_ROUNDING * pairs.values[0]
-        if positive < k < n and may_be and self.transport.sums_only:
-            raise ConfigError(
+        may_be = pairs.values[k - 1 : k].sum() + pairs.error > algebra.KERNEL_ROUNDING * pairs.values[0]
+        if positive < k < n and may_be and missed:
+            raise method.ConfigError(
                 f"run-config: 'n-components' is {k}, but beside their largest value the fixed point of secure sums "
                 "does not tell these rows apart well enough: set scale=true, lower 'gamma', or run in clear"
             )
         if positive < k:
             few = self.options.landmarks
             change = f"'landmarks' = {few}, of which some are alike" if few else "'gamma' and 'coef0'"
-            raise ConfigError(
+            raise method.ConfigError(
                 f"run-config: 'n-components' is {k}, but the kernel '{kernel.name}' of these rows has "
                 f"{positive} positive eigenvalues; ask for so many at most, or change {change}"
             )
         notes = []
         if pairs.values[0] * (n - 1) < 3 * total:
             notes.append("the kernel matrix is nearly the identity, and its components mean little: lower 'gamma'")
-        return ScoresSolution(pairs=pairs, total=total, notes=notes, measured={"gamma": kernel.gamma})
+        return method.Solution(pairs=pairs, total=total, notes=notes, measured={"gamma": kernel.gamma})

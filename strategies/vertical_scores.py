@@ -14,58 +14,44 @@ from functools import cached_property
 
 import numpy as np
 
-from fedpca_flwr.config.run_config import Count, RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.model.loadings import Loadings
-from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Certainty
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum, Total
-from fedpca_flwr.questions.columns import (
-    aligned_rows,
-    bounded,
-    k_of_options,
-    keeping_phase,
-    rows_phases,
-    score_limits,
-    total_energy,
-)
-from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsRun
+from fedpca_flwr.questions import columns
+from fedpca_flwr.questions import columns_method as method
 
 
-class ScoresOptions(CountOptions):
+class ScoresOptions(method.CountOptions):
     """Options of VERTICAL-SCORES."""
 
-    n_components: Count = 10
+    n_components: method.Count = 10
     """The first so many of the components that the loadings hold."""
 
 
-SCALED = Field("scaled", (), "int64", kind="size")
+SCALED = method.Field("scaled", (), "int64", kind="size")
 """1 where loadings divide by deviations: of the new rows no bound in their own unit holds then."""
 
 
-def phases(config: RunConfig, options: ScoresOptions) -> Questions:
+def phases(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
     """Rows, their scores, and the sum of these for everyone."""
-    of_loadings = (Field("run", (), "uint64"), Field("components", (), "int64", kind="count"), SCALED)
-    scores = Question(
-        asked=Payload((Field("components", ("<=k",), "int64", kind="size"),)),
-        reply=Payload((Field("scores", ("n", "k")),)),
+    said = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"), SCALED)
+    of_loadings = columns.Saying(said, _of_loadings)
+    scores = method.Question(
+        asked=method.Payload((method.Field("components", ("<=k",), "int64", kind="size"),)),
+        reply=method.Payload((method.Field("scores", ("n", "k")),)),
         answer=lambda party, asked: {"scores": party.own_columns @ party.own.components[asked["components"]].T},
-        sizes=k_of_options,
+        sizes=columns.k_of_options,
+        limits=lambda asked, public: {"scores": np.sqrt(columns.energy_in(asked))},
+        limited_by=columns.BY_ENERGY,
     )
     return {
-        **rows_phases(config, None, of_party=of_loadings, own=_of_loadings, asked=(SCALED,)),
-        "scores": bounded(
-            config, scores, lambda energy, asked, public: score_limits(energy, public.rows, asked["components"].size)
-        ),
-        **keeping_phase(lambda asked: asked["scores"], Field("scores", ("n", "<=k"))),
+        **columns.rows_phases(config, columns.measures_phase(None, SCALED), of_party=[of_loadings]),
+        "scores": scores,
+        **columns.keeping_phase(lambda asked: asked["scores"], method.Field("scores", ("n", "<=k"))),
     }
 
 
-def _of_loadings(party: VerticalScoresClient) -> Fields:
+def _of_loadings(party: VerticalScoresClient, asked: method.Fields) -> method.Fields:
     """Of which run a party's loadings are, how many components they have, and whether they divide by deviations."""
     return {
         "run": np.asarray(party.own.run, np.uint64),
@@ -74,7 +60,7 @@ def _of_loadings(party: VerticalScoresClient) -> Fields:
     }
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="vertical-scores",
     title="Scores of new rows",
     exact=True,
@@ -82,12 +68,12 @@ CARD = MethodCard(
     rounds="2",
     upload="5, then n k",
     server_sees="each party's part of the scores",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows and of columns, which earlier run the loadings are of (a digest of its scores), energy of "
         "the new rows over its columns, its part of their scores",
         "the scores of all new rows",
     ),
-    shows_summed=Shown(
+    shows_summed=method.Shown(
         "energy of the columns, and the scores; of each its numbers of rows and of columns, a digest of its ids, "
         "and which earlier run the loadings are of",
         "the scores of all new rows",
@@ -101,7 +87,7 @@ CARD = MethodCard(
 )
 
 
-class VerticalScoresClient(ColumnsClient):
+class VerticalScoresClient(method.Client):
     """Returns its part of the scores."""
 
     def require_ready(self) -> None:
@@ -113,24 +99,24 @@ class VerticalScoresClient(ColumnsClient):
         """What this party kept of the earlier run."""
         path, width = self.site.node.loadings, self.data.shape[1]
         if not path:
-            raise ConfigError(
+            raise method.ConfigError(
                 "this site's node-config names no 'loadings': the file that a run with the method 'vertical' wrote here"
             )
         try:
             own = Loadings.load(path)
-        except ContractError as error:
-            raise ContractError(
+        except method.ContractError as error:
+            raise method.ContractError(
                 "the file of this site's 'loadings' is missing or not whole", local=str(error)
             ) from None
         if own.mean.size != width:
-            raise DataError(f"this site's new rows have {width} columns, its loadings are of {own.mean.size}")
+            raise method.DataError(f"this site's new rows have {width} columns, its loadings are of {own.mean.size}")
         if self.site.table.columns and own.columns not in ("", self.site.table.columns):
-            raise DataError(
+            raise method.DataError(
                 "this site's new rows have other column names, or another order of them, than the rows that its "
                 "loadings are of"
             )
         if not own.run:
-            raise ConfigError("this site's loadings do not say of which run they are; fit again with 'vertical'")
+            raise method.ConfigError("this site's loadings do not say of which run they are; fit again with 'vertical'")
         return own
 
     @cached_property
@@ -139,7 +125,7 @@ class VerticalScoresClient(ColumnsClient):
         return Columns(self.data, self.own.mean, none, self.own.scale, none.astype(bool))
 
 
-class VerticalScores(ColumnsRun):
+class VerticalScores(method.Run):
     """VERTICAL-SCORES."""
 
     card = CARD
@@ -151,37 +137,33 @@ class VerticalScores(ColumnsRun):
 
     def set_total(self, total: float) -> None:
         if not 0 < total < np.inf:
-            raise DataError("the new rows have no energy about the means of the fitted ones: all are equal to these")
+            raise method.DataError(
+                "the new rows have no energy about the means of the fitted ones: all are equal to these"
+            )
         self.total = total
 
-    def program(self) -> Program:
-        replies = yield from aligned_rows(self)
+    def program(self) -> method.Program:
+        replies = yield from columns.aligned_rows(self)
         held = components_of_one_run(replies)
         scaled = max(int(reply.fields["scaled"]) for reply in replies)
-        yield from total_energy(self, replies, scaled=np.asarray(scaled))
+        yield from columns.total_energy(self, replies, scaled=np.asarray(scaled))
         k = min(self.options.n_components, held)
-        sums: Total = yield Sum("scores", self.with_energy({"components": np.arange(k)}))
+        sums: method.Total = yield method.Sum("scores", self.with_energy({"components": np.arange(k)}))
         notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
         log = self.history(Certainty(self.exact, []), [*notes, *self.order_notes()], {})
         scores = sums["scores"]
         values = np.einsum("ij,ij->j", scores, scores)  # of the new rows, about the means of the fitted ones
-        model = PCAModel.of_scores(scores, values, total=self.total, features=self.columns, log=log)
-        yield Ask("project", {"scores": scores})
+        model = method.PCAModel.of_scores(scores, values, total=self.total, features=self.columns, log=log)
+        yield method.Ask("project", {"scores": scores})
         self._model = model
 
 
-def components_of_one_run(replies: list[Reply]) -> int:
-    """How many components the parties' loadings have, if these are of one run.
-
-    Raises
-    ------
-    ConfigError
-    """
+def components_of_one_run(replies: list[method.Reply]) -> int:
+    """How many components the parties' loadings have, which must be of one run."""
     witness = replies[0]
     for reply in replies:
-        same = [reply.fields[name] == witness.fields[name] for name in ("run", "components")]
-        if not all(same):
-            raise ConfigError(
+        if any(reply.fields[name] != witness.fields[name] for name in ("run", "components")):
+            raise method.ConfigError(
                 f"{reply.sender}: its loadings are of another run than those of {witness.sender}; name in every "
                 "node-config the 'loadings' of one run"
             )

@@ -11,17 +11,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import Count
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import local_product, power_iteration
-from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.questions.merging import BEYOND_MOMENTS, SHOWS, MergeOptions, MergeStrategy, merge_phases
+from fedpca_flwr.maths import columns as algebra
+from fedpca_flwr.questions import columns_method as method
+from fedpca_flwr.questions import merging
 
 
-class VFedPCAOptions(MergeOptions):
+class VFedPCAOptions(merging.MergeOptions):
     """Options of VFedPCA."""
 
-    local_iterations: Annotated[Count, Limits(examples=[1, 10])] = 10
+    local_iterations: Annotated[method.Count, Limits(examples=[1, 10])] = 10
     """L, of the power method in each period."""
     warm_start: Literal["random", "previous"] = "random"
     """What the power method starts from: chance, or the merged vector (algorithm 3)."""
@@ -30,12 +28,12 @@ class VFedPCAOptions(MergeOptions):
     def from_merged(self) -> bool:
         return self.warm_start == "previous"
 
-    def local(self, X: Array, start: Array) -> tuple[float, Array]:
+    def local(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
         """By the power method on its own matrix."""
-        return power_iteration(local_product(X, faithful=self.faithful), start, self.local_iterations)
+        return algebra.power_iteration(algebra.local_product(X, faithful=self.faithful), start, self.local_iterations)
 
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="vfedpca",
     title="VFedPCA",
     exact=False,
@@ -43,18 +41,18 @@ CARD = MethodCard(
     rounds="2 + k `periods`; with `graph` 3 + k `periods`",
     upload="n + 1 in each period",
     server_sees="each party's leading scores",
-    shows=SHOWS,
+    shows=merging.SHOWS,
     options=VFedPCAOptions,
-    phases=merge_phases,
+    phases=merging.merge_phases,
     reference="Cheung et al. 2022, algorithms 2 to 5",
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
-    beyond_moments=BEYOND_MOMENTS,
+    beyond_moments=merging.BEYOND_MOMENTS,
 )
 
 
-class VFedPCA(MergeStrategy):
+class VFedPCA(merging.MergeStrategy):
     """VFedPCA."""
 
     card = CARD

@@ -10,11 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.rows import whole
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
@@ -197,3 +199,9 @@ def messages_of(server: PCAServer) -> list[bytes]:
 
         proxy.fit = listen
     return messages
+
+
+def reconstruction_error(model: PCAModel, X: Any) -> float:
+    """Mean squared error per row of ``X`` (n, d) after projection and back, in squared units of the data."""
+    difference = whole(model.aligned(X)) - model.inverse_transform(model.transform(X))
+    return float(np.einsum("ij,ij->", difference, difference) / len(difference))

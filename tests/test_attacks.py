@@ -16,6 +16,7 @@ from strategies import METHODS, build_client, run_config_of
 from strategies.dp_pca.party import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, own, server_of, tamper
+from tests.refusals import refused
 
 PATIENTS = np.round(rows(12, 8) * 10 + 50)
 
@@ -68,7 +69,7 @@ def test_two_models_tell_what_one_party_added():
     "method", [name for name, method in METHODS.items() if not method.strategy.card.differentially_private]
 )
 def test_few_rows_are_refused_by_default(method):
-    with pytest.raises(DisclosureError, match="'min_rows' = 10"):
+    with refused(DisclosureError, "min_rows", 10):
         run(method, [PATIENTS[:5], rows(30, 8)], n_components=2, engine="loopback", **own(method))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -71,10 +72,44 @@ def test_an_import_of_the_registry_would_be_a_circle_and_is_seen(code):
     assert "METHODS" not in NAMES
 
 
+MOST_NAMES, MEDIAN_OF_NAMES = 16, 12
+"""Names of ours that a module of a method imports: at most, and the median of all."""
+
+
+def names_of_ours(code: str) -> list[str]:
+    """What code imports of the library and of its own folder, a module being one name."""
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    ours = [node for node in imports if node.level or (node.module or "").split(".")[0] == "fedpca_flwr"]
+    return [alias.name for node in ours for alias in node.names]
+
+
+def test_a_method_takes_few_names():
+    counts = {module: len(names_of_ours(code)) for module, code in MODULES.items() if not module.endswith("__")}
+    assert len(counts) >= len(METHODS)
+    many = {module: count for module, count in counts.items() if count > MOST_NAMES}
+    assert not many, "import modules: `fedpca_flwr.questions.method` has what nearly every method takes"
+    assert median(counts.values()) <= MEDIAN_OF_NAMES
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("from fedpca_flwr.maths.moments import Head, Moments", ["Head", "Moments"]),
+        ("from fedpca_flwr.maths import moments as sums", ["moments"]),
+        ("from .party import phases", ["phases"]),
+        ("from . import party", ["party"]),
+        ("def later():\n    from fedpca_flwr import run", ["run"]),
+        ("from numpy import linalg\nimport math", []),
+    ],
+)
+def test_names_of_ours_are_counted_in_every_form(code, names):
+    assert names_of_ours(code) == names
+
+
 LONGEST, LONGEST_FUNCTION = 500, 60
 """Lines of a file, and of a function."""
 
-FLOORS = 12
+FLOORS = 10
 """So many layers the imports of the library go through at most: each knows only what lies below it."""
 
 IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "packages", "server_app", "site_app"}
@@ -149,3 +184,57 @@ def test_what_a_method_is_stands_on_its_card():
 )
 def test_a_method_that_is_singled_out_is_seen(code):
     assert "em" in singled_out(code)
+
+
+TRANSPORTS = {"transport", "sums_only", "secure_aggregation", "survivors"}
+"""Attributes that say how the answers of a run travel."""
+
+
+def decides_by_transport(code: str) -> set[str]:
+    """Such attributes that code compares, or tests for being true."""
+    places: list[ast.AST] = []
+    for node in ast.walk(ast.parse(code)):
+        places += [node] if isinstance(node, ast.Compare | ast.BoolOp | ast.Not) else []
+        places += [node.test] if isinstance(node, ast.If | ast.IfExp | ast.While) else []
+    known = [part for place in places for part in ast.walk(place) if isinstance(part, ast.Attribute)]
+    called = {id(part.value) for part in known}  # `transport.summed_over(...)` asks the transport
+    return {part.attr for part in known if part.attr in TRANSPORTS and id(part) not in called}
+
+
+def test_questions_and_methods_compare_no_transport():
+    """What is had in another way where only sums open says so by `by_transport`, or `limited_by` of its question."""
+    files = {path: code for path, code in CODE.items() if path.startswith("fedpca_flwr/questions/")}
+    files |= {f"strategies.{module}": code for module, code in MODULES.items()}
+    found = {path: decides_by_transport(code) for path, code in files.items()}
+    assert len(files) > len(MODULES) >= len(METHODS)
+    assert not {path: names for path, names in found.items() if names}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'if config.transport == "clear": pass',
+        "if config.secure_aggregation: pass",
+        "more = [1] if self.transport.sums_only else []",
+        "few = config.survivors and options.rank > 1",
+        "while not config.survivors: pass",
+    ],
+)
+def test_a_comparison_of_transports_is_seen(code):
+    assert decides_by_transport(code)
+
+
+def looks_for_options(code: str) -> list[str]:
+    """Calls of `getattr` and `hasattr` on options: what not all of them have."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and node.args]
+    found = [ast.unparse(call) for call in calls if ast.unparse(call.func) in {"getattr", "hasattr"}]
+    return [text for text in found if "options" in text.split(",")[0]]
+
+
+def test_what_options_mean_is_a_property_of_theirs():
+    found = {path: looks_for_options(code) for path, code in CODE.items() if not path.startswith("simulations/")}
+    assert not {path: calls for path, calls in found.items() if calls}, "every `PCAOptions` says it"
+
+
+def test_an_option_that_is_looked_for_is_seen():
+    assert looks_for_options('getattr(self.options(card.options), "genotypes", False)')

@@ -22,15 +22,7 @@ from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from simulations.hunt.options import option_values
 from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
-from strategies.__main__ import (
-    descriptions,
-    measurements_page,
-    methods_page,
-    shown_table,
-    with_questions,
-    with_shown,
-    with_table,
-)
+from strategies.__main__ import descriptions, measurements_page, methods_page, shown_table, with_tables
 from tests.families import cut, rows
 from tests.grid import GridOfThisProcess
 
@@ -66,7 +58,7 @@ def headings(page):
 
 
 def test_the_method_table_is_that_of_the_cards():
-    assert with_table(COMPARED) == COMPARED, f"docs/which-method.md's table is not up to date; {WRITE}"
+    assert with_tables(COMPARED) == COMPARED, f"docs/which-method.md's table is not up to date; {WRITE}"
     assert all(f"| [`{method}`]" in COMPARED for method in METHODS), "docs/which-method.md has no method table"
 
 
@@ -80,7 +72,7 @@ def test_the_page_of_measurements_is_that_of_the_code():
 
 def test_the_table_of_questions_is_that_of_the_scripts():
     page = PAGES["SECURITY.md"]
-    assert with_questions(page) == page, f"SECURITY.md's table of questions is not up to date; {WRITE}"
+    assert with_tables(page) == page, f"SECURITY.md's table of questions is not up to date; {WRITE}"
     table = page[page.index("| method | in clear |") :].split("\n\n")[0]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS), "SECURITY.md has no such table"
 
@@ -88,7 +80,7 @@ def test_the_table_of_questions_is_that_of_the_scripts():
 def test_the_table_of_who_sees_what_is_that_of_the_cards():
     """A row for every way that a method's answers travel."""
     page = PAGES["SECURITY.md"]
-    assert with_shown(page) == page, f"SECURITY.md's first table is not up to date; {WRITE}"
+    assert with_tables(page) == page, f"SECURITY.md's first table is not up to date; {WRITE}"
     heads = [line.split("|")[1] for line in shown_table().splitlines()[2:]]
     ways = {"clear": "", "masked": " with secure aggregation", "surviving": " with `survivors`"}
     rows = [f"`{name}`{ways[way]}" for name, method in METHODS.items() for way in transports_of(method)]

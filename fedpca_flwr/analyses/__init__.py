@@ -1,4 +1,8 @@
-"""What else the moments of all rows give, without asking the sites again: functions of `SecondMoments`."""
+"""What else the moments of all rows give, without asking the sites again: functions of `SecondMoments`.
+
+Each raises a `ConfigError` for an option that cannot be, a `DataError` for rows or features that it cannot analyse, and
+a `ContractError` for a model or moments that do not hold what it needs.
+"""
 
 from fedpca_flwr.analyses.components import FactorModel, Reading, factor_analysis, pca, projected, read, whitened
 from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted

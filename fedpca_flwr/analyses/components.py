@@ -34,12 +34,7 @@ from fedpca_flwr.model.second_moments import SecondMoments
 def pca(
     moments: SecondMoments, n_components: int | float | str = 10, *, center: bool = True, scale: bool = False
 ) -> PCAModel:
-    """The model that a run of p-cov over the same rows makes; parameters as in `fedpca_flwr.model.solution.solve`.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """The model that a run of p-cov over the same rows makes; parameters as in `fedpca_flwr.model.solution.solve`."""
     parties = moments.parties.items()
     about = {
         "method": "second moments",
@@ -50,9 +45,8 @@ def pca(
     return PCAModel.of_moments(moments.moments, about, missed=moments.missed, **options).named(moments.features)
 
 
+# varimax ends after so many steps, or with a step that raises its criterion by no larger share
 VARIMAX_STEPS, SMALLEST_GAIN = 10000, 1e-14
-"""Varimax ends after so many steps, or with a step that raises its criterion by no larger share."""
-
 PROMAX_POWER = 4
 
 
@@ -166,13 +160,8 @@ def projected(model: PCAModel, X: ArrayLike) -> Array:
     """Scores (n, k) of new rows ``X`` (n, d), over the model's `shrinkage_` where features are many.
 
     A component that does not stand out of the noise has NaN. Rows that were in the PCA take ``model.transform``.
-
-    Raises
-    ------
-    DataError
     """
-    scores: Array = model.transform(X) / model.shrinkage_
-    return scores
+    return model.transform(X) / model.shrinkage_
 
 
 @of_model
@@ -183,14 +172,13 @@ def whitened(model: PCAModel, X: ArrayLike) -> Array:
     ------
     ContractError
         Where a component has no variance.
-    DataError
     """
     require_resolved(model.explained_variance_)
     return model.transform(X) / np.sqrt(model.explained_variance_)
 
 
+# share of a feature's variance: less noise is none (a Heywood case), and the likelihood has no maximum
 LEAST_NOISE = 1e-9
-"""Share of a feature's variance: less noise is none (a Heywood case), and the likelihood has no maximum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,12 +214,7 @@ class FactorModel:
         return shares
 
     def transform(self, X: ArrayLike) -> Array:
-        """Expected factors (n, k) of rows ``X`` (n, d).
-
-        Raises
-        ------
-        DataError
-        """
+        """Expected factors (n, k) of rows ``X`` (n, d)."""
         centred = rows_of(X, self.features, self.mean.size) - self.mean
         weighted = self.components / self.noise_variance
         precision = np.eye(len(self.components)) + weighted @ self.components.T
@@ -241,12 +224,7 @@ class FactorModel:
 
 @of_moments
 def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
-    """The k factors of greatest likelihood.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """The k factors of greatest likelihood."""
     require_count("k", k, min(moments.n_samples, moments.n_features) - 1)
     require_varying(moments, np.arange(moments.n_features))
     from scipy.optimize import minimize  # a tenth of a second to import, for this analysis alone

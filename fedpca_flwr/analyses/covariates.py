@@ -54,10 +54,6 @@ class AdjustedMoments:
             In the order of the moments; of a data frame the columns are matched by their names.
         party : str
             Whose they are, where the parties' means were taken out.
-
-        Raises
-        ------
-        ConfigError, DataError
         """
         if party not in self.means:
             known = ", ".join(self.means) if "" not in self.means else "none: all rows have one mean"
@@ -80,10 +76,6 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
         The features that are regressed out of all others.
     parties : bool
         Whether each party has a mean of its own, so that nothing is left between their means (``keep="parties"``).
-
-    Raises
-    ------
-    ConfigError, DataError
     """
     if parties and not moments.parties:
         raise ConfigError("no party's own moments were kept: run with keep='parties'")

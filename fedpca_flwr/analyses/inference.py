@@ -9,8 +9,8 @@ import numpy as np
 from scipy.linalg import eigh, eigvalsh
 
 from fedpca_flwr.analyses.components import pca
-from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved
-from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved, require_share
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import inference
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
@@ -67,8 +67,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     DataError
         Where nothing varies.
     """
-    if not (isinstance(fraction, float) and 0 < fraction < 1):
-        raise ConfigError(f"'fraction' is {value_text(fraction)}, expected a fraction between 0 and 1, as 0.95")
+    require_share("fraction", fraction, 0.95)
     require_count("draws", draws, MOST_DRAWS)
     used = moments.scaled() if scale else moments
     require_variance(used.moments.diagonal(), used.n_samples, used.mean)
@@ -89,8 +88,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     return HowMany(by_rule, values, band)
 
 
-FEWEST_PARTIES = 5
-"""The spread of fewer parties tells nothing."""
+FEWEST_PARTIES = 5  # the spread of fewer parties tells nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,10 +132,6 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
 
     For scaled features, or rows that are not normal, take `how_sure_by_parties`; for variances of these, also
     `variance_intervals`.
-
-    Raises
-    ------
-    ConfigError, ContractError, DataError
     """
     values, vectors = _spectrum(moments, k, level)
     require_resolved(values[:k])
@@ -154,12 +148,8 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     ----------
     model : PCAModel
         The model of a run with ``fourth_moments=True``.
-
-    Raises
-    ------
-    ConfigError, ContractError
     """
-    _require_level(level)
+    require_share("level", level, 0.95)
     kurtosis = model.log.get("kurtosis")
     if kurtosis is None:
         raise ConfigError(
@@ -171,12 +161,7 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
 
 @of_moments
 def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
-    """What is to be expected of components over noise where features are not few beside the rows (spiked model).
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """What is to be expected of components over noise where features are not few beside the rows (spiked model)."""
     used = moments.scaled() if scale else moments
     values, _ = _spectrum(used, k, 0.5)
     return Spikes(*inference.spiked(values, k, used.n_samples))
@@ -193,12 +178,8 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     ----------
     moments : SecondMoments
         The moments of all rows and those of each party (``keep="parties"``), at least 5.
-
-    Raises
-    ------
-    ConfigError, ContractError, DataError
     """
-    _require_level(level)
+    require_share("level", level, 0.95)
     groups = len(moments.parties)
     if groups < FEWEST_PARTIES:
         raise ConfigError(
@@ -221,13 +202,8 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
 
 
 def _spectrum(moments: SecondMoments, k: int, level: float) -> tuple[Array, Array]:
-    _require_level(level)
+    require_share("level", level, 0.95)
     require_count("k", k, min(moments.n_samples - 1, moments.n_features))
     require_variance(moments.moments.diagonal(), moments.n_samples, moments.mean)
     values, vectors = eigh(moments.covariance)
     return values[::-1].clip(min=0.0), fix_signs(vectors[:, ::-1])
-
-
-def _require_level(level: float) -> None:
-    if not (isinstance(level, float) and 0 < level < 1):
-        raise ConfigError(f"'level' is {value_text(level)}, expected a fraction between 0 and 1, as 0.95")

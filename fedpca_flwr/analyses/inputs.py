@@ -56,10 +56,7 @@ class ScatterBlocks(NamedTuple):
 def blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> ScatterBlocks:
     """The blocks of the scatter for features ``y`` and ``x``; without ``x`` for ``y`` and all others.
 
-    Raises
-    ------
-    ConfigError
-        For unknown features, and for one that is in both.
+    A `ConfigError` for unknown features, and for one that is in both.
     """
     there = moments.places(y)
     here = np.setdiff1d(np.arange(moments.n_features), there) if x is None else moments.places(x)
@@ -78,12 +75,7 @@ def blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> Sc
 
 
 def require_varying(moments: SecondMoments, places: NDArray[np.intp]) -> None:
-    """Refuse features that are the same in all rows.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse features that are the same in all rows, by a `DataError`."""
     still = [place for place in places if moments.is_constant[place]]
     if still:
         told = moments.names(still) or tuple(map(str, still))
@@ -91,24 +83,21 @@ def require_varying(moments: SecondMoments, places: NDArray[np.intp]) -> None:
 
 
 def require_count(what: str, k: int, most: int) -> None:
-    """Refuse a number that is no count, or too large.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a number that is no count, or too large, by a `ConfigError`."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
         raise ConfigError(f"'{what}' is {value_text(k)}, expected 1 to {most}")
+
+
+def require_share(what: str, share: float, example: float) -> None:
+    """Refuse a number that is no fraction between 0 and 1, by a `ConfigError`."""
+    if not (isinstance(share, float) and 0 < share < 1):
+        raise ConfigError(f"'{what}' is {value_text(share)}, expected a fraction between 0 and 1, as {example}")
 
 
 def require_resolved(values: Array) -> None:
     """Refuse variances (k,), descending, of which the last is rounding: so is all that is said of its component.
 
-    Unknown ones (NaN, of a private model whose components are all noise) are refused too.
-
-    Raises
-    ------
-    ContractError
+    Unknown ones (NaN, of a private model whose components are all noise) are refused too, by a `ContractError`.
     """
     if np.isnan(values).any():
         raise ContractError(

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc, stdtr
 
-from fedpca_flwr.analyses.inputs import of_model, require_resolved
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
+from fedpca_flwr.analyses.inputs import of_model, require_resolved, require_share
+from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths import inference as maths
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 
-FEWEST = 10
-"""No drift can be told of fewer rows."""
+FEWEST = 10  # no drift can be told of fewer rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,18 +80,14 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     X : array-like of shape (n, d)
     level : float
         The probability with which one row is within a limit.
-
-    Raises
-    ------
-    ConfigError, ContractError, DataError
     """
-    if not (isinstance(level, float) and 0 < level < 1):
-        raise ConfigError(f"'level' is {value_text(level)}, expected a fraction between 0 and 1, as 0.99")
+    require_share("level", level, 0.99)
     left_out, directions = _left_out(model)
     components, _ = model.loadings()
     centred, n, variances = model.centred(X), model.n_samples_, model.explained_variance_
     require_resolved(variances)
-    _require_more_rows(len(components), n)
+    if len(components) >= n - 1:  # of nothing left over there is no limit
+        raise ContractError(f"{len(components)} components hold all that {n} rows vary; take fewer of them")
     errors = (centred - centred @ components.T @ components) ** 2
     return Outliers(
         t_squared=maths.t_squared(centred @ components.T, variances),
@@ -106,14 +101,8 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
 
 @of_model
 def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift:
-    """Whether new rows ``X`` (n, d), 10 at least and drawn one apart from the other, are still of the model's kind.
-
-    Raises
-    ------
-    ConfigError, ContractError, DataError
-    """
-    if not (isinstance(false_alarms, float) and 0 < false_alarms < 1):
-        raise ConfigError(f"'false_alarms' is {value_text(false_alarms)}, expected a fraction between 0 and 1, as 0.01")
+    """Whether new rows ``X`` (n, d), 10 at least and drawn one apart from the other, are still of the model's kind."""
+    require_share("false_alarms", false_alarms, 0.01)
     found = outliers(model, X)
     rows, n = len(found.spe), model.n_samples_
     if rows < FEWEST:
@@ -135,9 +124,3 @@ def _left_out(model: PCAModel) -> tuple[float, float]:
             "that its components leave out, or they leave out none; take fewer components, of p-cov or of kept moments"
         )
     return model.total_variance - float(model.explained_variance_.sum()), directions
-
-
-def _require_more_rows(k: int, n: int) -> None:
-    """Refuse as many components as rows vary in: of nothing left over there is no limit."""
-    if k >= n - 1:
-        raise ContractError(f"{k} components hold all that {n} rows vary; take fewer of them")

@@ -32,8 +32,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import COLLINEAR, pseudo_inverse, roots_of_diagonal, varying_directions, whitening
 from fedpca_flwr.model.second_moments import Features, SecondMoments
 
+# singular values below this are no direction that tells classes apart, as scikit-learn's ``tol``
 SMALLEST_SINGULAR_VALUE = 1e-4
-"""Singular values below this are no direction that tells classes apart, as scikit-learn's ``tol``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +60,7 @@ class CanonicalCorrelations:
     y_features: tuple[str, ...]
 
     def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
-        """Scores (n, k) of rows ``X`` (n, p) and ``Y`` (n, q).
-
-        Raises
-        ------
-        DataError
-        """
+        """Scores (n, k) of rows ``X`` (n, p) and ``Y`` (n, q)."""
         x = rows_of(X, self.x_features, self.x_mean.size) - self.x_mean
         y = rows_of(Y, self.y_features, self.y_mean.size, "Y") - self.y_mean
         return x @ self.x_directions, y @ self.y_directions
@@ -75,12 +70,7 @@ class CanonicalCorrelations:
 def canonical_correlations(
     moments: SecondMoments, x: Features, y: Features | None = None, *, k: int = 2
 ) -> CanonicalCorrelations:
-    """The first k canonical correlations of features ``x`` and ``y``; without ``y`` all others.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """The first k canonical correlations of features ``x`` and ``y``; without ``y`` all others."""
     others = np.setdiff1d(np.arange(moments.n_features), moments.places(x))
     found = blocks(moments, others.tolist() if y is None else y, x)
     most = min(moments.n_samples - 1, len(found.x), len(found.y))
@@ -124,12 +114,7 @@ class Discriminant:
     classes: tuple[str, ...]
 
     def decision(self, X: ArrayLike) -> Array:
-        """Log posterior of each class (n, c), but for a constant of each row ``X`` (n, p).
-
-        Raises
-        ------
-        DataError
-        """
+        """Log posterior of each class (n, c), but for a constant of each row ``X`` (n, p)."""
         return rows_of(X, self.features, len(self.slopes)) @ self.slopes + self.intercepts
 
     def predict(self, X: ArrayLike) -> NDArray[np.intp]:
@@ -154,10 +139,6 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
         These columns.
     features : sequence of str or int, optional
         The features by which classes are told apart; without, all others.
-
-    Raises
-    ------
-    ConfigError, DataError
     """
     found = blocks(moments, classes, features)
     n = moments.n_samples
@@ -171,7 +152,9 @@ def _discriminants(found: ScatterBlocks, shares: Array, n: int) -> tuple[Array, 
     """Slopes, intercepts and directions of a `Discriminant` for classes that have these ``shares`` (c,) of n rows."""
     deviations = found.S_xy / (n * shares)  # of the classes' means from the mean of all
     within = found.S_xx - (deviations * (n * shares)) @ deviations.T
-    unit = _deviations_within(np.diagonal(within), np.diagonal(found.S_xx), n)
+    rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * np.diagonal(found.S_xx)
+    own = np.diagonal(within)
+    unit = np.where(own <= rounding, 1.0, np.sqrt(own.clip(min=0.0) / n))  # deviations within classes
     values, vectors = eigh(within / unit / unit[:, None] / n)
     kept = np.sqrt(values.clip(min=0.0)) > SMALLEST_SINGULAR_VALUE
     sphere = vectors[:, kept] / unit[:, None] / np.sqrt(values[kept])
@@ -182,12 +165,6 @@ def _discriminants(found: ScatterBlocks, shares: Array, n: int) -> tuple[Array, 
     slopes = directions @ scores.T
     intercepts = np.log(shares) - 0.5 * np.sum(scores**2, axis=1) - found.mean_x @ slopes
     return slopes, intercepts, directions
-
-
-def _deviations_within(within: Array, whole: Array, n: int) -> Array:
-    """Deviations (p,) of the features within classes; 1 where there is none but rounding."""
-    rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * whole
-    return np.where(within <= rounding, 1.0, np.sqrt(within.clip(min=0.0) / n))
 
 
 def _require_classes(found: ScatterBlocks, counts: NDArray[np.int64], n: int) -> None:
@@ -224,12 +201,7 @@ class Regression:
     responses: tuple[str, ...]
 
     def predict(self, X: ArrayLike) -> Array:
-        """Responses (n, r) of rows ``X`` (n, p), whose columns are the features of the fit.
-
-        Raises
-        ------
-        DataError
-        """
+        """Responses (n, r) of rows ``X`` (n, p), whose columns are the features of the fit."""
         return rows_of(X, self.features, len(self.coefficients)) @ self.coefficients + self.intercepts
 
 
@@ -243,10 +215,6 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
         The features that are explained.
     features : sequence of str or int, optional
         The features that explain them; without, all others.
-
-    Raises
-    ------
-    ConfigError, DataError
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:

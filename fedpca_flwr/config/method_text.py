@@ -22,23 +22,14 @@ from fedpca_flwr.config.run_config import LONGEST_KEY, MOST_KEYS, Config, RunCon
 from fedpca_flwr.errors import ConfigError, value_text
 
 Options = TypeVar("Options", bound=Config)
-
 Scalar = bool | int | float | str
-
 OF_THE_RUN = RunConfig.keys()
-
-OF_MOMENTS = ("adjust-for", "harmonise")
-"""Options that only a method with all moments can have."""
+OF_MOMENTS = ("adjust-for", "harmonise")  # options that only a method with all moments can have
 
 
 def words_of(text: str, source: str = "run-config") -> tuple[str, list[str]]:
-    """A method's name, and the words of its options.
-
-    Raises
-    ------
-    ConfigError
-        For a quote that is not closed, and for a text that is longer than any method's.
-    """
+    """A method's name, and the words of its options; refuses a quote that is not closed, and a text that is longer
+    than any method's."""
     require_short({"method": text}, source)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
@@ -52,24 +43,11 @@ def words_of(text: str, source: str = "run-config") -> tuple[str, list[str]]:
 
 
 def options_of(text: str, kind: type[Options], beside: Mapping[str, Any], source: str = "run-config") -> Options:
-    """A method's options; all that is wrong with them is told at once.
+    """The options of a method, of the ``kind`` that its card names; all that is wrong with them is told at once.
 
-    Parameters
-    ----------
-    text : str
-        The method, with options.
-    kind : type
-        The method's own options (``card.options``).
-    beside : mapping
-        Options that are not in the text: ``n-components``, and those that Python's callers give by name.
-    source : str
-        How errors name the text.
-
-    Raises
-    ------
-    ConfigError
-        For a word that is not ``key=value``, an option that the method does not have, one that is given twice, and a
-        value that is not allowed.
+    Options ``beside`` the text are ``n-components``, and those that Python's callers give by name. Refused is a word
+    that is not ``key=value``, an option that the method does not have, one that is given twice, and a value that is
+    not allowed.
     """
     name, words = words_of(text, source)
     own, known = own_keys(kind), kind.keys()
@@ -116,7 +94,9 @@ def _unknown(name: str, key: str, own: Sequence[str]) -> str:
 
 def text_of(name: str, options: Mapping[str, Any]) -> str:
     """The text of a method with these options, in order of their names."""
-    words = [name, *(f"{key}={_text_of_value(options[key])}" for key in sorted(options))]
+    words = [name]
+    for key, value in sorted(options.items()):
+        words.append(f"{key}={shlex.quote(value) if isinstance(value, str) else json.dumps(value)}")
     return " ".join(words)
 
 
@@ -141,7 +121,3 @@ def _value(text: str, annotation: object) -> Scalar:
         if isinstance(value, bool | int | float):
             return value
     return text
-
-
-def _text_of_value(value: Scalar) -> str:
-    return shlex.quote(value) if isinstance(value, str) else json.dumps(value)

@@ -11,12 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config.run_config import OLD_KEYS, Config, Count, LocalPath, Name, possible_path
+from fedpca_flwr.config.run_config import OLD_KEYS, Config, Count, LocalPath, Name, possible_path, refusal
 
 POSTGRESQL, DUCKDB = "postgresql", "duckdb"
-
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a drive of Windows has one letter
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@/?,\s]*)(?::\d+)?"
 _KNOWN = {
@@ -47,7 +45,7 @@ def kind_of(url: str) -> str:
     return next((kind for kind, known in _KNOWN.items() if known.fullmatch(url)), "")
 
 
-def has_secret(text: str) -> bool:
+def _has_secret(text: str) -> bool:
     """Whether a password is in a url, or in a text of keywords as libpq takes it too."""
     if _USER_AND_PASSWORD.search(text):
         return True
@@ -58,18 +56,9 @@ def has_secret(text: str) -> bool:
     return any(_SECRET.search(name) for name, _ in given)
 
 
-def query_has_secret(query: str) -> bool:
-    """Whether a password or key is in a query, for functions that open another database or a file elsewhere.
-
-    A column of such a name is told apart by quotes: ``"password" = 1``.
-    """
-    return any(_SECRET_IN_QUERY.search(text) for text in (query, unquote(query)))
-
-
 def _place(text: str) -> str:
-    if has_secret(text):
-        raise PydanticCustomError(
-            "secret",
+    if _has_secret(text):
+        raise refusal(
             "a node-config must not hold a password, which lists of processes show: leave it out and put it into the "
             "file that PGPASSFILE names (~/.pgpass), or into a service of that which PGSERVICEFILE names, where this "
             "node runs",
@@ -77,8 +66,7 @@ def _place(text: str) -> str:
     if not is_url(text):
         return possible_path(text)
     if not kind_of(text):
-        raise PydanticCustomError(
-            "url",
+        raise refusal(
             "no database has this url, expected 'postgresql://[user@]host[:port]/database[?sslmode=verify-full]' or "
             "'duckdb:///path' ('duckdb:////data/cohort.duckdb' from the root, 'duckdb:///:memory:' for a query over "
             "files); of a user's name encode : / ? # @ as %3A %2F %3F %23 %40",
@@ -87,18 +75,17 @@ def _place(text: str) -> str:
 
 
 def _query(text: str) -> str:
-    if query_has_secret(text):
-        raise PydanticCustomError(
-            "secret",
+    """The query, unless a password or key is in it, for functions that open another database or a file elsewhere.
+
+    A column of such a name is told apart by quotes: ``"password" = 1``.
+    """
+    if _SECRET_IN_QUERY.search(text) or _SECRET_IN_QUERY.search(unquote(text)):
+        raise refusal(
             "a node-config must not hold a password or a key, which lists of processes show: leave it out of the "
             "query (PostgreSQL keeps what it needs for another database in the user mapping of a foreign server); put "
             "quotes around a column that has such a name",
         )
     return text
-
-
-Place = Annotated[str, AfterValidator(_place)]
-"""A path of this machine, or the url of a database."""
 
 
 class NodeConfig(Config):
@@ -110,7 +97,7 @@ class NodeConfig(Config):
     partition_id: Annotated[int, Field(ge=0)]
     num_partitions: Count
     name: Name = ""
-    data: Place = ""
+    data: Annotated[str, AfterValidator(_place)] = ""
     """The site's rows: path of a file (.npy, .npz, .csv, .parquet, .h5ad, .bed), or url of a database (postgresql://,
     duckdb:///), which holds no password; empty: a partition of the run's data set."""
     query: Annotated[str, AfterValidator(_query)] = ""
@@ -186,56 +173,41 @@ class NodeConfig(Config):
     def _keys_of_old_are_named(cls, given: dict[str, Any]) -> dict[str, Any]:
         for key, text in OLD_KEYS.items():
             if key in given or key.replace("-", "_") in given:
-                raise PydanticCustomError("old", "'{key}' is no key any more: {text}", {"key": key, "text": text})
+                raise refusal(f"'{key}' is no key any more: {text}")
         return given
 
     @model_validator(mode="after")
-    def _a_database_is_queried(self) -> Self:
-        if is_url(self.data) and not self.query:
-            text = "'data' names a database; name the SELECT that gives this site's rows as 'query'"
-            raise PydanticCustomError("query", text)
-        if self.query and not is_url(self.data):
-            text = "'query' is of a database, and 'data' names none (postgresql://... or duckdb:///...)"
-            raise PydanticCustomError("query", text)
-        for key, value in (("layer", self.layer), ("variants", self.variants)):
-            if value and is_url(self.data):
-                raise PydanticCustomError("file", "'{key}' is of a file, and 'data' names a database", {"key": key})
+    def _data_are_of_one_kind(self) -> Self:
+        database = is_url(self.data)
+        if database and not self.query:
+            raise refusal("'data' names a database; name the SELECT that gives this site's rows as 'query'")
+        if self.query and not database:
+            raise refusal("'query' is of a database, and 'data' names none (postgresql://... or duckdb:///...)")
+        for key, value in {"layer": self.layer, "variants": self.variants}.items():
+            if value and database:
+                raise refusal(f"'{key}' is of a file, and 'data' names a database")
         return self
 
     @model_validator(mode="after")
-    def _budget_is_kept(self) -> Self:
+    def _keys_have_those_that_they_need(self) -> Self:
         if self.epsilon_budget is not None and not self.journal:
-            raise PydanticCustomError(
-                "journal", "'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _others_are_known(self) -> Self:
+            raise refusal("'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent")
         if bool(self.identity) != bool(self.identities):
             given, lacking = ("identity", "identities") if self.identity else ("identities", "identity")
-            raise PydanticCustomError(
-                "identity",
-                "'{given}' is set, but '{lacking}' is not; 'identity' is the file of a site's private key, "
-                "'identities' that of all sites' public keys ('python -m fedpca_flwr site keys' makes them)",
-                {"given": given, "lacking": lacking},
+            raise refusal(
+                f"'{given}' is set, but '{lacking}' is not; 'identity' is the file of a site's private key, "
+                "'identities' that of all sites' public keys ('python -m fedpca_flwr site keys' makes them)"
             )
         if self.secure_only and self.data and not self.identity:
-            raise PydanticCustomError(
-                "identity",
+            raise refusal(
                 "'secure-only' needs 'identity' and 'identities', by which this site knows the other sites: without "
-                "them whoever holds the server acts in their place; make a key with 'python -m fedpca_flwr site keys'",
+                "them whoever holds the server acts in their place; make a key with 'python -m fedpca_flwr site keys'"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _partition_exists(self) -> Self:
         if self.partition_id >= self.num_partitions:
-            raise PydanticCustomError(
-                "range",
-                "'partition-id' is {id}, expected 0 to {last} (num-partitions = {n})",
-                {"id": self.partition_id, "last": self.num_partitions - 1, "n": self.num_partitions},
+            raise refusal(
+                f"'partition-id' is {self.partition_id}, expected 0 to {self.num_partitions - 1} "
+                f"(num-partitions = {self.num_partitions})"
             )
         if self.ids and self.split != "columns":
-            raise PydanticCustomError("ids", "'ids' is for data split by columns; say so with split='columns'")
+            raise refusal("'ids' is for data split by columns; say so with split='columns'")
         return self

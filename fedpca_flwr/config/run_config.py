@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,10 +17,14 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.errors import ConfigError, value_text
+
+
+def refusal(text: str) -> PydanticCustomError:
+    """What a check of a key raises, whose text is the error's as it stands: pydantic adds to that of a ValueError."""
+    return PydanticCustomError("refused", "{text}", {"text": text})
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -33,21 +38,16 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def distinct(text: str) -> str:
-    """The text, if all names in it are there and differ.
-
-    Raises
-    ------
-    PydanticCustomError
-    """
+    """The text, if all names in it are there and differ."""
     try:
         names = names_in(text)
     except csv.Error:
-        raise PydanticCustomError("features", "expected names, separated by commas") from None
+        raise refusal("expected names, separated by commas") from None
     if "" in names:
-        raise PydanticCustomError("features", "a name is empty; expected names, separated by commas")
+        raise refusal("a name is empty; expected names, separated by commas")
     doubled = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
     if doubled:
-        raise PydanticCustomError("features", "{names} stand there twice; expected each once", {"names": doubled})
+        raise refusal(f"{doubled} stand there twice; expected each once")
     return text
 
 
@@ -60,35 +60,17 @@ OLD_KEYS = {
 }
 """Of node-configs of before, and what to do instead."""
 
-LONGEST_KEY = 64
-"""Characters of a key, or of an option's name."""
-
-LONGEST_TEXT = 10_000
-"""Characters of a value."""
-
-MOST_KEYS = 100
-"""Keys of a configuration, and options of a method."""
-
-
-BITS = 1024
-"""Of a whole number; no float is larger."""
+LONGEST_KEY = 64  # characters of a key, or of an option's name
+LONGEST_TEXT = 10_000  # characters of a value
+MOST_KEYS = 100  # keys of a configuration, and options of a method
+BITS = 1024  # of a whole number; no float is larger
 
 
 def require_short(values: Mapping[str, Any], source: str, long: Mapping[str, int] = MappingProxyType({})) -> None:
     """Refuse what is longer than any configuration is, before it costs time: who sends it may be anyone.
 
-    Parameters
-    ----------
-    values : mapping
-    source : str
-        How the text names the configuration.
-    long : mapping of str to int
-        Keys whose texts may be longer, and how long.
-
-    Raises
-    ------
-    ConfigError
-        Of the first fault, in whose text nothing is longer than it should be.
+    ``source`` is how errors name the configuration; ``long`` says which keys' texts may be longer, and how long. The
+    error is of the first fault, and nothing in it is longer than it should be.
     """
     if len(values) > MOST_KEYS:
         raise ConfigError(f"{source}: it has {len(values):,} keys, expected at most {MOST_KEYS}")
@@ -102,62 +84,39 @@ def require_short(values: Mapping[str, Any], source: str, long: Mapping[str, int
             raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {most:,}")
 
 
-def explain(
-    source: str, faults: list[Any], strangers: list[str], fields: Mapping[str, FieldInfo], *, public: bool
-) -> str:
-    """A line for each key at fault.
-
-    Parameters
-    ----------
-    source : str
-        How the text names the configuration.
-    faults : list
-        pydantic's.
-    strangers : list of str
-        Keys that there are not.
-    fields : mapping of str to FieldInfo
-        Those that there are, by key.
-    public : bool
-        Whether values that are not numbers may be shown.
-    """
-    lines, known = [], list(fields)
-    for key in strangers:
-        near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(known)}"
-        lines.append(f"{source}: unknown key {value_text(key)}{hint}")
+def explain(kind: type[Config], faults: Sequence[Any], source: str) -> str:
+    """A line for each key of a configuration that is at fault, by pydantic's ``faults``; unknown keys come first."""
+    fields = dict(zip(kind.keys(), kind.model_fields.values(), strict=True))
+    lines: list[str] = []
     by_key: dict[str, list[Any]] = {}
-    for fault in faults:
+    for fault in sorted(faults, key=lambda fault: bool(fault["type"] != "extra_forbidden")):
         if not fault["loc"]:  # a check of several keys together; its text names them
             lines.append(f"{source}: {fault['msg']}")
             continue
-        by_key.setdefault(str(fault["loc"][0]).replace("_", "-"), []).append(fault)
+        given = str(fault["loc"][0])
+        key = given.replace("_", "-")
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(fields)}"
+            lines.append(f"{source}: unknown key {value_text(given)}{hint}")
+        else:
+            by_key.setdefault(key, []).append(fault)
     for key, own in by_key.items():
         if own[0]["type"] == "missing":
             lines.append(f"{source}: '{key}' is missing")
             continue
         given = own[0]["input"]
-        shown = public or isinstance(given, int | float)
+        shown = kind.public or isinstance(given, int | float)
         value = f"is {value_text(given)}" if shown else "has a value that is not allowed"
-        lines.append(f"{source}: '{key}' {value}, {_reason(own, fields[key])}")
+        of_ours = [str(fault["msg"]) for fault in own if "url" not in fault]  # pydantic's have one
+        reason = of_ours[0] if of_ours else f"expected {allowed(fields[key].annotation, fields[key].metadata)}"
+        lines.append(f"{source}: '{key}' {value}, {reason}")
     return "\n".join(lines)
 
 
-def _reason(faults: list[Any], field: FieldInfo) -> str:
-    """What is allowed; of a check of our own, what it says."""
-    own = [str(fault["msg"]) for fault in faults if "url" not in fault]  # pydantic's have one
-    return own[0] if own else f"expected {allowed(field.annotation, field.metadata)}"
-
-
 def allowed(annotation: Any, limits: Sequence[Any] = ()) -> str:
-    """The values of a type, in words.
-
-    Parameters
-    ----------
-    annotation : type
-        Of a key: what there is in `fedpca_flwr.config.run_config` and in methods' options.
-    limits : sequence
-        annotated_types' ``Ge``, ``Gt``, ``Le``, ``Lt``, and those of a text.
-    """
+    """The values of a key's type in words, with its limits: annotated_types' ``Ge``, ``Gt``, ``Le``, ``Lt``, and those
+    of a text."""
     *others, last = dict.fromkeys(_alternatives(annotation, limits))
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -206,20 +165,17 @@ def possible_path(path: str) -> str:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass  # whoever reads or writes there says so
     except (OSError, ValueError, RuntimeError) as error:
-        raise PydanticCustomError(
-            "path", "no file can have this path ({why})", {"why": getattr(error, "strerror", None) or str(error)}
-        ) from None
+        raise refusal(f"no file can have this path ({getattr(error, 'strerror', None) or error})") from None
     return path
 
 
-LocalPath = Annotated[str, AfterValidator(possible_path)]
-"""A path of this machine, where a file is or might be."""
+LocalPath = Annotated[str, AfterValidator(possible_path)]  # a path of this machine, where a file is or might be
 
 
 def of_nobodys_home(path: str) -> str:
     """The path, unless it begins with "~": a run-config must not let a site look into the homes of its users."""
     if path.startswith("~"):
-        raise PydanticCustomError("path", "expected a path that does not begin with '~': write the folder in full")
+        raise refusal("expected a path that does not begin with '~': write the folder in full")
     return path
 
 
@@ -257,29 +213,20 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "run-config") -> Self:
-        """Validate ``values``.
-
-        Parameters
-        ----------
-        values : mapping
-            Keys in kebab-case or snake_case. An empty string means "not given".
-        source : str
-            How errors name the configuration.
+        """Validate ``values``, whose keys are in kebab-case or snake_case; an empty text means "not given".
 
         Raises
         ------
         ConfigError
-            With the key, the value, what is allowed, and the nearest known key for a misspelt one.
+            With the key, the value, what is allowed, and the nearest known key for a misspelt one. ``source`` is how
+            it names the configuration.
         """
         given = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
         require_short(given, source, cls.long)
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            faults = [fault for fault in error.errors() if fault["type"] != "extra_forbidden"]
-            strangers = [str(f["loc"][0]) for f in error.errors() if f["type"] == "extra_forbidden"]
-            fields = dict(zip(cls.keys(), cls.model_fields.values(), strict=True))
-            raise ConfigError(explain(source, faults, strangers, fields, public=cls.public)) from None
+            raise ConfigError(explain(cls, error.errors(), source)) from None
 
 
 class RunConfig(Config):
@@ -335,6 +282,11 @@ class RunConfig(Config):
         return names_in(self.features)
 
     @property
+    def fewest(self) -> float:
+        """So many parties a sum over them has at least: all, where none may drop out."""
+        return self.survivors or math.inf
+
+    @property
     def transport(self) -> Literal["clear", "masked", "surviving"]:
         """How answers travel."""
         if not self.secure_aggregation:
@@ -344,6 +296,8 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _survivors_are_hidden(self) -> Self:
         if self.survivors and not self.secure_aggregation:
-            text = "'survivors' is {t}, but secure-aggregation is false; it is an option of secure aggregation"
-            raise PydanticCustomError("survivors", text, {"t": self.survivors})
+            raise refusal(
+                f"'survivors' is {self.survivors}, but secure-aggregation is false; it is an option of secure "
+                "aggregation"
+            )
         return self

@@ -22,24 +22,12 @@ VISION = "install the extra: pip install '.[vision]' in the repository"
 
 @dataclass(frozen=True)
 class Dataset:
-    """A labelled data set whose rows are read only when asked for.
+    """A labelled data set whose rows are read only when asked for."""
 
-    Attributes
-    ----------
-    labels : ndarray of shape (n,)
-        Used to partition rows among simulated parties; never part of the data.
-    rows : callable
-        Row indices (m,) to rows (m, d).
-    test : callable or None
-        No argument to (rows, labels) of a test set, where the data set has one.
-    names : tuple of str
-        Of the features, where they have any.
-    """
-
-    labels: NDArray[Any]
-    rows: Callable[[NDArray[np.int64]], NDArray[Any]]
-    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None
-    names: tuple[str, ...] = ()
+    labels: NDArray[Any]  # (n,): by these rows are shared among simulated parties; never part of the data
+    rows: Callable[[NDArray[np.int64]], NDArray[Any]]  # of row indices (m,) the rows (m, d)
+    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None  # rows and labels of a test set, if any
+    names: tuple[str, ...] = ()  # of the features, where they have any
 
     def all_rows(self) -> NDArray[Any]:
         return self.rows(np.arange(len(self.labels)))
@@ -47,26 +35,11 @@ class Dataset:
 
 @lru_cache(maxsize=1)
 def load(name: str, root: str = ".") -> Dataset:
-    """A data set by name.
-
-    Parameters
-    ----------
-    name : str
-        One of `DATASETS`.
-    root : str
-        For images: the folder that holds them (``data-root``).
-
-    Notes
-    -----
-    Pixels stay whole numbers from 0 to 255.
-    """
+    """One of `DATASETS`; ``root`` is the folder that holds images (``data-root``). Pixels stay whole numbers from 0 to
+    255."""
     if name not in DATASETS:
         raise ConfigError(f"run-config: 'dataset' is {value_text(name)}, expected one of: {', '.join(DATASETS)}")
     return DATASETS[name](Path(root).expanduser())
-
-
-def _in_memory(X: NDArray[Any], y: NDArray[Any]) -> Dataset:
-    return Dataset(labels=y, rows=lambda indices: X[indices])
 
 
 def _bundled(name: str) -> Callable[[Path], Dataset]:
@@ -80,19 +53,22 @@ def _bundled(name: str) -> Callable[[Path], Dataset]:
     return read
 
 
-def _idx(folder: str) -> Callable[[Path], Dataset]:
+def _absent(name: str, expected: Path) -> DataError:
+    return DataError(
+        f"data set '{name}' is not under data-root; download it first: "
+        f"python -m fedpca_flwr.data.datasets download {name} --data-root DEST",
+        local=f"expected under {expected}",
+    )
+
+
+def _idx(name: str, folder: str) -> Callable[[Path], Dataset]:
     """MNIST's own file format, as torchvision lays it out: memory-mapped, so a party reads only its own rows."""
 
     def part(root: Path, stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
         raw = root / folder / "raw"
         images, labels = raw / f"{stem}-images-idx3-ubyte", raw / f"{stem}-labels-idx1-ubyte"
         if not images.exists() or not labels.exists():
-            name = {"MNIST": "mnist", "FashionMNIST": "fashion-mnist"}[folder]
-            raise DataError(
-                f"data set '{name}' is not under data-root; download it first: "
-                f"python -m fedpca_flwr.data.datasets download {name} --data-root DEST",
-                local=f"expected {images}",
-            )
+            raise _absent(name, raw)
         y = np.fromfile(labels, np.uint8)[8:]
         if not y.size or images.stat().st_size != 16 + 784 * y.size:
             raise DataError(
@@ -121,11 +97,7 @@ def _cifar10(root: Path) -> Dataset:
         try:
             source = _torchvision().CIFAR10(root, train=train, download=False)
         except RuntimeError:
-            raise DataError(
-                "data set 'cifar10' is not under data-root; download it first: "
-                "python -m fedpca_flwr.data.datasets download cifar10 --data-root DEST",
-                local=f"expected it under {root}",
-            ) from None
+            raise _absent("cifar10", root) from None
         return source.data.reshape(len(source.data), -1), np.array(source.targets)
 
     X, y = part(True)
@@ -141,11 +113,7 @@ def _images(root: Path) -> Dataset:
         test_files, test_labels = _image_files(root / "test")
         return _decode(test_files), test_labels
 
-    return Dataset(
-        labels=labels,
-        rows=lambda indices: _decode([files[i] for i in indices]),
-        test=test if has_test else None,
-    )
+    return Dataset(labels, lambda indices: _decode([files[i] for i in indices]), test if has_test else None)
 
 
 def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
@@ -194,7 +162,8 @@ def _synthetic(root: Path) -> Dataset:
     basis, _ = np.linalg.qr(rng.standard_normal((50, 50)))
     noise = (rng.standard_normal((2000, 50)) / np.sqrt(np.arange(1, 51))) @ basis.T
     means = rng.uniform(-5, 5, size=(10, 50))
-    return _in_memory(noise + means[labels], labels)
+    rows = noise + means[labels]
+    return Dataset(labels, rows.__getitem__)
 
 
 DATASETS: dict[str, Callable[[Path], Dataset]] = {
@@ -202,8 +171,8 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "breast-cancer": _bundled("breast_cancer"),
     "wine": _bundled("wine"),
     "synthetic": _synthetic,
-    "mnist": _idx("MNIST"),
-    "fashion-mnist": _idx("FashionMNIST"),
+    "mnist": _idx("mnist", "MNIST"),
+    "fashion-mnist": _idx("fashion-mnist", "FashionMNIST"),
     "cifar10": _cifar10,
     "images": _images,
 }

@@ -26,24 +26,15 @@ from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, of_columns, row_major, sparse_rows, whole
 
-MOST_NAMED = 20
-"""How many columns an error names at most."""
+MOST_NAMED = 20  # how many columns an error names at most
 
 
 class Match(NamedTuple):
-    """How the labels of a table's columns go with those that are wanted.
+    """How the labels of a table's columns go with those that are wanted."""
 
-    Attributes
-    ----------
-    lacking, alone : tuple of hashable
-        Labels that are wanted and not there, and those that are there and not wanted.
-    order : list of int or None
-        Where each wanted label stands; None where the columns are as wanted, or labels are lacking.
-    """
-
-    lacking: tuple[Hashable, ...]
-    alone: tuple[Hashable, ...]
-    order: list[int] | None
+    lacking: tuple[Hashable, ...]  # wanted, and not there
+    alone: tuple[Hashable, ...]  # there, and not wanted
+    order: list[int] | None  # where each wanted label stands; None where columns are as wanted, or labels are lacking
 
 
 def match(labels: Sequence[Hashable], wanted: Sequence[Hashable]) -> Match:
@@ -96,50 +87,34 @@ KINDS = {
 """What a column may hold instead of numbers, and what to do besides leaving it out."""
 
 
-class NotNumbers(NamedTuple):
-    """A column that does not hold numbers.
-
-    Attributes
-    ----------
-    kind : str
-        Of `KINDS`.
-    """
-
-    kind: str
-
-
-Column = NDArray[Any] | NotNumbers
+Column = NDArray[Any] | str
+"""The numbers (n,) of a column, or which of `KINDS` it holds instead."""
 
 
 def numbers_of(frame: Any, name: str) -> Any:
     """The numbers of a data frame (n, d): an array of the dtype that holds all columns, or a sparse matrix.
 
-    Parameters
-    ----------
-    frame : data frame
-        Of pandas, Arrow or polars, or AnnData, whose ``X`` it is. Sparse columns of pandas, with zeros left out, stay
-        sparse.
-    name : str
-        What an error calls it.
-
-    Raises
-    ------
-    DataError
-        With the label of every column that holds no numbers, or that has the label of another.
+    Of an AnnData it is its ``X``. Sparse columns of pandas, with zeros left out, stay sparse. An error, which calls the
+    frame by its ``name``, has the label of every column that holds no numbers, or that has the label of another.
     """
     labels = column_labels(frame)
     doubled = [label for label, times in Counter(labels).items() if times > 1]
     if doubled:
         raise DataError(f"{name} has columns of the same name: {listed(doubled)}; give each a name of its own")
     if is_cells(frame):
-        return _numbers_of_cells(frame, name)
-    if (dtypes := set(getattr(frame, "dtypes", ()))) and all(_is_plain(dtype) for dtype in dtypes):
+        held = (frame.to_memory() if frame.isbacked else frame).X
+        if held is None:
+            advice = "put what to take there, such as a layer: cells.X = cells.layers['counts']"
+            raise DataError(f"{name} has no X; {advice}")
+        return held
+    dtypes = set(getattr(frame, "dtypes", ()))
+    if dtypes and all(isinstance(dtype, np.dtype) and dtype.kind in "fiub" for dtype in dtypes):
         return frame.to_numpy(np.result_type(*dtypes))  # of pandas, not copied where all columns have one dtype
     columns = list(_columns(frame))
     by_kind: dict[str, list[object]] = {}
     for label, column in zip(labels, columns, strict=True):
-        if isinstance(column, NotNumbers):
-            by_kind.setdefault(column.kind, []).append(label)
+        if isinstance(column, str):
+            by_kind.setdefault(column, []).append(label)
     if by_kind:
         held = "; ".join(f"{kind} in {listed(own)} ({KINDS[kind]})" for kind, own in by_kind.items())
         raise DataError(f"{name} has columns that are not numbers: {held}. Or leave them out")
@@ -148,17 +123,6 @@ def numbers_of(frame: Any, name: str) -> Any:
     if all(sparse.issparse(column) for column in columns):
         return sparse.hstack(columns, format="csr")
     return np.column_stack([column.toarray().ravel() if sparse.issparse(column) else column for column in columns])
-
-
-def _numbers_of_cells(cells: Any, name: str) -> Any:
-    held = (cells.to_memory() if cells.isbacked else cells).X
-    if held is None:
-        raise DataError(f"{name} has no X; put what to take there, such as a layer: cells.X = cells.layers['counts']")
-    return held
-
-
-def _is_plain(dtype: object) -> bool:
-    return isinstance(dtype, np.dtype) and dtype.kind in "fiub"
 
 
 def _columns(frame: Any) -> Iterator[Any]:
@@ -172,9 +136,8 @@ def _columns(frame: Any) -> Iterator[Any]:
 
 def arrow_column(column: Any) -> Column:
     """The numbers of an array of Arrow's, as float64 where some are missing."""
-    kind = arrow_kind(column.type)
-    if kind:
-        return NotNumbers(kind)
+    if kind := arrow_kind(column.type):
+        return kind
     import pyarrow as pa
     from pyarrow import compute
 
@@ -188,9 +151,8 @@ def arrow_kind(kind: Any) -> str:
     """What a type of Arrow's holds instead of numbers; empty for numbers, booleans, and what is missing throughout."""
     from pyarrow import types
 
-    if any(
-        test(kind) for test in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
-    ):
+    numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    if any(test(kind) for test in numeric):
         return ""
     if types.is_dictionary(kind):
         return "categories"
@@ -207,10 +169,10 @@ def _polars_column(column: Any) -> Column:
         real = column.null_count() or kind.is_decimal() or kind == polars.Null
         return np.asarray((column.cast(polars.Float64) if real else column).to_numpy())
     if kind.is_temporal():
-        return NotNumbers("dates or times")
+        return "dates or times"
     if kind in (polars.Categorical, polars.Enum):
-        return NotNumbers("categories")
-    return NotNumbers("texts" if kind == polars.String else "objects")
+        return "categories"
+    return "texts" if kind == polars.String else "objects"
 
 
 def _pandas_column(column: Any) -> Any:
@@ -223,13 +185,13 @@ def _pandas_column(column: Any) -> Any:
         zeros_left_out = dtype.kind in "fiub" and dtype.fill_value == 0
         return _sparse_column(column.array) if zeros_left_out else _numpy_column(np.asarray(column))
     if text == "category":
-        return NotNumbers("categories")
+        return "categories"
     if getattr(dtype, "kind", "O") in "fiub":
         given = column.to_numpy(dtype=np.float64, na_value=np.nan) if column.isna().any() else column.to_numpy()
         return _numpy_column(given)
     if getattr(dtype, "kind", "O") in "mM":
-        return NotNumbers("dates or times")
-    return NotNumbers("texts") if text.startswith(("string", "str")) else _of_objects(column.to_numpy())
+        return "dates or times"
+    return "texts" if text.startswith(("string", "str")) else _of_objects(column.to_numpy())
 
 
 def _sparse_column(held: Any) -> Any:
@@ -243,10 +205,10 @@ def _numpy_column(column: NDArray[Any]) -> Column:
     if kind in "fiub":
         return column
     if kind in "mM":
-        return NotNumbers("dates or times")
+        return "dates or times"
     if kind == "c":
-        return NotNumbers("complex numbers")
-    return _of_objects(column) if kind == "O" else NotNumbers("texts")
+        return "complex numbers"
+    return _of_objects(column) if kind == "O" else "texts"
 
 
 def _of_objects(column: NDArray[Any]) -> Column:
@@ -254,13 +216,13 @@ def _of_objects(column: NDArray[Any]) -> Column:
     found = np.empty(len(column))
     for place, cell in enumerate(column):
         number = _number(cell)
-        if isinstance(number, NotNumbers):
+        if isinstance(number, str):
             return number
         found[place] = number
     return found
 
 
-def _number(cell: Any) -> float | NotNumbers:
+def _number(cell: Any) -> float | str:
     pandas = sys.modules.get("pandas")
     if cell is None or (pandas and cell is pandas.NA):
         return math.nan
@@ -268,12 +230,12 @@ def _number(cell: Any) -> float | NotNumbers:
         try:
             return float(cell)
         except OverflowError:
-            return NotNumbers("objects")
+            return "objects"
     if isinstance(cell, str | bytes):
-        return NotNumbers("texts")
+        return "texts"
     if isinstance(cell, numbers.Complex):
-        return NotNumbers("complex numbers")
-    return NotNumbers("dates or times" if hasattr(cell, "isoformat") or hasattr(cell, "total_seconds") else "objects")
+        return "complex numbers"
+    return "dates or times" if hasattr(cell, "isoformat") or hasattr(cell, "total_seconds") else "objects"
 
 
 FOREIGN = (
@@ -281,30 +243,17 @@ FOREIGN = (
     "digest of the names at the parties is known)."
 )
 
-MOST_OF_A_KIND = 5
-"""How many names an error of other names lists at most, as scikit-learn's do."""
+MOST_OF_A_KIND = 5  # how many names an error of other names lists at most, as scikit-learn's do
 
 
 def as_array(X: Any, name: str) -> NDArray[Any]:
-    """``X`` as an array; what is masked, or missing in a data frame, is NaN.
-
-    Raises
-    ------
-    DataError
-        Where it is none; ``name`` is what the text calls it.
-    """
+    """``X`` as an array; what is masked, or missing in a data frame, is NaN. An error calls it by its ``name``."""
     rows = as_rows(X, name)
     return whole(rows) if isinstance(rows, Blocks) else rows
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """``X`` as rows: an array as `row_major` orders it, or the blocks that a sparse matrix is, or that it is already.
-
-    Raises
-    ------
-    DataError
-        As `as_array`, and of a data frame with all columns at fault (`fedpca_flwr.data.frames.numbers_of`).
-    """
+    """``X`` as rows: an array as `row_major` orders it, or the blocks of a sparse matrix, or those that it is."""
     if isinstance(X, Blocks):
         return X
     if X is None or isinstance(X, str | bytes | os.PathLike | Mapping | Set | Iterator):
@@ -336,12 +285,7 @@ def _unmasked(masked: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
 
 
 def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
-    """``X`` as finite real numbers (n, ``width``), n at least 1; where it may be ``incomplete``, NaN is one too.
-
-    Raises
-    ------
-    DataError
-    """
+    """``X`` as finite real numbers (n, ``width``), n at least 1; where it may be ``incomplete``, NaN is one too."""
     rows = as_array(X, name)
     if rows.dtype == object:
         try:
@@ -354,35 +298,14 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
         raise DataError(f"{name} has dtype {rows.dtype}, expected real numbers")
     if rows.ndim != 2 or rows.shape[1] != width or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
-    if incomplete and np.isinf(rows).any():
-        raise DataError(f"{name} contains infinity: fill or drop such rows first")
-    if not (incomplete or np.isfinite(rows).all()):
-        raise DataError(f"{name} contains NaN or infinity: fill or drop such rows first")
+    if (np.isinf(rows) if incomplete else ~np.isfinite(rows)).any():
+        held = "infinity" if incomplete else "NaN or infinity"
+        raise DataError(f"{name} contains {held}: fill or drop such rows first")
     return rows
 
 
-def _require_one_table(X: Any, name: str) -> None:
-    """Refuse the tables of several parties.
-
-    Raises
-    ------
-    DataError
-    """
-    several = isinstance(X, list | tuple) and any(is_frame(one) or getattr(one, "ndim", 0) == 2 for one in X)
-    if several or isinstance(X, Mapping):
-        raise DataError(
-            f"{name} is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "
-            "[model.transform(rows) for rows in parties]"
-        )
-
-
 def check_digest(X: ArrayLike, digest: str) -> None:
-    """Refuse a data frame whose column names are not those of a digest; either may be without names.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a data frame whose column names are not those of a digest; either may be without names."""
     names = column_names(X)
     if names and digest and names_digest(names) != digest:
         raise DataError(FOREIGN)
@@ -393,25 +316,16 @@ def rows_of(
 ) -> Rows:
     """Rows (n, ``width``) that belong to a fitted model, their columns in its order; refused in scikit-learn's words.
 
-    Where both have names, columns are matched by them, as `simulations.run` matches those of the parties.
-
-    Parameters
-    ----------
-    X : array-like of shape (n, width)
-    width : int
-        Features that the model was fitted with.
-    names : sequence of str
-        Of these features, where they are known.
-    digest : str
-        Of these names, where only that is known; else empty.
-    name, fitted : str
-        What errors call the rows, and the model.
-
-    Raises
-    ------
-    DataError
+    Where both have names, columns are matched by them, as `simulations.run` matches those of the parties. The model's
+    ``names`` are those of its features, where they are known; ``digest`` is of these, where only that is known. Errors
+    call the rows and the model ``name`` and ``fitted``.
     """
-    _require_one_table(X, name)
+    several = isinstance(X, list | tuple) and any(is_frame(one) or getattr(one, "ndim", 0) == 2 for one in X)
+    if several or isinstance(X, Mapping):
+        raise DataError(
+            f"{name} is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "
+            "[model.transform(rows) for rows in parties]"
+        )
     given, wanted = column_names(X), tuple(names)
     if not wanted:
         check_digest(X, digest)
@@ -434,19 +348,13 @@ def rows_of(
 
 
 def _order(given: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
-    """Where each of the features that are wanted stands; None where they stand as wanted.
-
-    Raises
-    ------
-    DataError
-        For names that are others.
-    """
+    """Where each of the features that are wanted stands; None where they stand as wanted. Refuses other names."""
     found = match(given, wanted)
     if not (found.lacking or found.alone):
         return found.order
     lines = ["The feature names should match those that were passed during fit."]
     for what, labels in (("unseen at fit time", found.alone), ("seen at fit time, yet now missing", found.lacking)):
-        told = sorted(map(str, labels))
-        more = ["- ..."] if len(told) > MOST_OF_A_KIND else []
-        lines += [f"Feature names {what}:", *(f"- {one}" for one in told[:MOST_OF_A_KIND]), *more] if told else []
+        names = sorted(map(str, labels))
+        more = ["- ..."] if len(names) > MOST_OF_A_KIND else []
+        lines += [f"Feature names {what}:", *(f"- {one}" for one in names[:MOST_OF_A_KIND]), *more] if names else []
     raise DataError("\n".join(lines) + "\n")

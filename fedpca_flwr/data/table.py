@@ -22,44 +22,23 @@ LARGEST = 1e140
 SMALLEST = 1e-140
 """No column's largest value is smaller, unless all are zero: the square of a difference in its last digits is not 0."""
 
-HELD_BYTES = 2**26
-"""Of blocks that are kept from the pass that checks them, so that what is small is read once."""
+HELD_BYTES = 2**26  # of blocks that are kept from the pass that checks them, so that what is small is read once
 
 SPARSE = 0.1
 """Share of entries that are not zero above which sparse rows are decoded before they are multiplied: it is faster."""
 
 
 class Table(NamedTuple):
-    """A party's data.
-
-    Attributes
-    ----------
-    rows : rows of shape (n, d)
-        An array, or `fedpca_flwr.maths.rows.Blocks`.
-    missing : ndarray of shape (d,)
-        How many values of each column are missing (NaN).
-    names : tuple of str
-        Of the columns; empty where nobody named them.
-    split : str
-        How all parties' data are split: ``"rows"``, ``"columns"``, or empty where nobody said.
-    ids : ndarray of shape (n,) or None
-        Ascending digests of the rows' ids, where the file has a column of them.
-    places : ndarray of shape (n,) or None
-        Where each row of the file is in ``rows``, which are in the order of the ids.
-    digest : str
-        By which rows that are others in a later round show, a query's or a file's; empty where nobody looks.
-    order : ndarray of shape (d,) or None
-        Which column of the file each of ``rows`` is, where they are in the order of the run.
-    """
+    """A party's data: n rows of d columns."""
 
     rows: Rows
-    missing: NDArray[np.int64]
-    names: tuple[str, ...] = ()
-    split: str = ""
-    ids: NDArray[np.uint64] | None = None
-    places: NDArray[np.int64] | None = None
-    digest: str = ""
-    order: NDArray[np.int64] | None = None
+    missing: NDArray[np.int64]  # (d,): how many values of each column are missing (NaN)
+    names: tuple[str, ...] = ()  # of the columns; empty where nobody named them
+    split: str = ""  # how all parties' data are split: "rows", "columns", or empty where nobody said
+    ids: NDArray[np.uint64] | None = None  # (n,): ascending digests of the rows' ids, where the file has ids
+    places: NDArray[np.int64] | None = None  # (n,): where each row of the file is in `rows`, which are in order of ids
+    digest: str = ""  # by which rows that are others in a later round show; empty where nobody looks
+    order: NDArray[np.int64] | None = None  # (d,): which column of the file each one is, where a run has an order
 
     @property
     def columns(self) -> str:
@@ -72,7 +51,7 @@ def names_digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
-def told(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
+def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
     """Which columns (d,) of a table, for its own site: by their names, where they have some."""
     places = np.flatnonzero(columns).tolist()
     if names:
@@ -86,12 +65,8 @@ def check(rows: Rows, names: Sequence[str] = ()) -> Table:
     Values that are not missing (NaN) must be finite, and such that they can be squared. Whatever their order in memory,
     the table has them in that of `row_major`, so the same rows give the same bits.
 
-    Blocks are counted, and so few of them that they need no more than `HELD_BYTES` are kept, as one.
-
-    Raises
-    ------
-    DataError
-        Which columns are at fault stays in the site's own log.
+    Blocks are counted, and so few of them that they need no more than `HELD_BYTES` are kept, as one. Which columns are
+    at fault stays in the site's own log.
     """
     if rows.ndim != 2:
         raise DataError(
@@ -105,24 +80,15 @@ def check(rows: Rows, names: Sequence[str] = ()) -> Table:
         rows = row_major(rows)
     if isinstance(rows, Blocks):
         return _checked_blocks(rows, tuple(names))
-    if rows.dtype.kind == "f":
-        sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
-        for chunk in chunks(rows):
-            np.fmax(sizes, _sizes(chunk), out=sizes)
-            missing += _missing(chunk)
-        _require_sizes(sizes, names)
-        return Table(rows, missing, tuple(names))
-    return Table(rows, np.zeros(rows.shape[1], np.int64), tuple(names))
+    sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
+    for chunk in chunks(rows) if rows.dtype.kind == "f" else ():
+        _take_in(chunk, sizes, missing)
+    _require_sizes(sizes, names)
+    return Table(rows, missing, tuple(names))
 
 
 def complete(table: Table, what_else: str = "") -> Rows:
-    """The rows of a table without missing values.
-
-    Raises
-    ------
-    DataError
-        ``what_else`` says in it what to do, besides filling or dropping them.
-    """
+    """The rows of a table, refused where a value is missing; ``what_else`` tells what to do, besides to fill it."""
     _refuse(table.missing > 0, f"missing values (NaN): fill or drop them first{what_else}", table.names)
     return table.rows
 
@@ -136,8 +102,7 @@ def _checked_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
         count += block.shape[0]
         entries += block.size
         if rows.dtype.kind == "f":
-            np.fmax(sizes, _sizes(block), out=sizes)
-            missing += _missing(block)
+            _take_in(block, sizes, missing)
         room -= _nbytes(block)
         kept = [*kept, block] if room >= 0 else []
     _require_shape((count, rows.width))
@@ -153,12 +118,7 @@ def _checked_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
 
 
 def _require_as_said(block: Any, rows: Blocks) -> None:
-    """Refuse a block that is not what its loader says of all: its numbers would be taken for others.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a block that is not what its loader says of all: its numbers would be taken for others."""
     as_said = sparse.issparse(block) and block.format == "csr" if rows.sparse else isinstance(block, np.ndarray)
     if not as_said or block.ndim != 2 or block.shape[1] != rows.width or block.dtype != rows.dtype:
         kind = type(block).__name__
@@ -181,21 +141,14 @@ def _unchanged(rows: Blocks, count: int) -> Iterator[Block]:
         raise DataError("the data changed while they were read: they have more or fewer rows than before")
 
 
-def _sizes(block: Block) -> Array:
-    """Largest size (d,) of a value in each column that is not NaN; infinity is kept."""
-    sizes = np.zeros(block.shape[1])
+def _take_in(block: Block, sizes: Array, missing: NDArray[np.int64]) -> None:
+    """Renew the largest size (d,) of a value in each column that is not NaN, infinity too, and how many are NaN."""
     if sparse.issparse(block):
         np.fmax.at(sizes, block.indices, np.abs(block.data))
+        missing += np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
     else:
         np.fmax(sizes, np.fmax.reduce(np.abs(block), axis=0, initial=0.0), out=sizes)
-    return sizes
-
-
-def _missing(block: Block) -> NDArray[np.int64]:
-    """How many values of each column are NaN."""
-    if sparse.issparse(block):
-        return np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
-    return np.asarray(np.isnan(block).sum(axis=0))
+        missing += np.isnan(block).sum(axis=0)
 
 
 def _nbytes(block: Block) -> int:
@@ -227,4 +180,4 @@ def _require_sizes(sizes: Array, names: Sequence[str]) -> None:
 
 def _refuse(columns: NDArray[np.bool_], what: str, names: Sequence[str]) -> None:
     if columns.any():
-        raise DataError(f"the data hold {what}", local=told(columns, names))
+        raise DataError(f"the data hold {what}", local=columns_text(columns, names))

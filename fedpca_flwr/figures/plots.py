@@ -31,13 +31,11 @@ try:
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
-EXACT = 1e-6
-"""Degrees within which components are the same for every purpose: drawn as one."""
-
-MOST = 300
-"""Rows of a scatter plot; more hide each other."""
+EXACT = 1e-6  # degrees within which components are the same for every purpose: drawn as one
+MOST = 300  # Rows of a scatter plot; more hide each other.
 
 
+@rc_context(STYLE)
 def projection_overlay(
     reference: PCAModel, model: PCAModel, X: ArrayLike, labels: ArrayLike | None = None, *, title: str = ""
 ) -> Figure:
@@ -56,15 +54,15 @@ def projection_overlay(
         A colour and a mark for each, and its name where its rows are on the average.
     title : str, optional
     """
-    with rc_context(STYLE):
-        figure = Figure(figsize=(6, 5), layout="constrained")
-        axes = figure.subplots()
-        _overlay(axes, reference, model, X, None if labels is None else np.asarray(labels))
-        axes.set(title=title, xlabel="first component", ylabel="second component")
-        axes.legend(*_legend(axes), loc="center left", bbox_to_anchor=(1, 0.5))
-        return figure
+    figure = Figure(figsize=(6, 5))
+    axes = figure.subplots()
+    _overlay(axes, reference, model, X, None if labels is None else np.asarray(labels))
+    axes.set(title=title, xlabel="first component", ylabel="second component")
+    axes.legend(*_legend(axes), loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
 
 
+@rc_context(STYLE)
 def projection_grid(
     reference: PCAModel, models: Mapping[str, PCAModel], X: ArrayLike, labels: ArrayLike | None = None
 ) -> Figure:
@@ -72,20 +70,20 @@ def projection_grid(
     marks = None if labels is None else np.asarray(labels)
     columns = min(3, len(models))
     rows = -(-len(models) // columns)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(3.6 * columns, 3.4 * rows), layout="constrained")
-        grid = np.atleast_1d(figure.subplots(rows, columns, sharex=True, sharey=True)).ravel()
-        for axes, (name, model) in zip(grid, models.items(), strict=False):
-            _overlay(axes, reference, model, X, marks)
-            axes.set_title("\n".join(wrap(name, 26)))
-        for axes in grid[len(models) :]:
-            axes.set_visible(False)
-        figure.supxlabel("first component")
-        figure.supylabel("second component")
-        figure.legend(*_legend(grid[0]), loc="outside right upper")
-        return figure
+    figure = Figure(figsize=(3.6 * columns, 3.4 * rows))
+    grid = np.atleast_1d(figure.subplots(rows, columns, sharex=True, sharey=True)).ravel()
+    for axes, (name, model) in zip(grid, models.items(), strict=False):
+        _overlay(axes, reference, model, X, marks)
+        axes.set_title("\n".join(wrap(name, 26)))
+    for axes in grid[len(models) :]:
+        axes.set_visible(False)
+    figure.supxlabel("first component")
+    figure.supylabel("second component")
+    figure.legend(*_legend(grid[0]), loc="outside right upper")
+    return figure
 
 
+@rc_context(STYLE)
 def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
     """Share of the total variance of each component, and all up to it.
 
@@ -96,38 +94,38 @@ def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
     for name, model in models.items():
         curves.setdefault(tuple(np.round(100 * model.explained_variance_ratio_, 4)), []).append(name)
     alike = [(" = ".join(names), 100 * models[names[0]].explained_variance_ratio_) for names in curves.values()]
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8, 3.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for (name, ratio), colour, marker in zip(alike, cycle(COLOURS), cycle(MARKERS), strict=False):
-            number = np.arange(1, ratio.size + 1)
-            how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
-            said = f"{name} (unknown: no component stands out of the noise)" if np.isnan(ratio).any() else name
-            left.plot(number, ratio, label="\n".join(wrap(said, 60)), **how)
-            right.plot(number, ratio.cumsum(), **how)
-        left.set(xlabel="component", ylabel="explained variance (%)")
-        right.set(xlabel="component", ylabel="explained variance, cumulative (%)")
-        for axes in (left, right):
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.legend(loc="outside lower center", ncols=2 if len(alike) > 1 else 1)
-        return figure
+    figure = Figure(figsize=(8, 3.6))
+    left, right = figure.subplots(1, 2)
+    for (name, ratio), colour, marker in zip(alike, cycle(COLOURS), cycle(MARKERS), strict=False):
+        number = np.arange(1, ratio.size + 1)
+        how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
+        label = f"{name} (unknown: no component stands out of the noise)" if np.isnan(ratio).any() else name
+        left.plot(number, ratio, label="\n".join(wrap(label, 60)), **how)
+        right.plot(number, ratio.cumsum(), **how)
+    left.set(xlabel="component", ylabel="explained variance (%)")
+    right.set(xlabel="component", ylabel="explained variance, cumulative (%)")
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.legend(loc="outside lower center", ncols=2 if len(alike) > 1 else 1)
+    return figure
 
 
+@rc_context(STYLE)
 def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | None = None) -> Figure:
     """Largest angle to the exact components (degrees) after each round, for methods by name."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
-        for (name, angles), colour, marker in zip(curves.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
-            axes.semilogy(range(1, len(angles) + 1), np.maximum(angles, 1e-14), color=colour, marker=marker, label=name)
-        if tolerance is not None:
-            axes.axhline(tolerance, color=GREY, linestyle="--", label=f"{tolerance:g} degrees")
-        axes.set(xlabel="round", ylabel="largest angle to the exact components (degrees)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend()
-        return figure
+    figure = Figure(figsize=(6, 4))
+    axes = figure.subplots()
+    for (name, angles), colour, marker in zip(curves.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
+        axes.semilogy(range(1, len(angles) + 1), np.maximum(angles, 1e-14), color=colour, marker=marker, label=name)
+    if tolerance is not None:
+        axes.axhline(tolerance, color=GREY, linestyle="--", label=f"{tolerance:g} degrees")
+    axes.set(xlabel="round", ylabel="largest angle to the exact components (degrees)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend()
+    return figure
 
 
+@rc_context(STYLE)
 def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """Bytes up per client against the largest angle (degrees), for methods by name; in kB where none sends a MB.
 
@@ -140,23 +138,23 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
     small = max(megabytes for pairs in points.values() for megabytes, _ in pairs) < 1
     if small:
         points = {name: [(1e3 * megabytes, angle) for megabytes, angle in pairs] for name, pairs in points.items()}
-    with rc_context(STYLE):
-        figure = Figure(figsize=(6.5, 4.2), layout="constrained")
-        axes = figure.subplots()
-        for (name, pairs), colour, marker in zip(points.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
-            sizes, degrees = np.transpose(pairs)
-            axes.loglog(sizes, np.maximum(degrees, EXACT), marker, color=colour, label=name, fillstyle="none")
-        front = _front([pair for pairs in points.values() for pair in pairs])
-        axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="front")
-        axes.axhspan(EXACT / 3, EXACT * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
-        axes.set(
-            xlabel=f"{'kB' if small else 'MB'} up per client", ylabel="largest angle to the exact components (degrees)"
-        )
-        few_ticks(axes.xaxis, np.array([size for pairs in points.values() for size, _ in pairs]))
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-        return figure
+    figure = Figure(figsize=(6.5, 4.2))
+    axes = figure.subplots()
+    for (name, pairs), colour, marker in zip(points.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
+        sizes, degrees = np.transpose(pairs)
+        axes.loglog(sizes, np.maximum(degrees, EXACT), marker, color=colour, label=name, fillstyle="none")
+    front = _front([pair for pairs in points.values() for pair in pairs])
+    axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="front")
+    axes.axhspan(EXACT / 3, EXACT * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
+    axes.set(
+        xlabel=f"{'kB' if small else 'MB'} up per client", ylabel="largest angle to the exact components (degrees)"
+    )
+    few_ticks(axes.xaxis, np.array([size for pairs in points.values() for size, _ in pairs]))
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
 
 
+@rc_context(STYLE)
 def heterogeneity(parties: Sequence[ArrayLike], model: PCAModel) -> Figure:
     """How different the clients are: rows, the distance of their mean, and the variance that the model explains.
 
@@ -165,19 +163,18 @@ def heterogeneity(parties: Sequence[ArrayLike], model: PCAModel) -> Figure:
     parties : sequence of array-like of shape (n_i, d)
         Columns of data frames are matched by their names.
     """
-    counts, shift, kept = zip(*(_compared(model, X) for X in parties), strict=True)
+    counts, shift, explained = zip(*(_compared(model, X) for X in parties), strict=True)
     panels = (
         ("rows", counts),
         ("distance of the mean\n(in deviations of all rows)", shift),
-        ("explained variance (%)\nabout the client's own mean", kept),
+        ("explained variance (%)\nabout the client's own mean", explained),
     )
-    with rc_context(STYLE):
-        figure = Figure(figsize=(9, 3.2), layout="constrained")
-        for axes, (name, values), colour in zip(figure.subplots(1, 3), panels, COLOURS, strict=False):
-            axes.bar(range(len(parties)), values, color=colour)
-            axes.set(xlabel="client", title=name)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return figure
+    figure = Figure(figsize=(9, 3.2))
+    for axes, (name, values), colour in zip(figure.subplots(1, 3), panels, COLOURS, strict=False):
+        axes.bar(range(len(parties)), values, color=colour)
+        axes.set(xlabel="client", title=name)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
 
 
 def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10) -> Figure:
@@ -187,7 +184,7 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
     count = min(count, model.n_components_)
     columns = min(5, count)
     with rc_context({**STYLE, "axes.grid": False}):
-        figure = Figure(figsize=(1.6 * columns, 1.8 * -(-count // columns)), layout="constrained")
+        figure = Figure(figsize=(1.6 * columns, 1.8 * -(-count // columns)))
         grid = np.atleast_1d(figure.subplots(-(-count // columns), columns)).ravel()
         for axes in grid:
             axes.set_axis_off()

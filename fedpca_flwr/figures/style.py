@@ -18,9 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from fedpca_flwr.maths.arrays import Array
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B43C48", "#605460", "#8478FC", "#C00C90")
-
 MARKERS = "osD^vP*X<>"
-
 PAPER, INK = "#FFFFFF", "#333333"
 
 GREY = "#767676"
@@ -37,6 +35,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.facecolor": PAPER,
+    "figure.constrained_layout.use": True,
     "savefig.facecolor": "auto",
     "grid.color": GREY,
     "grid.alpha": 0.25,

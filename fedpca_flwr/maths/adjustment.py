@@ -26,39 +26,22 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import pseudo_inverse, roots_of_diagonal
 
+# where covariates leave no larger share of a feature's variance than this, what they leave is rounding
 EXPLAINED = 1e-13
-"""Where covariates leave no larger share of a feature's variance than this, what they leave is rounding."""
-
-DROPPED = 1e-6
-"""A covariate is called collinear where directions without variance have a larger share of it than this."""
-
-LEAST_FACTOR = 5.0
-"""The least factor that is taken for another unit: children weigh a quarter of what adults do."""
-
+DROPPED = 1e-6  # a covariate is called collinear where directions without variance have a larger share of it than this
+LEAST_FACTOR = 5.0  # the least factor that is taken for another unit: children weigh a quarter of what adults do
+# up to this factor, ratios of mean and deviation are the same, and so are the means and deviations of two parties
 SAME_FACTOR = 2.0
-"""Up to this factor, ratios of mean and deviation are the same, and so are the means and deviations of two parties."""
-
-LEAST_MEAN = 1.0
-"""In standard deviations: a smaller mean is a matter of how often a feature is zero, or of its sign."""
-
-FEWEST_ROWS = 10
-"""Mean and deviation of a party with fewer rows say little."""
+LEAST_MEAN = 1.0  # in standard deviations: a smaller mean is a matter of how often a feature is zero, or of its sign
+FEWEST_ROWS = 10  # mean and deviation of a party with fewer rows say little
 
 
 @dataclass(frozen=True, eq=False)
 class Adjustment:
-    """A linear regression of all features on covariates, and what it leaves.
+    """A linear regression of all features on covariates, and what it leaves."""
 
-    Attributes
-    ----------
-    places : ndarray of shape (q,)
-        Where the covariates stand among the features.
-    slopes : ndarray of shape (q, d)
-        Slopes of each feature; zero for the covariates themselves.
-    """
-
-    places: NDArray[np.int64]
-    slopes: Array
+    places: NDArray[np.int64]  # (q,), where the covariates stand among the features
+    slopes: Array  # (q, d), of each feature; zero for the covariates themselves
 
     def residuals(self, centred: Array) -> Array:
         """What is left of centred rows (n, d)."""
@@ -128,8 +111,7 @@ def harmonising_unit(diagonal: Array, n: int, deviation: Array) -> Array:
     ``diagonal`` (d,) is that of the scatter of its n rows about their mean. Features that do not vary stay as they are.
     """
     varies = (diagonal > 0) & (deviation > 0)
-    unit: Array = np.divide(np.sqrt(diagonal.clip(min=0.0) / n), deviation, out=np.ones_like(deviation), where=varies)
-    return unit
+    return np.divide(np.sqrt(diagonal.clip(min=0.0) / n), deviation, out=np.ones_like(deviation), where=varies)
 
 
 class OtherUnit(NamedTuple):
@@ -144,14 +126,8 @@ class OtherUnit(NamedTuple):
 def other_units(rows: Array, means: Array, deviations: Array) -> Sequence[OtherUnit]:
     """Features that a party seems to have in another unit than most others, by party and feature.
 
-    Of two parties neither is the odd one: then only the second is named.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (K,)
-        How many rows each party has.
-    means, deviations : ndarray of shape (K, d)
-        Of each feature at each party.
+    From each party's number of ``rows`` (K,), and the ``means`` and ``deviations`` (K, d) of its features. Of two
+    parties neither is the odd one: then only the second is named.
     """
     enough = np.flatnonzero(rows >= FEWEST_ROWS)
     with np.errstate(all="ignore"):

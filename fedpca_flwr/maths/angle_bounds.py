@@ -33,29 +33,20 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky
 from scipy.special import gammaln
 
+from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import ALIKE, at_most, frobenius, rounding, sine_theorem
 from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Ritz, random_block
 from fedpca_flwr.maths.refine import RefinedSketch
 
-MISSED = 1e-6
-"""Probability that an eigenvector exists although a random block shows less of it than `least_overlap`."""
-
-SHARES = (1 / 2, 1 / 8, 1 / 64)
-"""Shares of the gap above the next Ritz value at which a bound is tried."""
+MISSED = 1e-6  # probability that an eigenvector exists although a random block shows less of it than `least_overlap`
+SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz value at which a bound is tried
 
 
 def proven_bound(ritz: Ritz, j: int, outside: float, wanted: float | None = None) -> float:
     """Bound on eigenvalue j + 1 from what is known outside the span; infinite where there is none.
 
-    Parameters
-    ----------
-    j : int
-        From 1 to the number of pairs.
-    outside : float
-        Bound on the largest eigenvalue of the matrix orthogonal to all pairs.
-    wanted : float, optional
-        The bound that is tried; without it, the smallest of several.
+    ``outside`` bounds the largest eigenvalue of the matrix orthogonal to all pairs. The bound that is tried is
+    ``wanted``; without it, the smallest of several.
     """
     others, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
     if others.size == 0:
@@ -195,24 +186,12 @@ def _is_positive_definite(matrix: Array) -> bool:
 class AngleBounds:
     """The bounds of one iteration, which only become sharper while it goes on.
 
-    Parameters
-    ----------
-    k : int
-        How many components are wanted.
-    trace : float
-        Trace of the matrix: it tells how much may be orthogonal to the span.
-    accelerated : bool
-        Whether this is block Krylov; else it is the plain iteration, whose span is its last block.
-    sketch : RefinedSketch or None
-        An approximation that bounds the matrix outside the span.
+    The matrix has this trace, which tells how much may be orthogonal to the span. If the iteration is not
+    ``accelerated`` (block Krylov), its span is its last block. A ``sketch`` bounds the matrix outside the span.
 
-    Attributes
-    ----------
-    proven : bool
-        Whether the bound computed last presumes nothing. Otherwise it presumes that no eigenvalue occurs more often
-        than the first block has columns.
-    upto : int
-        How many pairs the bound of `wanted` is of: k, or more where pair k is tied with the following ones.
+    `proven` says whether the bound computed last presumes nothing; otherwise it presumes that no eigenvalue occurs more
+    often than the first block has columns. The bound of `wanted` is of the first `upto` pairs: k, or more where pair k
+    is tied with the following ones.
     """
 
     def __init__(self, k: int, trace: float, *, accelerated: bool, sketch: RefinedSketch | None) -> None:
@@ -233,7 +212,7 @@ class AngleBounds:
         """
         values, k = self._ritz.values, self.k
         self.upto = k
-        alike = ALIKE * len(self._ritz.vectors) * float(values[0])
+        alike = eigen.ALIKE * len(self._ritz.vectors) * float(values[0])
         if self._known.error > alike:
             return self.angle(k), k  # equal values may be what the wire made of them
         distinct, upto = int((values[:k] > values[k - 1] + alike).sum()), int((values >= values[k - 1] - alike).sum())
@@ -256,7 +235,7 @@ class AngleBounds:
     def certifies(self, j: int, tolerance: float) -> bool:
         """Whether the first j pairs, of more, are certified to ``tolerance`` degrees, presuming nothing."""
         residual, values = self._ritz.residual(j), self._ritz.values
-        least = sine_theorem(residual, float(values[j - 1] - values[j]))  # no Ritz value is above its eigenvalue
+        least = eigen.sine_theorem(residual, float(values[j - 1] - values[j]))  # no Ritz value is above its eigenvalue
         return least <= tolerance and self.angle(j) <= tolerance and self.proven
 
     def angle(self, j: int) -> float:
@@ -264,7 +243,7 @@ class AngleBounds:
         if j in (0, len(self._ritz.vectors)):
             self.proven = True
             return 0.0
-        return sine_theorem(self._ritz.residual(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
+        return eigen.sine_theorem(self._ritz.residual(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
         """Bound on eigenvalue j + 1: ``level`` where it is given and is one."""
@@ -324,7 +303,7 @@ def parts_text(cuts: list[tuple[int, float]]) -> str:
         before, above = j, degrees
     each = [f"{_listed(single)} each"] if single else []
     together = [f"{' and '.join(clusters)} as {'subspaces' if len(clusters) > 1 else 'a subspace'}"] if clusters else []
-    return f"{', '.join([*each, *together])}, to {at_most(most)} degrees"
+    return f"{', '.join([*each, *together])}, to {eigen.at_most(most)} degrees"
 
 
 def _listed(numbers: list[int]) -> str:
@@ -341,32 +320,20 @@ def _listed(numbers: list[int]) -> str:
 class Probe:
     """Block Krylov with what the first j Ritz vectors leave of the matrix.
 
-    Parameters
-    ----------
-    j : int
-        How many Ritz vectors are left out at least; more where more have converged well enough.
-    level : float
-        The probe tells whether eigenvalue j + 1 is below this.
-    width : int
-        Columns of a block.
-    turn : int
-        How many probes came before: each starts from another block.
-
-    Attributes
-    ----------
-    block : ndarray of shape (d, b)
-        What to multiply with ``A`` next.
-    top : float
-        Lower bound, or nearly so, on an eigenvalue of ``A`` after the first j.
+    It tells whether eigenvalue j + 1 is below a level, by blocks of ``width`` columns; more vectors than j are left out
+    where more have converged well enough. Each probe starts from another block, by its ``turn``. `block` (d, b) is what
+    to multiply with ``A`` next, and `top` a lower bound, or nearly so, on an eigenvalue of ``A`` after the first j.
     """
 
     def __init__(self, ritz: Ritz, j: int, level: float, width: int, *, turn: int) -> None:
-        self.j = j = _converged(ritz, j, level)
+        following = float(ritz.values[j]) if ritz.values.size > j else 0.0
+        wrong = np.sqrt(np.cumsum(np.linalg.norm(ritz.residuals, axis=0) ** 2)) + ritz.error
+        self.j = j = max(j, int((wrong <= (level - following) / 4).sum()))  # the more, the sooner it knows
         d = len(ritz.vectors)
         self._U, self._residuals, self._values = ritz.vectors[:, :j], ritz.residuals[:, :j], ritz.values[:j]
         self._error, self._wrong = ritz.error, ritz.residual(j)
         S = random_block(d, min(width, d - j), seed=-1 - turn)  # no seed of a first block
-        self._known, self.block = KnownProducts(d), self._outside(S)
+        self._known, self.block = KnownProducts(d), eigen.outside(S, self._U)
         self._start = FirstBlock(self.block)
         self._ritz: Ritz | None = None
         self.top = 0.0
@@ -379,12 +346,14 @@ class Probe:
             self._start.make_room(self._known, self._ritz, self.block, 1)
         inside = self._U.T @ V
         V, AV = V - self._U @ inside, AV - (self._residuals + self._U * self._values) @ inside
-        error += rounding(len(V)) * float(self._values[0]) * frobenius(V) + self._error * frobenius(inside)
-        self._known.add(V, self._outside(AV), error=error)
+        rounded = eigen.rounding(len(V)) * float(self._values[0]) * eigen.frobenius(V)
+        error += rounded + self._error * eigen.frobenius(inside)
+        self._known.add(V, eigen.outside(AV, self._U), error=error)
         self._start.asked(self._known)
         self._ritz = ritz = self._known.ritz()
         self.top = float(ritz.values[0]) + self._wrong
-        self.block = self._outside(self._known.next_block(ritz, self._start.columns, 1)) if self.room else V[:, :0]
+        following = self._known.next_block(ritz, self._start.columns, 1) if self.room else V[:, :0]
+        self.block = eigen.outside(following, self._U)
 
     @property
     def room(self) -> int:
@@ -410,15 +379,3 @@ class Probe:
         together.AQ = np.hstack([self._residuals + self._U * self._values, BQ + self._U @ (self._residuals.T @ Q)])
         together.error = float(np.hypot(self._error, self._known.error))
         return together
-
-    def _outside(self, V: Array) -> Array:
-        for _ in range(2):
-            V = V - self._U @ (self._U.T @ V)
-        return V
-
-
-def _converged(ritz: Ritz, j: int, level: float) -> int:
-    """How many Ritz vectors, j at least, a probe may leave out: the more, the sooner it knows."""
-    following = float(ritz.values[j]) if ritz.values.size > j else 0.0
-    wrong = np.sqrt(np.cumsum(np.linalg.norm(ritz.residuals, axis=0) ** 2)) + ritz.error
-    return max(j, int((wrong <= (level - following) / 4).sum()))

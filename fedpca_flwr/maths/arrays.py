@@ -5,5 +5,4 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-"""Double precision; its shape stands in the docstring of what takes or returns it."""
+Array = NDArray[np.float64]  # double precision; its shape stands in the docstring of what takes or returns it

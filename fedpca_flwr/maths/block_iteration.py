@@ -32,49 +32,26 @@ from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Renewal, Ritz
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 
+# after so many rounds in a row in which residuals no longer fall, they are taken for the error of the products
 IDLE = 3
-"""After so many rounds in a row in which residuals no longer fall, they are taken for the error of the products."""
 
 
 class BlockIteration:
-    """The state of an iteration for the k largest eigenvalues of a positive semidefinite ``A`` (d x d).
+    """The state of an iteration for the k largest eigenvalues of a positive semidefinite ``A`` (d x d), of this trace.
 
-    Parameters
-    ----------
-    start : ndarray of shape (d, b) or RefinedSketch
-        The first block: independent random numbers of variance 1/3 or more. Or an approximation to start from.
-    k : int
-        How many eigenpairs are wanted.
-    width : int, optional
-        Columns of a block, where the start is an approximation.
-    trace : float
-        Trace of ``A``: it tells how much may be orthogonal to the span.
-    tolerance : float
-        Certified largest angle, in degrees, at which `add` says that it is enough.
-    accelerated : bool
-        Whether this is block Krylov; else it is the plain iteration.
-    noise : MarchenkoPastur, optional
-        With it, it is enough to certify the components above the edge of the noise.
-    rounded : bool
-        Whether products come in few digits, and can be had again in all of float64.
-
-    Attributes
-    ----------
-    block : ndarray of shape (d, b <= width)
-        What to multiply next; orthonormal but for the first. Empty where the span is everything.
-    again : ndarray of shape (d, k) or None
-        Orthonormal vectors whose product is wanted in all of float64 too, where this would help.
-    pairs : Eigenpairs
-        The first k eigenpairs of ``A``, as far as they are known.
-    asked : int
-        How many products were taken so far.
-    above_edge : int
-        How many of the first components are certified to be above the edge of the noise; 0 while that is not certain.
-    proven : bool
-        Whether the last bound presumes nothing. Otherwise it is no certificate, but a reason to look for what hides.
+    It starts from a block (d, b) of independent random numbers of variance 1/3 or more, or from an approximation, with
+    blocks of ``width`` columns. It is enough for `add` once the largest angle is certified to a ``tolerance``, in
+    degrees; with ``noise``, once that of the components above the edge of the noise is. Block Krylov is
+    ``accelerated``, the plain iteration is not. Products that are ``rounded`` come in few digits, and can be had again
+    in all of float64.
     """
 
-    pairs: Eigenpairs
+    pairs: Eigenpairs  # the first k of ``A``, as far as they are known
+    block: Array  # (d, b <= width), what to multiply next; orthonormal but for the first; empty: the span is everything
+    again: Array | None  # (d, k), orthonormal, whose product is wanted in all of float64 too, where this would help
+    asked: int  # how many products were taken so far
+    above_edge: int  # so many of the first are certified to be above the edge of the noise; 0 while that is not certain
+    proven: bool  # whether the last bound presumes nothing; else it is no certificate, but a reason to look what hides
     ritz: Ritz
 
     def __init__(
@@ -103,7 +80,7 @@ class BlockIteration:
         self._angles = AngleBounds(k, self._trace, accelerated=accelerated, sketch=self._sketch)
         self._noise, self.above_edge = noise, 0
         self._renewal = Renewal(k, tolerance) if rounded else None
-        self.again: Array | None = None
+        self.again = None
         self.determined = k  # components above a tie at the cut, whose variance is not lost in rounding
         self._bound = 90.0  # the certificate, if nothing hides from the blocks; of a tie, to the nearest of its bases
         self.proven = False
@@ -113,14 +90,9 @@ class BlockIteration:
     def add(self, V: Array, AV: Array, *, error: float = 0.0, again: Array | None = None) -> bool:
         """Take the product with a block and choose the next `block`; true where no more of them would help.
 
-        Parameters
-        ----------
-        V, AV : ndarray of shape (d, b)
-            ``V`` is `block`, or what rounding it on the wire made of it.
-        error : float
-            Bound on the Frobenius norm of what is wrong in ``AV`` besides rounding in float64.
-        again : ndarray of shape (d, k), optional
-            The product with the vectors `again`, wherever these are not None.
+        ``V`` (d, b) is `block`, or what rounding it on the wire made of it; ``error`` bounds the Frobenius norm of what
+        is wrong in ``AV`` besides rounding in float64. Wherever the vectors `again` are not None, ``again`` (d, k) is
+        the product with them.
         """
         if self._probe is not None:
             return self._probed(self._probe, V, AV / self._unit, error / self._unit)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import lzma
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,24 +21,21 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, symmetric, unpack
+from fedpca_flwr.maths.refine import MOST_BITS
+from fedpca_flwr.maths.stiefel import polar
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
+BLOCK = 128  # so many consecutive numbers share a scale
 
-BLOCK = 128
-"""So many consecutive numbers share a scale."""
+NEAR = 0.1
+"""Rounding may change inner products of an orthonormal block's columns by as much."""
 
 
 @dataclass(frozen=True)
 class Coded:
-    """Encoded numbers.
+    """Encoded numbers."""
 
-    Attributes
-    ----------
-    scales : ndarray of float32, shape (blocks,)
-    code : ndarray of uint8, shape (bytes,)
-    """
-
-    scales: NDArray[np.float32]
+    scales: NDArray[np.float32]  # one a block
     code: NDArray[np.uint8]
 
 
@@ -58,13 +54,7 @@ def quantise(values: Array, bits: int, block: int) -> Coded:
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
-    """What `quantise` encoded.
-
-    Raises
-    ------
-    ValueError
-        If the code is not that of ``size`` numbers.
-    """
+    """What `quantise` encoded; `ValueError` if the code is not that of ``size`` numbers."""
     blocks = -(-size // block)
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
@@ -76,37 +66,53 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     return numbers
 
 
-def round_to_step(triangle: Array, step: float, d: int) -> Coded:
-    """Round a packed triangle to multiples of ``step``, the same at every party: integers that could be summed.
+def unit_of(size: float) -> float:
+    """The power of two in which numbers of this size travel: scales are float32, whatever the unit of the data."""
+    return float(np.ldexp(1.0, min(int(np.frexp(size)[1]), 1023))) if size > 0 else 1.0
 
-    They are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of the
-    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever is shorter. The
-    first byte tells.
+
+def encoded_block(block: Array, bits: int) -> Coded:
+    """A block (d, b), each of its columns by a scale of its own."""
+    return quantise(block.T.reshape(-1), bits, len(block))
+
+
+def decoded_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
+    """The block (d, b) of such a code; a ValueError where it is none."""
+    d, columns = shape
+    return dequantise(coded, bits, d, d * columns).reshape(columns, d).T
+
+
+def orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
+    """The orthonormal columns (d, b) next to a block in code: what both sides take for it.
 
     Raises
     ------
     ValueError
-        If an integer has more than 27 bits: the step is too small.
+        Where it is the code of no block, or of columns that are far from orthonormal.
     """
-    integers = np.rint(triangle / step)
-    if np.abs(integers).max(initial=0) >= 2**27:
-        raise ValueError("the step is too small: entries have more than 27 bits")
-    differences = np.diff(np.diff(symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)[np.triu_indices(d)]
-    codes = [compress(_planes(candidate)) for candidate in (integers, differences)]
-    best = int(codes[1].size < codes[0].size)
-    return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
+    d, columns = shape
+    if not 0 < columns <= d:
+        raise ValueError(f"a block of {columns} columns, expected 1 to {d}")
+    block = decoded_block(coded, bits, shape)
+    if not _nearly_orthonormal(block):
+        raise ValueError("its columns are far from orthonormal")
+    return polar(block)
 
 
-def from_step(coded: Coded, step: float, d: int) -> Array:
-    """What `round_to_step` encoded; `ValueError` if the code is not that of a packed triangle of d features."""
-    size = d * (d + 1) // 2
-    if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
-        raise ValueError("damaged code")
-    zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
-    integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
-    if coded.code[0]:
-        integers = symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
-    return integers * step
+def encoded_components(vectors: Array, bits: int) -> tuple[Coded, int]:
+    """Orthonormal columns (d, b) in ``bits`` for each value, or in the fewest more bytes that keep them nearly so.
+
+    A column of many features that has one large entry is far from itself in 8 bits: all small entries become zero.
+    """
+    coded = encoded_block(vectors, bits)
+    while bits < MOST_BITS and not _nearly_orthonormal(decoded_block(coded, bits, vectors.shape)):
+        bits += 8
+        coded = encoded_block(vectors, bits)
+    return coded, bits
+
+
+def _nearly_orthonormal(block: Array) -> bool:
+    return bool(np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= NEAR)
 
 
 def _planes(integers: Array) -> NDArray[np.uint8]:
@@ -154,17 +160,6 @@ def _unpack(content: NDArray[np.uint8], bits: int, size: int) -> NDArray[np.uint
     return table @ (np.uint64(1) << np.arange(bits, dtype=np.uint64))
 
 
-class ScatterCodec(Protocol):
-    """``decode(encode(triangle, d), d)`` is about ``triangle``, the packed scatter of d features.
-
-    ``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
-    """
-
-    def encode(self, triangle: Array, d: int) -> Coded: ...
-
-    def decode(self, coded: Coded, d: int) -> Array: ...
-
-
 @dataclass(frozen=True)
 class Quantise:
     """Every entry in ``bits`` bits, each 128 by a scale of their own."""
@@ -180,15 +175,33 @@ class Quantise:
 
 @dataclass(frozen=True)
 class SharedStep:
-    """Whole multiples of ``step`` (in squared units of the data), the same at every party."""
+    """Whole multiples of ``step`` (in squared units of the data), the same at every party: integers could be summed.
+
+    They are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of the
+    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever is shorter. The
+    first byte tells. Integers of more than 27 bits are a `ValueError`.
+    """
 
     step: float
 
     def encode(self, triangle: Array, d: int) -> Coded:
-        return round_to_step(triangle, self.step, d)
+        integers = np.rint(triangle / self.step)
+        if np.abs(integers).max(initial=0) >= 2**27:
+            raise ValueError("the step is too small: entries have more than 27 bits")
+        differences = np.diff(np.diff(symmetric(integers, d), axis=0, prepend=0), axis=1, prepend=0)
+        codes = [compress(_planes(candidate)) for candidate in (integers, differences[np.triu_indices(d)])]
+        best = int(codes[1].size < codes[0].size)
+        return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
 
     def decode(self, coded: Coded, d: int) -> Array:
-        return from_step(coded, self.step, d)
+        size = packed_size(d)
+        if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
+            raise ValueError("damaged code")
+        zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
+        integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
+        if coded.code[0]:
+            integers = symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
+        return integers * self.step
 
 
 @dataclass(frozen=True)
@@ -295,3 +308,10 @@ class Sketch:
         safe = values > values[-1] * d * 2.0 ** (1 - self.bits)
         rows = (products @ (vectors[:, safe] / np.sqrt(values[safe]))).T
         return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)) if safe.any() else np.zeros(packed_size(d))
+
+
+ScatterCodec = Quantise | SharedStep | LowRank | Combined | TopEntries | Sketch
+"""``decode(encode(triangle, d), d)`` is about ``triangle``, the packed scatter of d features.
+
+``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
+"""

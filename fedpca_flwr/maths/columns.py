@@ -27,15 +27,12 @@ from scipy.linalg import blas, eigh, norm, svd
 from scipy.spatial.distance import cdist, pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius, rounding
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius, outside, rounding
 from fedpca_flwr.maths.moments import constant_features, head_and_diagonal, pack, safe_deviation, symmetric, unpack
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, dense_rows, energy
 
-KERNEL_ROUNDING = 1e-12
-"""Eigenvalues of a kernel matrix below this share of the largest are rounding."""
-
-LEFT_OVER = 1e-10
-"""Where other directions leave a smaller share of a direction than this, what they leave is rounding."""
+KERNEL_ROUNDING = 1e-12  # eigenvalues of a kernel matrix below this share of the largest are rounding
+LEFT_OVER = 1e-10  # where other directions leave a smaller share of a direction than this, what they leave is rounding
 
 Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
@@ -45,24 +42,13 @@ class Columns:
     """A party's columns X (n, f), centred and scaled: a factor of matrix products, as an array is.
 
     Each product is one pass over the rows, chunk by chunk; sparse rows stay sparse.
-
-    Parameters
-    ----------
-    data : rows of shape (n, f)
-        The columns before they are centred.
-    centre, remainder : ndarray of shape (f,)
-        The mean in two floats, which is subtracted.
-    scale : ndarray of shape (f,)
-        What each column is divided by.
-    zero : ndarray of shape (f,)
-        Which columns are taken for zero.
     """
 
-    data: Rows
-    centre: Array
-    remainder: Array
-    scale: Array
-    zero: NDArray[np.bool_]
+    data: Rows  # (n, f), before they are centred
+    centre: Array  # (f,), the mean
+    remainder: Array  # (f,), what rounding the mean lost
+    scale: Array  # (f,), what each column is divided by
+    zero: NDArray[np.bool_]  # (f,), which columns are taken for zero
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -107,8 +93,7 @@ class Columns:
     @property
     def _left(self) -> Array:
         """The part of the mean that is not yet subtracted from the chunks (f,)."""
-        left: Array = self.remainder / self._divisor
-        return left
+        return self.remainder / self._divisor
 
     @property
     def _divisor(self) -> Array:
@@ -136,8 +121,7 @@ def columns_of(data: Rows, *, center: bool = True, scale: bool = False) -> Colum
 
 def gram_product(X: Array | Columns | Transposed, Q: Array) -> Array:
     """``X X' Q`` (n, b) without the matrix (n, n); ``X`` is (n, f), ``Q`` (n, b)."""
-    product: Array = X @ (X.T @ Q)
-    return product
+    return X @ (X.T @ Q)
 
 
 def packed_gram(X: Array) -> Array:
@@ -210,14 +194,9 @@ class Kernel:
             return sums if self.name == "linear" else (self.gamma * sums + self.coef0) ** self.degree
 
     def error(self, packed: Array, n: int, missed: float) -> float:
-        """Bound on the spectral norm of what is wrong with `matrix`, centred.
+        """Bound on the spectral norm of what is wrong with `matrix`, centred, of the same ``packed`` sums.
 
-        Parameters
-        ----------
-        packed : ndarray
-            As in `matrix`.
-        missed : float
-            By how much an entry of ``packed`` may be off, besides the rounding of float64.
+        Besides the rounding of float64, an entry of these may be off by ``missed``.
         """
         eps = float(np.finfo(np.float64).eps)
         if self.of_distances:
@@ -285,12 +264,8 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
 def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
     """``1 / (m var X)``, scikit-learn's default for gamma, with var over all entries of X (n, m) of all parties.
 
-    Parameters
-    ----------
-    counts : ndarray of shape (p,)
-        Columns of each party.
-    levels, spreads : ndarray of shape (p,)
-        Mean of a party's entries, and mean squared deviation from it.
+    Of each party (p,), ``counts`` has the columns, ``levels`` the mean of its entries, and ``spreads`` their mean
+    squared deviation from it.
     """
     level = np.sum(counts * levels) / counts.sum()
     variance = np.sum(np.sort(counts * (spreads + (levels - level) ** 2)))
@@ -318,16 +293,11 @@ def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
 
 
 def merged(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool, scaled: bool) -> Array:
-    """``sum w_i a_i`` (n,) with weights in proportion to the eigenvalues (equation 13).
+    """``sum w_i a_i`` (n,) of p vectors (n,), with weights in proportion to the eigenvalues (equation 13).
 
-    Parameters
-    ----------
-    vectors : sequence of ndarray of shape (n,)
-    faithful : bool
-        Take signs as they come, and boost p // 2 of p vectors; else turn all towards the leading direction of
-        ``sum w_i a_i a_i'``, and boost ceil(p / 2).
-    scaled : bool
-        Boost the larger weights by 1 + eta and the others by 1 - eta, eta the mean weight (equation 15).
+    Where it is ``faithful``, signs are taken as they come, and p // 2 vectors are boosted; else all are turned towards
+    the leading direction of ``sum w_i a_i a_i'``, and ceil(p / 2) are boosted. Where it is ``scaled``, the larger
+    weights are boosted by 1 + eta and the others by 1 - eta, with eta the mean weight (equation 15).
     """
     total = math.fsum(values)
     weights = np.asarray(values) / total if total > 0 else np.full(len(values), 1 / len(values))
@@ -357,17 +327,11 @@ def direction(u: Array, found: Array) -> Array:
     Where only rounding is left of it, or it is zero (a component without variance), any direction does: it is made from
     the axis that ``found`` holds least of.
     """
-    left = _without(u, found)
+    left = outside(u, found)
     if norm(left) <= LEFT_OVER * norm(u):
-        left = _without(np.eye(1, len(u), int(np.square(found).sum(axis=1).argmin()))[0], found)
+        left = outside(np.eye(1, len(u), int(np.square(found).sum(axis=1).argmin()))[0], found)
     unit: Array = left / norm(left)
     return unit
-
-
-def _without(u: Array, found: Array) -> Array:
-    for _ in range(2):  # once leaves rounding behind
-        u = u - found @ (found.T @ u)
-    return u
 
 
 def deflated(X: Array, found: Array) -> Array:

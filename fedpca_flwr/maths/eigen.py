@@ -16,19 +16,14 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from fedpca_flwr.maths.arrays import Array
 
-EXACT = 1e-6
-"""In degrees: a model is called exact where no angle to the exact components can be larger."""
-
+EXACT = 1e-6  # in degrees: a model is called exact where no angle to the exact components can be larger
+# eigenvalues of a matrix (d, d) that differ by less than this share of d times the largest are alike in float64
 ALIKE = 1e-13
-"""Eigenvalues of a matrix (d, d) that differ by less than this share of d times the largest are alike in float64."""
-
+# below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)
 LANCZOS_FROM = 384
-"""Below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)."""
-
+# share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding. Then the
+# features are collinear, and nothing is regressed on that direction.
 COLLINEAR = 1e-12
-"""Share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding.
-
-Then the features are collinear, and nothing is regressed on that direction."""
 
 
 def rounding(d: int) -> float:
@@ -49,12 +44,8 @@ def frobenius(M: Array) -> float:
 def sine_theorem(residual: float, gap: float) -> float:
     """Bound, in degrees, on the largest angle between a subspace and an eigenspace (Davis and Kahan); 90 is none.
 
-    Parameters
-    ----------
-    residual : float
-        Spectral norm of ``A U - U T``, for an orthonormal U.
-    gap : float
-        From the least eigenvalue of T down to the largest of A that does not belong to the eigenspace.
+    The residual is the spectral norm of ``A U - U T`` for an orthonormal U, and the gap is from the least eigenvalue of
+    T down to the largest of A that does not belong to the eigenspace.
     """
     return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
 
@@ -68,15 +59,7 @@ def at_most(bound: float, *, digits: int = 2) -> str:
 
 
 def certified(degrees: float, *, first: int | None = None) -> str:
-    """A certificate in words.
-
-    Parameters
-    ----------
-    degrees : float
-        Bound on the largest angle; 90 is none.
-    first : int, optional
-        How many of the first components it is of; all, if not given.
-    """
+    """A certificate in words: of all components, or of the ``first``; 90 degrees are no bound."""
     if degrees >= 90:
         return "no bound"
     return f"{at_most(degrees)} degrees at most{'' if first is None else f', of the first {first} components'}"
@@ -85,8 +68,6 @@ def certified(degrees: float, *, first: int | None = None) -> str:
 def principal_angles(a: Array, b: Array) -> Array:
     """Principal angles between the column spaces of ``a`` (d, k) and ``b`` (d, m), in degrees, largest first.
 
-    Notes
-    -----
     Björck and Golub (1973) with sines for small angles, as `scipy.linalg.subspace_angles` has it. The arccosine of
     the singular values of ``a.T @ b`` cannot see below 1e-6 degrees.
     """
@@ -101,47 +82,22 @@ def projector_distance(a: Array, b: Array) -> float:
 
 @dataclass(frozen=True)
 class Resolution:
-    """How far float64 resolves eigenpairs.
+    """How far float64 resolves eigenpairs."""
 
-    Attributes
-    ----------
-    floor : float
-        The vector of an eigenvalue that is not larger is noise.
-    angle : float
-        Bound, in degrees, on the angle by which rounding turns the leading components above the floor together; 90
-        where they are tied with the next one.
-    """
-
-    floor: float
-    angle: float
+    floor: float  # the vector of an eigenvalue that is not larger is noise
+    angle: float  # by which rounding may turn the components above the floor together, in degrees; 90: tied with others
 
 
 @dataclass(frozen=True)
 class Eigenpairs:
-    """The k largest eigenvalues and their vectors.
+    """The k largest eigenvalues and their vectors."""
 
-    Attributes
-    ----------
-    values : ndarray of shape (k,)
-        Descending.
-    vectors : ndarray of shape (d, k)
-        Orthonormal columns; the largest absolute entry of each is positive.
-    following : float
-        Eigenvalue k + 1, or 0.0 where k = d: with it the reader knows how well the subspace is determined.
-    rank : int or None
-        Bound on the rank of the matrix, where something else than the eigenvalues makes it certain.
-    error : float
-        Bound on the spectral norm of what is wrong with the matrix besides the rounding of float64.
-    resolution : Resolution or None
-        Given where the matrix was never formed; else it follows from the eigenvalues.
-    """
-
-    values: Array
-    vectors: Array
-    following: float
-    rank: int | None = None
-    error: float = 0.0
-    resolution: Resolution | None = None
+    values: Array  # (k,), descending
+    vectors: Array  # (d, k), orthonormal columns; the largest absolute entry of each is positive
+    following: float  # eigenvalue k + 1, which tells how well the subspace is determined; 0.0 where k = d
+    rank: int | None = None  # bound on the rank of the matrix, where more than the eigenvalues makes it certain
+    error: float = 0.0  # bound on the spectral norm of what is wrong with the matrix besides the rounding of float64
+    resolution: Resolution | None = None  # where the matrix was never formed; else it follows from the eigenvalues
 
     def first(self, k: int) -> Eigenpairs:
         """The first k of them."""
@@ -154,29 +110,21 @@ class Eigenpairs:
 
 
 def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = None) -> Eigenpairs:
-    """The leading eigenpairs of a symmetric positive semidefinite matrix.
+    """The leading eigenpairs of a symmetric positive semidefinite matrix (d, d), of which the lower triangle is read.
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (d, d), Fortran order
-        Only the lower triangle is read.
-    k : int or float
-        How many, 1 <= k <= d; or a fraction in (0, 1) of the trace that their values must exceed (scikit-learn's
-        rule for ``PCA(n_components=fraction)``).
-    total : float, optional
-        The variance that the fraction is taken of, instead of the trace.
+    How many they are is ``k``, from 1 to d, or a fraction in (0, 1) of the trace, or of a ``total``, that their values
+    must exceed (scikit-learn's rule for ``PCA(n_components=fraction)``). The matrix is in Fortran order.
 
-    Notes
-    -----
     Large matrices go through Lanczos (ARPACK on BLAS ``dsymv``), which alone might miss one of several equal
-    eigenvalues. So the result is certified: ``sigma I - (A - V diag(values) V')`` with ``sigma`` between
-    ``lambda_k`` and ``lambda_{k+1}`` has a Cholesky factor exactly when nothing above ``sigma`` was missed
-    (Sylvester's law of inertia), and the residuals are at the level of rounding. Without certificate a direct solver
-    decides.
+    eigenvalues. So the result is certified: ``sigma I - (A - V diag(values) V')`` with ``sigma`` between ``lambda_k``
+    and ``lambda_{k+1}`` has a Cholesky factor exactly when nothing above ``sigma`` was missed (Sylvester's law of
+    inertia), and the residuals are at the level of rounding. Without certificate a direct solver decides.
     """
     d = matrix.shape[0]
     if isinstance(k, float):
-        return _exceeding(matrix, k, total or float(np.trace(matrix)))
+        values, vectors = eigh(matrix, driver="evd", check_finite=False)
+        shares = np.cumsum(values[::-1].clip(min=0.0)) / (total or float(np.trace(matrix)))
+        return _pairs(values, vectors, min(int(np.searchsorted(shares, k, side="right")) + 1, d))
     if d >= LANCZOS_FROM and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:
@@ -268,6 +216,13 @@ def _varies(values: Array) -> NDArray[np.bool_]:
     return varying
 
 
+def outside(V: Array, Q: Array) -> Array:
+    """What the orthonormal columns of ``Q`` (d, m) leave of ``V`` (d,) or (d, b); once leaves rounding behind."""
+    for _ in range(2):
+        V = V - Q @ (Q.T @ V)
+    return V
+
+
 def fix_signs(vectors: Array) -> Array:
     """Flip columns so that the largest absolute entry of each is positive."""
     largest = np.abs(vectors).argmax(axis=0)
@@ -284,13 +239,6 @@ def _pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
     """Ascending solver output to the first k pairs, descending."""
     following = float(values[-k - 1]) if values.size > k else 0.0
     return Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), following)
-
-
-def _exceeding(matrix: Array, fraction: float, total: float) -> Eigenpairs:
-    values, vectors = eigh(matrix, driver="evd", check_finite=False)
-    shares = np.cumsum(values[::-1].clip(min=0.0)) / total
-    k = int(np.searchsorted(shares, fraction, side="right")) + 1
-    return _pairs(values, vectors, min(k, values.size))
 
 
 def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:

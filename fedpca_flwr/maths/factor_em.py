@@ -41,58 +41,31 @@ from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 from fedpca_flwr.maths.gaussian_em import Anderson
 from fedpca_flwr.maths.incomplete_rows import FLOOR, filled
 
-ABOVE = 2.0**-20
-"""The variance along a factor is larger than the noise by this share of it, at least."""
-
-LEAST = 1e-6
-"""Rounding may leave an eigenvalue of a scatter below zero by this share of the variance."""
+ABOVE = 2.0**-20  # the variance along a factor is larger than the noise by this share of it, at least
+LEAST = 1e-6  # rounding may leave an eigenvalue of a scatter below zero by this share of the variance
 
 
 class FactorGaussian(NamedTuple):
-    """A Gaussian whose covariance has few directions.
+    """A Gaussian whose covariance has few directions."""
 
-    Attributes
-    ----------
-    mean : ndarray of shape (d,)
-    basis : ndarray of shape (d, q)
-        V: orthonormal columns.
-    variances : ndarray of shape (q,)
-        L, each larger than the noise.
-    noise : float
-        s, the variance in all other directions.
-    """
-
-    mean: Array
-    basis: Array
-    variances: Array
-    noise: float
+    mean: Array  # (d,)
+    basis: Array  # (d, q), V: orthonormal columns
+    variances: Array  # (q,), L, each larger than the noise
+    noise: float  # s, the variance in all other directions
 
     @property
     def loadings(self) -> Array:
         """W, (d, q)."""
-        loadings: Array = self.basis * np.sqrt(self.variances - self.noise)
-        return loadings
+        return self.basis * np.sqrt(self.variances - self.noise)
 
 
 class FactorSums(NamedTuple):
-    """Sums over rows.
+    """Sums over rows."""
 
-    Attributes
-    ----------
-    first : ndarray of shape (d,)
-        Sum of the expected deviations from the model's mean.
-    product : ndarray of shape (d, q)
-        Sum of their expected products, times the basis.
-    square : float
-        Sum of their expected squares.
-    likelihood : float
-        Sum of the logarithms of the densities of what is observed, but for a constant.
-    """
-
-    first: Array
-    product: Array
-    square: float
-    likelihood: float
+    first: Array  # (d,), sum of the expected deviations from the model's mean
+    product: Array  # (d, q), sum of their expected products, times the basis
+    square: float  # sum of their expected squares
+    likelihood: float  # sum of the logarithms of the densities of what is observed, but for a constant
 
 
 def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Array) -> FactorSums:
@@ -154,11 +127,8 @@ def _within(groups: Groups, triangles: Array, model: FactorGaussian, unit: Array
 def filled_by_factors(centred: Array, factors: Array) -> Array:
     """Rows (n, d) less their mean, NaN where a value is missing, filled by what is expected of them.
 
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d)
-    factors : ndarray of shape (q + 1, d)
-        W' and, in the last row, the variance of each feature's noise, above 0; in the unit of the rows.
+    In the unit of the rows ``factors`` (q + 1, d) has W' and, in the last row, the variance of each feature's noise,
+    above 0.
     """
     unit = np.sqrt(factors[-1])
     W, missing = (factors[:-1] / unit).T, np.isnan(centred)
@@ -226,35 +196,15 @@ def _full(triangles: Array, q: int) -> Array:
 class FactorEM:
     """The iteration, in the unit in which features have variances of 1 in the mean.
 
-    Parameters
-    ----------
-    rows : int
-        The number n of rows with any value.
-    mean : ndarray of shape (d,)
-        The mean to begin with.
-    block : ndarray of shape (d, q)
-        The block to begin with; of full rank, q < d.
-    prior : float
-        How many rows the prior is worth; more than 0.
-
-    Attributes
-    ----------
-    model : FactorGaussian
-        The model whose sums are wanted next.
-    mean : ndarray of shape (d,)
-        The mean m' of the last step.
-    vectors : ndarray of shape (d, q)
-        The best approximations, in the span of the last V, to eigenvectors of T.
-    values : ndarray of shape (q,)
-        Their eigenvalues, descending.
-    total : float
-        The trace of T.
+    It begins with the ``mean`` (d,) and a ``block`` (d, q < d) of full rank; ``rows`` is the number n of rows with any
+    value, and the prior is worth more than 0 of them.
     """
 
-    mean: Array
-    vectors: Array
-    values: Array
-    total: float
+    model: FactorGaussian  # whose sums are wanted next
+    mean: Array  # (d,), the mean m' of the last step
+    vectors: Array  # (d, q), the best approximations, in the span of the last V, to eigenvectors of T
+    values: Array  # (q,), their eigenvalues, descending
+    total: float  # the trace of T
 
     def __init__(self, rows: int, mean: Array, block: Array, *, prior: float) -> None:
         self.rows = rows
@@ -265,13 +215,7 @@ class FactorEM:
         self._anderson = Anderson(_point(mean, basis @ turn, 1.0), _allowed)
 
     def add(self, sums: FactorSums) -> None:
-        """Take the sums of all rows that `model` gives.
-
-        Raises
-        ------
-        ValueError
-            Where no rows can have these sums.
-        """
+        """Take the sums of all rows that `model` gives; `ValueError` where no rows can have them."""
         V, n, weight = self.model.basis, self.rows, self.rows + self.prior
         d, q = V.shape
         self.mean = self.model.mean + sums.first / n

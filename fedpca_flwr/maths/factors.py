@@ -19,36 +19,20 @@ from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_e
 from fedpca_flwr.maths.moments import Head, Moments, centred_rows, head_order, pool_heads, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows, chunks
 
+# LAPACK takes an entry beside a singular value for zero below this share of it: the 7/8th power of half an epsilon
 CONVERGED = 1.1e-14
-"""LAPACK takes an entry beside a singular value for zero below this share of it: the 7/8th power of half an epsilon."""
-
-PANEL = 32
-"""How many columns LAPACK reflects at once; more are slower, and so are fewer."""
+PANEL = 32  # how many columns LAPACK reflects at once; more are slower, and so are fewer
 
 
 @dataclass(frozen=True)
 class Factor:
-    """Count, mean and a factor of the scatter of some rows.
+    """Count, mean and a factor of the scatter of some rows."""
 
-    Attributes
-    ----------
-    head : Head
-        Count and mean.
-    rows : ndarray of shape (h, d)
-        ``rows.T @ rows + floor * identity`` is, or approximates, the scatter.
-    floor : float
-        The variance that is assumed in every direction that ``rows`` leaves out.
-    trace : float
-        Trace of the true scatter.
-    omitted : float
-        Largest eigenvalue that the rows leave out; 0 where they leave nothing out.
-    """
-
-    head: Head
-    rows: Array
-    trace: float
-    omitted: float = 0.0
-    floor: float = 0.0
+    head: Head  # count and mean
+    rows: Array  # (h, d), ``rows.T @ rows + floor * identity`` is, or approximates, the scatter
+    trace: float  # trace of the true scatter
+    omitted: float = 0.0  # largest eigenvalue that the rows leave out; 0 where they leave nothing out
+    floor: float = 0.0  # the variance that is assumed in every direction that ``rows`` leaves out
 
     @property
     def error(self) -> float:
@@ -149,15 +133,11 @@ def stack(parts: list[Factor]) -> Factor:
 def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
     """Leading eigenpairs of ``rows.T @ rows + floor * identity``, from the singular values of the rows: no squares.
 
-    Rows are orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed where there are
-    fewer rows than features. The features go in by descending size: then what rounding does to a feature is relative
-    to its own size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). Fewer rows than
-    features are first reflected among themselves: else one huge value in a row would round all features of that row.
-
-    Parameters
-    ----------
-    k : int or float
-        How many, or the share of the trace that their values must exceed.
+    How many they are is ``k``; as a float it is the share of the trace that their values must exceed. Rows are
+    orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed where there are fewer rows
+    than features. The features go in by descending size: then what rounding does to a feature is relative to its own
+    size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). Fewer rows than features
+    are first reflected among themselves: else one huge value in a row would round all features of that row.
     """
     rows = factor.rows
     sizes = np.sqrt(np.einsum("ij,ij->j", rows, rows))

@@ -22,51 +22,28 @@ from fedpca_flwr.maths.factors import triangular
 from fedpca_flwr.maths.moments import Head, Moments, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows
 
-GROUPS = 200
-"""So many groups of features with about the same variance stand for all features, where each pair counts."""
+MOST_ROUNDS = 200  # more are not forecast
+GROUPS = 200  # so many groups of features with about the same variance stand for all features, where each pair counts
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The numbers of one party, before a method is chosen.
-
-    Attributes
-    ----------
-    head : Head
-    variances : ndarray of shape (d,)
-        Diagonal of the party's scatter.
-    spectrum : ndarray of shape (d,)
-        Eigenvalues of this scatter, descending.
-    sketch : ndarray of shape (d, s)
-        This scatter times random vectors.
-    """
+    """The numbers of one party, before a method is chosen."""
 
     head: Head
-    variances: Array
-    spectrum: Array
-    sketch: Array
+    variances: Array  # (d,), diagonal of the party's scatter
+    spectrum: Array  # (d,), eigenvalues of this scatter, descending
+    sketch: Array  # (d, s), this scatter times random vectors
 
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """How different the parties are, each from 0 (alike) to about 1.
+    """How different the parties are, each from 0 (alike) to about 1."""
 
-    Attributes
-    ----------
-    means : float
-        Share of the variance that lies between the parties.
-    covariances : float
-        Frobenius distance to the average covariance, relative to it, on the sketches.
-    spectra : float
-        Jensen-Shannon divergence (base 2) of the normalised spectra.
-    variances : float
-        Distance of the total variances to their average, relative to it.
-    """
-
-    means: float
-    covariances: float
-    spectra: float
-    variances: float
+    means: float  # share of the variance that lies between the parties
+    covariances: float  # Frobenius distance to the average covariance, relative to it, on the sketches
+    spectra: float  # Jensen-Shannon divergence (base 2) of the normalised spectra
+    variances: float  # distance of the total variances to their average, relative to it
 
     @property
     def score(self) -> float:
@@ -81,27 +58,13 @@ class Heterogeneity:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The pooled data, as far as surveys of all parties tell.
+    """The pooled data, as far as surveys of all parties tell."""
 
-    Attributes
-    ----------
-    head : Head
-        Pooled.
-    counts : ndarray of shape (K,)
-    total : float
-        Trace of the pooled scatter, exact.
-    variances : ndarray of shape (d,)
-        Diagonal of the pooled scatter, exact.
-    spectrum : ndarray of shape (d,)
-        Forecast eigenvalues of the pooled scatter, descending.
-    heterogeneity : Heterogeneity
-    """
-
-    head: Head
-    counts: NDArray[np.int64]
-    total: float
-    variances: Array
-    spectrum: Array
+    head: Head  # pooled
+    counts: NDArray[np.int64]  # (K,)
+    total: float  # trace of the pooled scatter, exact
+    variances: Array  # (d,), diagonal of the pooled scatter, exact
+    spectrum: Array  # (d,), forecast eigenvalues of the pooled scatter, descending
     heterogeneity: Heterogeneity
 
     @classmethod
@@ -120,7 +83,7 @@ class Forecast:
         spectrum = np.sort(parts, axis=None)[::-1][: between.size] if apart else parts.sum(axis=0)
         return cls(pooled, counts, total, variances, spectrum, _heterogeneity(surveys, float(between.sum()), total))
 
-    def krylov_rounds(self, k: int, block: int, tolerance: float, most: int = 200) -> int:
+    def krylov_rounds(self, k: int, block: int, tolerance: float) -> int:
         """Rounds that block Krylov will need until its certificate is at ``tolerance`` degrees.
 
         The loop itself, run on the diagonal matrix of the forecast eigenvalues: from a Gaussian start the number of
@@ -130,7 +93,7 @@ class Forecast:
         values = self.spectrum[: rank + block]  # of directions without variance a block meets no more than it is wide
         start = np.random.default_rng(0).standard_normal((values.size, min(block, values.size)))
         found = BlockIteration(start, k, trace=float(values.sum()), tolerance=tolerance)
-        while not found.add(found.block, values[:, None] * found.block) and found.asked < most:
+        while not found.add(found.block, values[:, None] * found.block) and found.asked < MOST_ROUNDS:
             pass
         return found.asked
 

@@ -21,23 +21,14 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows, as_blocks, chunks
 
-ELEMENTS = 2**22
-"""How many elements of rows are held at once; a group that has more is read piece by piece."""
+ELEMENTS = 2**22  # how many elements of rows are held at once; a group that has more is read piece by piece
 
 
 class Patterns(NamedTuple):
-    """Which rows miss the same features.
+    """Which rows miss the same features."""
 
-    Attributes
-    ----------
-    missing : ndarray of shape (p, d)
-        The features that each pattern misses.
-    of : ndarray of shape (n,)
-        The pattern of each row.
-    """
-
-    missing: NDArray[np.bool_]
-    of: NDArray[np.int64]
+    missing: NDArray[np.bool_]  # (p, d), the features that each pattern misses
+    of: NDArray[np.int64]  # (n,), the pattern of each row
 
     @classmethod
     def in_rows(cls, rows: Rows) -> Patterns:
@@ -80,22 +71,12 @@ def of_rows(rows: Rows, taken: NDArray[np.bool_]) -> Blocks:
 
 @dataclass(frozen=True)
 class Groups:
-    """Moments of some groups.
+    """Moments of some groups."""
 
-    Attributes
-    ----------
-    missing : ndarray of shape (g, d)
-    counts : ndarray of shape (g,)
-        Rows, as float64.
-    means : ndarray of shape (g, d)
-        Means less the reference; 0 where a group misses the feature.
-    residuals : callable
-        Gives the rows of a group, by its number, less the group's mean, piece by piece; 0 where values are missing.
-    """
-
-    missing: NDArray[np.bool_]
-    counts: Array
-    means: Array
+    missing: NDArray[np.bool_]  # (g, d)
+    counts: Array  # (g,), rows, as float64
+    means: Array  # (g, d), means less the reference; 0 where a group misses the feature
+    # gives the rows of a group, by its number, less the group's mean, piece by piece; 0 where values are missing
     residuals: Callable[[int], Iterator[Array]]
 
     @property
@@ -105,8 +86,7 @@ class Groups:
 
     def scatter(self, group: int) -> Array:
         """The scatter (d, d) of a group's rows about their mean."""
-        found: Array = sum((piece.T @ piece for piece in self.residuals(group)), start=np.zeros(()))
-        return found
+        return sum((piece.T @ piece for piece in self.residuals(group)), start=np.zeros(()))
 
     def scatter_products(self, block: Array) -> Iterator[tuple[NDArray[np.int64], Array]]:
         """Scatters times ``block`` (d, b), not formed: numbers of groups that have one (m,), products (m, b, d)."""
@@ -138,13 +118,7 @@ class OwnValues(NamedTuple):
 
 
 class GappedRows:
-    """Rows (n, d) and their patterns.
-
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-        NaN where a value is missing.
-    """
+    """Rows (n, d), NaN where a value is missing, and their patterns."""
 
     def __init__(self, rows: Rows, patterns: Patterns) -> None:
         self.rows = rows

@@ -45,33 +45,20 @@ from fedpca_flwr.maths.gap_groups import GappedRows
 from fedpca_flwr.maths.incomplete_rows import FLOOR, completed_sums, precision_of
 from fedpca_flwr.maths.moments import pack, symmetric
 
-DEPTH = 10
-"""How many differences Anderson acceleration remembers."""
-
+DEPTH = 10  # how many differences Anderson acceleration remembers
+# singular values of the differences below the root of this, relative to the first, count little: they are rounding
 DAMPING = 1e-10
-"""Singular values of the differences below the root of this, relative to the first, count little: they are rounding."""
-
-SLACK = 1e-9
-"""Share of the function's size by which rounding may make it seem lower."""
+SLACK = 1e-9  # share of the function's size by which rounding may make it seem lower
 
 
 class Anderson:
-    """The iteration, whose map and function somebody else computes.
+    """The iteration from a ``start`` (p,), whose map and function somebody else computes.
 
-    Parameters
-    ----------
-    start : ndarray of shape (p,)
-    allowed : callable
-        Whether a point (p,) can be mapped.
-
-    Attributes
-    ----------
-    point : ndarray of shape (p,)
-        Whose image is wanted next.
+    `point` is always one that is ``allowed``, which can be mapped.
     """
 
     def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
-        self.point = start
+        self.point = start  # whose image is wanted next
         self._allowed = allowed
         self._points: list[Array] = []
         self._images: list[Array] = []
@@ -102,25 +89,14 @@ class Anderson:
 
 
 class Squarem:
-    """The iteration, whose map somebody else computes.
+    """The iteration from a ``start`` (p,), whose map somebody else computes.
 
-    Parameters
-    ----------
-    start : ndarray of shape (p,)
-    allowed : callable
-        Whether a point (p,) can be mapped.
-
-    Attributes
-    ----------
-    point : ndarray of shape (p,)
-        Whose image is wanted next.
-    ahead : float or None
-        After the second step of a cycle: an estimate of how many times the length of this step is left to go.
+    `point` is always one that is ``allowed``, which can be mapped.
     """
 
     def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
-        self.point = start
-        self.ahead: float | None = None
+        self.point = start  # whose image is wanted next
+        self.ahead: float | None = None  # after the second step of a cycle: an estimate of how many such steps are left
         self._allowed = allowed
         self._path = [start]  # of the cycle: a point and its images
         self._moved = np.inf  # by the cycle's first step
@@ -164,27 +140,16 @@ class Gaussian(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Sums over rows.
+    """Sums over rows."""
 
-    Attributes
-    ----------
-    first : ndarray of shape (d,)
-        Sum of the expected deviations from the model's mean.
-    second : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the sum of their expected products.
-    """
-
-    first: Array
-    second: Array
+    first: Array  # (d,), sum of the expected deviations from the model's mean
+    second: Array  # (d (d + 1) / 2,), packed triangle of the sum of their expected products
 
 
 def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
     """The E-step over rows that are less a centre and divided by a unit, (d,) each.
 
-    Raises
-    ------
-    ValueError
-        Where the least eigenvalue of S is below `FLOOR`.
+    A `ValueError` where the least eigenvalue of S is below `FLOOR`.
     """
     precision = precision_of(model.covariance)
     if precision is None:
@@ -194,29 +159,14 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
 
 
 class GaussianEM:
-    """The iteration.
+    """The iteration, which begins with a mean (d,) and the identity as covariance.
 
-    Parameters
-    ----------
-    rows : int
-        The number n of rows with any value.
-    start : ndarray of shape (d,)
-        The mean to begin with; the covariance begins with the identity.
-    prior : float
-        How many rows the prior is worth; more than 0.
-
-    Attributes
-    ----------
-    model : Gaussian
-        The model whose expected sums are wanted next.
-    mean : ndarray of shape (d,)
-        The mean m' of the last step.
-    scatter : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of T of the last step.
+    There are ``rows`` with any value, and the prior is worth more than 0 of them.
     """
 
-    mean: Array
-    scatter: Array
+    model: Gaussian  # whose expected sums are wanted next
+    mean: Array  # (d,), the mean m' of the last step
+    scatter: Array  # (d (d + 1) / 2,), packed triangle of T of the last step
 
     def __init__(self, rows: int, start: Array, *, prior: float) -> None:
         self.rows = rows

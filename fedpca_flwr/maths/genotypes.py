@@ -17,28 +17,16 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
-LEAST = 2.0**-42
-"""Lower bound on the share of an allele that occurs at all, and on the share of the other allele."""
+LEAST = 2.0**-42  # lower bound on the share of an allele that occurs at all, and on the share of the other allele
 
 
 class AlleleCounts(NamedTuple):
-    """Counts of rows of genotypes; the sums over parties are the counts of all their rows.
-
-    Attributes
-    ----------
-    rows : int
-    called : ndarray of shape (d,)
-        Rows in which each variant was called.
-    alleles : ndarray of shape (d,)
-        Copies of the counted allele in these.
-    squares : ndarray of shape (d,)
-        Sum of the squares of the genotypes.
-    """
+    """Counts of rows of genotypes; the sums over parties are the counts of all their rows."""
 
     rows: int
-    called: Array
-    alleles: Array
-    squares: Array
+    called: Array  # (d,), rows in which each variant was called
+    alleles: Array  # (d,), copies of the counted allele in these
+    squares: Array  # (d,), sum of the squares of the genotypes
 
     @property
     def frequencies(self) -> Array:

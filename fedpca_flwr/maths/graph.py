@@ -34,33 +34,16 @@ from fedpca_flwr.maths.moments import Head, head_order, pool_heads
 
 Adjacency = NDArray[np.bool_]
 
-DRAWS = 1000
-"""So many Erdős-Rényi graphs are drawn before the edge probability is called too small."""
-
-POWERS, PROBES = 10, 4
-"""Products, and columns of each, by which a party finds the largest eigenvalue of its scatter."""
-
-FEWEST_STEPS = 16
-"""A rate can be told from so many steps."""
+DRAWS = 1000  # so many Erdős-Rényi graphs are drawn before the edge probability is called too small
+POWERS, PROBES = 10, 4  # products, and columns of each, by which a party finds the largest eigenvalue of its scatter
+FEWEST_STEPS = 16  # a rate can be told from so many steps
 
 
 def graph_of(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
-    """A connected graph of so many parties, the same wherever it is made.
+    """A connected graph of so many parties, the same wherever it is made: a ring, a star about party 0, or complete.
 
-    Parameters
-    ----------
-    kind : {"ring", "star", "complete", "erdos-renyi"}
-        A star's centre is party 0. An Erdős-Rényi graph has each of the K (K - 1) / 2 edges with ``probability``,
-        independently, and is drawn again until it is connected.
-    parties : int
-        K, at least 1.
-    probability, seed : float, int
-        Only for Erdős-Rényi graphs.
-
-    Raises
-    ------
-    ValueError
-        When no connected graph was drawn.
+    An Erdős-Rényi graph has each of the K (K - 1) / 2 edges with a ``probability``, independently, and is drawn again
+    until it is connected: a `ValueError` where none was drawn.
     """
     first, second = np.triu_indices(parties, 1)
     if kind != "erdos-renyi":
@@ -71,7 +54,9 @@ def graph_of(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0
         }
         return _joined(parties, first, second, among[kind])
     for draw in range(DRAWS):
-        graph = _joined(parties, first, second, _uniform(f"{seed}/{parties}/{draw}", first.size) < probability)
+        drawn = hashlib.shake_256(f"{seed}/{parties}/{draw}".encode()).digest(4 * first.size)
+        uniform = np.frombuffer(drawn, "<u4") / 2.0**32  # which every party can make, as `krylov.random_block`
+        graph = _joined(parties, first, second, uniform < probability)
         if np.isfinite(_hops(graph)).all():
             return graph
     raise ValueError(f"none of {DRAWS} graphs of {parties} parties was connected")
@@ -105,11 +90,6 @@ def _joined(parties: int, first: NDArray[np.intp], second: NDArray[np.intp], pre
     return graph | graph.T
 
 
-def _uniform(text: str, size: int) -> Array:
-    """Numbers in [0, 1) that every party can make (see `fedpca_flwr.maths.krylov.random_block`)."""
-    return np.frombuffer(hashlib.shake_256(text.encode()).digest(4 * size), "<u4") / 2.0**32
-
-
 def _hops(graph: Adjacency) -> Array:
     hops: Array = shortest_path(graph.astype(np.float64), directed=False, unweighted=True)
     return hops
@@ -119,21 +99,12 @@ class MeanTable(NamedTuple):
     """Count, mean, trace and largest eigenvalue of every party, which fills while parties pass on what they know.
 
     The row of a party that is not known yet is zero.
-
-    Attributes
-    ----------
-    counts : ndarray of shape (K,), integers
-    traces : ndarray of shape (K,)
-        Trace of the scatter of each party's rows about their own mean.
-    tops : ndarray of shape (K,)
-        Largest eigenvalue of that scatter, from below (`largest_eigenvalue`).
-    means, remainders : ndarray of shape (K, d)
-        See `fedpca_flwr.maths.moments.Head`.
     """
 
-    counts: NDArray[np.int64]
-    traces: Array
-    tops: Array
+    counts: NDArray[np.int64]  # (K,)
+    traces: Array  # (K,), trace of the scatter of each party's rows about their own mean
+    tops: Array  # (K,), largest eigenvalue of that scatter, from below (`largest_eigenvalue`)
+    # (K, d), see `fedpca_flwr.maths.moments.Head`
     means: Array
     remainders: Array
 
@@ -154,16 +125,9 @@ class MeanTable(NamedTuple):
         return MeanTable(*(np.where(new if own.ndim == 1 else new[:, None], their, own) for own, their in columns))
 
     def pooled(self) -> tuple[Head, float, Array, Array]:
-        """Pooled head, the trace of the pooled scatter, each party's trace about the pooled mean, its deviation.
+        """Pooled head, the trace of the pooled scatter, each party's trace about the pooled mean, its deviation (K, d).
 
         The order of the sums is fixed by the heads: permuting the parties changes no bit of the pooled head and trace.
-
-        Returns
-        -------
-        head : Head
-        total : float
-        traces : ndarray of shape (K,)
-        deviations : ndarray of shape (K, d)
         """
         heads = [Head(int(n), m, r) for n, m, r in zip(self.counts, self.means, self.remainders, strict=True)]
         order = sorted(range(len(heads)), key=lambda i: head_order(heads[i]))
@@ -201,15 +165,8 @@ def safe_step(largest: float, mixing: float) -> float:
     At a solution a single party's iteration contracts along the solution itself by ``1 - 2 alpha L``, with the largest
     eigenvalue ``L`` of its matrix: it is stable for ``alpha L < 1`` and fastest at a half, also where parties follow
     each other's directions. Where they differ, what an exchange leaves of their disagreement adds up over some
-    ``1 / (1 - mixing)`` exchanges, and the step is smaller, by the root of that. There is no proof of it for all
-    parties and graphs.
-
-    Parameters
-    ----------
-    largest : float
-        The largest eigenvalue of any party's matrix.
-    mixing : float
-        `mixing_rate` of the weights, 0 to 1.
+    ``1 / (1 - mixing)`` exchanges (by the `mixing_rate`), and the step is smaller, by the root of that. There is no
+    proof of it for all parties and graphs.
     """
     return min(0.5, math.sqrt(1 - mixing)) / largest
 
@@ -217,15 +174,8 @@ def safe_step(largest: float, mixing: float) -> float:
 def mixed(own: Array, others: Sequence[Array], weights: Array) -> Array:
     """The weighted mean of a party's own array and its neighbours': one row of ``W @ arrays``.
 
-    The products are sorted before they are added: in which order the neighbours come changes no bit.
-
-    Parameters
-    ----------
-    own : ndarray
-    others : sequence of ndarray
-        The neighbours', in the shape of ``own``.
-    weights : ndarray of shape (len(others),)
-        Of the neighbours; the party's own weight is what these leave of one.
+    The party's own weight is what the neighbours' ``weights`` leave of one. The products are sorted before they are
+    added: in which order the neighbours come changes no bit.
     """
     products = [(1 - weights.sum()) * own, *(weight * other for weight, other in zip(weights, others, strict=True))]
     total: Array = np.sort(products, axis=0).sum(axis=0)

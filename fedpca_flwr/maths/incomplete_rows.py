@@ -14,7 +14,7 @@ Source: Dempster, Laird and Rubin 1977; Little and Rubin, Statistical Analysis w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,9 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import roots_of_diagonal
 from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 
+# lower bound on the eigenvalues of a covariance of standardised features, so that predictions stay finite
 FLOOR = 2.0**-40
-"""Lower bound on the eigenvalues of a covariance of standardised features, so that predictions stay finite."""
-
-AT_ONCE = 2**20
-"""How many elements of matrices are inverted at once."""
+AT_ONCE = 2**20  # how many elements of matrices are inverted at once
 
 
 def precision_of(covariance: Array) -> Array | None:
@@ -39,35 +37,24 @@ def precision_of(covariance: Array) -> Array | None:
     factor, failed = lapack.dpotrf(np.asfortranarray(covariance), lower=1, clean=0)
     if below or failed:
         return None
-    return _symmetric(lapack.dpotri(factor, lower=1, overwrite_c=1)[0])
+    lower: Array = np.tril(lapack.dpotri(factor, lower=1, overwrite_c=1)[0])
+    return lower + np.tril(lower, -1).T
 
 
 class Completed(NamedTuple):
-    """Sums over rows whose missing values are filled by their expectation.
+    """Sums over rows whose missing values are filled by their expectation."""
 
-    Attributes
-    ----------
-    first : ndarray of shape (d,)
-        Sum of the filled rows.
-    second : ndarray of shape (d, d)
-        Sum of their products.
-    unsure : ndarray of shape (d, d)
-        Sum of the conditional covariances of what was missing, zero elsewhere: added to ``second`` it gives the
-        expected products. NaN where a pattern's part cannot be inverted.
-    """
-
-    first: Array
-    second: Array
+    first: Array  # (d,), sum of the filled rows
+    second: Array  # (d, d), sum of their products
+    # (d, d), sum of the conditional covariances of what was missing, zero elsewhere: added to ``second`` it gives the
+    # expected products. NaN where a pattern's part cannot be inverted.
     unsure: Array
 
 
 def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> Completed:
     """Sums over rows that are less a centre, divided by a unit, and less a mean of that unit, (d,) each.
 
-    Parameters
-    ----------
-    precision : ndarray of shape (d, d)
-        The inverse of the covariance.
+    The inverse of their covariance is ``precision`` (d, d).
     """
     total = Completed(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
     within, across = np.zeros_like(precision), np.zeros_like(precision)
@@ -107,15 +94,7 @@ def _add_groups(
 
 
 def completed(deviations: Array, precision: Array) -> Array:
-    """Rows with their missing values filled by what is expected of them.
-
-    Parameters
-    ----------
-    deviations : ndarray of shape (n, d)
-        From the mean; NaN where a value is missing.
-    precision : ndarray of shape (d, d)
-        The inverse of the covariance.
-    """
+    """Deviations (n, d) from the mean, their missing values (NaN) filled by what is expected of them."""
     missing = np.isnan(deviations)
     filled = np.where(missing, 0.0, deviations)
     pull = filled @ precision
@@ -124,56 +103,32 @@ def completed(deviations: Array, precision: Array) -> Array:
     return filled
 
 
-class Correlation(NamedTuple):
-    """A covariance as the unit (d,) of each feature and the inverse (d, d) of the correlation."""
+def correlation_of(covariance: Array) -> tuple[Array, Array]:
+    """The unit (d,) of each feature, and the inverse (d, d) of the correlation.
 
-    unit: Array
-    precision: Array
-
-    @classmethod
-    def of(cls, covariance: Array) -> Correlation:
-        """From a covariance (d, d) that is positive definite, but for features without variance.
-
-        Raises
-        ------
-        ValueError
-            Where it is not positive definite.
-        """
-        unit = roots_of_diagonal(covariance)
-        correlation = covariance / unit / unit[:, None]
-        np.einsum("ii->i", correlation)[:] = 1.0
-        precision = precision_of(correlation)
-        if precision is None:
-            raise ValueError("the covariance is not positive definite")
-        return cls(unit, precision)
+    A `ValueError` where the covariance (d, d) is not positive definite, but for features without variance.
+    """
+    unit = roots_of_diagonal(covariance)
+    correlation = covariance / unit / unit[:, None]
+    np.einsum("ii->i", correlation)[:] = 1.0
+    precision = precision_of(correlation)
+    if precision is None:
+        raise ValueError("the covariance is not positive definite")
+    return unit, precision
 
 
 def filled(centred: Array, covariance: Array) -> Array:
     """Rows (n, d) less their mean, NaN where a value is missing, filled by what is expected of them.
 
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d)
-    covariance : ndarray of shape (d, d)
-        As `Correlation.of` takes it.
-
-    Raises
-    ------
-    ValueError
+    The covariance (d, d) is one that `correlation_of` takes.
     """
-    unit, precision = Correlation.of(covariance)
+    unit, precision = correlation_of(covariance)
     return completed(centred / unit, precision) * unit
 
 
 def squared_error_of(rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array) -> float:
-    """The squared error that ``components`` (k, d) leave of all rows, which are filled, centred and scaled.
-
-    Raises
-    ------
-    ValueError
-        As `Correlation.of`.
-    """
-    unit, precision = Correlation.of(covariance)
+    """The squared error that ``components`` (k, d) leave of all rows, which are filled, centred and scaled."""
+    unit, precision = correlation_of(covariance)
     second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second
     factor = unit / scale
     second *= factor
@@ -210,11 +165,3 @@ def _inverses(matrices: Array) -> Array:
         return np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:
         return np.full_like(matrices, np.nan)
-
-
-def _symmetric(lower: NDArray[Any]) -> Array:
-    """The symmetric matrix of which the lower triangle is filled."""
-    half = np.tril(lower, -1)
-    whole: Array = half + half.T
-    np.einsum("ii->i", whole)[:] = np.einsum("ii->i", lower)
-    return whole

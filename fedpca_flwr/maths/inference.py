@@ -54,20 +54,12 @@ from fedpca_flwr.maths.marchenko_pastur import edge, noise_variance
 from fedpca_flwr.maths.moments import Moments, symmetric
 from fedpca_flwr.maths.sums import pool
 
-ROUNDING = 1e-13
-"""Share of the first variance below which another is none."""
-
-PERCENTILE = 95.0
-"""The percentile of the null eigenvalues with which `parallel_analysis` compares."""
-
-FOLDS, BLOCKS = 5, 5
-"""Folds of rows, at most, and blocks of features, in bi-cross-validation."""
-
-LEAST_REGRESSED = 1e-12
-"""Share of the first eigenvalue below which another is rounding, on which nothing is regressed."""
-
+ROUNDING = 1e-13  # share of the first variance below which another is none
+PERCENTILE = 95.0  # the percentile of the null eigenvalues with which `parallel_analysis` compares
+FOLDS, BLOCKS = 5, 5  # folds of rows, at most, and blocks of features, in bi-cross-validation
+LEAST_REGRESSED = 1e-12  # share of the first eigenvalue below which another is rounding, on which nothing is regressed
+# where components leave a smaller share of the variance, what they leave is rounding and has no directions
 SMALLEST_REMAINDER = 1e-10
-"""Where components leave a smaller share of the variance, what they leave is rounding and has no directions."""
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
@@ -76,15 +68,10 @@ def leading_run(above: NDArray[np.bool_]) -> int:
 
 
 def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Array:
-    """Eigenvalues (draws, min(n - 1, d)) of covariances of n rows of independent normal features.
+    """Eigenvalues (draws, min(n - 1, d)) of covariances of n rows of independent normal features of ``variances`` (d,).
 
     Bartlett (1933): the rows' scatter has a triangular factor whose entries are independent, normal below the diagonal
     and chi on it, so that no rows are drawn.
-
-    Parameters
-    ----------
-    variances : ndarray of shape (d,)
-        The variance of each feature.
     """
     d, freedom = len(variances), n - 1
     most = min(d, freedom)
@@ -96,11 +83,9 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
     return found
 
 
-def null_band(variances: Array, n: int, draws: int = 100, seed: int = 0) -> Array:
+def null_band(variances: Array, n: int, draws: int = 100) -> Array:
     """The 95th percentiles (min(n - 1, d),) of `null_eigenvalues`, which decide in Horn's parallel analysis (1965)."""
-    drawn = null_eigenvalues(variances, n, draws, np.random.default_rng(seed))
-    band: Array = np.percentile(drawn, PERCENTILE, axis=0)
-    return band
+    return np.percentile(null_eigenvalues(variances, n, draws, np.random.default_rng(0)), PERCENTILE, axis=0)
 
 
 def parallel_analysis(values: Array, band: Array) -> int:
@@ -151,10 +136,7 @@ def _evidence(values: Array, k: int, n: int) -> float:
 def bi_cross_validation(parts: Sequence[Moments]) -> int:
     """How many components foretell best what was held out; it may be none.
 
-    Parameters
-    ----------
-    parts : sequence of Moments
-        The moments of at least two parties, of at least two features. A fold of rows is the rows of some parties.
+    It takes the moments of at least two parties, of at least two features: a fold of rows is the rows of some parties.
     """
     return int(np.argmin(held_out_errors(parts)))
 
@@ -162,13 +144,14 @@ def bi_cross_validation(parts: Sequence[Moments]) -> int:
 def held_out_errors(parts: Sequence[Moments]) -> Array:
     """Sums (m,) of the squared errors of what is held out, for 0, 1, ... components, as many as all folds have."""
     groups, d = _folds([part.count for part in parts]), parts[0].n_features
+    blocks = min(BLOCKS, d)
     errors: list[Array] = []
     for group in groups:
         inside = pool(part for i, part in enumerate(parts) if i not in group)
         held_out = pool(parts[i] for i in group)
         S = symmetric(inside.scatter, d)
         T = symmetric(held_out.scatter_about(inside.mean + inside.remainder), d)
-        errors += [_errors(S, T, block) for block in _blocks(d)]
+        errors += [_errors(S, T, np.arange(first, d, blocks)) for first in range(blocks)]  # neighbours lie apart
     fewest = min(found.size for found in errors)
     total: Array = np.sum([found[:fewest] for found in errors], axis=0)
     return total
@@ -197,12 +180,6 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
     return folds
 
 
-def _blocks(d: int) -> list[NDArray[np.intp]]:
-    """Features in blocks of nearly as many, neighbours in different ones."""
-    blocks = min(BLOCKS, d)
-    return [np.arange(first, d, blocks) for first in range(blocks)]
-
-
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
     """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
     step = ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
@@ -226,12 +203,9 @@ def robust_intervals(values: Array, kurtosis: Array, n: int, level: float) -> Ar
 
 
 def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
-    """Standard errors (d, k) of the loadings of n normal rows.
+    """Standard errors (d, k) of the loadings of n normal rows, from all eigenpairs of their covariance.
 
-    Parameters
-    ----------
-    values, vectors : ndarray of shape (d,) and (d, d)
-        All eigenpairs of the covariance. The errors of tied ones are infinite.
+    Those of tied components are infinite.
     """
     gaps = values[:k, None] - values
     np.fill_diagonal(gaps, np.inf)
@@ -244,12 +218,8 @@ def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
 def spiked(values: Array, k: int, n: int) -> tuple[Array, Array]:
     """The population's variances (k,) behind the first k components, and expected angles to its components, in degrees.
 
-    A component that noise alone may have has the variance of the noise, and 90 degrees.
-
-    Parameters
-    ----------
-    values : ndarray of shape (d,)
-        All eigenvalues of the covariance, descending.
+    It takes all eigenvalues (d,) of the covariance, descending. A component that noise alone may have has the variance
+    of the noise, and 90 degrees.
     """
     d, leading = len(values), values[:k]
     s2, ratio = noise_variance(values, n, d), d / (n - 1)
@@ -265,14 +235,8 @@ def spiked(values: Array, k: int, n: int) -> tuple[Array, Array]:
 def grouped_jackknife(whole: Array, left_out: Array, sizes: Array) -> tuple[Array, Array]:
     """Estimate and variance of a statistic, by leaving out one group after the other (Busing et al. 1999).
 
-    Parameters
-    ----------
-    whole : ndarray
-        The statistic of all rows.
-    left_out : ndarray of shape (g, ...)
-        The statistic of all rows but those of each group.
-    sizes : ndarray of shape (g,)
-        Rows of each group, which may differ.
+    It takes the statistic of all rows, that of all rows but those of each group (g, ...), and the number of rows of
+    each group (g,).
     """
     groups = len(sizes)
     share = (sizes / sizes.sum()).reshape(-1, *[1] * whole.ndim)
@@ -290,12 +254,7 @@ def student_step(groups: int, level: float) -> float:
 def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
     """The factor (k,) by which scores of new rows are too small; NaN where a component is not above the noise.
 
-    Parameters
-    ----------
-    variances : ndarray of shape (k,)
-        Variances of the components.
-    total : float
-        The variance of all d features that vary, in n rows.
+    The components have ``variances`` (k,), and all d features that vary, in n rows, have the ``total``.
     """
     gamma, left = d / max(1, n - 1), min(n - 1, d) - variances.size
     if left <= 0 or total <= variances.sum():
@@ -312,10 +271,7 @@ def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
 def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     """Over how many directions the variance is spread that the pairs leave out; None where they leave nothing.
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (d, d), Fortran order
-        The scatter; its lower triangle is read, the upper one is zero. It is overwritten.
+    Of the scatter (d, d), in Fortran order, the lower triangle is read; the upper one is zero. It is overwritten.
     """
     total = float(np.trace(matrix))
     if total <= 0:
@@ -349,5 +305,4 @@ def spe_limit(left_out: float, directions: float, level: float) -> float:
 def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:
     """The part (n, d) of each feature in T2, which may be negative (Westerhuis, Gurden and Smilde 2000)."""
     scores = centred @ components.T
-    contributions: Array = centred * ((scores / variances) @ components)
-    return contributions
+    return centred * ((scores / variances) @ components)

@@ -34,7 +34,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,99 +42,54 @@ from scipy.linalg import lapack, subspace_angles
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Head, Moments, pack
+from fedpca_flwr.maths.factors import Factor
+from fedpca_flwr.maths.moments import Moments, pack
 
-GROUPS = 5
-"""Most groups in which scatters are added up. Each costs a Cholesky factor."""
-
-LEADING = 10
-"""Influence is told of so many components at most: of more it costs more than the components themselves."""
-
-RESOLVED = 1e-12
-"""Share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none."""
-
+GROUPS = 5  # most groups in which scatters are added up. Each costs a Cholesky factor.
+LEADING = 10  # influence is told of so many components at most: of more it costs more than the components themselves
+RESOLVED = 1e-12  # share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none
+# with K parties and d features: up to this K d^3 the components without each party are computed, in some 20 ms
 CHEAP = 2**25
-"""With K parties and d features: up to this K d^3 the components without each party are computed, in some 20 ms."""
-
+# beyond `CHEAP` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost
 SHARE = 2.0**-8
-"""Beyond `CHEAP` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost."""
-
+# a party is named that holds more of a component than this share, and than so many times its share of the rows
 HOLDS, FAIR = 0.35, 3.0
-"""A party is named that holds more of a component than this share, and than so many times its share of the rows."""
-
-MOST_ROWS = 0.95
-"""A party is named that has more than this share of all rows."""
-
-SPREAD = 10.0
-"""A party is named whose rows vary more than so many times as much as those of the median party."""
-
+MOST_ROWS = 0.95  # a party is named that has more than this share of all rows
+SPREAD = 10.0  # a party is named whose rows vary more than so many times as much as those of the median party
+# a party is named if the components hold less of its own variance than this share of what they hold of the median
+# party's, where they hold at least the second share of that
 FITS, FITTED = 0.4, 0.4
-"""A party is named if the components hold less of its own variance than this share of what they hold of the
-median party's, where they hold at least the second share of that."""
 
 Reason = Literal["rows", "share", "spread", "fit"]
 
 
-class Part(Protocol):
-    """One party's rows, as far as their influence needs them."""
-
-    @property
-    def head(self) -> Head:
-        """Count and mean."""
-
-    def diagonal(self) -> Array:
-        """The diagonal (d,) of the scatter about the party's own mean."""
-
-    def times(self, V: Array) -> Array:
-        """This scatter times ``V`` (d, b)."""
+Part = Moments | Factor
+"""One party's rows: their head, and the diagonal and products of their scatter."""
 
 
 @dataclass(frozen=True)
 class Influence:
-    """The influence of one party on a model; all but ``spread`` and ``turn`` are shares, 0 to 1.
+    """The influence of one party on a model; all but ``spread`` and ``turn`` are shares, 0 to 1."""
 
-    Attributes
-    ----------
-    rows : float
-        The party's share of all rows.
-    variance : float
-        The party's share of the trace.
-    components : ndarray of shape (r,)
-        The party's share of the variance of each of the first r components: at most `LEADING`, and such as float64
-        resolves.
-    turn : Turn
-        Bounds on how far each of these, and their span, turn in the PCA of all other rows with the same scale.
-    fit : float
-        The share of the party's own variance that the components hold; NaN where it has none.
-    spread : float
-        Variance of its rows about the pooled mean, in multiples of that of the median party; NaN where that is 0.
-    """
-
-    rows: float
-    variance: float
+    rows: float  # the party's share of all rows
+    variance: float  # the party's share of the trace
+    # (r,), the party's share of the variance of each of the first r components: at most `LEADING`, and such as float64
+    # resolves
     components: Array
-    turn: Turn
-    fit: float
+    turn: Turn  # bounds on how far each of these, and their span, turn in the PCA of all other rows with the same scale
+    fit: float  # the share of the party's own variance that the components hold; NaN where it has none
+    # variance of its rows about the pooled mean, in multiples of that of the median party; NaN where that is 0
     spread: float
 
 
 def influences(
     parts: Sequence[Part], pairs: Eigenpairs, mean: Array, scale: Array | None, *, center: bool, between: bool
 ) -> list[Influence]:
-    """The influence of each party.
+    """The influence of each party on the eigenpairs of the scatter of all rows.
 
-    Parameters
-    ----------
-    pairs : Eigenpairs
-        Of the scatter of all rows.
-    mean : ndarray of shape (d,)
-        That of all rows; zero without ``center``.
-    scale : ndarray of shape (d,) or None
-        What each feature is divided by.
-    center : bool
-        Whether the scatter is about the mean of all rows, which is another one without a party.
-    between : bool
-        Whether the scatter holds what lies between the parties' means.
+    The ``mean`` (d,) is that of all rows, and each feature is divided by a ``scale`` (d,). With ``center`` the scatter
+    is about that mean, which is another one without a party; else the mean is zero. With ``between`` it holds what lies
+    between the parties' means.
     """
     unit = float(pairs.values[0])  # nothing is squared in the unit of the data
     values = pairs.values / unit
@@ -201,18 +156,10 @@ def _exact_turns(
 
 @dataclass(frozen=True)
 class Turn:
-    """Bounds on how far the first r components turn, in degrees, 0 to 90.
+    """Bounds on how far the first r components turn, in degrees, 0 to 90."""
 
-    Attributes
-    ----------
-    axes : ndarray of shape (r,)
-        The angle from each component to the one of the same number.
-    span : float
-        The largest principal angle of all of them together.
-    """
-
-    axes: Array
-    span: float
+    axes: Array  # (r,), the angle from each component to the one of the same number
+    span: float  # the largest principal angle of all of them together
 
 
 def exact_turn(others: Array, V: Array) -> Turn:
@@ -259,14 +206,9 @@ def _cut(R: Array, left: Array, following: float, j: int) -> float:
 
 
 class RandomGroups:
-    """Sums of scatters in groups drawn at random, of parts that come one by one and are not kept.
+    """Sums of scatters in groups drawn at random, of so many ``parts``, which come one by one and are not kept.
 
-    Parameters
-    ----------
-    parts : int
-        How many parts will come.
-    rng : Generator
-        Draws the groups; whoever made the parts must not know its seed.
+    Whoever made the parts must not know the seed of ``rng``.
     """
 
     def __init__(self, parts: int, rng: np.random.Generator) -> None:
@@ -292,29 +234,17 @@ class RandomGroups:
 def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator) -> list[int]:
     """Which parts are in a group whose sum is not positive semidefinite, and are not so themselves.
 
-    Parameters
-    ----------
-    largest : float
-        The largest eigenvalue of the sum of their scatters, in the unit of ``scale``. A negative one is rounding where
-        it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features).
-    scale : ndarray of shape (d,) or None
-        What each feature is divided by.
-    rng : Generator
-        Draws the groups; whoever made the parts must not know its seed.
+    In the unit of ``scale`` (d,), ``largest`` is the largest eigenvalue of the sum of their scatters. A negative one is
+    rounding where it is less than ``4 d`` roundings of float32 of that (4e-4 for 784 features). Whoever made the parts
+    must not know the seed of ``rng``, which draws the groups.
     """
-    found: list[int] = []
-    for group in np.array_split(rng.permutation(len(parts)), min(GROUPS, len(parts)) or 1):
-        if group.size and not _together([parts[i] for i in group], largest, scale):
-            found += [int(i) for i in group if not _together([parts[i]], largest, scale)]
-    return sorted(found)
-
-
-def _together(parts: Sequence[Moments], largest: float, scale: Array | None) -> bool:
-    packed = parts[0].scatter.copy()
-    with np.errstate(over="ignore"):
-        for part in parts[1:]:
-            packed += part.scatter
-    return _semidefinite(packed, parts[0].n_features, largest, scale)
+    if not parts:
+        return []
+    d, groups = parts[0].n_features, RandomGroups(len(parts), rng)
+    for i, part in enumerate(parts):
+        groups.add(str(i), part)
+    suspects = sorted(int(i) for group in groups.indefinite(d, largest, scale) for i in group)
+    return [i for i in suspects if not _semidefinite(parts[i].scatter.copy(), d, largest, scale)]
 
 
 def _semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:

@@ -31,39 +31,22 @@ import numpy as np
 from scipy.linalg import eigh, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding, sine_theorem
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, outside, rounding, sine_theorem
 
-BASIS_BYTES = 2**30
-"""An orthonormal basis and its products that take more bytes than this are restarted."""
+BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more bytes than this are restarted
 
 
 @dataclass(frozen=True)
 class Ritz:
-    """Ritz pairs by descending value.
+    """Ritz pairs by descending value."""
 
-    Attributes
-    ----------
-    values : ndarray of shape (m,)
-    vectors : ndarray of shape (d, m)
-    residuals : ndarray of shape (d, m)
-        ``A @ vectors - vectors * values``, as far as the products are known.
-    error : float
-        Bound on the spectral norm of the error of the residuals: rounding on the wire and in float64.
-    fine_error : float
-        The same for products in full (`KnownProducts.renew`).
-    rotation : ndarray of shape (m, m), optional
-        Coordinates of the vectors in the basis that they were made of.
-    fine : int
-        How many columns of that basis, the first ones, have products in full.
-    """
-
-    values: Array
-    vectors: Array
-    residuals: Array
-    error: float
-    fine_error: float = 0.0
-    rotation: Array | None = None
-    fine: int = 0
+    values: Array  # (m,)
+    vectors: Array  # (d, m)
+    residuals: Array  # (d, m), ``A @ vectors - vectors * values``, as far as the products are known
+    error: float  # bound on the spectral norm of the error of the residuals: rounding on the wire and in float64
+    fine_error: float = 0.0  # the same for products in full (`KnownProducts.renew`)
+    rotation: Array | None = None  # (m, m), coordinates of the vectors in the basis that they were made of
+    fine: int = 0  # how many columns of that basis, the first ones, have products in full
 
     def residual(self, k: int) -> float:
         """Bound on the spectral norm of the true residuals of the first k."""
@@ -152,9 +135,7 @@ class KnownProducts:
         where the span is everything.
         """
         Z = ritz.residuals[:, : max(size, k + 10)]
-        for _ in range(2):
-            Z = Z - self.Q @ (self.Q.T @ Z)
-        left, singular, _ = svd(Z, full_matrices=False, check_finite=False)
+        left, singular, _ = svd(outside(Z, self.Q), full_matrices=False, check_finite=False)
         block = left[:, : min(self.room, size, int((singular > 1e-14 * ritz.values[0]).sum()))]
         block = block - self.Q @ (self.Q.T @ block)
         enough = block.shape[1] and self.Q.shape[1] + block.shape[1] >= k
@@ -195,30 +176,14 @@ def random_block(d: int, b: int, seed: int) -> Array:
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of m Ritz vectors.
+    """One restart of m Ritz vectors."""
 
-    Attributes
-    ----------
-    turn : ndarray of shape (m, c)
-        Maps coordinates of the block before to coordinates in these Ritz vectors.
-    values : ndarray of shape (g,)
-        Ritz values of the vectors that are given up, the last ones.
-    into : ndarray of shape (b, g)
-        C: coordinates of their residuals in the next block.
-    wrong : float
-        Bound on the part of their residuals outside the next block (spectral norm).
-    place : ndarray of shape (m - g + b, b)
-        Coordinates of the next block in the basis.
-    outside : float
-        Norm of its part outside the basis, as it was rounded on its way.
-    """
-
-    turn: Array
-    values: Array
-    into: Array
-    wrong: float
-    place: Array
-    outside: float = 0.0
+    turn: Array  # (m, c), maps coordinates of the block before to coordinates in these Ritz vectors
+    values: Array  # (g,), Ritz values of the vectors that are given up, the last ones
+    into: Array  # (b, g), C: coordinates of their residuals in the next block
+    wrong: float  # bound on the part of their residuals outside the next block (spectral norm)
+    place: Array  # (m - g + b, b), coordinates of the next block in the basis
+    outside: float = 0.0  # norm of its part outside the basis, as it was rounded on its way
 
 
 class FirstBlock:
@@ -294,15 +259,7 @@ def columns_kept(d: int, k: int, width: int) -> tuple[int, int]:
 
 
 class Renewal:
-    """Finds the round in which the products of the first k vectors should be asked again in full.
-
-    Parameters
-    ----------
-    k : int
-        How many vectors are wanted.
-    tolerance : float
-        Wanted angle, in degrees.
-    """
+    """Finds the round in which the products of the first k vectors are best asked again in full, for a wanted angle."""
 
     def __init__(self, k: int, tolerance: float) -> None:
         self.k, self.tolerance = k, tolerance

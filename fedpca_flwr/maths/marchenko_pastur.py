@@ -23,11 +23,8 @@ from fedpca_flwr.maths.angle_bounds import AngleBounds
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import Ritz
 
-TRACY_WIDOM_95 = 0.9793
-"""The 95th percentile of the law of Tracy and Widom for real rows."""
-
-FOLLOWING = 5
-"""How many eigenvalues behind the components show how far apart those of noise are."""
+TRACY_WIDOM_95 = 0.9793  # the 95th percentile of the law of Tracy and Widom for real rows
+FOLLOWING = 5  # how many eigenvalues behind the components show how far apart those of noise are
 
 
 def noise_variance(values: Array, n: int, d: int) -> float:
@@ -58,15 +55,9 @@ def optimal_threshold(values: Array, n: int, d: int) -> float:
 
 @dataclass(frozen=True)
 class MarchenkoPastur:
-    """The edge of noise of unknown variance in a scatter, told from its first eigenvalues and its trace.
+    """The edge of noise of unknown variance in a scatter, told from its first eigenvalues and its trace."""
 
-    Parameters
-    ----------
-    freedom : int
-        Degrees of freedom: the number of rows, less one where they are about their mean.
-    """
-
-    freedom: int
+    freedom: int  # degrees of freedom: the number of rows, less one where they are about their mean
     features: int
 
     def edge(self, left: float, j: int) -> float:
@@ -113,15 +104,7 @@ class MarchenkoPastur:
 def largest_gap(values: Array, most: int) -> tuple[int, float]:
     """After how many eigenvalues, ``most`` at most, the last gap is wider than the spacing of noise; and this spacing.
 
-    Parameters
-    ----------
-    values : ndarray of shape (m,)
-        Descending; m > most + `FOLLOWING`.
-
-    Returns
-    -------
-    int, float
-        ``most`` itself where the search does not settle.
+    There are more than ``most`` + `FOLLOWING` of them, descending. It is ``most`` where the search does not settle.
     """
     found, spacing = most, 0.0
     for _ in range(20):

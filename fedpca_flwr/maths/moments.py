@@ -17,10 +17,6 @@ with zeros; other features are centred densely (`fedpca_flwr.maths.rows.CentredB
 
 Symmetric matrices travel as a packed triangle: the upper triangle row by row, ``d (d + 1) / 2`` values, the order
 of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
-
-Besides whole moments there are those of some features, of features in another unit and of some of the rows; products of
-a scatter with a block of vectors, row chunk by row chunk, for which the matrix is never formed; and the deviations by
-which features are scaled.
 """
 
 from __future__ import annotations
@@ -37,27 +33,17 @@ from scipy.linalg import blas, lapack
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Block, Blocks, CentredBlock, Rows, centred_chunks, chunks, own_chunks, sparse_chunks
 
-CHUNK_ELEMENTS = 2**22
-"""Elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower."""
-
-EXACT_FLOAT32 = 2.0**24
-"""Every integer below this is a float32, so sums of integers that stay below it are exact."""
-
-STRIP = 2**19
-"""How many entries of the scatter of sparse rows are computed at once."""
+CHUNK_ELEMENTS = 2**22  # elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower.
+EXACT_FLOAT32 = 2.0**24  # every integer below this is a float32, so sums of integers that stay below it are exact
+STRIP = 2**19  # how many entries of the scatter of sparse rows are computed at once
 
 
 def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
-    """Standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
+    """Standard deviation (d,) of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
 
-    A constant feature gives 1, so that dividing by the result is always safe. Constant means: no more variance than
-    the rounding of its own mean explains (scikit-learn's ``_is_constant_feature``).
-
-    Parameters
-    ----------
-    diagonal : ndarray of shape (d,)
-        Of the scatter of n rows about their mean.
-    mean : ndarray of shape (d,)
+    From the diagonal (d,) of the scatter of n rows about their mean. A constant feature gives 1, so that dividing by
+    the result is always safe. Constant means: no more variance than the rounding of its own mean explains
+    (scikit-learn's ``_is_constant_feature``).
     """
     return np.where(constant_features(diagonal, n, mean), 1.0, np.sqrt(diagonal / n))
 
@@ -92,36 +78,20 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of ``count`` rows of ``d`` features.
+    """Moments of ``count`` rows of ``d`` features."""
 
-    Attributes
-    ----------
-    count : int
-        Rows.
-    mean : ndarray of shape (d,)
-        The mean, rounded to float64.
-    remainder : ndarray of shape (d,)
-        What that rounding lost: the mean is ``mean + remainder``.
-    scatter : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the scatter about ``mean + remainder``, in squared units of the data.
-    """
-
-    count: int
-    mean: Array
-    remainder: Array
+    count: int  # rows
+    mean: Array  # (d,), the mean, rounded to float64
+    remainder: Array  # (d,), what that rounding lost: the mean is ``mean + remainder``
+    # (d (d + 1) / 2,), packed triangle of the scatter about ``mean + remainder``, in squared units of the data
     scatter: Array
 
     @classmethod
     def of(cls, data: Rows) -> Moments:
-        """Moments of the rows of ``data``, read in chunks.
+        """Moments of rows (n >= 1, d) of finite numbers of any real dtype, read in chunks.
 
         Memory is O(d^2 + chunk) whatever the number of rows, so ``data`` may be memory-mapped. Integers of one byte
         take an exact route at half the time (`_add_bytes`), and sparse rows stay sparse.
-
-        Parameters
-        ----------
-        data : rows of shape (n, d), n >= 1
-            Finite numbers of any real dtype.
         """
         d = data.shape[1]
         scatter = np.zeros((d, d), order="F")
@@ -311,21 +281,17 @@ def head_and_diagonal(data: Rows) -> tuple[Head, Array]:
     """Count and mean of the rows of ``data`` (n, d), and the diagonal (d,) of their scatter."""
     heads, squares = [], np.zeros(data.shape[1])
     for chunk in own_chunks(data):
-        head, own = _measured(chunk)
+        if sparse.issparse(chunk):
+            head, block = _centred_block(chunk)
+            squares += block.squares()
+        else:
+            head, centred = centred_rows(chunk)
+            squares += np.einsum("ij,ij->j", centred, centred)
         heads.append(head)
-        squares += own
     pooled, deviations = pool_heads(heads)
     for head, deviation in zip(heads, deviations, strict=True):
         squares += head.n * deviation**2
     return pooled, squares
-
-
-def _measured(chunk: Block) -> tuple[Head, Array]:
-    if sparse.issparse(chunk):
-        head, centred_block = _centred_block(chunk)
-        return head, centred_block.squares()
-    head, centred = centred_rows(chunk)
-    return head, np.einsum("ij,ij->j", centred, centred)
 
 
 def scatter_product(data: Rows, head: Head, V: Array) -> Array:

@@ -21,27 +21,17 @@ from fedpca_flwr.maths.moments import Head, centred_rows, head_and_diagonal, sca
 from fedpca_flwr.maths.rows import Rows, whole
 from fedpca_flwr.maths.stiefel import transposed
 
-FARTHEST = 1e300
-"""Bound on the squared distance to a centre, so that no product of a row with it is infinite."""
-
+FARTHEST = 1e300  # bound on the squared distance to a centre, so that no product of a row with it is infinite
+# numbers of a column that are smaller, beside its largest, are taken for zero: products with rows may be rounded
 SMALLEST = 1e-100
-"""Numbers of a column that are smaller, beside its largest, are taken for zero: products with rows may be rounded."""
 
 
 @dataclass(frozen=True)
 class OwnRows:
-    """The rows of a party about a centre.
+    """The rows of a party about a centre."""
 
-    Attributes
-    ----------
-    centred : ndarray or Columns of shape (n, d)
-        Rows about their own mean; one array where there are no more rows than features.
-    shift : ndarray of shape (d,)
-        sqrt(n) (m - c): one further row, with which the others have the scatter about c.
-    """
-
-    centred: Array | Columns
-    shift: Array
+    centred: Array | Columns  # (n, d), rows about their own mean; one array where there are no more rows than features
+    shift: Array  # (d,), sqrt(n) (m - c): one further row, with which the others have the scatter about c
 
     @cached_property
     def energy(self) -> float:
@@ -93,20 +83,9 @@ class OwnRows:
 
 
 def own_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> OwnRows:
-    """Rows (n, d) about ``centre + remainder``, each (d,).
+    """Rows (n, d) about ``centre + remainder``, each (d,); ``head``, where it is known, has their count and mean.
 
-    Parameters
-    ----------
-    rows : rows of shape (n, d)
-    centre, remainder : ndarray of shape (d,)
-        In two floats.
-    head : Head, optional
-        Count and mean of these rows, where they are known.
-
-    Raises
-    ------
-    ContractError
-        Where the centre is so far away that squares would be infinite, of whatever rows.
+    A `ContractError` where the centre is so far away that squares would be infinite, of whatever rows.
     """
     n, d = rows.shape
     if n > d:

@@ -38,11 +38,8 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.own_rows import OwnRows
 from fedpca_flwr.maths.stiefel import aligned, polar, retraction, symmetric, tangent, transposed
 
-BLOCKS = 3
-"""How many blocks the Krylov space has in which components of a party with many rows are improved."""
-
-FINAL_STEPS = 200
-"""How many improvements there are at most at the end of a run."""
+BLOCKS = 3  # how many blocks the Krylov space has in which components of a party with many rows are improved
+FINAL_STEPS = 200  # how many improvements there are at most at the end of a run
 
 
 def scatter_times(rows: Array | OwnRows, X: Array) -> Array:
@@ -94,16 +91,10 @@ def shared(U: Array, V: Array) -> Array:
 
 
 def personal_components(rows: Array | OwnRows, V: Array, c: Array | float, start: Array) -> Array:
-    """Leading eigenvectors (..., d, r) of ``Y'Y + c V V'``.
+    """Leading eigenvectors (..., d, r) of ``Y'Y + c V V'`` for rows Y (..., n, d) and c > 0 of shape (...).
 
     Exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else improved from ``start``
     within a Krylov space, so that no objective ever rises.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (..., n, d), or OwnRows of shape (n, d)
-    V, start : ndarray of shape (..., d, r)
-    c : ndarray of shape (...) or float, positive
     """
     c = np.asarray(c, np.float64)[..., None, None]
     (n, d), r = rows.shape[-2:], V.shape[-1]
@@ -163,11 +154,7 @@ def converged_components(rows: Array | OwnRows, V: Array, c: float, start: Array
 def local_components(rows: Array | OwnRows, fill: Array) -> Array:
     """A party's own PCA (d, r): the end c = 0, or its limit, which ``fill`` decides where the rank is below r.
 
-    Parameters
-    ----------
-    rows : ndarray or OwnRows of shape (n, d)
-    fill : ndarray of shape (d, r)
-        Orthonormal columns; V, or any others where nothing may be learned from other parties.
+    That has orthonormal columns (d, r): V, or any others where nothing may be learned from other parties.
     """
     d, r = fill.shape
     factor = rows.factor if isinstance(rows, OwnRows) else rows
@@ -220,16 +207,9 @@ def gradient_step(
 
 
 def perpca(rows: Array, start: Array, shared: int, *, iterations: int = 100) -> Array:
-    """The components (m, d, r) of each party, the shared ones first.
+    """The components (m, d, r) of each of m parties with rows (m, n, d), the ``shared`` ones (fewer than r) first.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (m, n, d)
-        Those of m parties, of one length.
-    start : ndarray of shape (d, r)
-        The PCA of all rows.
-    shared : int
-        How many components are shared, from 1 to r - 1.
+    It starts from the PCA (d, r) of all rows.
     """
     U, own = start[:, :shared], np.broadcast_to(start[:, shared:], (len(rows), *start[:, shared:].shape))
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[:, None, None] ** 2

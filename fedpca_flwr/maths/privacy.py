@@ -71,34 +71,23 @@ from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, diagonal_positions, pack, 
 from fedpca_flwr.maths.private_scatter import directions, octaves, placed
 from fedpca_flwr.maths.rows import Rows, chunks
 
+# numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
+# are missing, at least
 BLOCK, SPARE = 2**14, 16
-"""Numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
-are missing, at least."""
-
-COINS = 10
-"""Coins that one random word has beside a sign and 53 bits."""
-
+COINS = 10  # coins that one random word has beside a sign and 53 bits
+# for each pattern of the bits of so many coins: how many come before the first that is 1
 HEADS = np.array([COINS, *((i & -i).bit_length() - 1 for i in range(1, 2**COINS))])
-"""For each pattern of the bits of so many coins: how many come before the first that is 1."""
-
+# a probability of at most 1 is computed to this in float64: a hundred times what its rounding errors add up to
 UNSURE = 2.0**-45
-"""A probability of at most 1 is computed to this in float64: a hundred times what its rounding errors add up to."""
-
+# variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that it
+# suffices for entries that have half the variance too
 ROUNDING = 8
-"""Variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that
-it suffices for entries that have half the variance too."""
-
-LARGEST = 2**39
-"""Standard deviation up to which the noise of 2^16 parties adds up in a word of 64 bits."""
-
+LARGEST = 2**39  # standard deviation up to which the noise of 2^16 parties adds up in a word of 64 bits
+# steps of a grid in the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2.
 STEPS = 2**13
-"""Steps of a grid in the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2."""
-
-MOST_ROWS = 2**26
-"""Most rows of one party: their sums of products, and noise, are whole numbers that float64 holds."""
-
+MOST_ROWS = 2**26  # most rows of one party: their sums of products, and noise, are whole numbers that float64 holds
+# a clipped row is this much shorter than the bound, so that no rounding of floating point makes it longer
 INSIDE = 1 - 1e-12
-"""A clipped row is this much shorter than the bound, so that no rounding of floating point makes it longer."""
 
 
 Relation = Literal["add-remove", "replace-one"]
@@ -123,15 +112,7 @@ def gaussian_delta(epsilon: float, multiplier: float) -> float:
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """The smallest noise multiplier that is (epsilon, delta)-private.
-
-    Parameters
-    ----------
-    epsilon : float
-        Above 0; infinity gives 0, no noise.
-    delta : float
-        In (0, 1).
-    """
+    """The smallest noise multiplier that is (epsilon, delta)-private; 0, no noise, for an infinite epsilon."""
     if epsilon == math.inf:
         return 0.0
     low = high = 1.0
@@ -169,8 +150,7 @@ def _root(function: Callable[[float], float], low: float, high: float, *, absolu
     return float(brentq(function, low, high, xtol=absolute, rtol=1e-14))
 
 
-Source = Callable[[int], bytes]
-"""Gives as many random bytes as it is asked for."""
+Source = Callable[[int], bytes]  # gives as many random bytes as it is asked for
 
 Integers = NDArray[np.int64]
 Kept = NDArray[np.bool_]
@@ -194,15 +174,8 @@ def whole_deviation(deviation: float) -> int:
 def gaussian(size: int, deviation: int, source: Source) -> Integers:
     """Independent whole numbers from the discrete Gaussian distribution, shape (size,).
 
-    Parameters
-    ----------
-    deviation : int
-        1 to `LARGEST`: the :math:`\\sigma` above, of which the standard deviation is at most, and from 3 on nearly,
-        this.
-
-    Raises
-    ------
-    ValueError
+    The ``deviation``, 1 to `LARGEST`, is the :math:`\\sigma` above: the standard deviation is at most, and from 3 on
+    nearly, this. For another one there is a `ValueError`.
     """
     if not 1 <= deviation <= LARGEST:
         raise ValueError(f"the deviation of whole noise is {deviation}, expected 1 to {LARGEST}")
@@ -300,19 +273,10 @@ def whole_sum(data: Rows, centre: Array, bound: float) -> Array:
 
 
 def whole_products(data: Rows, centre: Array, bound: float) -> Array:
-    """Packed sum of ``vv'`` for ``v`` the clipped difference of a row and ``centre``.
+    """Packed sum (d (d + 1) / 2,) of ``vv'`` in squared steps, for ``v`` the clipped difference of a row and
+    ``centre``.
 
-    Parameters
-    ----------
-    data : ndarray of shape (n, d), n <= `MOST_ROWS`
-    centre : ndarray of shape (d,)
-    bound : float
-        In the unit of the data.
-
-    Returns
-    -------
-    ndarray of shape (d (d + 1) / 2,)
-        In whole squared steps.
+    There are at most `MOST_ROWS` rows; the bound is in the unit of the data.
     """
     return _products((on_grid(rows, bound) for rows in _about(data, centre)), data.shape[1])
 

@@ -30,33 +30,21 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 
-LOWEST, HIGHEST = -500, 500
-"""Exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends."""
-
+LOWEST, HIGHEST = -500, 500  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
 OCTAVES = HIGHEST - LOWEST + 1
-
-STANDS_OUT = 4.5
-"""Of all noisy numbers of no rows, one is above so many standard deviations in three of 1,000 cases."""
-
-MOST = 0.9
-"""This share of the rows is to be within the bound that is read off; the others may be anywhere."""
-
+STANDS_OUT = 4.5  # of all noisy numbers of no rows, one is above so many standard deviations in three of 1,000 cases
+MOST = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
+# a coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise
 DEVIATIONS = 2.0
-"""A coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise."""
-
+# a spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which rows
+# that are far off may have made, must not decide it
 LEADING = 4.0
-"""A spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which
-rows that are far off may have made, must not decide it."""
-
+# the largest eigenvalue of the noise, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom
+# 1996)
 TRACY_WIDOM = 2.02
-"""The largest eigenvalue of the noise, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom
-1996)."""
-
+# a function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)
 TAIL = 3.04
-"""A function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)."""
-
-OUTLIER = 2.33
-"""In 99 of 100 cases a normal value is below so many standard deviations."""
+OUTLIER = 2.33  # in 99 of 100 cases a normal value is below so many standard deviations
 
 
 def lengths(rows: Array) -> Array:
@@ -72,8 +60,7 @@ def directions(rows: Array) -> Array:
     """Rows (n, d) divided by their lengths; those of length 0 stay."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
-    found: Array = scaled / np.where(largest > 0, lengths(scaled), 1.0)[:, None]
-    return found
+    return scaled / np.where(largest > 0, lengths(scaled), 1.0)[:, None]
 
 
 def octaves(rows: Array) -> Array:
@@ -89,22 +76,14 @@ def placed(rows: Array, components: Array, bound: float) -> Array:
     unit = directions(rows)
     scores = unit @ components.T
     left = np.sqrt((1.0 - np.einsum("ij,ij->i", scores, scores)).clip(min=0.0))
-    found: Array = np.column_stack([scores, left]) * np.minimum(lengths(rows), bound)[:, None]
-    return found
+    return np.column_stack([scores, left]) * np.minimum(lengths(rows), bound)[:, None]
 
 
 class Reach(NamedTuple):
-    """How far rows reach from a centre.
+    """How far rows reach from a centre."""
 
-    Attributes
-    ----------
-    bound : float
-        A power of two within which most rows lie.
-    stands_out : bool
-        Whether noise alone does not explain the numbers; if it may, the bound is that of the largest number.
-    """
-
-    bound: float
+    bound: float  # a power of two within which most rows lie
+    # whether noise alone does not explain the numbers; if it may, the bound is that of the largest number
     stands_out: bool
 
 
@@ -141,22 +120,12 @@ class NoisyCentre(NamedTuple):
 
     With m the mean of the n clipped rows, z the noise of their sum and g that of their number, the centre is
     ``c = (n m + z) / (n + g)``, shortened to the bound; so ``|c - m| <= (|z| + |g| |m|) / (n + g)``.
-
-    Attributes
-    ----------
-    value : ndarray of shape (d,)
-        The centre c.
-    rows : int
-        The noisy number of rows, n + g.
-    bound : float
-        The length to which rows were clipped.
-    of_rows, of_sum : float
-        Standard deviations of the noise of the number of rows, and of each value of their sum.
     """
 
-    value: Array
-    rows: int
-    bound: float
+    value: Array  # (d,), the centre c
+    rows: int  # the noisy number of rows, n + g
+    bound: float  # the length to which rows were clipped
+    # standard deviations of the noise of the number of rows, and of each value of their sum
     of_rows: float
     of_sum: float
 
@@ -188,49 +157,31 @@ class NoisyCentre(NamedTuple):
 
 
 class Denoised(NamedTuple):
-    """The eigenpairs behind a noisy scatter.
+    """The eigenpairs behind a noisy scatter."""
 
-    Attributes
-    ----------
-    pairs : Eigenpairs
-        Their eigenvalues are without the noise.
-    total : float
-        Estimate of the trace.
-    detectable : int
-        How many of the pairs the noise alone does not explain.
-    kept : int
-        How many coordinates were not dropped.
-    noisy : ndarray of shape (k,)
-        Eigenvalues with the noise.
-    """
-
-    pairs: Eigenpairs
-    total: float
-    detectable: int
-    kept: int
-    noisy: Array
+    pairs: Eigenpairs  # their eigenvalues are without the noise
+    total: float  # estimate of the trace
+    detectable: int  # how many of the pairs the noise alone does not explain
+    kept: int  # how many coordinates were not dropped
+    noisy: Array  # (k,), eigenvalues with the noise
 
 
 def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
     """The k leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
 
-    Fewer coordinates have less noise, and may hold less of the data. The choice is taken of which the noise leaves
-    more.
-
-    Parameters
-    ----------
-    scatter : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle; noise of ``deviation`` on the diagonal, ``deviation / sqrt(2)`` off it.
-    deviation : float
-        In squared units of the data.
-    excess : float
-        Largest eigenvalue that a noisy centre gives to rows without variance.
+    The packed scatter has noise of ``deviation`` (in squared units of the data) on the diagonal and of
+    ``deviation / sqrt(2)`` off it; a noisy centre gives rows without variance the eigenvalue ``excess`` at most. Fewer
+    coordinates have less noise, and may hold less of the data. The choice is taken of which the noise leaves more.
     """
     matrix = unpack(scatter, d)
     diagonal = np.diagonal(matrix)
     order = np.argsort(-diagonal, kind="stable")
     above = max(k, int((diagonal > DEVIATIONS * deviation).sum()))
-    choices = [_among(matrix, np.sort(order[:count]), k, deviation) for count in sorted({above, d})]
+    choices: list[_Among] = []
+    for count in sorted({above, d}):
+        kept = np.sort(order[:count])
+        noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
+        choices.append(_Among(kept, noisy, deviation * float(np.sqrt(len(kept) / 2))))
     spikes = np.concatenate([choice.spikes for choice in choices])
     typical = float(np.median(spikes)) if spikes.size else 0.0
     best = max(choices, key=lambda choice: choice.held(LEADING * typical))
@@ -272,11 +223,6 @@ class _Among(NamedTuple):
         """
         spikes = self.spikes
         return float((np.minimum(spikes, most) * (1 - (self.edge / spikes) ** 2)).sum())
-
-
-def _among(matrix: Array, kept: NDArray[np.intp], k: int, deviation: float) -> _Among:
-    noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
-    return _Among(kept, noisy, deviation * float(np.sqrt(len(kept) / 2)))
 
 
 def largest_of_noise(d: int, deviation: float, excess: float = 0.0) -> float:

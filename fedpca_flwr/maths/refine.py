@@ -39,18 +39,12 @@ from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, fix_signs, leading_eigenp
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
 
-CORRECTION_BITS = 8
-"""Bits of each value of an approximation's error on a block, as it travels."""
-
-MOST_BITS = 32
-"""Most bits of each value of a block."""
-
-SAME = 1e-9
-"""Where a model is exact, errors are at most this share of the last variance."""
-
+CORRECTION_BITS = 8  # bits of each value of an approximation's error on a block, as it travels
+MOST_BITS = 32  # most bits of each value of a block
+SAME = 1e-9  # where a model is exact, errors are at most this share of the last variance
+# the largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians, more
+# of features that do not vary alike
 DEVIATIONS = 6.0
-"""The largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians,
-more of features that do not vary alike."""
 
 
 def block_bits(number: int) -> int:
@@ -79,14 +73,8 @@ def corrected_angle_bound(
     """Bounds on the angle, in degrees, to the first k components of a matrix whose approximation was corrected, and on
     the error of their values.
 
-    Parameters
-    ----------
-    pairs : Eigenpairs
-        At least k pairs of the approximation.
-    error, on_block : float
-        Spectral norms of its error, everywhere and on the block of the last correction.
-    block : ndarray of shape (d, b), optional
-        None before any correction.
+    The ``pairs``, k or more, are of the approximation; ``error`` and ``on_block`` are spectral norms of its error,
+    everywhere and on the ``block`` (d, b) of the last correction, which is None before any.
     """
     rounded = rounding(len(pairs.vectors)) * float(pairs.values[0])
     error += rounded
@@ -118,15 +106,8 @@ def _following_bound(values: Array, k: int, error: float, wrong_about: Callable[
 class RefinedSketch:
     """The approximation ``M`` of the scatter ``A``, from ``M_0 = rows.T @ rows + floor * identity``.
 
-    Parameters
-    ----------
-    sketch : Factor
-        With rows (h, d) that were sent in float32. Its error bounds ``|A - M_0|`` before that (spectral norm).
-
-    Attributes
-    ----------
-    known : KnownProducts
-        Of ``A``, with all blocks asked.
+    The ``sketch`` has rows (h, d) that were sent in float32; its error bounds ``|A - M_0|`` before that (spectral
+    norm). Of ``A`` with all blocks asked the products are `known`.
     """
 
     def __init__(self, sketch: Factor) -> None:
@@ -206,26 +187,13 @@ def coded_bits(bits: int) -> float:
 
 @dataclass(frozen=True)
 class Corrections:
-    """The forecast of how many corrections the scatters of some parties need.
+    """The forecast of how many corrections the scatters of some parties need."""
 
-    Attributes
-    ----------
-    spectrum : ndarray of shape (d,)
-        Eigenvalues of the sum of the scatters, descending.
-    k : int
-        How many components are wanted.
-    width : int
-        Columns of a block.
-    parties : int
-    step : float
-        The scatters are in multiples of this, in squared units of the data.
-    """
-
-    spectrum: Array
-    k: int
-    width: int
+    spectrum: Array  # (d,), eigenvalues of the sum of the scatters, descending
+    k: int  # how many components are wanted
+    width: int  # columns of a block
     parties: int
-    step: float
+    step: float  # the scatters are in multiples of this, in squared units of the data
 
     def needed(self, tolerance: float, most: int) -> int | None:
         """After how many corrections, ``most`` or fewer, the bound is at ``tolerance`` degrees; else None."""

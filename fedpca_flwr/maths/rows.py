@@ -26,45 +26,25 @@ from scipy import sparse
 
 from fedpca_flwr.maths.arrays import Array
 
+# elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache
 CACHE_ELEMENTS = 2**18
-"""Elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache."""
-
+# a feature with a larger share of entries that are not zero is centred densely: below it, nine tenths may cancel
 FULL = 0.9
-"""A feature with a larger share of entries that are not zero is centred densely: below it, nine tenths may cancel."""
-
-ENTRIES = 2**20
-"""How many entries a chunk of sparse rows has: 12 MiB, and as much again where they are converted."""
-
-EMPTY_ROW = 8
-"""A row counts as so many entries besides its own."""
-
-Block = Any
-"""Consecutive rows (m, d): an array, or a `scipy.sparse` array in CSR format, without duplicate entries."""
+ENTRIES = 2**20  # how many entries a chunk of sparse rows has: 12 MiB, and as much again where they are converted
+EMPTY_ROW = 8  # a row counts as so many entries besides its own
+Block = Any  # consecutive rows (m, d): an array, or a `scipy.sparse` array in CSR format, without duplicate entries
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows (n, d) that are had block by block.
+    """Rows (n, d) that are had block by block."""
 
-    Parameters
-    ----------
-    read : callable
-        Gives all blocks, from the first row on, each time it is called; each block has as many rows as suits it.
-    width : int
-        d.
-    dtype : dtype
-        That all blocks have: real numbers, or booleans.
-    sparse : bool
-        Whether the blocks are in CSR format.
-    count : int, optional
-        n, where it is known before all rows were read.
-    """
-
+    # gives all blocks, from the first row on, each time it is called; each block has as many rows as suits it
     read: Callable[[], Iterable[Block]]
-    width: int
-    dtype: np.dtype[Any]
-    sparse: bool = False
-    count: int | None = None
+    width: int  # d
+    dtype: np.dtype[Any]  # that all blocks have: real numbers, or booleans
+    sparse: bool = False  # whether the blocks are in CSR format
+    count: int | None = None  # n, where it is known before all rows were read
 
     ndim = 2
 
@@ -134,8 +114,7 @@ def pieces(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
 
 def dense(block: Block) -> NDArray[Any]:
     """A block as an array, in the layout of whole rows."""
-    array: NDArray[Any] = block.toarray() if sparse.issparse(block) else np.ascontiguousarray(block)
-    return array
+    return block.toarray() if sparse.issparse(block) else np.ascontiguousarray(block)
 
 
 def as_blocks(data: Rows, elements: int) -> Blocks:
@@ -191,10 +170,7 @@ def sparse_rows(matrix: Any) -> Blocks:
 def csr(matrix: Any) -> Block:
     """A `scipy.sparse` matrix in CSR format, not copied where it is so already and has no duplicate entries.
 
-    Raises
-    ------
-    ValueError
-        Where its indices do not fit its shape.
+    A `ValueError` where its indices do not fit its shape.
     """
     if matrix.format in {"bsr", "csc", "csr"}:  # an index beyond the shape would be written beyond an array
         matrix.check_format(full_check=True)
@@ -236,25 +212,12 @@ class Transposed:
 
 
 class CentredBlock:
-    """``X - 1c'`` for a CSR block X (m, d), divided by a scale: a factor of matrix products, as an array is.
+    """``X - 1c'`` for a CSR block X (m, d), divided by a scale (d,): a factor of matrix products, as an array is."""
 
-    Parameters
-    ----------
-    block : CSR array of shape (m, d)
-    centre : ndarray of shape (d,)
-    scale : ndarray of shape (d,), optional
-
-    Attributes
-    ----------
-    full : ndarray of shape (f,)
-        Columns with hardly a zero.
-    dense : ndarray of shape (m, f)
-        These columns, centred.
-    rest : CSR array of shape (m, d)
-        The others, not centred, with zeros for these columns.
-    centre : ndarray of shape (d,)
-        Of the others, with zeros for these columns.
-    """
+    full: NDArray[np.intp]  # (f,), columns with hardly a zero
+    dense: Array  # (m, f), these columns, centred
+    rest: Any  # (m, d), CSR: the others, not centred, with zeros for these columns
+    centre: Array  # (d,), of the others, with zeros for these columns
 
     def __init__(self, block: Block, centre: Array, scale: Array | None = None) -> None:
         m, d = block.shape

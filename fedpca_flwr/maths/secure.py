@@ -36,16 +36,10 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import two_sum
 
-FURTHER = 46
-"""Bits that each further word adds: what up to 2^16 parties rounded off before stays within 2^62."""
-
-BLOCK = 2**13
-"""How many values are encoded or decoded at once."""
-
+FURTHER = 46  # bits that each further word adds: what up to 2^16 parties rounded off before stays within 2^62
+BLOCK = 2**13  # how many values are encoded or decoded at once
 PRIME = 2**256 + 297
-
 SECRET_BYTES = 32
-
 SHARE_BYTES = 33
 
 
@@ -54,18 +48,11 @@ Words = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Layout:
-    """How named arrays become one vector of 64-bit words, which begins with a 1 for each party in the sum.
+    """How named arrays become one vector of 64-bit words, which begins with a 1 for each party in the sum."""
 
-    Attributes
-    ----------
-    limits : mapping of str to ndarray
-        By field, the largest size that each entry of the sum over all parties can have; same shape as the field.
-    words : int
-        Words for each value.
-    """
-
+    # by field, the largest size that each entry of the sum over all parties can have; same shape as the field
     limits: Mapping[str, Array]
-    words: int = 1
+    words: int = 1  # words for each value
 
     @property
     def size(self) -> int:
@@ -75,10 +62,8 @@ class Layout:
     def encode(self, values: Mapping[str, NDArray[Any]]) -> Words:
         """One party's vector (size,).
 
-        Raises
-        ------
-        ValueError
-            For a value that is not finite, or beyond the limit on the sum; the text holds the field's name only.
+        For a value that is not finite, or beyond the limit on the sum, there is a `ValueError`, which holds the field's
+        name only.
         """
         vector, start = np.ones(self.size, np.int64), 1
         for name, limit in self.limits.items():
@@ -105,11 +90,7 @@ class Layout:
     def encode_sum(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Words:
         """One party's vector for the sum of ``parts``, each encoded by itself: nothing is rounded to float64 between.
 
-        A field that a part lacks is zero there.
-
-        Raises
-        ------
-        ValueError
+        A field that a part lacks is zero there; errors are those of `encode`.
         """
         if len(parts) == 1 and parts[0].keys() >= self.limits.keys():
             return self.encode(parts[0])
@@ -169,13 +150,9 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
     """Mean number of arcs of honest parties from one gap to another one, a bound on the probability of any.
 
     The h honest parties leave h intervals between them, over which the colluders are spread, every way as likely as
-    every other (stars and bars). For each of the h (h - 1) ordered pairs of intervals the probability that both
-    are gaps is that of the ways in which these hold ``k / 2`` colluders each and the rest is anywhere.
-
-    Parameters
-    ----------
-    degree : int
-        k, even.
+    every other (stars and bars). For each of the h (h - 1) ordered pairs of intervals the probability that both are
+    gaps is that of the ways in which these hold ``k / 2`` colluders each (the degree k is even) and the rest is
+    anywhere.
     """
     honest, free = parties - colluding, colluding - degree
     if honest < 2 or free < 0:
@@ -203,10 +180,7 @@ def split(secret: bytes, threshold: int, parties: int) -> list[bytes]:
 def combine(shares: Mapping[int, bytes]) -> bytes:
     """The secret that these shares (by party from 0) give: the right one if they are enough and all are right.
 
-    Raises
-    ------
-    ValueError
-        If the shares do not belong together, as far as that shows.
+    A `ValueError` where it shows that they do not belong together.
     """
     value = interpolated({party + 1: int.from_bytes(share, "big") for party, share in shares.items()}, 0)
     if value >= 2**256:

@@ -10,15 +10,8 @@ less the sum of :math:`\sigma^2`) and a bound on its norm (the sum of the first 
 block and every merge rounds anew, so the rounding of each is counted too, in the same bound (``omitted``). Memory is
 O(d (k + b)) for k tracked directions and blocks of b rows; no d x d matrix is ever formed.
 
-**How many directions** a stream needs is told by a rule that looks at the singular values after each block:
-
-* `Fixed`: as many as asked.
-* `Energy`: the fewest whose squares hold a fraction of all energy. What is usually meant, and the default.
-* `Band`: Grammenos et al. 2019, equation 6. The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie
-  between alpha and beta: above, the rank grows by one; below, it falls by one. Since c <= 1 / r, it never grows beyond
-  ceil(1 / beta). As printed, the rule goes 8, 9, 8, 9 for ever on a spectrum of eight equal values. With hysteresis it
-  grows only where the next direction would not be dropped again, and a fall waits until the rank has stood for ``hold``
-  blocks.
+**How many directions** a stream needs is told by a rule that looks at the singular values after each block: `Fixed`,
+`Energy`, what is usually meant and the default, or `Band`.
 """
 
 from __future__ import annotations
@@ -36,8 +29,7 @@ from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding
 from fedpca_flwr.maths.moments import Head, centred_rows, head_order, pool_heads, rows_between
 from fedpca_flwr.maths.rows import Rows, pieces
 
-NOISE = 1e-12
-"""Singular values below this share of the largest are rounding: their directions would be arbitrary."""
+NOISE = 1e-12  # singular values below this share of the largest are rounding: their directions would be arbitrary
 
 
 class RankRule(Protocol):
@@ -46,15 +38,7 @@ class RankRule(Protocol):
     rank: int
 
     def step(self, sigma: Array, energy: float) -> int:
-        """The rank after one more block.
-
-        Parameters
-        ----------
-        sigma : ndarray of shape (k,)
-            Descending.
-        energy : float
-            Trace of the scatter, tracked or not.
-        """
+        """The rank after one more block, from descending singular values (k,) and the trace of the whole scatter."""
 
 
 class Fixed:
@@ -81,18 +65,12 @@ class Energy:
 
 
 class Band:
-    """The paper's rule.
+    r"""The paper's rule (Grammenos et al. 2019, equation 6), from a first rank, with 0 <= alpha < beta <= 1.
 
-    Parameters
-    ----------
-    rank : int
-        To begin with.
-    alpha, beta : float
-        0 <= alpha < beta <= 1.
-    hysteresis : bool
-        Whether to look at the next singular value before growing.
-    hold : int
-        Blocks for which the rank must have stood before it falls.
+    The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and beta: above, the rank grows by
+    one; below, it falls by one. Since c <= 1 / r, it never grows beyond ceil(1 / beta). As printed, the rule goes 8, 9,
+    8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only where the next direction would not
+    be dropped again, and a fall waits until the rank has stood for ``hold`` blocks.
     """
 
     def __init__(self, rank: int, alpha: float, beta: float, *, hysteresis: bool = True, hold: int = 2) -> None:
@@ -134,27 +112,14 @@ class Band:
 
 @dataclass(frozen=True)
 class Subspace:
-    """The leading directions of the rows of a stream, with their singular values.
+    """The leading directions of the rows of a stream, with their singular values."""
 
-    Attributes
-    ----------
-    head : Head
-        Weighted number of rows (a float), and their mean.
-    vectors : ndarray of shape (d, k)
-        Orthonormal.
-    sigma : ndarray of shape (k,)
-        Singular values of the centred rows, descending, above zero.
-    energy : float
-        Trace of the scatter of all rows, in squared units of the data.
-    omitted : float
-        Bound on the spectral norm of what was truncated and of what rounding changed: of the difference to the scatter
-        of all rows.
-    """
-
-    head: Head
-    vectors: Array
-    sigma: Array
-    energy: float = 0.0
+    head: Head  # weighted number of rows (a float), and their mean
+    vectors: Array  # (d, k), orthonormal
+    sigma: Array  # (k,), singular values of the centred rows, descending, above zero
+    energy: float = 0.0  # trace of the scatter of all rows, in squared units of the data
+    # bound on the spectral norm of what was truncated and of what rounding changed: of the difference to the scatter of
+    # all rows
     omitted: float = 0.0
 
     @classmethod
@@ -179,29 +144,12 @@ class Subspace:
 
 
 class Tracker:
-    """SPCA, or SAPCA with a rule for the rank: blocks of rows go in, once each.
+    """SPCA, or SAPCA with a rule for the rank: blocks of rows (b, d) go in, once each.
 
-    Parameters
-    ----------
-    d : int
-        Features.
-    rule : RankRule
-        Gives the rank after each block.
-    tracked : int
-        How many directions are kept; 0: as many as the rank (the paper's, which loses 3 to 6 % of what twice as many
-        keep).
-    forgetting : float
-        What the singular values are multiplied by before each block: the effective window has
-        ``b / (1 - forgetting**2)`` rows.
-    center : bool
-        Whether the rows' mean is followed and subtracted, exactly as if it had been known before.
-
-    Attributes
-    ----------
-    subspace : Subspace
-    rank : int
-        By the rule, after the last block.
-    vectors : ndarray of shape (d, rank)
+    With ``center`` the rows' mean is followed and subtracted, exactly as if it had been known before. So many
+    directions are ``tracked``; 0: as many as the rank (the paper's, which loses 3 to 6 % of what twice as many keep).
+    Singular values are multiplied by ``forgetting`` before each block: the effective window has
+    ``b / (1 - forgetting**2)`` rows.
     """
 
     def __init__(
@@ -249,15 +197,9 @@ def track(
 def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:
     """The subspace of all rows together, by one QR and the SVD of its triangle (algorithm 5, and the means).
 
+    It has k directions. Each part's singular values are multiplied by its factor: below 1 forgets, above 1 enhances.
     Associative as long as nothing is truncated. The order is fixed by the parts themselves: permuting them changes no
     bit.
-
-    Parameters
-    ----------
-    k : int
-        How many directions are kept.
-    factors : iterable of float, optional
-        What each part's singular values are multiplied by: below 1 forgets, above 1 enhances.
     """
     scaled = [_scaled(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
     scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))

@@ -33,35 +33,17 @@ from scipy.linalg import blas
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, head_order, packed_size, pool_heads, two_sum
 
-STEP, WORDS = 36, 3
-"""Bits of a word, and how many words an entry has."""
-
-MOST = 2.0**STEP
-"""Bound on an addend, in the unit of its first word."""
-
-ADDENDS = 2**16
-"""The largest number of addends: float64 holds whole numbers up to 2^53 = 2^36 2^17."""
-
-FINEST = 2.0 ** (-28 * STEP)
-"""The unit while all addends are zero."""
-
-CHUNK = 2**14
-"""How many entries are worked on at once: with all temporary arrays they fit into the cache of a core."""
-
-Double = tuple[Array, Array]
-"""A number or array as an unevaluated sum: high + low."""
-
-SPLIT = 2.0**27 + 1
-"""Dekker's factor, which splits a float64 into two halves of its digits."""
+STEP, WORDS = 36, 3  # bits of a word, and how many words an entry has
+MOST = 2.0**STEP  # bound on an addend, in the unit of its first word
+ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^36 2^17
+FINEST = 2.0 ** (-28 * STEP)  # the unit while all addends are zero
+CHUNK = 2**14  # how many entries are worked on at once: with all temporary arrays they fit into the cache of a core
+Double = tuple[Array, Array]  # A number or array as an unevaluated sum: high + low
+SPLIT = 2.0**27 + 1  # Dekker's factor, which splits a float64 into two halves of its digits
 
 
 class ReproducibleSum:
-    """A running sum of arrays of one shape.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    """
+    """A running sum of arrays of one shape."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -73,12 +55,7 @@ class ReproducibleSum:
     def add(self, addend: NDArray[Any]) -> None:
         """Add an array of finite numbers.
 
-        Raises
-        ------
-        ValueError
-            Where its shape is another.
-        OverflowError
-            Where there were `ADDENDS` before.
+        A `ValueError` where its shape is another, and an `OverflowError` where there were `ADDENDS` before.
         """
         if addend.shape != self.shape:
             raise ValueError(f"the array has shape {addend.shape}, expected {self.shape}")
@@ -154,26 +131,14 @@ def _total(unit: Array, words: Array) -> Array:
 
 
 class MomentsSum:
-    """The moments of all rows, from those of parts that come one by one and need not be kept.
-
-    Parameters
-    ----------
-    d : int
-        Features.
-    """
+    """The moments of all rows of d features, from those of parts that come one by one and need not be kept."""
 
     def __init__(self, d: int) -> None:
         self.heads: list[Head] = []
         self._scatter = ReproducibleSum((d * (d + 1) // 2,))
 
     def add(self, part: Moments) -> None:
-        """Add a part.
-
-        Raises
-        ------
-        ValueError
-            Where it has other features.
-        """
+        """Add a part; `ValueError` where it has other features."""
         self._scatter.add(part.scatter)
         self.heads.append(part.head)
 

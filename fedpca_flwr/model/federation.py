@@ -62,87 +62,11 @@ def to_bytes(moments: Moments) -> bytes:
     return np.concatenate(parts).astype("<f8", copy=False).tobytes()
 
 
-def size_in_bytes(features: int) -> int:
-    """How many bytes `to_bytes` makes."""
-    return 8 * (1 + 2 * features + packed_size(features))
-
-
 def from_bytes(content: bytes | bytearray, features: int) -> Moments:
     """The moments of which `to_bytes` made this."""
     values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
     count, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
     return Moments(int(count[0]), mean, remainder, scatter)
-
-
-class StateFolder:
-    """A federation's folder, as it was when it was loaded (`Store` has the errors).
-
-    Parameters
-    ----------
-    path : path-like
-        Need not exist before the first `write`.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._store = Store(path, SCHEMA)
-        self.path = self._store.folder
-        self.prepare = self._store.prepare
-        self._loaded = self._store.nothing
-
-    def load(self) -> dict[str, Any]:
-        """The state: ``revision``, ``features``, ``columns``, ``members`` and ``journal`` (see `Federation`)."""
-        state: dict[str, Any] = {"revision": 0, "features": 0, "columns": "", "members": {}, "journal": []}
-        if not self._store.exists():
-            return state
-        with self._store.transaction() as database:
-            self._loaded = self._store.sealed(database)
-            for row in database.execute("SELECT revision, features, columns FROM federation"):
-                state.update(zip(("revision", "features", "columns"), row, strict=True))
-            for key, rows, sha in database.execute("SELECT key, rows, digest FROM member ORDER BY key"):
-                state["members"][key] = {"rows": rows, "digest": sha, "parts": []}
-            for key, sha in database.execute("SELECT member, digest FROM part ORDER BY rowid"):
-                state["members"][key]["parts"].append(sha)
-            for row in database.execute("SELECT revision, operation, member, rows FROM event ORDER BY rowid"):
-                state["journal"].append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
-        return state
-
-    def read(self, sha: str, features: int) -> Moments:
-        """One member's moments."""
-        with self._store.transaction() as database:
-            content = self._store.get(database, sha, size_in_bytes(features))
-        return from_bytes(content, features)
-
-    def write(self, state: dict[str, Any], new: list[Moments]) -> None:
-        """Replace the state that was loaded, and add the moments that it names and the folder does not hold yet.
-
-        Raises
-        ------
-        ContractError
-            If another process has written since this one loaded: nothing is changed then.
-        """
-        with self._store.transaction() as database:
-            self._store.require(database, self._loaded)
-            _replace(database, state)  # first what goes, whose place in the file others can have
-            for moments in new:
-                self._store.put(database, to_bytes(moments))
-            loaded = self._store.seal(database)
-        self._loaded = loaded
-
-
-def _replace(database: sqlite3.Connection, state: dict[str, Any]) -> None:
-    """Write a state in the place of another; of its journal what is new."""
-    members = state["members"]
-    parts = [(key, sha) for key, member in members.items() for sha in member["parts"]]
-    (noted,) = database.execute("SELECT count(*) FROM event").fetchone()
-    for table in ("federation", "member", "part"):
-        database.execute(f"DELETE FROM {table}")
-    database.execute("INSERT INTO federation VALUES (:revision, :features, :columns)", state)
-    database.executemany(
-        "INSERT INTO member VALUES (?, ?, ?)", [(k, m["rows"], m["digest"]) for k, m in members.items()]
-    )
-    database.executemany("INSERT INTO part VALUES (?, ?)", parts)
-    database.executemany("INSERT INTO event VALUES (:revision, :operation, :member, :rows)", state["journal"][noted:])
-    database.execute("DELETE FROM piece WHERE digest NOT IN (SELECT digest FROM member)")
 
 
 KEY = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
@@ -177,15 +101,16 @@ class Federation:
     {'south': 100}
     """
 
-    def __init__(self, folder: StateFolder) -> None:
-        state = folder.load()
-        self.revision: int = state["revision"]
-        self.features: int = state["features"]
-        self.columns: str = state["columns"]
-        self.journal: list[dict[str, Any]] = state["journal"]
-        self._members: dict[str, dict[str, Any]] = state["members"]
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._store = Store(path, SCHEMA)
+        self._loaded = self._store.nothing
+        self.revision, self.features, self.columns = 0, 0, ""
+        self.journal: list[dict[str, Any]] = []
+        self._members: dict[str, dict[str, Any]] = {}
         self._unsaved: dict[str, Moments] = {}  # by member
-        self._folder = folder
+        if self._store.exists():
+            with self._store.transaction() as database:
+                self._load(database)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Federation:
@@ -198,11 +123,11 @@ class Federation:
         ContractError
             If the state is damaged.
         """
-        return cls(StateFolder(path))
+        return cls(path)
 
     def prepare(self) -> None:
-        """Make the folder, or say that it cannot be (`StateFolder.prepare`)."""
-        self._folder.prepare()
+        """Make the folder, or say that it cannot be (`Store.prepare`)."""
+        self._store.prepare()
 
     # What there is
 
@@ -226,12 +151,16 @@ class Federation:
 
     def moments_of(self, key: str) -> Moments:
         """One member's moments, read and checked."""
-        return self._unsaved.get(key) or self._folder.read(self._member(key)["digest"], self.features)
+        member, d = self._member(key), self.features
+        if key in self._unsaved:
+            return self._unsaved[key]
+        with self._store.transaction() as database:
+            return from_bytes(self._store.get(database, member["digest"], 8 * (1 + 2 * d + packed_size(d))), d)
 
     def parts(self) -> dict[str, Moments]:
         """Every member's moments."""
         if not self._members:
-            raise DataError(f"the federation in {self._folder.path} has no members; let one join")
+            raise DataError(f"the federation in {self._store.folder} has no members; let one join")
         return {key: self.moments_of(key) for key in self._members}
 
     def moments(self) -> Moments:
@@ -320,18 +249,43 @@ class Federation:
         """
         if not self.changed:
             return
-        state = {
-            "revision": self.revision + 1,
-            "features": self.features,
-            "columns": self.columns,
-            "members": self._members,
-            "journal": self.journal,
-        }
-        self._folder.write(state, list(self._unsaved.values()))
+        with self._store.transaction() as database:
+            self._store.require(database, self._loaded)
+            self._replace(database)  # first what goes, whose place in the file others can have
+            for moments in self._unsaved.values():
+                self._store.put(database, to_bytes(moments))
+            loaded = self._store.seal(database)
+        self._loaded = loaded
         self.revision += 1
         self._unsaved.clear()
 
     # Inside
+
+    def _load(self, database: sqlite3.Connection) -> None:
+        self._loaded = self._store.sealed(database)
+        for row in database.execute("SELECT revision, features, columns FROM federation"):
+            self.revision, self.features, self.columns = row
+        for key, rows, sha in database.execute("SELECT key, rows, digest FROM member ORDER BY key"):
+            self._members[key] = {"rows": rows, "digest": sha, "parts": []}
+        for key, sha in database.execute("SELECT member, digest FROM part ORDER BY rowid"):
+            self._members[key]["parts"].append(sha)
+        for row in database.execute("SELECT revision, operation, member, rows FROM event ORDER BY rowid"):
+            self.journal.append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
+
+    def _replace(self, database: sqlite3.Connection) -> None:
+        """Write the state in the place of another; of its journal what is new."""
+        members = [(key, member["rows"], member["digest"]) for key, member in self._members.items()]
+        parts = [(key, sha) for key, member in self._members.items() for sha in member["parts"]]
+        (noted,) = database.execute("SELECT count(*) FROM event").fetchone()
+        for table in ("federation", "member", "part"):
+            database.execute(f"DELETE FROM {table}")
+        about = (self.revision + 1, self.features, self.columns)
+        database.execute("INSERT INTO federation VALUES (?, ?, ?)", about)
+        database.executemany("INSERT INTO member VALUES (?, ?, ?)", members)
+        database.executemany("INSERT INTO part VALUES (?, ?)", parts)
+        events = self.journal[noted:]
+        database.executemany("INSERT INTO event VALUES (:revision, :operation, :member, :rows)", events)
+        database.execute("DELETE FROM piece WHERE digest NOT IN (SELECT digest FROM member)")
 
     def _member(self, key: str) -> dict[str, Any]:
         if key in self._members:

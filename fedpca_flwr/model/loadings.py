@@ -20,25 +20,16 @@ from fedpca_flwr.state.files import site_file
 class Loadings:
     """What a party needs to project rows: the components of its columns.
 
-    Attributes
-    ----------
-    components : ndarray of shape (k, f)
-        With data split by rows the party has all columns; these are the components of its model, or its own where each
-        party has its own. With data split by columns, those of the party's own columns: side by side with those of the
-        other parties they are the components (k, d) of all columns.
-    mean, scale : ndarray of shape (f,)
-        What is subtracted from the columns, and what they are divided by.
-    run : int
-        `run_digest` of the run that they are of, the same at all parties; 0 where nobody said.
-    columns : str
-        Digest of the names of the party's columns; empty where its file has none.
+    With data split by rows the party has all columns; these are the components of its model, or its own where each
+    party has its own. With data split by columns, those of the party's own columns: side by side with those of the
+    other parties they are the components (k, d) of all columns.
     """
 
-    components: Array
-    mean: Array
-    scale: Array
-    run: int = 0
-    columns: str = ""
+    components: Array  # (k, f)
+    mean: Array  # (f,), what is subtracted from the columns
+    scale: Array  # (f,), what they are divided by
+    run: int = 0  # `run_digest` of the run that they are of, the same at all parties; 0 where nobody said
+    columns: str = ""  # digest of the names of the party's columns; empty where its file has none
 
     def part_of_scores(self, X: ArrayLike) -> Array:
         """This party's part (n, k) of the scores of new rows, of which ``X`` (n, f) has this party's columns.
@@ -46,10 +37,6 @@ class Loadings:
         With data split by rows that is all of the scores. Else the scores are the sum over all parties; a part alone
         tells much about the rows: the method 'vertical-scores' adds parts, with secure aggregation so that nobody sees
         them.
-
-        Raises
-        ------
-        DataError
         """
         return self.scaled(X) @ self.components.T
 
@@ -61,11 +48,9 @@ class Loadings:
         return scaled
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write them to one file, ``.npz``, whole or not at all, readable by its owner only.
+        """Write them to one file, whole or not at all, readable by its owner only.
 
-        Raises
-        ------
-        ConfigError
+        A `ConfigError` for a name that does not end in ``.npz``.
         """
         target = Path(path).expanduser()
         if target.suffix != ".npz":
@@ -80,9 +65,7 @@ class Loadings:
     def load(cls, path: str | os.PathLike[str]) -> Loadings:
         """Read what `save` wrote; nothing in the file is executed (no pickle).
 
-        Raises
-        ------
-        ContractError
+        A `ContractError` where it holds something else.
         """
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:

@@ -133,21 +133,11 @@ def members(word: str) -> Text:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A line of a summary.
+    """A line of a summary."""
 
-    Attributes
-    ----------
-    line : str
-        What it is called there.
-    numbers : mapping of str to str
-        The numbers that it is made of, and what each is. The line is there if any of them is.
-    text : callable
-        Makes the text of the numbers; from the model it takes what is no measurement: options, names, k.
-    """
-
-    line: str
-    numbers: Mapping[str, str]
-    text: Text
+    line: str  # what it is called there
+    numbers: Mapping[str, str]  # the numbers that it is made of, and what each is. The line is there if any of them is.
+    text: Text  # makes the text of the numbers; from the model it takes what is no measurement: options, names, k
 
 
 def line(name: str, text: str | Text, **numbers: str) -> Measurement:

@@ -116,20 +116,10 @@ class PCAModel:
         scale: bool,
         missed: Array | float = 0.0,
     ) -> PCAModel:
-        """The model that a run of p-cov over the rows of these moments makes.
+        """The model that a run of p-cov over the rows of these moments makes; options and errors: `solution.solve`.
 
-        Parameters
-        ----------
-        about : mapping
-            What the log has besides what follows from the moments: ``method``, ``columns``, ``parties``, ``measured``.
-        n_components, center, scale
-            As in `fedpca_flwr.model.solution.solve`.
-        missed : ndarray of shape (d,), optional
-            Bound on what rounding to fixed point took off the diagonal of the scatter.
-
-        Raises
-        ------
-        ConfigError, DataError
+        The log has ``about`` besides what follows from the moments: ``method``, ``columns``, ``parties``, ``measured``.
+        Rounding to fixed point took at most ``missed`` (d,) off the diagonal of the scatter.
         """
         found = solve(moments, moments.diagonal(), n_components=n_components, center=center, scale=scale)
         rounded = float(np.sum(missed if found.scale is None else missed / found.scale**2))
@@ -150,15 +140,8 @@ class PCAModel:
     def of_scores(cls, scores: Array, values: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
         """The model of rows whose columns lie at different parties.
 
-        Parameters
-        ----------
-        scores : ndarray of shape (n, k)
-        values : ndarray of shape (k,)
-            Sums of the squared scores: the leading eigenvalues of ``X X'``.
-        total : float
-            Trace of ``X X'``.
-        features : int
-            Columns of all parties.
+        With ``values`` (k,) the sums of the squared scores (n, k), which are the leading eigenvalues of ``X X'``, of
+        which ``total`` is the trace; ``features`` counts the columns of all parties.
         """
         variances = variances_of(values, total, len(scores), features)
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
@@ -336,7 +319,8 @@ class PCAModel:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        arrays |= model_file.adjustment_arrays(self.adjustment_)
+        if (own := self.adjustment_) is not None:
+            arrays |= {"adjustment_places": own.places.astype(np.float64), "adjustment_slopes": own.slopes}
         about = {name: values[name] for name in ("noise_variance_", "n_samples_", "log")}
         return model_file.write(path, arrays, about if names is None else {**about, "feature_names_in_": list(names)})
 
@@ -348,8 +332,10 @@ class PCAModel:
         try:
             if names := about.pop("feature_names_in_", None):
                 arrays["feature_names_in_"] = np.array(names, dtype=object)
-            adjustment = model_file.adjustment_in(arrays)
-            values: dict[str, Any] = {"components_": None, "mean_": None, "adjustment_": adjustment, **arrays, **about}
+            values: dict[str, Any] = {"components_": None, "mean_": None, **arrays, **about}
+            if "adjustment_slopes" in arrays:
+                places, slopes = values.pop("adjustment_places").astype(np.int64), values.pop("adjustment_slopes")
+                values["adjustment_"] = Adjustment(places, slopes)
             return cls(**values)
         except Exception as error:  # what is in the file may be anything
             raise model_file.not_whole(path, error) from None

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
-from fedpca_flwr.maths.adjustment import Adjustment
-from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.state import files
 
 INFINITY = "infinity"
@@ -33,12 +31,10 @@ def from_json(measured: Mapping[str, float | str]) -> dict[str, float]:
     return {name: float(value) if value == INFINITY else value for name, value in measured.items()}  # type: ignore[misc]
 
 
-FORMAT = 2
-"""In files of format 1, of the first versions, ``measured`` held texts."""
-
+FORMAT = 2  # in files of format 1, of the first versions, ``measured`` held texts
 TEXT = "model.json"
+# these may be NaN, all of them and the noise variance together: a release that is noise alone has no variances
 VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
-"""These may be NaN, all of them and the noise variance together: a release that is noise alone has no variances."""
 
 
 class Round(BaseModel):
@@ -70,6 +66,7 @@ class History(BaseModel):
     measured: dict[str, float | str] = {}
 
 
+# the arrays that a model's file may hold
 ARRAYS = (
     "components_",
     "mean_",
@@ -81,13 +78,12 @@ ARRAYS = (
     "adjustment_places",
     "adjustment_slopes",
 )
-"""The arrays that a model's file may hold."""
 
+# the warning when a model that kept moments is saved
 WITHOUT_MOMENTS = (
     "this file leaves out the model's 'moments_': they tell far more than a model, and have a file of their own: "
     "model.moments_.save(path)"
 )
-"""The warning when a model that kept moments is saved."""
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:
@@ -109,14 +105,7 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], abou
 
 
 def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """What `write` wrote.
-
-    Raises
-    ------
-    DataError
-        Where there is no such file.
-    ContractError
-    """
+    """What `write` wrote; `DataError` where there is no such file, `ContractError` where it holds something else."""
     target = model_file(path)
     if not target.exists():
         raise DataError(f"there is no model at {target}")
@@ -181,27 +170,8 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
         raise ContractError("the model's feature_names_in_ are not a text for each feature")
 
 
-def adjustment_arrays(adjustment: Adjustment | None) -> dict[str, Array]:
-    """The arrays of a file that hold it."""
-    if adjustment is None:
-        return {}
-    return {"adjustment_places": adjustment.places.astype(np.float64), "adjustment_slopes": adjustment.slopes}
-
-
-def adjustment_in(arrays: dict[str, NDArray[Any]]) -> Adjustment | None:
-    """The adjustment that they hold, taken out of them."""
-    if "adjustment_slopes" not in arrays:
-        return None
-    return Adjustment(arrays.pop("adjustment_places").astype(np.int64), arrays.pop("adjustment_slopes"))
-
-
 def require_pooled_means(log: Mapping[str, Any]) -> None:
-    """Refuse new rows of nobody, where each party's own mean was taken out.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse new rows of nobody, where each party's own mean was taken out, by a `ContractError`."""
     harmonised = log["options"].get("harmonise", "nothing")
     if harmonised != "nothing":
         raise ContractError(

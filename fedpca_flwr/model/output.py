@@ -15,21 +15,12 @@ from fedpca_flwr.state.files import writable
 
 @dataclass(frozen=True)
 class Output:
-    """The files of a run's result.
+    """The files of a run's result."""
 
-    Attributes
-    ----------
-    model, moments : Path
-        Absolute.
-    run_id : int
-    overwrite : bool
-        Whether what another run left there may go.
-    """
-
-    model: Path
+    model: Path  # absolute, as the other one
     moments: Path
     run_id: int
-    overwrite: bool
+    overwrite: bool  # whether what another run left there may go
 
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> Output:
@@ -37,12 +28,10 @@ class Output:
 
         A SuperLink does not know in which folder somebody typed ``flwr run``, and may have been started in any.
 
-        Raises
-        ------
-        ConfigError
-            Before anything is computed: where nothing can be written, or another run's model is.
+        `ConfigError`: before anything is computed: where nothing can be written, or another run's model is.
         """
-        model = model_file(runs_folder() / str(run_id) / Path(config.output).expanduser())
+        home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()  # Flower's own folder
+        model = model_file(home / "fedpca-runs" / str(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
         writable(model.parent)
         if taken := output.taken():
@@ -68,8 +57,3 @@ class Output:
         if model.moments_ is not None:
             model.moments_.save(here.moments)
         return here
-
-
-def runs_folder() -> Path:
-    """The folder in which runs have folders: in Flower's own."""
-    return Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute() / "fedpca-runs"

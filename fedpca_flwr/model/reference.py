@@ -16,7 +16,6 @@ from fedpca_flwr.data.frames import as_array, column_names
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
-from fedpca_flwr.maths.rows import whole
 from fedpca_flwr.model.model import PCAModel
 
 
@@ -85,12 +84,6 @@ def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
 def projector_distance(model: PCAModel, reference: PCAModel) -> float:
     """Spectral norm of the difference of the two projectors, 0 (same subspace) to 1."""
     return eigen.projector_distance(_directions(model), _directions(reference))
-
-
-def reconstruction_error(model: PCAModel, X: ArrayLike) -> float:
-    """Mean squared error per row of ``X`` (n, d) after projection and back, in squared units of the data."""
-    difference = whole(model.aligned(X)) - model.inverse_transform(model.transform(X))
-    return float(np.einsum("ij,ij->", difference, difference) / len(difference))
 
 
 def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:

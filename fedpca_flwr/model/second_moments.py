@@ -10,7 +10,7 @@ can read.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,27 +21,16 @@ from numpy.typing import ArrayLike, NDArray
 from fedpca_flwr.data.frames import as_rows, column_names
 from fedpca_flwr.data.table import check, complete
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths import moments as maths
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import (
-    Moments,
-    constant_features,
-    dense,
-    in_units,
-    of_features,
-    packed_size,
-    safe_deviation,
-    without,
-)
+from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.state import files
 
-Features = Sequence[str] | Sequence[int]
-"""Features by their names, or by their places from 0."""
+Features = Sequence[str] | Sequence[int]  # features by their names, or by their places from 0
 
 TEXT, FORMAT = "second-moments.json", 1
-MOST_ROWS = 2**53
-"""The largest number of rows that float64 counts."""
-
+MOST_ROWS = 2**53  # the largest number of rows that float64 counts
 ARRAYS = ("mean", "remainder", "scatter")
 
 
@@ -112,7 +101,7 @@ class SecondMoments:
     @property
     def scatter(self) -> Array:
         """Sum of the products of centred rows, shape (d, d)."""
-        return dense(self.moments)
+        return maths.dense(self.moments)
 
     @property
     def covariance(self) -> Array:
@@ -125,7 +114,7 @@ class SecondMoments:
     def is_constant(self) -> NDArray[np.bool_]:
         """Which features are the same in all rows, but for rounding, shape (d,)."""
         diagonal = self.moments.diagonal()
-        return (diagonal <= self.missed) | constant_features(diagonal, self.n_samples, self.moments.mean)
+        return (diagonal <= self.missed) | maths.constant_features(diagonal, self.n_samples, self.moments.mean)
 
     def places(self, features: Features) -> NDArray[np.intp]:
         """Where features stand, by their names or places, in the order in which they were named.
@@ -159,22 +148,17 @@ class SecondMoments:
     def select(self, features: Features) -> SecondMoments:
         """The moments of some features, in this order."""
         places = self.places(features)
-        return SecondMoments(
-            of_features(self.moments, places),
-            self.names(places),
-            {key: of_features(party, places) for key, party in self.parties.items()},
-            self.missed[places],
-        )
+        return self._each(lambda one: maths.of_features(one, places), self.names(places), self.missed[places])
 
     def scaled(self) -> SecondMoments:
         """The moments of rows whose features were divided by their deviation (divisor n); constant ones by 1."""
-        unit = safe_deviation(self.moments.diagonal(), self.n_samples, self.moments.mean)
-        return SecondMoments(
-            in_units(self.moments, unit),
-            self.features,
-            {key: in_units(party, unit) for key, party in self.parties.items()},
-            self.missed / unit**2,
-        )
+        unit = maths.safe_deviation(self.moments.diagonal(), self.n_samples, self.moments.mean)
+        return self._each(lambda one: maths.in_units(one, unit), self.features, self.missed / unit**2)
+
+    def _each(self, change: Callable[[Moments], Moments], features: tuple[str, ...], missed: Array) -> SecondMoments:
+        """The same with each moments changed, those of all rows and of each party."""
+        parties = {key: change(party) for key, party in self.parties.items()}
+        return SecondMoments(change(self.moments), features, parties, missed)
 
     def merge(self, other: SecondMoments) -> SecondMoments:
         """The moments of these rows and those of ``other`` together; rows that are in both count twice.
@@ -210,7 +194,7 @@ class SecondMoments:
             raise ContractError(
                 f"{part.n_samples} rows cannot be taken out of {self.n_samples}: at least 1 must remain"
             )
-        rest = without(self.moments, part.moments)
+        rest = maths.without(self.moments, part.moments)
         if (rest.diagonal() < -1e-9 * self.moments.diagonal() - self.missed - part.missed).any():
             raise ContractError(
                 "what is to be taken out varies more than the rows that it is taken out of: it is not part of them"
@@ -288,9 +272,7 @@ class SecondMoments:
 def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
     """The moments of a member's rows (n, d), or those that someone else made, checked as far as they can tell.
 
-    Raises
-    ------
-    ContractError, DataError
+    A `DataError` for rows, a `ContractError` for moments that cannot be.
     """
     if isinstance(data, Moments):
         _check(key, data)
@@ -300,19 +282,18 @@ def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
 
 def _check(key: str, moments: Moments) -> None:
     d = moments.mean.size
-    if moments.remainder.shape != (d,) or moments.scatter.shape != (packed_size(d),) or moments.count < 1:
+    if moments.remainder.shape != (d,) or moments.scatter.shape != (maths.packed_size(d),) or moments.count < 1:
         raise ContractError(
             f"the moments of '{key}' are of {moments.count} rows, with a mean of {d}, a remainder of "
             f"{moments.remainder.size} and a scatter of {moments.scatter.size} values, expected at least 1 row and "
-            f"{d}, {d} and {packed_size(d)} values"
+            f"{d}, {d} and {maths.packed_size(d)} values"
         )
     finite = all(np.isfinite(part).all() for part in (moments.mean, moments.remainder, moments.scatter))
     if not finite or moments.diagonal().min() < 0:
         raise ContractError(f"the moments of '{key}' hold NaN, infinite values or a negative variance")
 
 
-Held = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]
-"""The fields of `SecondMoments`."""
+Held = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # the fields of `SecondMoments`
 
 
 def _held(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Held:

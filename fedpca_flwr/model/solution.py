@@ -16,30 +16,22 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, Resolution, leading_eigenpairs, resolution
+from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, leading_eigenpairs, resolution
 from fedpca_flwr.maths.inference import left_out_directions, null_band, parallel_analysis
 from fedpca_flwr.maths.moments import Moments, certainly_varying, safe_deviation, unpack
 
+# ways to resolve smaller components, for a note
 SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
-"""Ways to resolve smaller components, for a note."""
 
 
 class Certainty(NamedTuple):
-    """How certain the components of a model are.
+    """How certain the components of a model are."""
 
-    Attributes
-    ----------
-    exact : bool
-        Whether the method is exact, and rounding turns the components by no more than `EXACT`: no basis of tied
-        components is exact, since the data determine none.
-    notes : list of str
-    resolved : int or None
-        How many components are above rounding, where not all are: a certificate is of these.
-    """
-
+    # whether the method is exact, and rounding turns the components by no more than `EXACT`: no basis of tied
+    # components is exact, since the data determine none
     exact: bool
     notes: list[str]
-    resolved: int | None = None
+    resolved: int | None = None  # how many components are above rounding, where not all are: a certificate is of these
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certainty:
@@ -57,7 +49,8 @@ def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certain
         text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
         return Certainty(False, [text])
     if exact and limit.angle > EXACT:
-        return Certainty(False, [_turned(limit) + advice])
+        text = f"rounding may turn the components by {limit.angle:.1g} degrees: the gap after the last variance is too "
+        return Certainty(False, [f"{text}small beside the first{advice}"])
     return Certainty(exact, [])
 
 
@@ -70,52 +63,23 @@ def _unresolved(pairs: Eigenpairs, found: int, floor: float) -> str:
     )
 
 
-def _turned(limit: Resolution) -> str:
-    return (
-        f"rounding may turn the components by {limit.angle:.1g} degrees: the gap after the last variance is too small "
-        "beside the first"
-    )
-
-
-ALL_ROWS = "the rows of all parties"
-"""The rows that a refusal names, unless a method names others."""
+ALL_ROWS = "the rows of all parties"  # the rows that a refusal names, unless a method names others
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """The leading components that a method found, and what makes a model of them.
+    """The leading components that a method found, and what makes a model of them."""
 
-    Attributes
-    ----------
-    pairs : Eigenpairs
-        Leading eigenpairs of the scatter of all rows.
-    mean : ndarray of shape (d,)
-        What is subtracted from a row.
-    total : float
-        Trace of the scatter.
-    rows : int
-        Rows of all parties.
-    scale : ndarray of shape (d,) or None
-        What each centred feature is divided by.
-    adjustment : Adjustment or None
-        What is taken out of centred rows before that.
-    notes : sequence of str
-        What a reader of the model must know.
-    measured : mapping of str to float
-        Numbers by the names of `fedpca_flwr.model.measurements`.
-    evidence : object
-        What the statistics say of it (`fedpca_flwr.questions.rows_run.Evidence`).
-    """
-
-    pairs: Eigenpairs
-    mean: Array
-    total: float
-    rows: int
-    scale: Array | None = None
-    adjustment: Adjustment | None = None
-    notes: Sequence[str] = ()
+    pairs: Eigenpairs  # leading eigenpairs of the scatter of all rows
+    mean: Array  # (d,), what is subtracted from a row
+    total: float  # trace of the scatter
+    rows: int  # rows of all parties
+    scale: Array | None = None  # (d,), what each centred feature is divided by
+    adjustment: Adjustment | None = None  # what is taken out of centred rows before that
+    notes: Sequence[str] = ()  # what a reader of the model must know
+    # numbers by the names of `fedpca_flwr.model.measurements`
     measured: Mapping[str, float] = field(default_factory=dict)
-    evidence: Any = None
+    evidence: Any = None  # what the statistics say of it (`fedpca_flwr.questions.rows_run.Evidence`)
 
     def extended(self, *, notes: Sequence[str] = (), measured: Mapping[str, float] | None = None) -> Solution:
         """The same solution with more notes and measurements."""
@@ -123,25 +87,11 @@ class Solution:
 
 
 def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str, center: bool, scale: bool) -> Solution:
-    """The solution for the scatter in ``moments``.
+    """The solution for the scatter in ``moments``, whose count and mean are the pooled ones.
 
-    Parameters
-    ----------
-    moments : Moments
-        Its count and mean are the pooled ones.
-    diagonal : ndarray of shape (d,)
-        Of the pooled scatter, which is that of ``moments`` for an exact method: what the features are scaled by, and
-        what the variance is a share of.
-    n_components : int, float or "auto"
-        How many, the fraction of the variance that they must exceed, or as many as stand out of unrelated features.
-    center : bool
-        Whether the mean is subtracted.
-    scale : bool
-        Whether each feature is divided by its pooled standard deviation.
-
-    Raises
-    ------
-    ConfigError, DataError
+    Features are scaled by the ``diagonal`` (d,) of the pooled scatter, and the variance is a share of it: that of
+    ``moments`` for an exact method. Components are so many, a fraction of the variance that they must exceed, or with
+    "auto" as many as stand out of unrelated features. A `ConfigError` or a `DataError` where there is none.
     """
     check_components(n_components, moments.count, moments.n_features)
     if n_components == "auto" and not center:
@@ -161,7 +111,8 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
     total = float(diagonal.sum())
     notes = []
     if n_components == "auto":
-        found = _standing_out(matrix, diagonal, moments.count)
+        values = eigvalsh(matrix)[::-1] / (moments.count - 1)
+        found = parallel_analysis(values, null_band(diagonal / (moments.count - 1), moments.count))
         n_components = max(1, found)
         notes = [f"n-components='auto': {found or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
     assert not isinstance(n_components, str)
@@ -178,18 +129,10 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
     )
 
 
-def _standing_out(matrix: Array, diagonal: Array, rows: int) -> int:
-    """How many components of a scatter parallel analysis keeps, of which the lower triangle is read."""
-    values = eigvalsh(matrix)[::-1] / (rows - 1)
-    return parallel_analysis(values, null_band(diagonal / (rows - 1), rows))
-
-
 def check_components(wanted: int | float | str, rows: int, features: int) -> None:
-    """Refuse more components than ``rows`` rows of so many features have.
+    """Refuse more components than so many rows and features have, and a single row.
 
-    Raises
-    ------
-    ConfigError, DataError
+    By a `ConfigError` and a `DataError`.
     """
     count = isinstance(wanted, int | np.integer) and not isinstance(wanted, bool) and wanted >= 1
     share = isinstance(wanted, float | np.floating) and 0 < wanted < 1
@@ -208,12 +151,7 @@ def check_components(wanted: int | float | str, rows: int, features: int) -> Non
 
 
 def check_features(wanted: int | float | str, features: int) -> None:
-    """Refuse more components than there are features, which is known before any row counts.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse more components than there are features, which is known before any row counts, by a `ConfigError`."""
     if not isinstance(wanted, str) and wanted > features:
         raise ConfigError(
             f"run-config: 'n-components' is {wanted}{_default(wanted)}, but the data have {features} features; "
@@ -226,12 +164,7 @@ def _default(wanted: int | float) -> str:
 
 
 def check_rounds(rounds: int, block: int, components: int) -> None:
-    """Refuse so few products with blocks that they cannot span the components.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse so few products with blocks that they cannot span the components, by a `ConfigError`."""
     if rounds * block < components:
         raise ConfigError(
             f"run-config: 'max-rounds' is {rounds}, in which blocks of {block} columns span {rounds * block} "
@@ -240,21 +173,11 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
 
 
 def require_variance(variance: Array | float, rows: int, mean: Array, *, which: str = ALL_ROWS) -> None:
-    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64.
+    """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64 (`DataError`).
 
-    Parameters
-    ----------
-    variance : ndarray of shape (d,) or float
-        Diagonal of the scatter, each feature against its own mean; or its trace, where no more is known: then a
-        constant feature whose mean is 1e16 deviations of the others hides them.
-    mean : ndarray of shape (d,)
-        In the unit of the scatter: divided by the features' scale where that is.
-    which : str
-        What a refusal calls these rows.
-
-    Raises
-    ------
-    DataError
+    The variance is the diagonal (d,) of the scatter, each feature against its own mean; or its trace, where no more is
+    known: then a constant feature whose mean is 1e16 deviations of the others hides them. The mean (d,) is in the unit
+    of the scatter: divided by the features' scale where that is.
     """
     total = float(np.sum(variance))
     if not np.isfinite(total) or 0 < total < 1e-280:

@@ -35,64 +35,32 @@ CREATE TABLE merged (digest TEXT NOT NULL);
 
 @dataclass(frozen=True)
 class Content:
-    """What a running model is.
-
-    Attributes
-    ----------
-    subspace : Subspace
-    rows : int
-        How many rows were merged, whatever they weigh now.
-    center : bool
-        Whether the rows' mean is subtracted.
-    columns : str
-        Digest of the column names; empty where no party had any.
-    merged : tuple of str
-        Digest of every party's contribution.
-    revision : int
-        How many times the model was saved.
-    """
+    """What a running model is."""
 
     subspace: Subspace
-    rows: int
-    center: bool
-    columns: str = ""
-    merged: tuple[str, ...] = field(default=())
-    revision: int = 1
+    rows: int  # how many rows were merged, whatever they weigh now
+    center: bool  # whether the rows' mean is subtracted
+    columns: str = ""  # digest of the column names; empty where no party had any
+    merged: tuple[str, ...] = field(default=())  # digest of every party's contribution
+    revision: int = 1  # how many times the model was saved
 
 
 class RunningModel:
-    """The folder of a running model, as it was when it was loaded (`Store` has the errors).
-
-    Parameters
-    ----------
-    path : path-like
-        Made where there is none.
-
-    Attributes
-    ----------
-    content : Content or None
-        None where there is no model yet.
-    """
+    """The folder of a running model as it was when it was loaded (errors: `Store`); made where there is none."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._store = Store(path, SCHEMA)
         self._store.prepare()
         self.path = self._store.folder
         self._loaded = self._store.nothing
-        self.content: Content | None = None
+        self.content: Content | None = None  # while there is no model yet
         if self._store.exists():
             with self._store.transaction() as database:
                 self._loaded = self._store.sealed(database)
                 self.content = self._read(database)
 
     def save(self, content: Content) -> None:
-        """Replace what was loaded.
-
-        Raises
-        ------
-        ContractError
-            If another process has saved since: nothing is changed then.
-        """
+        """Replace what was loaded; a `ContractError`, and no change, if another process has saved since."""
         d, k = content.subspace.vectors.shape
         about = (content.revision, content.rows, content.center, content.columns, d, k)
         with self._store.transaction() as database:

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def summary(model: PCAModel) -> str:
-    """What a person wants to know first, as lines of text.
-
-    Raises
-    ------
-    ContractError
-        Where the model has no history.
-    """
+    """What a person wants to know first, as lines of text; `ContractError` where the model has no history."""
     log = model.log
     if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
         raise ContractError(f"the model's history has no '{lacking[0]}': a summary is of what a run has made")
@@ -63,8 +57,7 @@ def _traffic(model: PCAModel) -> list[tuple[str, str]]:
     ]
 
 
-MOST = 20
-"""How many components a table shows at most."""
+MOST = 20  # how many components a table shows at most
 
 
 def line_of(model: PCAModel) -> str:
@@ -99,20 +92,14 @@ def page_of(model: PCAModel) -> str:
     )
 
 
-NAMED = 3
-"""How many features of a party a note names at most."""
+NAMED = 3  # how many features of a party a note names at most
 
 
 def unit_notes(found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """One note for each party that seems to have features in another unit than the others.
 
-    Parameters
-    ----------
-    found : sequence of mappings
-        The entries of ``model.log["other_units"]`` by party: ``party``, ``feature`` (its number, from 0), ``mean`` at
-        this party and ``mean_elsewhere``.
-    names : sequence of str
-        Names of the features; empty where they are not known.
+    These are entries of ``model.log["other_units"]`` by party: ``party``, ``feature`` (its number, from 0), ``mean`` at
+    this party and ``mean_elsewhere``. Names are empty where they are not known.
     """
     return [_note(party, list(units), names) for party, units in groupby(found, key=lambda unit: unit["party"])]
 
@@ -137,8 +124,7 @@ def _note(party: str, found: Sequence[Mapping[str, Any]], names: Sequence[str]) 
     )
 
 
-TOLD = 0.95
-"""A note tells of scores that lie nearer the centre than this share of where they belong."""
+TOLD = 0.95  # a note tells of scores that lie nearer the centre than this share of where they belong
 
 
 def shrinkage_notes(model: PCAModel) -> list[str]:

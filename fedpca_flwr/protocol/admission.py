@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any
@@ -100,12 +100,7 @@ def senders(parties: Sequence[int]) -> str:
 
 
 def info_of(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
-    """What a client says of itself, checked: it may be anything.
-
-    Raises
-    ------
-    ContractError
-    """
+    """What a client says of itself, or a `ContractError`: it may be anything."""
     try:
         info = (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source="a client's reply")
     except ConfigError as error:
@@ -126,12 +121,7 @@ def reply_of(result: FitRes, info: PartyInfo) -> Reply:
 
 
 def arrays_in(reply: Reply) -> list[NDArray[Any]]:
-    """The arrays of a reply, as views of the message.
-
-    Raises
-    ------
-    ContractError
-    """
+    """The arrays of a reply, as views of the message, or a `ContractError`."""
     try:
         return [_view(tensor) for tensor in reply.tensors]
     except Exception:  # NumPy evaluates the header as a Python literal, which can fail in many ways
@@ -169,13 +159,7 @@ def reported(said: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAError]:
 def unfit(said: Sequence[PartyInfo], *, partitions: int | None, same_features: bool) -> list[FedPCAError]:
     """All that is wrong with what clients say they hold, before anything is asked of it.
 
-    Parameters
-    ----------
-    said : sequence of PartyInfo
-    partitions : int or None
-        How many there are; None where parties of any number may take part.
-    same_features : bool
-        Whether all must have equally many.
+    There are so many ``partitions``, or None where parties of any number may take part.
     """
     if faults := without_features(said):
         return faults
@@ -184,51 +168,35 @@ def unfit(said: Sequence[PartyInfo], *, partitions: int | None, same_features: b
 
 
 def unlike(said: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
-    """What is wrong with clients whose data are not parts of the same run.
-
-    Parameters
-    ----------
-    said : sequence of PartyInfo
-    partitions : int or None
-        How many there are; None where parties of any number may take part.
-    """
+    """What is wrong with clients whose data are not parts of the same run; ``partitions`` as of `unfit`."""
     said = sorted(said, key=lambda info: info.partition_id)
-    faults: list[FedPCAError] = []
     all_simulated = all(info.simulated for info in said)
-    for info in said:
-        if partitions is not None and info.num_partitions != partitions:
-            text = (
-                f"its node-config says the rows are in {info.num_partitions} partitions, the run expects {partitions} "
-                "clients; both must be the same, or part of the rows would be left out"
-            )
-            faults.append(ConfigError(_of(info.sender, text)))
-        if partitions is None and info.simulated and info.num_partitions != said[0].num_partitions:
-            text = (
-                f"its node-config says the rows are in {info.num_partitions} partitions, the run expects "
-                f"{said[0].num_partitions}, as {said[0].sender} says; the parts would overlap"
-            )
-            faults.append(ConfigError(_of(info.sender, text)))
-        if info.simulated and not all_simulated:
-            text = "its node-config names no 'data', but that of other clients does"
-            faults.append(ConfigError(_of(info.sender, text)))
-        if info.covariates != said[0].covariates:
-            text = (
-                f"the columns of 'adjust-for' stand elsewhere than in those of {said[0].sender}: name columns that all "
-                "parties have, in one order"
-            )
-            faults.append(ConfigError(_of(info.sender, text)))
+    found = [(info, text) for info in said for text in _differences(info, said[0], partitions, all_simulated)]
     named = [info for info in said if info.columns]
-    return faults + (_of_other_columns(named) if named else [])
+    if named:
+        witness, others = _minority(named, "columns")
+        text = (
+            f"its column names, or their order, differ from those of {witness.sender}. If only their order does, name "
+            "them all in the order of the model as run-config 'features'; else rename them"
+        )
+        found += [(info, text) for info in others]
+    return [ConfigError(_of(info.sender, text)) for info, text in found]
 
 
-def _of_other_columns(said: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """Clients whose column names are not those of most."""
-    witness, others = _minority(said, "columns")
-    text = (
-        f"its column names, or their order, differ from those of {witness.sender}. If only their order does, name them "
-        "all in the order of the model as run-config 'features'; else rename them"
-    )
-    return [ConfigError(_of(info.sender, text)) for info in others]
+def _differences(info: PartyInfo, first: PartyInfo, partitions: int | None, all_simulated: bool) -> Iterator[str]:
+    """In what the data of a client differ from those of the ``first``, and of others."""
+    parts = f"its node-config says the rows are in {info.num_partitions} partitions, the run expects "
+    if partitions is not None and info.num_partitions != partitions:
+        yield f"{parts}{partitions} clients; both must be the same, or part of the rows would be left out"
+    if partitions is None and info.simulated and info.num_partitions != first.num_partitions:
+        yield f"{parts}{first.num_partitions}, as {first.sender} says; the parts would overlap"
+    if info.simulated and not all_simulated:
+        yield "its node-config names no 'data', but that of other clients does"
+    if info.covariates != first.covariates:
+        yield (
+            f"the columns of 'adjust-for' stand elsewhere than in those of {first.sender}: name columns that all "
+            "parties have, in one order"
+        )
 
 
 def _minority(said: Sequence[PartyInfo], what: str) -> tuple[PartyInfo, list[PartyInfo]]:
@@ -269,14 +237,8 @@ def impostors(
 ) -> list[FedPCAError]:
     """Clients that speak as another partition than they have, or as one that another client has.
 
-    Parameters
-    ----------
-    nodes : sequence of str
-        Flower's ids.
-    said : sequence of PartyInfo or ErrorReport
-        What each of them says.
-    seats : mapping of str to int
-        The partition that each said first; an error may come from one that does not know which it is (-1).
+    ``nodes`` are Flower's ids, and ``seats`` the partition that each said first. An error may come from a client that
+    does not know which it is (-1).
     """
     owners = {party: node for node, party in seats.items()}
     faults: list[FedPCAError] = []
@@ -291,13 +253,7 @@ def impostors(
 
 
 def raise_all(faults: Sequence[FedPCAError]) -> None:
-    """Raise what is wrong, all of it at once.
-
-    Raises
-    ------
-    FedPCAError
-        Of the kind of the first.
-    """
+    """Raise what is wrong, all of it at once, as an error of the kind of the first."""
     if faults:
         raise together(faults)
 

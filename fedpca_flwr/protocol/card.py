@@ -45,6 +45,16 @@ class PCAOptions(Config):
         return isinstance(self, ScaleOptions) and self.scale
 
     @property
+    def could_scale(self) -> bool:
+        """Whether features are not divided by their deviations, and could be."""
+        return isinstance(self, ScaleOptions) and not self.scale
+
+    @property
+    def takes_gaps(self) -> bool:
+        """Whether with these options rows may have missing values."""
+        return False
+
+    @property
     def exposes(self) -> str:
         """What these options show of single rows, where that is more than `MethodCard.exposes` says."""
         return ""
@@ -115,79 +125,46 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
-    """Attributes
-    ----------
-    name : str
-        As in ``method='p-cov'``.
-    title : str
-    exact : bool
-        Whether the model equals the PCA of the pooled rows up to rounding.
-    rounds : str
-        How many rounds before the parties project their rows, in clear; so are `upload`, `server_sees` and `shows`.
-    options : type
-        The method's own options, which `method` holds beside the name; `n_components` is a key of every run.
-    phases : callable
-        The run's script but for what the transport adds: what the run-config and the options say that it may ask.
-    reference : str
-    examples : sequence of mapping
-        Options with which it runs, those that it needs first. All questions that a run of it may ask are in the script
-        of one of them: SECURITY.md's table is made of these.
-    goes_on_as : sequence of str
-        Methods of the registry, as one of which a run goes on after its own questions, and once more as another.
-    upload : str
-        What a party sends, in float64 values of d features, k components, n rows.
-    server_sees : str
-        In a few words.
-    shows : Shown
-        All that others learn.
-    shows_summed : Shown or None
-        The same where only sums over the parties open, about these; None where it is what `shows` says, of all.
-    pools_moments : bool
-        Whether the server adds up the parties' moments, or factors of them. Where it sees them, the model says what
-        influence each party has.
-    result : str
-        What a reader must know of the result besides `exact`.
-    incomplete : bool
-        Whether rows may have missing values.
-    differentially_private : bool
-        Whether all that leaves a party is differentially private: then its messages tell no row count, and its answer
-        in the last round is constant.
-    split : {"rows", "columns"}
-        What the parties' data are: some rows of all features, or all rows of some features.
-    exposes : {"", "scores", "inner products"}
-        What is shown of single rows, beyond what the model of pooled rows tells: their scores (with products of the
-        same kind), or all inner products or distances between them.
-    after : str
-        The method whose run leaves the loadings by which this one projects new rows; empty where it fits components.
-    own_components : {"", "iterates", "personal"}
-        Whether each party projects its rows with components of its own: with iterates that have not met those of the
-        others, or with personal ones, which need not meet.
-    own_total : str
-        What the shares of variance are of, where that is not the variance of the pooled rows.
-    beyond_moments : str
-        Why a party's answers tell more of its rows than count, mean and scatter do; empty where they do not.
-    """
+    """All that a method says of itself."""
 
-    name: str
+    name: str  # as in ``method='p-cov'``
     title: str
-    exact: bool
+    exact: bool  # whether the model equals the PCA of the pooled rows up to rounding
     rounds: str
+    """How many rounds before the parties project their rows, in clear; so are `upload`, `server_sees` and `shows`."""
     options: type[PCAOptions]
+    """The method's own options, which `method` holds beside the name; `n_components` is a key of every run."""
     phases: Callable[[RunConfig, Any], Questions]
+    """The run's script but for what the transport adds: what the run-config and the options say that it may ask."""
     reference: str
-    upload: str
-    server_sees: str
-    shows: Shown
+    upload: str  # what a party sends, in float64 values of d features, k components, n rows
+    server_sees: str  # in a few words
+    shows: Shown  # all that others learn
     shows_summed: Shown | None = None
+    """The same where only sums over the parties open, about these; None where it is what `shows` says, of all."""
     pools_moments: bool = False
-    result: str = ""
+    """Whether the server adds up the parties' moments, or factors of them. Where it sees them, the model says what
+    influence each party has."""
+    result: str = ""  # what a reader must know of the result besides `exact`
     examples: Sequence[Mapping[str, Any]] = ({},)
+    """Options with which it runs, those that it needs first. All questions that a run of it may ask are in the script
+    of one of them: SECURITY.md's table is made of these."""
     goes_on_as: Sequence[str] = ()
-    incomplete: bool = False
+    """Methods of the registry, as one of which a run goes on after its own questions, and once more as another."""
+    incomplete: bool = False  # whether rows may have missing values
     differentially_private: bool = False
+    """Whether all that leaves a party is differentially private: then its messages tell no row count, and its answer
+    in the last round is constant."""
     split: Literal["rows", "columns"] = "rows"
+    """What the parties' data are: some rows of all features, or all rows of some features."""
     exposes: Literal["", "scores", "inner products"] = ""
+    """What is shown of single rows, beyond what the model of pooled rows tells: their scores (with products of the
+    same kind), or all inner products or distances between them."""
     after: str = ""
+    """The method whose run leaves the loadings by which this one projects new rows; empty where it fits components."""
     own_components: Literal["", "iterates", "personal"] = ""
-    own_total: str = ""
+    """Whether each party projects its rows with components of its own: with iterates that have not met those of the
+    others, or with personal ones, which need not meet."""
+    own_total: str = ""  # what the shares of variance are of, where that is not the variance of the pooled rows
     beyond_moments: str = ""
+    """Why a party's answers tell more of its rows than count, mean and scatter do; empty where they do not."""

@@ -34,14 +34,8 @@ if TYPE_CHECKING:
 class PCAClient(NumPyClient):
     """Base of every method's client: it looks up the answer to each question.
 
-    Parameters
-    ----------
-    card : MethodCard
-        Of the method that the run uses.
-    site : Site
-        This party's rows, rules and memory.
-    transport_of : callable
-        Gives how its answers travel, from the site, the card and the options, once they are known to be right.
+    The site has this party's rows, rules and memory. ``transport_of`` gives how its answers travel, from the site, the
+    card and the options, once these are known to be right.
     """
 
     def __init__(self, card: MethodCard, site: Site, transport_of: Callable[..., PartyTransport]) -> None:
@@ -116,6 +110,11 @@ class PCAClient(NumPyClient):
     def public(self) -> Public:
         """What the server knows too."""
         return self.site.public(self.card.split, self.options)
+
+    @property
+    def in_fixed_point(self) -> bool:
+        """Whether its answers are added to those of others in fixed point, within limits that follow from `bound`."""
+        return self.transport.sums_only and not self.card.differentially_private
 
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
 
@@ -222,14 +221,9 @@ def _digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
 
 
 class RefusingClient(NumPyClient):
-    """Answers whatever it is asked with why it takes no part.
+    """Answers whatever it is asked with a report (`Site.report`) of why it takes no part.
 
     Nothing is raised where Flower makes a client: an exception's text would travel with it.
-
-    Parameters
-    ----------
-    report : dict
-        What is told (`Site.report`).
     """
 
     def __init__(self, report: dict[str, Any]) -> None:

@@ -40,21 +40,10 @@ class Journal(ABC):
 
     @abstractmethod
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
-        """Note a question before it is answered, so that it is never answered twice.
+        """Note a question, with the digest of all that was asked, before it is answered: it never is answered twice.
 
-        Parameters
-        ----------
-        phase : str
-        digest : str
-            Of all that was asked.
-        configuration : bytes
-            Digest of the run-config that came with it: what one allows must not be added to what another does.
-        permit : callable
-
-        Raises
-        ------
-        ContractError
-            Where this party answers no more in this run, or began it with another configuration.
+        ``configuration`` is the digest of the run-config that came with it: what one allows must not be added to what
+        another does. A `ContractError` says that this party answers no more, or began with another configuration.
         """
 
     @abstractmethod
@@ -67,17 +56,9 @@ class Journal(ABC):
 
     @abstractmethod
     def note_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Note, before its noise is drawn, that a noisy reply leaves in a phase.
+        """Note, before its noise is drawn, that a noisy reply leaves in a phase; nothing where ``permit`` refuses it.
 
-        Parameters
-        ----------
-        phase : str
-        relation : str
-            Of neighbouring data sets, by which the multiplier is meant.
-        multiplier : float
-            Standard deviation of the noise over the sensitivity.
-        permit : callable
-            Where it refuses, nothing is noted.
+        The multiplier is the noise's standard deviation over the sensitivity, by this relation of neighbouring data.
         """
 
     @property
@@ -87,15 +68,7 @@ class Journal(ABC):
 
     @abstractmethod
     def remember(self, kind: str, data: str, decide: Decide) -> None:
-        """Note what later runs must know of this site's data.
-
-        Parameters
-        ----------
-        kind : str
-        data : str
-            Digest of the data.
-        decide : callable
-        """
+        """Note what later runs must know of this site's ``data``, of which the digest is given."""
 
     @abstractmethod
     def end(self, why: str) -> None:
@@ -118,13 +91,7 @@ RECORD = "journal"
 
 
 class State:
-    """Named lists of arrays.
-
-    Parameters
-    ----------
-    records : RecordDict
-        Flower's.
-    """
+    """Named lists of arrays, in Flower's records."""
 
     def __init__(self, records: RecordDict) -> None:
         self.records = records

@@ -61,12 +61,7 @@ def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int],
 
 
 def require_server_memory(method: str, phases: Questions, public: Public, alternatives: Alternatives) -> None:
-    """Refuse replies of which this machine cannot hold the sum and one more.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse replies of which this machine cannot hold the sum and one more."""
     there, (nbytes, _) = memory(), largest(phases, public, 1)
     if there is not None and 2 * nbytes > there:
         raise ConfigError(

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.factors import trapezoid_size
-from fedpca_flwr.maths.moments import diagonal_positions, packed_size
+from fedpca_flwr.maths import factors, moments
 
 Fields = Mapping[str, NDArray[Any]]
 
@@ -31,36 +30,27 @@ ORTHONORMAL = 1e-5
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a payload.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of str
-        Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
-        ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
-        decoder can judge, others as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number
-        itself; ``()`` a scalar.
-    dtype : str
-        Or several: ``"float32 or float64"``.
-    kind : {"real", "count", "scatter", "size", "positive", "orthonormal rows", "orthonormal columns"}
-        What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
-        far as its entries can tell, a size is not negative.
-    optional : bool
-        Whether an empty array may stand for "all zeros".
-    fixed : str
-        Of what is asked: the name of a number of the run, which the party is told once and never otherwise.
-    near : str
-        Of what is asked: the name of such a number, from which this one differs by rounding, or it is zero.
-    """
+    """One array of a payload."""
 
     name: str
     shape: tuple[str, ...]
-    dtype: str = "float64"
+    """Symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows ``"n(n+1)/2"``, without diagonal
+    ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
+    decoder can judge, others as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), a number
+    itself; ``()`` a scalar."""
+    dtype: str = "float64"  # or several: ``"float32 or float64"``
     kind: str = "real"
-    optional: bool = False
+    """What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
+    far as its entries can tell, a size is not negative."""
+    optional: bool = False  # whether an empty array may stand for "all zeros"
     fixed: str = ""
+    """Of what is asked: the name of a number of the run, which the party is told once and never otherwise."""
     near: str = ""
+    """Of what is asked: the name of such a number, from which this one differs by rounding, or it is zero."""
+
+    def lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape, where the symbols in it stand for these ``sizes``."""
+        return tuple(_size(symbol, sizes) for symbol in self.shape)
 
     @property
     def dtypes(self) -> list[np.dtype]:
@@ -79,13 +69,8 @@ class Payload:
         return [np.asarray(values[field.name]) for field in self.fields]
 
     def named(self, arrays: Sequence[NDArray[Any]], sender: str) -> dict[str, NDArray[Any]]:
-        """The arrays by field name, after a check of number, dtype and number of axes.
-
-        Raises
-        ------
-        ContractError
-            Naming the sender and the field.
-        """
+        """The arrays by field name, after a check of number, dtype and number of axes; a `ContractError` names the
+        sender and the field."""
         self.require_count(len(arrays), sender)
         for field, array in zip(self.fields, arrays, strict=True):
             if array.dtype not in field.dtypes:
@@ -97,12 +82,7 @@ class Payload:
         return {field.name: array for field, array in zip(self.fields, arrays, strict=True)}
 
     def require_count(self, arrays: int, sender: str) -> None:
-        """Refuse a message of so many arrays, before they are read, where there should be others.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Refuse a message of so many arrays, before they are read, where there should be others."""
         if arrays != len(self.fields):
             expected = ", ".join(field.name for field in self.fields)
             raise ContractError(
@@ -121,16 +101,12 @@ class Payload:
         Without fields whose length only the decoder can judge, and unless it is the ``whole`` without optional ones.
         """
         counted = [field for field in self.fields if whole or not field.optional]
-        bodies = sum(self._values(field, sizes) * field.dtypes[0].itemsize for field in counted)
+        bodies = sum(math.prod(field.lengths(sizes)) * field.dtypes[0].itemsize for field in counted)
         return HEADER * len(self.fields) + bodies
 
     def values(self, sizes: Mapping[str, int]) -> int:
         """Numbers in all fields."""
-        return sum(self._values(field, sizes) for field in self.fields)
-
-    @staticmethod
-    def _values(field: Field, sizes: Mapping[str, int]) -> int:
-        return math.prod(_size(symbol, sizes) for symbol in field.shape)
+        return sum(math.prod(field.lengths(sizes)) for field in self.fields)
 
     def features(self, values: Fields) -> int | None:
         """The number of features that a payload claims: the length of its first axis named ``d``."""
@@ -144,22 +120,9 @@ class Payload:
         return {field.name: values[field.name] for field in self.fields if all(map(str.isdigit, field.shape))}
 
     def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
-        """Check shapes against ``sizes`` and the values themselves.
+        """Check values, as `named` returns them, and their shapes against ``sizes``, e.g. ``{"d": 784}``.
 
-        Parameters
-        ----------
-        values : mapping of str to ndarray
-            As `named` returns them.
-        sender : str
-            How errors name the party.
-        sizes : mapping of str to int
-            What the symbols of the shapes stand for, e.g. ``{"d": 784}``.
-        reference : str, optional
-            Where those sizes come from, for the error's text.
-
-        Raises
-        ------
-        ContractError
+        An error says with ``reference`` where these sizes come from.
         """
         if "count" in values:
             sizes = {**sizes, "n": int(values["count"])}
@@ -207,11 +170,11 @@ def _expected(symbol: str, length: int, sizes: Mapping[str, int]) -> int:
 
 def _size(symbol: str, sizes: Mapping[str, int]) -> int:
     if symbol == "d(d+1)/2":
-        return packed_size(sizes["d"])
+        return moments.packed_size(sizes["d"])
     if symbol in {"n(n+1)/2", "n(n-1)/2"}:
-        return packed_size(sizes["n"] - (symbol == "n(n-1)/2"))
+        return moments.packed_size(sizes["n"] - (symbol == "n(n-1)/2"))
     if symbol == "trapezoid":
-        return trapezoid_size(sizes["n"], sizes["d"])
+        return factors.trapezoid_size(sizes["n"], sizes["d"])
     if symbol.isdigit():
         return int(symbol)
     return sizes[symbol.removeprefix("<=")] if symbol != "any" else 0
@@ -233,7 +196,7 @@ def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
         _check_orthonormal(field, array, sender)
     if field.kind == "scatter":
         d = int((np.sqrt(8 * array.size + 1) - 1) / 2)
-        diagonal = array[diagonal_positions(d)]
+        diagonal = array[moments.diagonal_positions(d)]
         if diagonal.min() < 0:
             raise ContractError(f"{sender}: field '{field.name}' has a negative diagonal: it is not a scatter")
         if max(-low, high) > diagonal.max() * (1 + 1e-9):

@@ -13,8 +13,8 @@ they were in the first of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,26 +35,13 @@ SumLimits = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Public:
-    """What every party and the server know of a run.
-
-    Attributes
-    ----------
-    config : RunConfig
-    options : PCAOptions
-        The method's own.
-    parties : int
-        How many take part in the run.
-    features : int
-        d, where the parties hold rows of the same features.
-    rows : int
-        n, where they hold columns of the same rows.
-    """
+    """What every party and the server know of a run."""
 
     config: RunConfig
-    options: Any
-    parties: int
-    features: int = 0
-    rows: int = 0
+    options: Any  # the method's own
+    parties: int  # how many take part in the run
+    features: int = 0  # d, where the parties hold rows of the same features
+    rows: int = 0  # n, where they hold columns of the same rows
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -75,64 +62,60 @@ def _no_sizes(public: Public) -> Mapping[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One kind of question.
-
-    Attributes
-    ----------
-    asked : Payload
-        What the server sends. The party checks it as strictly as the server checks replies.
-    reply : Payload
-        What a party returns.
-    answer : callable, optional
-        How it makes that: see `Answer`. A question of a transport has none: the transport answers it.
-    sizes : callable
-        From what is public: what symbols in the shapes stand for, besides ``d`` and ``n``.
-    limits : callable, optional
-        From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
-        is refused where only sums may be shown.
-    words : int
-        Words of 64 bits that a value of that sum travels in.
-    summed : Payload, optional
-        What a reply of such words holds.
-    forms : tuple of str
-        What a party holds while it answers, where that may be larger than the reply: the shape of an array of float64.
-    times : int or callable
-        How often one run may ask it, at most; or that from what is public, where it depends on the number of parties
-        (0 while nobody has said how many there are).
-    optional : bool
-        Whether a run may leave it out.
-    in_clear : bool
-        Whether replies tell nothing of anyone's values (how many rows there are, say), so that they travel in clear
-        however the other answers do.
-    differentially_private : bool
-        Whether replies have the noise that makes them so: then the difference of sums over different parties tells
-        no more than they do.
-    closing : bool
-        Whether it comes after the method has its result: where a party has left since, it is left out.
-    """
+    """One kind of question."""
 
     asked: Payload = NO_FIELDS
-    reply: Payload
+    """What the server sends. The party checks it as strictly as the server checks replies."""
+    reply: Payload  # what a party returns
     answer: Answer | None = None
+    """How it makes that: see `Answer`. A question of a transport has none: the transport answers it."""
     sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
+    """From what is public: what symbols in the shapes stand for, besides ``d`` and ``n``."""
     limits: Callable[[Fields, Public], SumLimits] | None = None
-    words: int = 1
-    summed: Payload | None = None
+    """From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
+    is refused where only sums may be shown."""
+    limited_by: tuple[Field, ...] = ()
+    """What comes with the question too where only the sum of the replies opens, since `limits` need it."""
+    share_limits: Callable[[Fields, Public], SumLimits] | None = None
+    """As `limits`, of what one reply adds to the sum where the server sees it; None: it is not held against any."""
+    instead: str = ""
+    """Of a question without limits: what to choose where only sums may be shown, as the end of an error."""
+    words: int = 1  # words of 64 bits that a value of that sum travels in
+    summed: Payload | None = None  # what a reply of such words holds
     forms: tuple[str, ...] = ()
+    """What a party holds while it answers, where that may be larger than the reply: the shape of a float64 array."""
     times: int | Callable[[Public], int] = 1
-    optional: bool = False
+    """How often one run may ask it, at most; or that from what is public, where it depends on the number of parties
+    (0 while nobody has said how many there are)."""
+    optional: bool = False  # whether a run may leave it out
     in_clear: bool = False
+    """Whether replies tell nothing of anyone's values (how many rows there are, say), so that they travel in clear
+    however the other answers do."""
     differentially_private: bool = False
+    """Whether replies have the noise that makes them so: then the difference of sums over different parties tells
+    no more than they do."""
     closing: bool = False
+    """Whether it comes after the method has its result: where a party has left since, it is left out."""
+
+    def as_sum(self) -> Question:
+        """The question as it is asked where only the sum of its replies opens."""
+        if not self.limited_by:
+            return self
+        return replace(self, asked=Payload((*self.asked.fields, *self.limited_by)))
 
     def most(self, public: Public) -> int:
         """How often one run may ask it."""
         return self.times if isinstance(self.times, int) else self.times(public)
 
     def layout(self, asked: Fields, public: Public) -> Layout:
-        """How the sum of the replies travels in fixed point."""
+        """How the sum of the replies travels in fixed point; a limit with fewer axes than its field is that of each."""
         assert self.limits is not None
-        return Layout(self.limits(asked, public), words=self.words)
+        limits = dict(self.limits(asked, public))
+        for known in self.reply.fields:
+            if known.name in limits and limits[known.name].ndim < len(known.shape):
+                shape = known.lengths(self.reply_sizes(asked, public))
+                limits[known.name] = np.broadcast_to(limits[known.name], shape)
+        return Layout(limits, words=self.words)
 
     def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
         """Bytes of a reply: at least so many (see `Payload.nbytes`)."""
@@ -173,30 +156,26 @@ Questions = Mapping[str, Question]
 """By name, in the order in which a run asks them."""
 
 
+Kind = TypeVar("Kind")
+
+
+def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
+    """The one of these that is for how the answers of a run travel; survivors' are as masked ones unless it is said."""
+    return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
+
+
 @dataclass(frozen=True)
 class Ask:
-    """A question to all parties, whose replies the server sees one by one.
-
-    Attributes
-    ----------
-    phase : str
-    asked : mapping of str to ndarray
-        What every party receives.
-    each : mapping of int to mapping, optional
-        What the party of a partition receives besides.
-    method : str
-        Whose question it is, where a run has chosen a method on its way: its name and options.
-    take : callable, optional
-        Is given the fields of each reply as it comes, checked, and who sent it, one reply at a time and in any order.
-        It need not be called. Where it was, the reply has no fields any more but those of a few numbers. What it
-        refuses by a `ContractError` is kept.
-    """
+    """A question to all parties, whose replies the server sees one by one."""
 
     phase: str
-    asked: Fields = field(default_factory=dict)
-    each: Mapping[int, Fields] = field(default_factory=dict)
-    method: str = ""
+    asked: Fields = field(default_factory=dict)  # what every party receives
+    each: Mapping[int, Fields] = field(default_factory=dict)  # what the party of a partition receives besides
+    method: str = ""  # whose question it is, where a run has chosen a method on its way: its name and options
     take: Callable[[Fields, str], None] | None = None
+    """Is given the fields of each reply as it comes, checked, and who sent it, one reply at a time and in any order.
+    It need not be called. Where it was, the reply has no fields any more but those of a few numbers. What it
+    refuses by a `ContractError` is kept."""
 
 
 class Sum(Ask):
@@ -205,26 +184,15 @@ class Sum(Ask):
 
 @dataclass(frozen=True)
 class Total(Mapping[str, Array]):
-    """The sum of the parties' replies, by field.
-
-    Attributes
-    ----------
-    fields : mapping of str to ndarray
-    parties : int
-        How many are in it.
-    low : mapping of str to ndarray
-        What rounding each sum to float64 left out, where the transport knows it.
-    missed : mapping of str to ndarray
-        Bound on what fixed point rounded off in each entry; empty where nothing was.
-    replies : sequence of Reply
-        What it is the sum of, where the server sees that.
-    """
+    """The sum of the parties' replies, by field."""
 
     fields: Fields
-    parties: int
+    parties: int  # how many are in it
     low: Fields = field(default_factory=dict)
+    """What rounding each sum to float64 left out, where the transport knows it."""
     missed: Fields = field(default_factory=dict)
-    replies: Sequence[Reply] = ()
+    """Bound on what fixed point rounded off in each entry; empty where nothing was."""
+    replies: Sequence[Reply] = ()  # what it is the sum of, where the server sees that
 
     def __getitem__(self, name: str) -> Array:
         return self.fields[name]
@@ -245,23 +213,7 @@ SPREAD = "told spread"
 
 
 def require_next(phases: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
-    """Refuse a question that is not the next of the script.
-
-    Parameters
-    ----------
-    phases : mapping of str to Question
-        The script.
-    answered : sequence of str
-        The phases of all questions so far.
-    phase : str
-        Of the question.
-    public : Public
-        What the times depend on, where they are no fixed number.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a question that is not the next of the script ``phases``, after those ``answered`` so far."""
     names = [name for name in phases if phases[name].most(public)]
     if phase not in names:
         raise ContractError(
@@ -285,12 +237,7 @@ ROUNDING = 2.0**-40
 
 
 def require_as_told(payload: Payload, asked: Fields, state: State) -> None:
-    """Refuse a number of the run that is not what the party was told earlier in it; keep those told first.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a number of the run that is not what the party was told earlier in it; keep those told first."""
     for entry in payload.fields:
         value, name = asked[entry.name], f"told {entry.fixed or entry.near}"
         if entry.fixed and value.size and name not in state:
@@ -303,12 +250,7 @@ def require_as_told(payload: Payload, asked: Fields, state: State) -> None:
 
 
 def require_same(name: str, same: bool) -> None:
-    """Refuse a number that changes within a run.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a number that changes within a run."""
     if not same:
         raise ContractError(f"{SERVER}: '{name}' is not what an earlier question of this run said")
 

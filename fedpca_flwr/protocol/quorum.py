@@ -22,22 +22,8 @@ from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, QuorumError
-from fedpca_flwr.protocol.admission import (
-    ErrorReport,
-    PartyInfo,
-    Reply,
-    columns_of,
-    doubled,
-    impostors,
-    info_of,
-    raise_all,
-    reply_of,
-    reported,
-    sender,
-    senders,
-    unfit,
-    unlike,
-)
+from fedpca_flwr.protocol import admission
+from fedpca_flwr.protocol.admission import ErrorReport, PartyInfo, Reply
 from fedpca_flwr.protocol.progress import tell
 from fedpca_flwr.protocol.replies import reason_of
 
@@ -48,14 +34,8 @@ Results = list[tuple[ClientProxy, Any]]
 class Quorum:
     """The parties of a run.
 
-    Parameters
-    ----------
-    config : RunConfig
-    open_membership : bool
-        Whether any ``expected`` parties may take part, each under a name of its own, and not only those that hold all
-        the partitions there are.
-    same_features : bool
-        Whether all hold the same features, and not each its own.
+    With ``open_membership`` any ``expected`` parties may take part, each under a name of its own, and not only those
+    that hold all the partitions there are. With ``same_features`` all hold the same ones, and not each its own.
 
     Attributes
     ----------
@@ -123,18 +103,19 @@ class Quorum:
 
     def complete(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies by party, or the error that says whose is missing, doubled, refused or in the wrong run."""
-        said, nodes = [info_of(result.metrics) for _, result in results], [client.cid for client, _ in results]
-        raise_all(impostors(nodes, said, self.seats))
-        raise_all(reported(said))
+        said = [admission.info_of(result.metrics) for _, result in results]
+        nodes = [client.cid for client, _ in results]
+        admission.raise_all(admission.impostors(nodes, said, self.seats))
+        admission.raise_all(admission.reported(said))
         known = [info for info in said if isinstance(info, PartyInfo)]  # all of them, or it was raised
         self._check_partitions(known)
         replies = []
         for info in reversed(known):
             client, result = results.pop()  # the caller's list is emptied, so that no payload outlives its use
-            replies.append(reply_of(result, info))
+            replies.append(admission.reply_of(result, info))
             self.seats[client.cid] = replies[-1].party
         replies.sort(key=lambda reply: reply.party)
-        raise_all(doubled(known))
+        admission.raise_all(admission.doubled(known))
         self._check_members(replies)
         if missing := self._missing({reply.party for reply in replies}, said):
             reasons = sorted({reason_of(failure) for failure in failures}) or ["no reply"]
@@ -159,13 +140,12 @@ class Quorum:
         if survivors:
             why = f"{left} are left, and the run needs at least 'survivors' = {survivors} of them"
         if not survivors or left < survivors:
-            raise QuorumError(
-                f"{len(missing)} of {self.expected} clients did not answer: {senders(missing)} ({reasons}). {why}"
-            )
+            who = f"{len(missing)} of {self.expected} clients did not answer: {admission.senders(missing)}"
+            raise QuorumError(f"{who} ({reasons}). {why}")
         names = {party["party"]: party["name"] for party in self._parties}
         self.expected = left
-        self.dropped.update({party: sender(party, names.get(party, "")) for party in missing})
-        log(WARNING, "%s dropped out (%s); %s parties go on", senders(missing), reasons, left)
+        self.dropped.update({party: admission.sender(party, names.get(party, "")) for party in missing})
+        log(WARNING, "%s dropped out (%s); %s parties go on", admission.senders(missing), reasons, left)
 
     def _online(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
         """Flower's clients; with ``survivors``, without those that dropped out or come too late."""
@@ -212,9 +192,9 @@ class Quorum:
         new = sorted(set(clients) - set(said))
         with ThreadPoolExecutor(max_workers=self.at_once or max(1, len(new))) as pool:
             for cid, answer in zip(new, pool.map(self._properties_of, [clients[cid] for cid in new]), strict=True):
-                said[cid] = answer if isinstance(answer, str) else info_of(answer)
+                said[cid] = answer if isinstance(answer, str) else admission.info_of(answer)
         known = [one for one in said.values() if isinstance(one, PartyInfo)]
-        faults = reported([one for one in said.values() if isinstance(one, ErrorReport)])
+        faults = admission.reported([one for one in said.values() if isinstance(one, ErrorReport)])
         silent = sorted({one for one in said.values() if isinstance(one, str)})
         if not known and not faults:
             raise QuorumError(f"no client said what it holds ({silent[0]})")
@@ -223,8 +203,8 @@ class Quorum:
             self.expected = self.expected or _most_common(one.num_partitions for one in known)
             if len(said) <= self.expected:  # else `gather` says how many too many
                 partitions = None if self.open_membership else self.total
-                faults += unfit(known, partitions=partitions, same_features=self.same_features)
-        raise_all(faults)
+                faults += admission.unfit(known, partitions=partitions, same_features=self.same_features)
+        admission.raise_all(faults)
         if silent and not self.config.survivors:
             self._go_on_without(self._missing({one.partition_id for one in known}, known), "; ".join(silent))
 
@@ -253,8 +233,8 @@ class Quorum:
             raise QuorumError(f"several clients say they are '{doubled[0]}': give each a name of its own")
 
     def _check_partitions(self, said: Sequence[PartyInfo]) -> None:
-        raise_all(unlike(said, partitions=None if self.open_membership else self.total))
-        self.columns = columns_of(said) or self.columns
+        admission.raise_all(admission.unlike(said, partitions=None if self.open_membership else self.total))
+        self.columns = admission.columns_of(said) or self.columns
         self.covariates = said[0].covariates if said else self.covariates
         self.simulated = all(info.simulated for info in said)
 

@@ -78,13 +78,7 @@ class Registry(Mapping[str, Method]):
 
 
 def _loaded(point: EntryPoint) -> Method:
-    """A method of another package.
-
-    Raises
-    ------
-    ConfigError
-        Where its entry point gives something else.
-    """
+    """A method of another package; a `ConfigError` where its entry point gives something else."""
     made = point.load()
     if not isinstance(made, Method) or made.strategy.card.name != point.name:
         raise ConfigError(

@@ -64,13 +64,7 @@ def _overflows(largest: float, how: Literal["raise", "ignore"]) -> AbstractConte
 
 
 class Sizes:
-    """How large the numbers of every party are, in every round of a run.
-
-    Parameters
-    ----------
-    sums_only : bool
-        Whether the server sees no party's numbers.
-    """
+    """How large the numbers of every party are, in every round of a run; ``sums_only``: the server sees none."""
 
     def __init__(self, *, sums_only: bool) -> None:
         self.sums_only = sums_only
@@ -78,13 +72,7 @@ class Sizes:
 
     @contextmanager
     def computing(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
-        """Compute with the replies of one more round, of such sizes by sender.
-
-        Raises
-        ------
-        ContractError
-            Where that fails.
-        """
+        """Compute with the replies of one more round, of such sizes by sender, or say why not in a `ContractError`."""
         self._rounds.append((phase, dict(sizes)))
         try:
             with _overflows(self._largest, "raise"):
@@ -155,13 +143,7 @@ class StreamingSum:
         self._sums: dict[str, ReproducibleSum] = {}
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add one party's fields.
-
-        Raises
-        ------
-        ContractError
-            Where they have other shapes than those before.
-        """
+        """Add one party's fields; a `ContractError` where they have other shapes than those before."""
         if not self._sums:
             self._sums = {name: ReproducibleSum(array.shape) for name, array in fields.items()}
         for name, array in fields.items():
@@ -177,21 +159,9 @@ class StreamingSum:
 
 
 class Replies:
-    """The replies to one question.
+    """The replies to one question: what each must hold, and who may ``take`` its fields (`Ask.take`).
 
-    Parameters
-    ----------
-    payload : Payload
-        What each must hold.
-    sizes : mapping of str to int
-        What the symbols of its shapes stand for.
-    take : callable, optional
-        As `Ask.take`.
-
-    Attributes
-    ----------
-    sizes_of_numbers : dict of str to float
-        By sender, the largest number of a reply that was checked, in size.
+    `sizes_of_numbers` has by sender the largest number of a reply that was checked, in size.
     """
 
     def __init__(
@@ -233,12 +203,7 @@ class Replies:
             reply.fields = dict(left)
 
     def check(self, replies: Sequence[Reply]) -> None:
-        """Set the fields of those that are not taken, once all have come.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Set the fields of those that are not taken, once all have come, or raise a `ContractError`."""
         whole = [reply for reply in replies if not reply.taken]
         named = {reply.sender: self._named(reply) for reply in whole}
         check_together(self.payload, named, self.sizes, self._claims)

@@ -54,11 +54,7 @@ Answers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, FitRes
 class PCAServer(Server):
     """Flower's `Server`, which stops when the strategy is done and talks to all parties at once.
 
-    Parameters
-    ----------
-    strategy : PCAStrategy
-    while_clients_work : callable, optional
-        Gives a context manager that surrounds the parties' work, where they share this process.
+    ``while_clients_work`` gives a context manager that surrounds the parties' work, where they share this process.
     """
 
     def __init__(

@@ -115,6 +115,11 @@ class PCAStrategy(Strategy):
         return Public(self.config, self.options, self.quorum.total, features=self.quorum.features)
 
     @property
+    def sees_each(self) -> bool:
+        """Whether the server sees each party's replies, and not only what they add up to."""
+        return not self.transport.sums_only
+
+    @property
     def rounds(self) -> int:
         """At most so many rounds."""
         return most_rounds(self.phases, self.public)
@@ -123,15 +128,14 @@ class PCAStrategy(Strategy):
         """What rounding leaves of the model's components; noise hides it."""
         if self.card.differentially_private:
             return Certainty(self.exact, [])
-        ways = [SCALED] if getattr(self.options, "scale", True) is False else []
-        if self.card.split == "rows" and pairs.resolution is None and not self.config.secure_aggregation:
+        ways = [SCALED] if self.options.could_scale else []
+        if self.card.split == "rows" and pairs.resolution is None and self.sees_each:
             ways.append(FACTORS)
         return certainty(pairs, exact=self.exact, ways=ways)
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         """How the model is made, and what it may say of itself: its ``log``."""
         parties = self.transport.parties(self.quorum)
-        hidden = self.card.differentially_private or self.transport.sums_only
         measured = dict(measured)
         if certainty.resolved is not None and "certified_components" in measured:
             measured["certified_components"] = min(measured["certified_components"], certainty.resolved)
@@ -139,7 +143,7 @@ class PCAStrategy(Strategy):
             "method": self.card.name,
             "exact": certainty.exact,
             "options": self.options.model_dump(by_alias=True),
-            "parties": [{**party, "rows": None} if hidden else party for party in parties],
+            "parties": [party if self._tells_rows else {**party, "rows": None} for party in parties],
             "rounds": self.rounds_so_far,
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "columns": self.quorum.columns,
@@ -239,6 +243,11 @@ class PCAStrategy(Strategy):
     # Inside
 
     @property
+    def _tells_rows(self) -> bool:
+        """Whether a message tells how many rows a party has."""
+        return self.sees_each and not self.card.differentially_private
+
+    @property
     def _phase(self) -> Question:
         return self.phases[self._asked.phase]
 
@@ -248,9 +257,8 @@ class PCAStrategy(Strategy):
         self._incoming.count(replies)
         self._record(self._asked.phase, replies)
         self._incoming.check(replies)
-        hidden = self.card.differentially_private or self.transport.sums_only
         for reply in replies:
-            if not hidden and "count" in reply.fields and reply.rows != int(reply.fields["count"]):
+            if self._tells_rows and "count" in reply.fields and reply.rows != int(reply.fields["count"]):
                 count = int(reply.fields["count"])
                 raise ContractError(f"{reply.sender}: its count is {count}, but its message says {reply.rows} rows")
         return replies

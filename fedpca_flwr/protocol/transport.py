@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 
 def relayed(program: Program, put: Callable[[Ask], Program]) -> Program:
-    """The program with each of its questions put in another way.
+    """The program with each of its questions put in another way, and its return value.
 
-    Parameters
-    ----------
-    program : generator
-        Its return value is that of the relayed program.
-    put : callable
-        From a question: a program that asks whatever answers it, and returns what ``program`` goes on with.
+    ``put`` makes of a question a program that asks whatever answers it, and returns what ``program`` goes on with.
     """
     answer = None
     while True:
@@ -45,25 +40,18 @@ def whole(answer: Fields | Sequence[Fields]) -> Fields:
 
 
 class Transport(ABC):
-    """What both halves have: the script of a run.
+    """What both halves have: the script of a run."""
 
-    Attributes
-    ----------
-    sums_only : bool
-        Whether the server sees sums over parties only.
-    """
+    sums_only: bool = False  # whether the server sees sums over parties only
 
-    sums_only: bool = False
+    def summed_over(self, parties: int) -> int:
+        """Of how many of so many parties the server sees the sum of the replies, and no less."""
+        return parties if self.sums_only else 1
 
     @abstractmethod
     def script(self, method: str, phases: Questions) -> Questions:
-        """The script of a run, from the method's own phases: what travels in each, and what comes around them.
-
-        Raises
-        ------
-        ConfigError
-            Where the method's answers cannot travel so.
-        """
+        """The script of a run, from the method's own phases: what travels in each, and what comes around them; a
+        `ConfigError` where the method's answers cannot travel so."""
 
 
 class ServerTransport(Transport):

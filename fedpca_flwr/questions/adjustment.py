@@ -31,7 +31,7 @@ from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.questions.genotypes import GenotypeOptions
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter, left_of
@@ -41,13 +41,8 @@ from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
 
 def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
-    """Where the covariates stand in a party's rows, by their names or numbers from 0.
-
-    Raises
-    ------
-    ConfigError
-        With all that are no columns.
-    """
+    """Where the covariates stand in a party's rows, by their names or numbers from 0; a `ConfigError` with all that are
+    no columns."""
     width = table.rows.shape[1]
     known = {str(place): place for place in range(width)} | {name: i for i, name in enumerate(table.names)}
     strangers = [name for name in names if name not in known]
@@ -65,24 +60,13 @@ def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class OwnAdjustment:
-    """How a party's rows are adjusted.
+    """How a party's rows are adjusted."""
 
-    Attributes
-    ----------
-    own : OwnScatter
-        Of the rows (n, d) that take part.
-    places : ndarray of shape (q,)
-        Of the covariates.
-    within : bool
-        Whether rows are about this party's own mean.
-    asked : mapping of str to ndarray
-        ``slopes``, and where variances are harmonised ``spread``; in the last round ``mean`` and ``scale`` too.
-    """
-
-    own: OwnScatter
-    places: NDArray[np.int64]
-    within: bool
+    own: OwnScatter  # of the rows (n, d) that take part
+    places: NDArray[np.int64]  # of the covariates
+    within: bool  # whether rows are about this party's own mean
     asked: Fields
+    """``slopes``, and where variances are harmonised ``spread``; in the last round ``mean`` and ``scale`` too."""
 
     @property
     def adjustment(self) -> Adjustment:
@@ -183,18 +167,10 @@ class AdjustOptions(MomentsOptions, GenotypeOptions):
 
 @dataclass(frozen=True)
 class Adjusted:
-    """What a run has adjusted by.
-
-    Attributes
-    ----------
-    adjustment : Adjustment
-    spread : ndarray of shape (d,)
-        Deviations of all rows (divisor n) within the parties, where variances are harmonised; else empty.
-    notes : sequence of str
-    """
+    """What a run has adjusted by."""
 
     adjustment: Adjustment
-    spread: Array
+    spread: Array  # deviations of all rows (divisor n) within the parties, where variances are harmonised; else empty
     notes: list[str]
 
     @property
@@ -204,25 +180,9 @@ class Adjusted:
 
 
 def adjusted_phases(config: RunConfig, options: AdjustOptions) -> Questions:
-    """The questions of `adjusted_moments`.
-
-    Raises
-    ------
-    ConfigError
-        Where the server has too few sums for that.
-    """
-    if config.secure_aggregation and options.within and options.keep != "nothing":
-        raise ConfigError(
-            f"run-config: 'keep' is '{options.keep}', but with secure-aggregation and harmonise='{options.harmonise}' "
-            "the server has no moments with what lies between the parties; use keep=nothing"
-        )
-    if config.survivors and options.harmonise == "variances":
-        raise ConfigError(
-            "run-config: 'harmonise' is 'variances', which takes a second sum, and with 'survivors' one is ever "
-            "opened: use harmonise=means, or no survivors"
-        )
+    """The questions of `adjusted_moments`."""
     phases = moments_phases(config, within=options.within, keep=options.keep)
-    if not (config.secure_aggregation and options.harmonise == "variances"):
+    if options.harmonise != "variances":
         return phases
     harmonised = Question(
         asked=Payload((ROW_COUNT, SLOPES, SPREAD)),
@@ -231,7 +191,7 @@ def adjusted_phases(config: RunConfig, options: AdjustOptions) -> Questions:
         sizes=lambda public: {"q": len(public.options.covariates)},
         limits=lambda asked, public: scatter_limits(asked["spread"] * np.sqrt(int(asked["rows"])) * (1 + 2.0**-20)),
     )
-    return {**phases, "harmonised": harmonised}
+    return by_transport(config, clear=phases, masked={**phases, "harmonised": harmonised})
 
 
 def with_adjustment(phases: Questions, options: AdjustOptions) -> Questions:
@@ -286,12 +246,7 @@ def _of_party(part: Moments, whole: Moments, found: Adjusted) -> Moments:
 
 
 def _places(told: str, expected: int, d: int) -> NDArray[np.int64]:
-    """Where the parties say that the covariates are.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Where the parties say that the covariates are; a `ConfigError` where that cannot be."""
     places = [int(place) for place in told.split()]
     if len(places) != expected or len(set(places)) < expected or max(places, default=0) >= d:
         raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at '{told[:100]}'")

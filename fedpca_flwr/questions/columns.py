@@ -19,20 +19,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import energies
+from fedpca_flwr.maths.columns import energies, packed_gram
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
-from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions, Sum, SumLimits, Total, by_transport
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsRun
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import require_bound, require_resolved
@@ -66,38 +65,9 @@ def measure_limits(
     return {name: np.array(limit(name)) for name in names}
 
 
-def product_limits(energy: float, block: Array) -> SumLimits:
-    """``X X'`` times ``block`` (n, b)."""
-    return {"product": np.tile(_enlarged(energy) * np.linalg.norm(block, axis=0), (len(block), 1))}
-
-
-def inner_product_limits(name: str, energy: float, rows: int) -> SumLimits:
-    """Packed ``X X'`` (n (n + 1) / 2,)."""
-    return {name: np.full(packed_size(rows), _enlarged(energy))}
-
-
-def distance_limits(energy: float, rows: int) -> SumLimits:
-    """Squared distances of the rows (n (n - 1) / 2,)."""
-    return {"distances": np.full(packed_size(rows - 1), 2 * _enlarged(energy))}
-
-
-def landmark_limits(energy: float, rows: int, landmarks: int) -> SumLimits:
-    """Squared distances of the rows from some of them, or inner products with them, (n, c)."""
-    return {"landmarks": np.full((rows, landmarks), 2 * _enlarged(energy))}
-
-
-def score_limits(energy: float, rows: int, components: int) -> SumLimits:
-    """Scores (n, k) by orthonormal loadings."""
-    return {"scores": np.full((rows, components), np.sqrt(_enlarged(energy)))}
-
-
-def projection_limits(energy: float) -> SumLimits:
-    """The energy that the last round finds left: at most all of it, and some rounding."""
-    return {"squared": np.array(2 * energy)}
-
-
-def _enlarged(energy: float) -> float:
-    return energy * (1 + ROUNDING)
+def energy_in(asked: Fields) -> Array:
+    """The energy that came with a question, a little enlarged: what bounds its sum."""
+    return np.asarray(asked["energy"] * (1 + ROUNDING))
 
 
 ABOUT_ROWS = (
@@ -109,6 +79,9 @@ ABOUT_ROWS = (
 
 ENERGY = Field("energy", (), kind="size")
 
+BY_ENERGY = (replace(ENERGY, kind="positive"),)
+"""What limits the sums that follow the energy (`Question.limited_by`)."""
+
 DIRECTIONS = Field("directions", ("n", "<=k"), kind="orthonormal columns")
 """Of the scores."""
 
@@ -119,74 +92,59 @@ SINGULAR = Field("singular", ("<=k",), kind="size")
 # The questions
 
 
-Measure = Callable[[Any], Fields]
-"""What a party finds of all its entries together."""
+class Saying(NamedTuple):
+    """What each party says of its own, and how it finds that."""
+
+    fields: tuple[Field, ...]
+    find: Callable[[Any, Fields], Fields]
 
 
-def own_energy(party: ColumnsClient) -> Fields:
+def own_energy(party: ColumnsClient, asked: Fields) -> Fields:
     """Energy of a party's columns."""
     return {"energy": np.asarray(party.own_columns.energy)}
 
 
+ENERGIES = Saying((ENERGY,), own_energy)
+
+
 def rows_phases(
-    config: RunConfig,
-    options: ColumnsOptions | None,
-    *,
-    of_party: Sequence[Field] = (),
-    own: Measure = lambda party: {},
-    measures: Sequence[Field] = (ENERGY,),
-    measure: Measure = own_energy,
-    sums: Sequence[str] = ("energy",),
-    add: Measure = own_energy,
-    centred: Collection[str] = (),
-    asked: Sequence[Field] = (),
+    config: RunConfig, energy: Question, *, of_party: Sequence[Saying] = (), measures: Saying = ENERGIES
 ) -> Questions:
-    """The first questions of every run.
+    """The first questions of every run: what each party says of its rows and, ``of_party``, of nobody's values.
 
-    Parameters
-    ----------
-    config : RunConfig
-    options : ColumnsOptions or None
-        None where nothing is fitted: then a field ``scaled`` comes with the question for sums.
-    of_party : sequence of Field
-        What else each party says that tells nothing of anyone's values.
-    own : callable
-        How it finds that.
-    measures : sequence of Field
-        What each says of all its entries together, in clear.
-    measure : callable
-        How it finds that.
-    sums : sequence of str
-        What all entries of all parties add up to, where only sums may be shown (see `measure_limits`).
-    add : callable
-        How it finds its part of them.
-    centred : collection of str
-        Which of these are about the columns' means even where the run does not centre.
-    asked : sequence of Field
-        What else comes with the question for them.
+    In clear it tells with it the ``measures`` of all its entries together. Where only sums may be shown, the question
+    ``energy`` follows (`measures_phase`).
     """
-    if config.transport == "clear":
-        return rows_in_clear((*of_party, *measures), own, measure)
-    require_bound(config.bound)
-    return {
-        "rows": replace(rows_in_clear(of_party, own)["rows"], in_clear=True),
-        "energy": measures_phase(options, sums, lambda party, asked: add(party), *asked, centred=centred),
-    }
+    require_bound(config)
+    apart = {"rows": replace(rows_in_clear(*of_party)["rows"], in_clear=True), "energy": energy}
+    return by_transport(config, clear=rows_in_clear(*of_party, measures), masked=apart)
 
 
-def rows_in_clear(fields: Sequence[Field], *found: Measure) -> Questions:
-    """The first question in clear: what each party says of its rows, and the ``fields`` that it ``found`` besides."""
+def rows_in_clear(*said: Saying) -> Questions:
+    """The first question in clear: what each party says of its rows, and what is ``said`` besides."""
+    fields = [*ABOUT_ROWS, *(field for one in said for field in one.fields)]
 
     def about(party: ColumnsClient, asked: Fields) -> Fields:
-        return {**party.about_rows(), **{name: value for find in found for name, value in find(party).items()}}
+        found = dict(party.about_rows())
+        for one in said:
+            found.update(one.find(party, asked))
+        return found
 
-    return {"rows": Question(reply=Payload((*ABOUT_ROWS, *fields)), answer=about)}
+    return {"rows": Question(reply=Payload(tuple(fields)), answer=about)}
 
 
 def measures_phase(
-    options: ColumnsOptions | None, names: Sequence[str], answer: Answer, *more: Field, centred: Collection[str] = ()
+    options: ColumnsOptions | None,
+    *more: Field,
+    names: Sequence[str] = ("energy",),
+    answer: Answer = own_energy,
+    centred: Collection[str] = (),
 ) -> Question:
-    """Sums over all entries of all parties; the number of all columns comes with the question."""
+    """Sums over all entries of all parties (see `measure_limits`).
+
+    The number of all columns comes with the question, and ``more``: ``scaled`` where nothing is fitted and there are no
+    ``options``. Those ``centred`` are about the columns' means even where the run does not centre.
+    """
     about_means = names if options is not None and options.center else centred
     return Question(
         asked=Payload((Field("columns", (), "int64", kind="count"), *more)),
@@ -204,18 +162,15 @@ def measures_phase(
     )
 
 
-def bounded(config: RunConfig, phase: Question, limits: Callable[[float, Fields, Public], SumLimits]) -> Question:
-    """A question of which only the sum is needed; with masks the energy comes with the question, and bounds that sum.
-
-    ``limits`` are those from the energy, what was asked and what is public.
-    """
-    if config.transport == "clear":
-        return phase
-    return replace(
-        phase,
-        asked=Payload((*phase.asked.fields, replace(ENERGY, kind="positive"))),
-        limits=lambda asked, public: limits(float(asked["energy"]), asked, public),
+def inner_products_phase(name: str) -> Questions:
+    """All inner products of the rows over a party's columns, packed."""
+    products = Question(
+        reply=Payload((Field(name, ("n(n+1)/2",), kind="scatter"),)),
+        answer=lambda party, asked: {name: packed_gram(party.own_columns.X)},
+        limits=lambda asked, public: {name: energy_in(asked)},
+        limited_by=BY_ENERGY,
     )
+    return {name: products}
 
 
 def k_of_options(public: Public) -> dict[str, int]:
@@ -233,16 +188,19 @@ def energies_phase() -> Questions:
     return {"energies": held}
 
 
-def projection_phase(config: RunConfig) -> Questions:
+def projection_phase() -> Questions:
     """The last question: every party keeps the scores and its own loadings, and tells the energy that these leave."""
     project = Question(
         asked=Payload((DIRECTIONS, SINGULAR)),
         reply=Payload((Field("squared", (), kind="size"),)),
         answer=_project,
         sizes=k_of_options,
+        # what is left is at most the energy, and some rounding
+        limits=lambda asked, public: {"squared": np.asarray(2 * asked["energy"])},
+        limited_by=BY_ENERGY,
         closing=True,
     )
-    return {"project": bounded(config, project, lambda energy, asked, public: projection_limits(energy))}
+    return {"project": project}
 
 
 def _project(party: ColumnsClient, asked: Fields) -> Fields:
@@ -312,12 +270,7 @@ def resolved(run: ColumnsRun, sums: Total, name: str) -> float:
 
 
 def require_distances(added: Array, missed: float) -> None:
-    """Refuse sums of squared distances below zero, by more than what the sum ``missed``.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse sums of squared distances below zero, by more than what the sum ``missed``."""
     if added.size and added.min() < -missed:
         raise ContractError(
             f"the parties' squared distances between rows add up to {added.min():.3g}, less than zero: some party's "
@@ -326,12 +279,7 @@ def require_distances(added: Array, missed: float) -> None:
 
 
 def finite_kernel(K: Array) -> Array:
-    """A kernel matrix (n, c) of which float64 holds all that is computed from it.
-
-    Raises
-    ------
-    DataError
-    """
+    """The kernel matrix (n, c), or a `DataError` where float64 does not hold all that is computed from it."""
     with np.errstate(over="ignore"):
         most = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
     if not np.isfinite(most):

@@ -14,14 +14,16 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field as Limits
 
-from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import Columns, columns_of
+from fedpca_flwr.maths.columns import Columns, Kernel, columns_of
+from fedpca_flwr.maths.columns import Name as KernelName
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.model import PCAModel
@@ -34,7 +36,7 @@ from fedpca_flwr.protocol.question import Ask, Program, Public, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.last_round import require_fit
-from fedpca_flwr.questions.row_limits import require_bound, require_few_rows
+from fedpca_flwr.questions.row_limits import permit_fixed_point
 from fedpca_flwr.site.local_table import difference
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
@@ -53,6 +55,31 @@ class ColumnsOptions(CountOptions):
         """Whether columns are about their means."""
         return self.center
 
+    @property
+    def could_scale(self) -> bool:
+        return not self.scale
+
+
+class KernelOptions(ColumnsOptions):
+    """The options of methods of kernels."""
+
+    kernel: KernelName = "rbf"
+    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
+    ``linear``: x'y."""
+    gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
+    """0: 1 / (m var X)."""
+    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
+    """Of ``sigmoid`` and ``polynomial``."""
+    degree: Annotated[Count, Limits(examples=[1, 2, 3])] = 3
+    """Of ``polynomial``."""
+    center: bool = False
+    """Each party subtracts the means of its own columns first; the kernel is centred in any case."""
+
+    @property
+    def function(self) -> Kernel:
+        """The kernel, with ``gamma`` where it is given."""
+        return Kernel(self.kernel, self.gamma, self.coef0, self.degree)
+
 
 class ColumnsClient(PCAClient):
     """A party that holds columns: its own, as the run centres and scales them, and the last round.
@@ -63,10 +90,7 @@ class ColumnsClient(PCAClient):
     site: Site
 
     def require_ready(self) -> None:
-        if self.transport.sums_only and self.site.config.bound:
-            require_bound(self.site.config.bound)
-            self.site.permit_bound(self.card.split)
-            require_few_rows(len(self.data), self.site.node.num_partitions)
+        permit_fixed_point(self)
         self._permit_products(counted=False)
 
     @cached_property
@@ -97,7 +121,7 @@ class ColumnsClient(PCAClient):
         node, columns = self.site.node, self.data.shape[1]
         products = self.options.products(len(self.data))
         if node.data and node.may_show == "scores" and products:
-            columns += node.num_partitions - 1 if self.transport.sums_only else 0
+            columns += self.transport.summed_over(node.num_partitions) - 1
             repeats = self.site.repeats(self.card.split)
             repeats.permit_products(products, columns=columns, counted=counted)
 
@@ -107,24 +131,17 @@ SEEN = "of each party the server saw its numbers of rows and columns; the sums h
 
 @dataclass(frozen=True, kw_only=True)
 class ScoresSolution:
-    """What a method found.
+    """What a method found."""
 
-    Attributes
-    ----------
-    pairs : Eigenpairs
-        Leading eigenpairs of ``X X'``: vectors (n, k), the directions of the scores.
-    total : float
-        Trace of ``X X'``.
-    notes : sequence of str
-        What a reader of the model must know.
-    measured : mapping of str to float
-        Numbers by the names of `fedpca_flwr.model.measurements`.
-    """
-
-    pairs: Eigenpairs
-    total: float
-    notes: Sequence[str] = ()
+    pairs: Eigenpairs  # leading eigenpairs of ``X X'``: vectors (n, k), the directions of the scores
+    total: float  # trace of ``X X'``
+    notes: Sequence[str] = ()  # what a reader of the model must know
     measured: Mapping[str, float] = field(default_factory=dict)
+    """Numbers by the names of `fedpca_flwr.model.measurements`."""
+
+
+Fitting = Generator[Ask, Any, ScoresSolution]
+"""The server's half of a method: it asks, and returns what it found."""
 
 
 class ColumnsRun(PCAStrategy):
@@ -150,12 +167,7 @@ class ColumnsRun(PCAStrategy):
         self._by_ids = False
 
     def n_components(self, rows: int, columns: int) -> int:
-        """The wanted number of components, checked against the rows and columns of all parties.
-
-        Raises
-        ------
-        ConfigError, DataError
-        """
+        """The wanted number of components, checked against the rows and columns of all parties."""
         assert isinstance(self.options, CountOptions)
         check_components(self.options.n_components, rows, columns)
         return self.options.n_components
@@ -178,16 +190,11 @@ class ColumnsRun(PCAStrategy):
 
     def with_energy(self, asked: Fields) -> Fields:
         """What is asked in a phase whose sum the energy bounds."""
-        return {**asked, "energy": np.asarray(self.total)} if "energy" in self.phases else asked
+        return {**asked, "energy": np.asarray(self.total)}
 
     def require_same_rows(self, replies: list[Reply]) -> None:
-        """Take what the parties say of their rows.
-
-        Raises
-        ------
-        ConfigError, ContractError, DataError
-            Unless all have the same, and enough.
-        """
+        """Take what the parties say of their rows; an error unless all
+        have the same, and enough."""
         self._require_same_ids(replies)
         self._require_same_count(replies)
         self.n_rows = int(replies[0].fields["count"])
@@ -195,13 +202,7 @@ class ColumnsRun(PCAStrategy):
         self.n_components(self.n_rows, self.columns)
 
     def set_total(self, total: float) -> None:
-        """Take the energy of all columns.
-
-        Raises
-        ------
-        DataError
-            Where there is none.
-        """
+        """Take the energy of all columns; a `DataError` where there is none."""
         require_variance(total, self.n_rows, np.zeros(1))
         self.total = total
 
@@ -270,7 +271,7 @@ class ColumnsStrategy(ColumnsRun):
         )
 
     @abstractmethod
-    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
+    def aggregate(self) -> Fitting:
         """The method: asks, and returns what it found."""
 
     def program(self) -> Program:

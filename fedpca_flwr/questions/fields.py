@@ -6,6 +6,8 @@ the rounding error follows as ``d`` more values; else ``remainder`` is empty.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
@@ -14,6 +16,7 @@ from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Public, Question, Questions
 
 COUNT = Field("count", (), dtype="int64", kind="count")
 
@@ -46,6 +49,16 @@ def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> 
         "mean": head.mean,
         "remainder": remainder_if_needed(head, diagonal, negligible),
     }
+
+
+def truncated_phase(rank: Callable[[Public], int]) -> Questions:
+    """The question for a truncated factor of so many rows."""
+    truncated = Question(
+        reply=TRUNCATED,
+        answer=lambda party, asked: truncated_fields(party.data, rank(party.public)),
+        sizes=lambda public: {"r": rank(public)},
+    )
+    return {"truncated": truncated}
 
 
 def truncated_fields(data: Rows, rank: int) -> Fields:

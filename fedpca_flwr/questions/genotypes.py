@@ -58,10 +58,7 @@ ALLELES: Questions = {
         reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
         answer=_alleles,
         limits=lambda asked, public: {
-            "count": np.array(float(ROWS)),
-            **{
-                name: np.full(public.features, float(most * ROWS)) for name, most in zip(COUNTS, (1, 2, 4), strict=True)
-            },
+            name: np.array(float(most * ROWS)) for name, most in zip(("count", *COUNTS), (1, 1, 2, 4), strict=True)
         },
     )
 }
@@ -77,6 +74,10 @@ class GenotypeOptions(PCAOptions):
     """Rows are genotypes (0, 1 or 2 copies of an allele; missing ones allowed): allele frequencies of all rows come
     first, and the components are those of (g - 2p) / sqrt(2p(1 - p)) (docs/genotypes.md)."""
 
+    @property
+    def takes_gaps(self) -> bool:
+        return self.genotypes
+
 
 def are_genotypes(options: PCAOptions) -> bool:
     """Whether the run is of genotypes."""
@@ -87,13 +88,8 @@ Given = TypeVar("Given", bound=GenotypeOptions)
 
 
 def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConfig, Given], Questions]) -> Questions:
-    """The script of a method's ``phases``, of genotypes if the options say so.
-
-    Raises
-    ------
-    ConfigError
-        Where other options contradict that.
-    """
+    """The script of a method's ``phases``, of genotypes if the options say so; a `ConfigError` where other options
+    contradict that."""
     if not options.genotypes:
         return phases(config, options)
     others = ["scale=false"] * options.scaled + ["center=true"] * (not options.centred)
@@ -151,12 +147,7 @@ def told_frequencies(program: Program, frequencies: Array) -> Program:
 
 
 def require_frequencies(asked: Fields) -> None:
-    """Refuse frequencies that those of as many rows as there can be cannot be.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse frequencies that those of as many rows as there can be cannot be."""
     frequencies = asked[FREQUENCIES.name]
     if not frequencies.size:
         raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
@@ -166,12 +157,7 @@ def require_frequencies(asked: Fields) -> None:
 
 
 def require_genotypes(rows: Rows) -> None:
-    """Refuse rows that are no genotypes.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse rows that are no genotypes."""
     others = columns_of_others(rows)
     if others.size:
         raise DataError(

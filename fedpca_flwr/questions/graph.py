@@ -97,12 +97,7 @@ class GraphOptions(CountOptions):
 
 
 def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
-    """The graph of a run: every party makes the same.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The graph of a run: every party makes the same."""
     try:
         return graph_of(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:
@@ -177,7 +172,7 @@ def _sizes(public: Public) -> dict[str, int]:
 
 def _projection(config: RunConfig) -> Question:
     """The last question: parties project with their own estimates, whose columns come in the model's order."""
-    known = projection_phase(config)["project"]
+    known = projection_phase()["project"]
     components, *others = known.asked.fields
     order = Field("order", ("k",), "int64", kind="size")
     asked = Payload((replace(components, shape=("k", "d")), *others, order))
@@ -256,13 +251,7 @@ class GraphClient(RowsClient):
         return signed
 
     def direction(self, X: Array) -> Array:
-        """Sanger's direction (d, k) of this party's A at ``X``.
-
-        Raises
-        ------
-        ConfigError
-            When the iterates diverge.
-        """
+        """Sanger's direction (d, k) of this party's A at ``X``; a `ConfigError` when the iterates diverge."""
         if not np.linalg.norm(X) <= DIVERGED:  # NaN too
             asked = self.options.step_size
             taken = f"'auto', here {self.step_size:.3g}" if asked == "auto" else f"{asked:g}"

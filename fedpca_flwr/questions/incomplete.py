@@ -24,42 +24,29 @@ expected values y of all rows (Cauchy and Schwarz)::
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import LARGEST
 from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factor_em import FactorGaussian, FactorSums, factor_sums
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, expected_sums
 from fedpca_flwr.maths.incomplete_rows import FLOOR
-from fedpca_flwr.maths.moments import (
-    Head,
-    Moments,
-    constant_features,
-    diagonal_positions,
-    pack,
-    packed_size,
-    symmetric,
-    two_sum,
-)
+from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, SumLimits
+from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
-from fedpca_flwr.questions.row_limits import (
-    FIRST_WORDS,
-    ROWS,
-    require_bound,
-    require_resolved,
-    require_scalable,
-    rows_in,
-)
-from fedpca_flwr.questions.rows import CENTRE, SPREAD, checked_sum, taken_for_constant
+from fedpca_flwr.questions.rows import CENTRE, SPREAD, taken_for_constant
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -78,39 +65,18 @@ MODEL = (
 
 
 class ObservedValues(NamedTuple):
-    """What of each feature was observed, at all parties.
+    """What of each feature was observed, at all parties."""
 
-    Attributes
-    ----------
-    every : int
-        Rows of all parties.
-    rows : int
-        n, those with any value.
-    counts : ndarray of shape (d,)
-        Rows that have each feature.
-    apart : int
-        Pairs of features that no row has both, where the server learns that.
-    centre : ndarray of shape (d,)
-        Their means, up to rounding.
-    spread : ndarray of shape (d,)
-        Their standard deviations about it; 0 where a feature is constant.
-    mean : ndarray of shape (d,)
-        What rounding the centre lost, standardised.
-    constant : ndarray of shape (d,)
-        Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold.
-    cautions : sequence of str
-        What a reader must know of them.
-    """
-
-    every: int
-    rows: int
-    counts: Array
-    apart: int
-    centre: Array
-    spread: Array
-    mean: Array
+    every: int  # rows of all parties
+    rows: int  # n, those with any value
+    counts: Array  # rows that have each feature
+    apart: int  # pairs of features that no row has both, where the server learns that
+    centre: Array  # their means, up to rounding
+    spread: Array  # their standard deviations about it; 0 where a feature is constant
+    mean: Array  # what rounding the centre lost, standardised
     constant: NDArray[np.bool_]
-    cautions: Sequence[str]
+    """Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold."""
+    cautions: Sequence[str]  # what a reader must know of them
 
     @property
     def deviation(self) -> Array:
@@ -133,8 +99,8 @@ class ObservedValues(NamedTuple):
 
     def moments(self, mean: Array, scatter: Array) -> Moments:
         """Moments in the unit of the data, from the mean and packed scatter of standardised rows."""
-        head = Head(self.rows, *two_sum(self.centre, self.spread * mean))
-        return Moments(*head, scatter=scatter * pack(np.outer(self.deviation, self.deviation)))
+        head = Head(self.rows, *moments.two_sum(self.centre, self.spread * mean))
+        return Moments(*head, scatter=scatter * moments.pack(np.outer(self.deviation, self.deviation)))
 
 
 # The questions
@@ -142,22 +108,23 @@ class ObservedValues(NamedTuple):
 
 def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
     """The questions of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
-    if config.secure_aggregation:
-        require_bound(config.bound)
+    row_limits.require_bound(config)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
         "observed": Question(
             reply=Payload((COUNT, Field("empty", (), "int64", kind="size"), counts, Field("sum", ("d",)))),
             answer=_own_observed,
             limits=lambda asked, public: _observed_limits(public, pairs=pairs),
-            words=FIRST_WORDS,
+            share_limits=of_a_share(lambda asked, public: _observed_limits(public, pairs=pairs)),
+            words=row_limits.FIRST_WORDS,
         ),
         "deviations": Question(
             asked=Payload((MODEL[0], CENTRE)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",), kind="size"))),
             answer=_own_deviations,
             limits=_deviation_limits,
-            words=FIRST_WORDS,
+            share_limits=of_a_share(_deviation_limits),
+            words=row_limits.FIRST_WORDS,
         ),
     }
 
@@ -169,17 +136,34 @@ def expected_phase(times: int) -> Question:
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
         answer=_own_expected,
         limits=_expected_limits,
+        share_limits=of_a_share(_expected_limits),
         words=EXPECTED_WORDS,
         times=times,
     )
 
 
+Limits = Callable[[Fields, Public], SumLimits]
+
+
+def of_a_share(limits: Limits) -> Limits:
+    """The same limits of what one party adds where the server sees it: there no `bound` is given."""
+
+    def found(asked: Fields, public: Public) -> SumLimits:
+        known = dict(asked)
+        if "mean" in known:  # a constant feature, which is not divided by its spread, is as far as its mean was rounded
+            unit = np.where(known["spread"] > 0, known["spread"], 1.0)
+            known["mean"] = np.abs(known["mean"]) + 1e-9 * np.abs(known["centre"]) / unit
+        return limits(known, replace(public, config=public.config.model_copy(update={"bound": LARGEST})))
+
+    return found
+
+
 def _observed_limits(public: Public, *, pairs: bool) -> SumLimits:
-    d, most = public.features, float(ROWS)
+    d, most = public.features, float(row_limits.ROWS)
     return {
         "count": np.array(most),
         "empty": np.array(most),
-        **({"pairs": np.full(packed_size(d), most)} if pairs else {"values": np.full(d, most)}),
+        **({"pairs": np.full(moments.packed_size(d), most)} if pairs else {"values": np.full(d, most)}),
         "sum": np.full(d, most * public.config.bound),
     }
 
@@ -193,10 +177,10 @@ def _expected_limits(asked: Fields, public: Public) -> SumLimits:
     rows, mean = int(asked["rows"]), asked["mean"]
     with np.errstate(over="ignore"):
         seen = 1.01 * rows * (1 + np.abs(mean)) ** 2  # some for rounding, of the spread too
-        variances = asked["covariance"][diagonal_positions(mean.size)]
+        variances = asked["covariance"][moments.diagonal_positions(mean.size)]
         squares = seen + variances * (seen.sum() / FLOOR + rows)
         sizes = np.sqrt(squares)
-        return {"first": np.sqrt(rows) * sizes, "second": pack(np.outer(sizes, sizes))}
+        return {"first": np.sqrt(rows) * sizes, "second": moments.pack(np.outer(sizes, sizes))}
 
 
 # What a party answers
@@ -223,7 +207,7 @@ def _own_observed(party: IncompleteClient, asked: Fields) -> Fields:
 def _pairs(patterns: Patterns) -> Array:
     """Packed: how many rows have both of two features."""
     seen = (~patterns.missing).astype(np.float64)
-    return pack((patterns.counts[:, None] * seen).T @ seen)
+    return moments.pack((patterns.counts[:, None] * seen).T @ seen)
 
 
 def _own_deviations(party: IncompleteClient, asked: Fields) -> Fields:
@@ -235,7 +219,7 @@ def _own_deviations(party: IncompleteClient, asked: Fields) -> Fields:
 
 def _own_expected(party: IncompleteClient, asked: Fields) -> Fields:
     """Expected deviations from a model's mean, and their products."""
-    model = Gaussian(asked["mean"], symmetric(asked["covariance"], asked["mean"].size))
+    model = Gaussian(asked["mean"], moments.symmetric(asked["covariance"], asked["mean"].size))
     try:
         sums = expected_sums(party.gapped, model, asked["centre"], unit_of(asked["spread"], scale=True))
     except ValueError as error:
@@ -265,20 +249,20 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, ObservedValues]:
     """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
-    first = yield from checked_sum(run, "observed", {})
-    count = rows_in(first["count"], first.parties)
+    first: Total = yield Sum("observed")
+    count = row_limits.rows_in(first["count"], first.parties)
     rows, d = count - int(first["empty"]), first["sum"].size
-    pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(packed_size(d))
-    counts = pairs[diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
+    pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(moments.packed_size(d))
+    counts = pairs[moments.diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
     _require_observed(rows, counts)
     centre = first["sum"] / counts
-    second = yield from checked_sum(run, "deviations", {"rows": np.asarray(count), "centre": centre})
+    second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
     diagonal = second["diagonal"]
     missed = second.missed.get("diagonal", np.zeros(d))
     constant, cautions = _constant(run, missed, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
     if not second.missed:  # of a constant feature it is the rounding of its mean; fixed point needs it as a limit
         diagonal = np.where(constant, 0.0, diagonal)
-    require_resolved(run.config.bound, missed, diagonal)
+    row_limits.require_resolved(run.config.bound, missed, diagonal)
     spread = np.sqrt((diagonal.clip(min=0.0) + 2 * missed) / counts)
     unit = np.where(spread > 0, spread, 1.0)
     apart = int((pairs == 0).sum())
@@ -298,13 +282,13 @@ def _constant(
     ConfigError
         Where with scaling fixed point cannot tell.
     """
-    constant = constant_features(diagonal.clip(min=0.0), counts, centre)
+    constant = moments.constant_features(diagonal.clip(min=0.0), counts, centre)
     if not missed.any():
         return constant, ()
     unseen = diagonal <= missed
     if not scale:
         return constant | unseen, ()
-    require_scalable(run.config.bound, missed, diagonal, int(counts.max()))
+    row_limits.require_scalable(run.config.bound, missed, diagonal, int(counts.max()))
     return constant | unseen, taken_for_constant(unseen, float(np.sqrt((missed / counts).max())))
 
 
@@ -325,13 +309,10 @@ def expected(
     run: RowsStrategy, observed: ObservedValues, model: Gaussian
 ) -> Generator[Ask, Any, tuple[Expected, Array]]:
     """The expected sums of all rows under a model, and a bound on what fixed point rounded off the squares (d,)."""
-    total = yield from checked_sum(
-        run,
-        "expected",
-        {**observed.asked_about(model.mean), "covariance": pack(model.covariance)},
-    )
+    asked = {**observed.asked_about(model.mean), "covariance": moments.pack(model.covariance)}
+    total: Total = yield Sum("expected", asked)
     missed = total.missed.get("second", np.zeros_like(total["second"]))
-    return Expected(total["first"], total["second"]), missed[diagonal_positions(model.mean.size)]
+    return Expected(total["first"], total["second"]), missed[moments.diagonal_positions(model.mean.size)]
 
 
 FACTORS = (
@@ -366,6 +347,7 @@ def factor_phase(times: int, most: int) -> Question:
         answer=_own_products,
         sizes=lambda public: {"q": min(most, public.features)},
         limits=_limits,
+        share_limits=of_a_share(_limits),
         words=EXPECTED_WORDS,
         times=times,
     )
@@ -392,16 +374,8 @@ def expected_products(
     run: RowsStrategy, observed: ObservedValues, model: FactorGaussian
 ) -> Generator[Ask, Any, tuple[FactorSums, Array]]:
     """The sums of all rows under a model, and a bound on what fixed point rounded off each feature's products (d,)."""
-    total = yield from checked_sum(
-        run,
-        "products",
-        {
-            **observed.asked_about(model.mean),
-            "basis": model.basis,
-            "variances": model.variances,
-            "noise": np.asarray(model.noise),
-        },
-    )
+    factors = {"basis": model.basis, "variances": model.variances, "noise": np.asarray(model.noise)}
+    total: Total = yield Sum("products", {**observed.asked_about(model.mean), **factors})
     missed = total.missed.get("product", np.zeros_like(model.basis))
     sums = FactorSums(total["first"], total["product"], float(total["square"]), float(total["likelihood"]))
     return sums, np.linalg.norm(missed, axis=1)

@@ -31,10 +31,7 @@ UNSEEN = (
 def units_of(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
     """Entries of ``model.log["other_units"]``.
 
-    Parameters
-    ----------
-    parties : mapping of str to (Head, ndarray of shape (d,))
-        By how texts name them: count and mean, and the diagonal of the scatter about the party's own mean.
+    ``parties`` has, by how texts name them, count and mean, and the diagonal (d,) of the scatter about the own mean.
     """
     names = list(parties)
     rows = np.array([head.n for head, _ in parties.values()], dtype=np.float64)
@@ -55,19 +52,11 @@ NAMED = 10
 
 @dataclass(frozen=True)
 class PartyInfluence:
-    """The influence of one party, and how texts name it.
-
-    Attributes
-    ----------
-    party : str
-    influence : Influence
-    reasons : sequence of str
-        Why a reader should be told of it, if at all.
-    """
+    """The influence of one party, and how texts name it."""
 
     party: str
     influence: Influence
-    reasons: Sequence[Reason] = ()
+    reasons: Sequence[Reason] = ()  # why a reader should be told of it, if at all
 
     @property
     def most(self) -> tuple[float, int]:
@@ -92,27 +81,16 @@ class PartyInfluence:
 
 @dataclass(frozen=True)
 class Contributions:
-    """What the parties added to a pooled scatter.
+    """What the parties added to a pooled scatter."""
 
-    Attributes
-    ----------
-    parts : mapping of str to Part
-        By how texts name the party.
-    between : bool
-        Whether what lies between their means was added too.
-    """
-
-    parts: Mapping[str, Part]
-    between: bool = True
+    parts: Mapping[str, Part]  # by how texts name the party
+    between: bool = True  # whether what lies between their means was added too
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
         """The influence of every party on what a method found.
 
-        Raises
-        ------
-        ContractError
-            Where what a party sent is no scatter of any rows, or it holds more of a component than the ``limit`` (0:
-            none).
+        A `ContractError` names parties whose scatter no rows have, or that hold more of a component than the ``limit``
+        (0: none).
         """
         self._require_semidefinite(solution)
         found = influences(
@@ -146,23 +124,12 @@ class Contributions:
 
 @dataclass(frozen=True)
 class AddedContributions:
-    """What is left of contributions that were added as they came: no influence, but a check of groups.
-
-    Attributes
-    ----------
-    groups : RandomGroups
-    """
+    """What is left of contributions that were added as they came: no influence, but a check of groups."""
 
     groups: RandomGroups
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Nobody's.
-
-        Raises
-        ------
-        ContractError
-            Where what a group of parties sent together is no scatter of any rows.
-        """
+        """Nobody's; a `ContractError` where what a group of parties sent together is no scatter of any rows."""
         found = self.groups.indefinite(solution.mean.size, float(solution.pairs.values[0]), solution.scale)
         if found:
             lines = [
@@ -227,12 +194,7 @@ def _refuse(parties: Sequence[str]) -> None:
 
 
 def _require_below(limit: float, everyone: Sequence[PartyInfluence]) -> None:
-    """Refuse a model of which one party holds more than it may.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a model of which one party holds more than it may."""
     lines = [
         f"{one.party} holds {share:.2%} of component {component} with {one.influence.rows:.2%} of the rows"
         for one in everyone

@@ -115,13 +115,8 @@ def conclude(model: PCAModel, fit: Total, options: LastRoundOptions) -> None:
 
 
 def require_fit(model: PCAModel, measured: float, predicted: float, allowed: float) -> None:
-    """Note the mean squared error that the parties have ``measured``, if it is the ``predicted`` one.
-
-    Raises
-    ------
-    ContractError
-        Where they differ by more than is ``allowed``.
-    """
+    """Note the mean squared error that the parties have ``measured``, if it is the ``predicted`` one; a `ContractError`
+    where they differ by more than is ``allowed``."""
     difference = abs(measured - predicted)
     if not (np.isfinite(difference) and difference <= allowed):  # one is NaN where a party has sent such numbers
         raise ContractError(
@@ -147,5 +142,5 @@ def _sum_limits(first: Question, told: Sequence[Field], asked: Fields, public: P
     """Scores of variance 1 have squares that add up to the number of rows: fourth powers to no more than its square."""
     assert first.limits is not None
     rows = float(asked["rows"])
-    most = {"above": np.full(2, rows), "fourth": np.full(len(asked["components"]), 2 * rows**2)}
+    most = {"above": np.array(rows), "fourth": np.array(2 * rows**2)}
     return {**first.limits(asked, public), **{field.name: most[field.name] for field in told}}

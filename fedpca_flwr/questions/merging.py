@@ -29,16 +29,7 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions
-from fedpca_flwr.questions.columns import (
-    ENERGY,
-    energies_phase,
-    k_of_options,
-    measured_pairs,
-    own_energy,
-    projection_phase,
-    rows_and_energy,
-    rows_in_clear,
-)
+from fedpca_flwr.questions import columns
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsStrategy, ScoresSolution
 
 SHOWS = Shown(
@@ -121,17 +112,17 @@ def merge_phases(config: RunConfig, options: MergeOptions) -> Questions:
         sizes=_parties,
     )
     return {
-        **rows_in_clear((ENERGY,), own_energy),
+        **columns.rows_in_clear(columns.ENERGIES),
         "start": Question(reply=LOCAL, answer=_step, times=first),
         **({"local": local} if later else {}),
         **({} if options.graph == "server" else {"report": report}),
-        **energies_phase(),
-        **projection_phase(config),
+        **columns.energies_phase(),
+        **columns.projection_phase(),
     }
 
 
 def _parties(public: Public) -> dict[str, int]:
-    return {**k_of_options(public), "parties": public.parties}
+    return {**columns.k_of_options(public), "parties": public.parties}
 
 
 class MergeStrategy(ColumnsStrategy):
@@ -140,7 +131,7 @@ class MergeStrategy(ColumnsStrategy):
     options: MergeOptions
 
     def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
-        yield from rows_and_energy(self)
+        yield from columns.rows_and_energy(self)
         notes = ["an average of the parties' own directions, not the principal components of all columns"]
         measured: dict[str, float] = {"periods_per_component": self.options.periods}
         if self.options.graph == "server":
@@ -151,7 +142,7 @@ class MergeStrategy(ColumnsStrategy):
             apart = max(float(principal_angles(V, U).max()) for V in own)
             notes.append("a simulated network: the server relayed; the model is the mean of the parties' directions")
             measured["consensus_error_degrees"] = apart
-        pairs = yield from measured_pairs(U)
+        pairs = yield from columns.measured_pairs(U)
         return ScoresSolution(pairs=pairs, total=self.total, notes=notes, measured=measured)
 
     # Inside

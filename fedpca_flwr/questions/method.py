@@ -8,38 +8,78 @@ the sum. Its `Strategy` is a `Program` of `Ask` and `Sum`, which goes on with re
 
 from __future__ import annotations
 
-from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.model.solution import Solution, require_variance
+from fedpca_flwr.config.run_config import Count, RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import Solution, require_variance, solve
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import CentreOptions, MethodCard, PCAOptions, ScaledOptions, ScaleOptions, Shown
 from fedpca_flwr.protocol.card import CountOptions as Options
-from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Program, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.protocol.question import (
+    SERVER,
+    Ask,
+    Program,
+    Public,
+    Question,
+    Questions,
+    Sum,
+    SumLimits,
+    Total,
+    by_transport,
+)
+from fedpca_flwr.protocol.transport import ServerTransport
+from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
-from fedpca_flwr.questions.rows import projection_phase
+from fedpca_flwr.questions.rows import moments_phases, pooled_moments, projection_phase
+from fedpca_flwr.questions.rows_run import Evidence, Fitting
 from fedpca_flwr.questions.rows_run import RowsClient as Client
 from fedpca_flwr.questions.rows_run import RowsStrategy as Strategy
 
 __all__ = [
     "FIRST_WORDS",
+    "HEAD",
+    "SERVER",
+    "Array",
     "Ask",
+    "CentreOptions",
     "Client",
+    "ConfigError",
+    "ContractError",
+    "Count",
+    "DataError",
+    "Evidence",
     "Field",
     "Fields",
+    "Fitting",
     "MethodCard",
     "Options",
+    "PCAModel",
+    "PCAOptions",
     "Payload",
     "Program",
     "Public",
     "Question",
     "Questions",
+    "Reply",
     "RunConfig",
+    "ScaleOptions",
+    "ScaledOptions",
+    "ServerTransport",
     "Shown",
     "Solution",
     "Strategy",
     "Sum",
     "SumLimits",
     "Total",
+    "by_transport",
+    "head_fields",
+    "head_in",
+    "moments_phases",
+    "pooled_moments",
     "projection_phase",
     "require_variance",
+    "solve",
     "sum_limits",
 ]

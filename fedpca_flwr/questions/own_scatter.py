@@ -84,13 +84,8 @@ class OwnScatter:
         self.state[MEANS] = [head.n, head.mean, head.remainder, diagonal]
 
     def deviation(self, centre: Array) -> Array:
-        """The mean of the rows less a ``centre`` (d,).
-
-        Raises
-        ------
-        BeyondLimitError
-            Where the centre is farther away than any mean of the run's rows can be.
-        """
+        """The mean of the rows less a ``centre`` (d,); a `BeyondLimitError` where the centre is farther away than any
+        mean of the run's rows can be."""
         head, _ = self.head_and_diagonal()
         deviation: Array = (head.mean - centre) + head.remainder
         if np.abs(deviation).max(initial=0.0) > self.farthest:

@@ -21,7 +21,7 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head, head_order, pool_heads
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.influence import units_of
@@ -40,43 +40,31 @@ BEYOND = 1e6
 def product_phases(
     config: RunConfig, width: Callable[[Public], int], *, rounds: int, variances_first: bool = False
 ) -> Questions:
-    """The questions of `ScatterProducts`.
+    """The questions of `ScatterProducts`: so many ``rounds`` at most, with blocks of at most ``width`` columns.
 
-    Parameters
-    ----------
-    config : RunConfig
-    width : callable
-        Columns of a block at most, from what is public.
-    rounds : int
-        Products at most.
-    variances_first : bool
-        Whether the variances are asked before the first product, as scaling needs them.
+    With ``variances_first`` the variances are asked before the first product, as scaling needs them.
     """
 
     def sizes(public: Public) -> dict[str, int]:
         return {"b": width(public)}
 
     block, product = Field("block", ("d", "<=b"), EITHER), Payload((Field("product", ("d", "b")),))
-    if config.secure_aggregation:
-        require_bound(config.bound)
-        limited = Question(
-            asked=Payload((CENTRE, SPREAD, block)),
-            reply=product,
-            sizes=sizes,
-            answer=_product,
-            limits=lambda asked, public: product_limits(asked["spread"], asked["block"].astype(np.float64)),
-            times=rounds,
-        )
-        return {**centre_phases(), "product": limited}
     further = Question(asked=Payload((block,)), reply=product, answer=_product, sizes=sizes, times=rounds)
-    if variances_first:
-        return {"heads": Question(reply=Payload((*HEAD, DIAGONAL)), answer=_heads), "product": further}
+    require_bound(config)
+    limited = replace(
+        further,
+        asked=Payload((CENTRE, SPREAD, block)),
+        limits=lambda asked, public: product_limits(asked["spread"], asked["block"].astype(np.float64)),
+    )
     start = Question(
         reply=Payload((*HEAD, DIAGONAL, *product.fields)),
         answer=lambda party, asked: _start(party, asked, width(party.public)),
         sizes=sizes,
     )
-    return {"start": start, "product": replace(further, times=max(1, rounds - 1), optional=True)}
+    from_each = {"start": start, "product": replace(further, times=max(1, rounds - 1), optional=True)}
+    if variances_first:
+        from_each = {"heads": Question(reply=Payload((*HEAD, DIAGONAL)), answer=_heads), "product": further}
+    return by_transport(config, clear=from_each, masked={**centre_phases(), "product": limited})
 
 
 def _heads(party: RowsClient, asked: Fields) -> Fields:
@@ -99,10 +87,6 @@ def _product(party: RowsClient, asked: Fields) -> Fields:
 
 class ScatterProducts:
     """The scatter A (d, d) of all rows about their mean.
-
-    Parameters
-    ----------
-    run : RowsStrategy
 
     Attributes
     ----------
@@ -175,12 +159,7 @@ class ScatterProducts:
 
 
 def require_possible(product: Array, V: Array, trace: float) -> None:
-    """Refuse a product (d, b) with a block by far larger than that of any scatter with this trace.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Refuse a product (d, b) with a block by far larger than that of any scatter with this trace."""
     largest = float(np.abs(product).max())
     if trace > 0 and not largest <= BEYOND * trace * float(np.linalg.norm(V)):
         raise ContractError(

@@ -20,12 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.solution import ALL_ROWS
-from fedpca_flwr.protocol.question import SumLimits
+from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.question import SumLimits, by_transport
 
 ROWS = 2**40
 """Rows that all parties together may have."""
@@ -38,33 +40,15 @@ UNCENTRED_WORDS = 3
 
 
 class Pooled(NamedTuple):
-    """What the first two sums tell.
+    """What the first two sums tell."""
 
-    Attributes
-    ----------
-    rows : int
-        N, of all parties.
-    centre : ndarray of shape (d,)
-        m, the pooled mean up to rounding: what later sums are taken about.
-    remainder : ndarray of shape (d,)
-        What that rounding lost.
-    diagonal : ndarray of shape (d,)
-        Of the scatter about the mean.
-    spread : ndarray of shape (d,)
-        s, a little enlarged, by rounding too: the roots of the scatter's diagonal about m.
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off the diagonal.
-    cautions : sequence of str
-        What a reader must know of it.
-    """
-
-    rows: int
-    centre: Array
-    remainder: Array
-    diagonal: Array
-    spread: Array
-    missed: Array = np.zeros(1)
-    cautions: Sequence[str] = ()
+    rows: int  # N, of all parties
+    centre: Array  # m, the pooled mean up to rounding: what later sums are taken about
+    remainder: Array  # what that rounding lost
+    diagonal: Array  # of the scatter about the mean
+    spread: Array  # s, a little enlarged, by rounding too: the roots of the scatter's diagonal about m
+    missed: Array = np.zeros(1)  # bound on what fixed point rounded off the diagonal
+    cautions: Sequence[str] = ()  # what a reader must know of it
 
     @property
     def head(self) -> Head:
@@ -75,27 +59,27 @@ UNSEEN = 1e-9
 """Share of a variance that fixed point may cost before it counts as not seen."""
 
 
-def require_bound(bound: float) -> None:
-    """Refuse a run whose `bound` is missing.
-
-    Raises
-    ------
-    ConfigError
-    """
-    if bound < 1e-100:
+def require_bound(config: RunConfig) -> None:
+    """Refuse by a `ConfigError` a run of sums in fixed point whose `bound` is missing."""
+    if config.bound < by_transport(config, clear=0.0, masked=1e-100):
         raise ConfigError(
-            f"run-config: 'secure-aggregation' is true, but 'bound' is {bound:g}, expected 1e-100 to 1e100: set it so "
-            "that no value of the data is larger in size; a generous bound costs nothing"
+            f"run-config: 'secure-aggregation' is true, but 'bound' is {config.bound:g}, expected 1e-100 to 1e100: set "
+            "it so that no value of the data is larger in size; a generous bound costs nothing"
         )
 
 
-def require_few_rows(rows: int, parties: int) -> None:
-    """Refuse more rows of one of ``parties`` than a sum of rows has room for.
+def permit_fixed_point(party: PCAClient) -> None:
+    """Refuse, before anything is answered, what sums in fixed point have no room for or this site does not allow."""
+    if not party.in_fixed_point:
+        return
+    if party.site.config.bound:
+        require_bound(party.site.config)
+        party.site.permit_bound(party.card.split)
+    require_few_rows(len(party.data), party.site.node.num_partitions)
 
-    Raises
-    ------
-    DataError
-    """
+
+def require_few_rows(rows: int, parties: int) -> None:
+    """Refuse more rows of one of ``parties`` than a sum of rows has room for."""
     if rows > ROWS // parties:
         raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
 
@@ -103,21 +87,8 @@ def require_few_rows(rows: int, parties: int) -> None:
 def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str = "", *, which: str = ALL_ROWS) -> None:
     """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
 
-    Parameters
-    ----------
-    bound : float
-    missed : ndarray of shape (d,)
-        What rounding may have cost.
-    diagonal : ndarray of shape (d,)
-        Of the scatter.
-    or_else : str
-        What else would help.
-    which : str
-        Rows these are.
-
-    Raises
-    ------
-    ConfigError
+    ``missed`` (d,) is what rounding may have cost of the scatter's diagonal (d,) of rows, which are ``which``; the
+    text ends with what ``or_else`` would help.
     """
     if missed.sum() > UNSEEN * diagonal.sum():
         raise ConfigError(
@@ -131,10 +102,6 @@ def require_scalable(bound: float, missed: Array, diagonal: Array, rows: int) ->
 
     What cannot be told from a constant feature may pass for one where its deviation is nothing beside that of scaled
     features, and below 1e-15 of the largest.
-
-    Raises
-    ------
-    ConfigError
     """
     varying, matters = diagonal > missed, missed > min(1e-12 * rows, 1e-30 * float(diagonal.max()))
     few = int(((missed > UNSEEN * diagonal) & (varying | matters)).sum())
@@ -147,12 +114,7 @@ def require_scalable(bound: float, missed: Array, diagonal: Array, rows: int) ->
 
 
 def rows_in(count: NDArray[Any], parties: int) -> int:
-    """The number of rows that the parties of an opened sum have, checked: nobody can check a single share.
-
-    Raises
-    ------
-    ContractError
-    """
+    """The rows that the parties of an opened sum have, or a `ContractError`: nobody can check a single share."""
     rows = int(count)
     if not parties <= rows <= ROWS:
         raise ContractError(

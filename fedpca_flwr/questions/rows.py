@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import LARGEST
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
@@ -40,70 +39,19 @@ from fedpca_flwr.maths.sums import (
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total
-from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
+from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total, by_transport
+from fedpca_flwr.protocol.replies import as_they_come
+from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter
-from fedpca_flwr.questions.row_limits import (
-    FIRST_WORDS,
-    UNCENTRED_WORDS,
-    Pooled,
-    deviation_limits,
-    pooled_of,
-    projection_limits,
-    require_bound,
-    require_resolved,
-    require_scalable,
-    rows_in,
-    scatter_limits,
-    sum_limits,
-    uncentred_limits,
-)
+from fedpca_flwr.questions.row_limits import Pooled
 from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy, kept, party_names, require_kept_sums
-
-
-def checked_sum(run: RowsStrategy, phase: str, asked: Fields) -> Generator[Ask, Any, Total]:
-    """A sum to which in clear no party may add more than the limits of fixed point let it add where sums are masked.
-
-    Raises
-    ------
-    ContractError
-        Naming the party.
-    """
-    if run.config.secure_aggregation:
-        total: Total = yield Sum(phase, asked)
-        return total
-    public = replace(run.public, config=run.config.model_copy(update={"bound": LARGEST}))
-    limits_of = run.card.phases(run.config, run.options)[phase].limits
-    assert limits_of is not None
-    known = dict(asked)
-    if "mean" in known:  # a constant feature, which is not divided by its spread, is as far as its mean was rounded
-        unit = np.where(known["spread"] > 0, known["spread"], 1.0)
-        known["mean"] = np.abs(known["mean"]) + 1e-9 * np.abs(known["centre"]) / unit
-    limits, arriving = limits_of(known, public), StreamingSum()
-
-    def add(fields: Fields, sender: str) -> None:
-        for name, limit in limits.items():
-            if fields[name].shape == limit.shape and (np.abs(fields[name]) > 2 * limit).any():
-                raise ContractError(
-                    f"{sender}: field '{name}' of phase '{phase}' holds numbers that are larger than any rows can add; "
-                    "does it run another version, or did its data change during the run?"
-                )
-        arriving.add(fields, sender)
-
-    replies = yield from as_they_come(Ask(phase, asked), add)
-    return arriving.total(replies)
 
 
 @contextmanager
 def sums_of_rows() -> Iterator[None]:
-    """Where sums are taken that are those of no rows: nobody can check a single share.
-
-    Raises
-    ------
-    ContractError
-    """
+    """Raise a `ContractError` where sums are those of no rows: nobody can check a single share."""
     try:
         with np.errstate(all="ignore"):
             yield
@@ -164,15 +112,17 @@ def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: pa
         f"{prefix}sums": Question(
             reply=Payload((COUNT, Field("sum", ("d",)))),
             answer=lambda party, asked: {"count": np.asarray(len(of(party))), "sum": column_sums(of(party))},
-            limits=lambda asked, public: sum_limits(public.config.bound, public.features),
-            words=FIRST_WORDS,
+            limits=lambda asked, public: row_limits.sum_limits(public.config.bound, public.features),
+            words=row_limits.FIRST_WORDS,
         ),
         f"{prefix}deviations": Question(
             asked=Payload((rows, centre)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
             answer=lambda party, asked: _deviations(party.own_of(of(party)), asked["centre"]),
-            limits=lambda asked, public: deviation_limits(public.config.bound, int(asked["rows"]), public.features),
-            words=FIRST_WORDS,
+            limits=lambda asked, public: row_limits.deviation_limits(
+                public.config.bound, int(asked["rows"]), public.features
+            ),
+            words=row_limits.FIRST_WORDS,
         ),
     }
 
@@ -188,14 +138,10 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
     """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
-    if config.secure_aggregation:
-        require_kept_sums(keep)
-        require_bound(config.bound)
-    return WAYS[config.transport].questions(within)
-
-
-def _in_clear(within: bool) -> Questions:
-    return {"moments": Question(reply=MOMENTS, answer=own_moments)}
+    require_kept_sums(by_transport(config, clear="nothing", masked=keep), within=within)
+    row_limits.require_bound(config)
+    in_clear = {"moments": Question(reply=MOMENTS, answer=own_moments)}
+    return by_transport(config, clear=in_clear, masked=_in_three_sums(within), surviving=_in_one_sum(within))
 
 
 def _in_three_sums(within: bool) -> Questions:
@@ -203,7 +149,7 @@ def _in_three_sums(within: bool) -> Questions:
         asked=Payload((CENTRE, SPREAD)),
         reply=Payload((SCATTER,)),
         answer=lambda party, asked: _scatter(party, asked, within=within),
-        limits=lambda asked, public: scatter_limits(asked["spread"]),
+        limits=lambda asked, public: row_limits.scatter_limits(asked["spread"]),
     )
     return {**centre_phases(), "scatter": scatter}
 
@@ -213,8 +159,8 @@ def _in_one_sum(within: bool) -> Questions:
     uncentred = Question(
         reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
         answer=lambda party, asked: _uncentred(party, within=within),
-        limits=lambda asked, public: uncentred_limits(public.config.bound, public.features, within=within),
-        words=UNCENTRED_WORDS,
+        limits=lambda asked, public: row_limits.uncentred_limits(public.config.bound, public.features, within=within),
+        words=row_limits.UNCENTRED_WORDS,
     )
     return {"uncentred": uncentred}
 
@@ -245,7 +191,7 @@ def _uncentred(party: RowsClient, *, within: bool) -> Sequence[Fields]:
 
 
 def projection_phase(
-    config: RunConfig, *, differentially_private: bool = False, about: str = "", further: tuple[Field, ...] = ()
+    *, differentially_private: bool = False, about: str = "", further: tuple[Field, ...] = ()
 ) -> Questions:
     """The last question: every party projects its own rows and tells what squared error that leaves.
 
@@ -253,8 +199,6 @@ def projection_phase(
     private by noise replies a constant, in clear. ``about`` names the number of the run that the mean is, but for
     rounding, where the parties were told one; ``further`` fields are what else the rows are projected with.
     """
-    summed = config.secure_aggregation and not differentially_private
-    limits = (ROW_COUNT, Field("total", (), kind="positive"))
     return {
         "project": Question(
             asked=Payload(
@@ -263,13 +207,13 @@ def projection_phase(
                     Field("mean", ("d",), near=about),
                     Field("scale", ("d",), kind="positive", optional=True),
                     *further,
-                    *(limits if summed else ()),
                 )
             ),
             reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
             answer=lambda party, asked: party.project(asked),
             sizes=lambda public: {"k": public.features},
-            limits=lambda asked, public: projection_limits(int(asked["rows"]), float(asked["total"])),
+            limits=lambda asked, public: row_limits.projection_limits(int(asked["rows"]), float(asked["total"])),
+            limited_by=(ROW_COUNT, Field("total", (), kind="positive")),
             in_clear=differentially_private,
             closing=True,
         )
@@ -291,37 +235,24 @@ def pooled_centre(
         return run.known
     bound = run.config.bound
     first: Total = yield Sum(f"{prefix}sums")
-    rows = rows_in(first["count"], first.parties)
+    rows = row_limits.rows_in(first["count"], first.parties)
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
-    pooled, missed = pooled_of(bound, rows, centre, second["shift"], second["diagonal"]), second.missed["diagonal"]
+    pooled = row_limits.pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
+    missed = second.missed["diagonal"]
     diagonal, cautions = _resolved_diagonal(run, missed, pooled.diagonal, pooled.head, which=which, joined=joined)
     return pooled._replace(diagonal=diagonal, missed=missed, cautions=cautions)
 
 
 class PooledMoments(NamedTuple):
-    """What the parties' moments add up to.
+    """What the parties' moments add up to."""
 
-    Attributes
-    ----------
-    moments : Moments
-        Of all rows, or without what lies between the parties' means.
-    diagonal : ndarray of shape (d,)
-        Of the scatter of all rows.
-    whole : Moments or None
-        Those of all rows, where the server has them.
-    parts : mapping of str to Moments
-        By how texts name the party: what each of them sent, where the server has kept it.
-    names : sequence of str
-        How else they are named, in the same order: a name that is the same in every run.
-    evidence : Evidence
-    """
-
-    moments: Moments
-    diagonal: Array
-    whole: Moments | None = None
+    moments: Moments  # of all rows, or without what lies between the parties' means
+    diagonal: Array  # of the scatter of all rows
+    whole: Moments | None = None  # those of all rows, where the server has them
     parts: Mapping[str, Moments] = MappingProxyType({})
-    names: Sequence[str] = ()
+    """By how texts name the party: what each of them sent, where the server has kept it."""
+    names: Sequence[str] = ()  # how else they are named, in the same order: a name that is the same in every run
     evidence: Evidence = Evidence()
 
 
@@ -331,19 +262,13 @@ Pooling = Generator[Ask, Any, PooledMoments]
 def pooled_moments(
     run: RowsStrategy, *, within: bool = False, each: bool = False, joined: Array | float = 0.0
 ) -> Pooling:
-    """The moments of all rows.
+    """The moments of all rows; ``within``: without what lies between the parties' means.
 
-    Parameters
-    ----------
-    run : RowsStrategy
-    within : bool
-        Without what lies between the parties' means.
-    each : bool
-        In clear all that the parties send is kept, however much it is.
-    joined : ndarray of shape (d,)
-        Where only sums are shown: the diagonal of the scatter that this one is added to.
+    With ``each`` all that the parties send in clear is retained, however much it is. Where only sums are shown,
+    ``joined`` (d,) is the diagonal of the scatter that this one is added to.
     """
-    found = yield from WAYS[run.config.transport].pool(run, within, each, joined)
+    pool_by = by_transport(run.config, clear=_from_each, masked=_by_three_sums, surviving=_by_one_sum)
+    found = yield from pool_by(run, within, each, joined)
     own, evidence = dict(zip(found.names, found.parts.values(), strict=True)), found.evidence
     whole = found.moments if found.whole is None else found.whole
     return found._replace(evidence=replace(evidence, kept=kept(run.options, whole, own, missed=evidence.missed)))
@@ -377,7 +302,7 @@ def _by_three_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | 
 def _by_one_sum(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
     sums: Total = yield Sum("uncentred")
     double = {name: (sums[name], sums.low[name]) for name in sums}
-    head = uncentred_head(rows_in(sums["count"], sums.parties), double["sum"])
+    head = uncentred_head(row_limits.rows_in(sums["count"], sums.parties), double["sum"])
     if within:
         scatter, diagonal = sums["scatter"], about_mean(double["squares"], mean_squares(head))
     else:
@@ -387,21 +312,6 @@ def _by_one_sum(run: RowsStrategy, within: bool, each: bool, joined: Array | flo
     resolved, cautions = _resolved_diagonal(run, missed, diagonal, head, which=ALL_ROWS, joined=joined)
     evidence = Evidence(missed=missed, cautions=cautions)
     return PooledMoments(Moments(*head, scatter=scatter), resolved.clip(min=0.0), evidence=evidence)
-
-
-class Way(NamedTuple):
-    """How the moments of all rows are had: the questions (``within`` or not), and what is made of the answers."""
-
-    questions: Callable[[bool], Questions]
-    pool: Callable[[RowsStrategy, bool, bool, Array | float], Pooling]
-
-
-WAYS = {
-    "clear": Way(_in_clear, _from_each),
-    "masked": Way(_in_three_sums, _by_three_sums),
-    "surviving": Way(_in_one_sum, _by_one_sum),
-}
-"""By how the answers travel."""
 
 
 def _resolved_diagonal(
@@ -414,10 +324,10 @@ def _resolved_diagonal(
     """
     whole = diagonal + joined
     about_zero = 0.0 if run.options.centred else head.n * head.mean**2
-    require_resolved(run.config.bound, missed, whole + about_zero, which=which)
+    row_limits.require_resolved(run.config.bound, missed, whole + about_zero, which=which)
     if not run.options.scaled:
         return diagonal, ()
-    require_scalable(run.config.bound, missed, whole, head.n)
+    row_limits.require_scalable(run.config.bound, missed, whole, head.n)
     unseen = whole <= missed
     return np.where(unseen, 0.0, diagonal), taken_for_constant(unseen, float(np.sqrt(missed.max() / head.n)))
 

@@ -31,21 +31,11 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER, Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.questions.genotypes import (
-    CHECKED,
-    FREQUENCIES,
-    about_zero,
-    are_genotypes,
-    genotype_notes,
-    pooled_counts,
-    require_frequencies,
-    require_genotypes,
-    told_frequencies,
-)
+from fedpca_flwr.questions import genotypes
 from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
 from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.own_scatter import OwnScatter
-from fedpca_flwr.questions.row_limits import Pooled, require_bound, require_few_rows
+from fedpca_flwr.questions.row_limits import Pooled, permit_fixed_point
 from fedpca_flwr.site.policy import permit_calls
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
@@ -72,13 +62,16 @@ def party_names(replies: Sequence[Reply]) -> list[str]:
     return names if len(set(names)) == len(names) else [reply.sender for reply in replies]
 
 
-def require_kept_sums(keep: str) -> None:
-    """Refuse to keep each party's moments where the server has sums only.
+def require_kept_sums(keep: str, *, within: bool) -> None:
+    """Refuse by a `ConfigError` to keep what the server does not have where it has sums only.
 
-    Raises
-    ------
-    ConfigError
+    These are each party's moments; ``within`` the parties, also those of all rows.
     """
+    if within and keep != "nothing":
+        raise ConfigError(
+            f"run-config: 'keep' is '{keep}', but with secure-aggregation and 'harmonise' the server has no moments "
+            "with what lies between the parties; use keep=nothing"
+        )
     if keep == "parties":
         raise ConfigError(
             "run-config: 'keep' is 'parties', but with secure-aggregation the server has the sum over all parties "
@@ -99,33 +92,24 @@ class RowsClient(PCAClient):
     site: Site
 
     def require_ready(self) -> None:
-        if self._sums:
-            if self.site.config.bound:
-                require_bound(self.site.config.bound)
-                self.site.permit_bound(self.card.split)
-            require_few_rows(len(self.data), self.site.node.num_partitions)
-        if are_genotypes(self.options) and not self.journal.begun() and CHECKED not in self.site.state:
-            require_genotypes(self.unscaled)
+        permit_fixed_point(self)
+        if genotypes.are_genotypes(self.options) and not (self.journal.begun() or genotypes.CHECKED in self.site.state):
+            genotypes.require_genotypes(self.unscaled)
             permit_calls(self.site.node, self.site.table)
-            self.site.state[CHECKED] = []
+            self.site.state[genotypes.CHECKED] = []
 
     @property
     def data(self) -> Rows:
         """This party's rows; of genotypes, as soon as their frequencies are known, the standardised ones."""
-        if FREQUENCIES.name not in self.site.state:
+        if genotypes.FREQUENCIES.name not in self.site.state:
             return self.unscaled
-        return standardised(self.unscaled, self.site.state[FREQUENCIES.name][0])
+        return standardised(self.unscaled, self.site.state[genotypes.FREQUENCIES.name][0])
 
     def take(self, asked: Fields) -> None:
-        told = FREQUENCIES.name in self.site.state
-        if FREQUENCIES.name in asked and not told:
-            require_frequencies(asked)
-            self.site.state[FREQUENCIES.name] = [asked[FREQUENCIES.name]]
-
-    @property
-    def _sums(self) -> bool:
-        """Whether this party's answers are added to those of others in fixed point."""
-        return self.transport.sums_only and not self.card.differentially_private
+        told = genotypes.FREQUENCIES.name in self.site.state
+        if genotypes.FREQUENCIES.name in asked and not told:
+            genotypes.require_frequencies(asked)
+            self.site.state[genotypes.FREQUENCIES.name] = [asked[genotypes.FREQUENCIES.name]]
 
     @property
     def unscaled(self) -> Rows:
@@ -139,7 +123,7 @@ class RowsClient(PCAClient):
 
     def own_of(self, rows: Rows) -> OwnScatter:
         """The moments of some of this party's ``rows`` (n, d), kept for the run where that is cheaper."""
-        farthest = FARTHEST * self.site.config.bound if self._sums and self.site.config.bound else math.inf
+        farthest = FARTHEST * self.site.config.bound if self.in_fixed_point and self.site.config.bound else math.inf
         columns = self.options.columns(self.public)
         return OwnScatter(rows, self.site.state, columns=columns, parties=self.public.parties, farthest=farthest)
 
@@ -149,7 +133,7 @@ class RowsClient(PCAClient):
 
     def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
         """Chunks of rows, centred and scaled, as this party projects them."""
-        if are_genotypes(self.options):
+        if genotypes.are_genotypes(self.options):
             return standard_chunks(rows, asked["mean"], asked["scale"])
         return centred_chunks(rows, asked["mean"], asked["scale"] if asked["scale"].size else None)
 
@@ -174,14 +158,14 @@ class RowsClient(PCAClient):
     def squared_error(self, asked: Fields) -> float:
         """What the projection leaves of the squares of this party's rows, from their moments."""
         components = self.loadings(asked)
-        if not are_genotypes(self.options):
+        if not genotypes.are_genotypes(self.options):
             return self.own.squared_error(asked["mean"], asked["scale"], components)
         self._require_told(asked)
         return self.own.squared_error(np.zeros_like(asked["mean"]), np.empty(0), components)
 
     def _require_told(self, asked: Fields) -> None:
         """Refuse to project genotypes otherwise than by the frequencies that the run told."""
-        frequencies = self.site.state[FREQUENCIES.name][0]
+        frequencies = self.site.state[genotypes.FREQUENCIES.name][0]
         expected = {"mean": 2 * frequencies, "scale": deviation(frequencies)}
         if any(not np.array_equal(asked[name], known) for name, known in expected.items()):
             raise ContractError(f"{SERVER}: 'mean' and 'scale' are not those of the 'frequencies' that it told before")
@@ -205,47 +189,34 @@ class RowsClient(PCAClient):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the statistics say of the moments that they gave, for the model that is made of these.
-
-    Attributes
-    ----------
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off the variances, times rows.
-    cautions : sequence of str
-        What a reader must know of them.
-    contributions : Contributions, AddedContributions or None
-        What each party added, where the server sees that.
-    units : sequence of dict
-        Features that a party has in another unit, where the server sees each party's means and deviations.
-    kept : SecondMoments or None
-        The moments of all rows, where the run is to keep them.
-    """
+    """What the statistics say of the moments that they gave, for the model that is made of these."""
 
     missed: Array = field(default_factory=lambda: np.zeros(1))
-    cautions: Sequence[str] = ()
-    contributions: Contributions | AddedContributions | None = None
+    """Bound on what fixed point rounded off the variances, times rows."""
+    cautions: Sequence[str] = ()  # what a reader must know of them
+    contributions: Contributions | AddedContributions | None = None  # what each party added, where the server sees that
     units: Sequence[dict[str, Any]] = ()
-    kept: SecondMoments | None = None
+    """Features that a party has in another unit, where the server sees each party's means and deviations."""
+    kept: SecondMoments | None = None  # the moments of all rows, where the run is to keep them
+
+
+Fitting = Generator[Ask, Any, Solution]
+"""The server's half of a method: it asks, and returns what it found."""
 
 
 class RowsStrategy(PCAStrategy):
-    """Base of the strategies for data split by rows. A method adds `aggregate`.
-
-    Attributes
-    ----------
-    known : Pooled or None
-        What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown.
-    """
+    """Base of the strategies for data split by rows. A method adds `aggregate`."""
 
     party: ClassVar[type[PCAClient]] = RowsClient
     known: Pooled | None = None
+    """What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown."""
 
     @abstractmethod
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> Fitting:
         """The method: asks, and returns what it found."""
 
     def program(self) -> Program:
-        if are_genotypes(self.options):
+        if genotypes.are_genotypes(self.options):
             model, solution = yield from self._of_genotypes()
         else:
             solution = yield from self.aggregate()
@@ -256,10 +227,10 @@ class RowsStrategy(PCAStrategy):
 
     def _of_genotypes(self) -> Generator[Ask, Any, tuple[PCAModel, Solution]]:
         """The method on standardised genotypes: its model and solution, in the unit of the genotypes."""
-        counts = yield from pooled_counts()
-        self.known = about_zero(counts)
-        solution = yield from told_frequencies(self.aggregate(), counts.frequencies)
-        model = self.modelled(solution.extended(notes=genotype_notes(counts)))
+        counts = yield from genotypes.pooled_counts()
+        self.known = genotypes.about_zero(counts)
+        solution = yield from genotypes.told_frequencies(self.aggregate(), counts.frequencies)
+        model = self.modelled(solution.extended(notes=genotypes.genotype_notes(counts)))
         unit = deviation(counts.frequencies)
         mean = 2 * counts.frequencies  # what is left of the solution's is rounding
         return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
@@ -279,12 +250,7 @@ class RowsStrategy(PCAStrategy):
         return {"components": components, "mean": mean, "scale": scale}
 
     def n_components(self, rows: int, features: int) -> int | float:
-        """The wanted number of components, or the fraction of variance, checked against the pooled data.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """The wanted number of components, or the fraction of variance, checked against the pooled data."""
         check_components(self.options.n_components, rows, features)
         return self.options.n_components
 
@@ -304,7 +270,7 @@ class RowsStrategy(PCAStrategy):
             rounding = float(np.sum(missed * weights)) / solution.total
             measured["fixed_point_variance_share"] = rounding
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
-        unseen = [UNSEEN] if self.transport.sums_only and solution.scale is not None else []
+        unseen = [] if self.sees_each or solution.scale is None else [UNSEEN]
         odd = unit_notes(units, ())
         notes = [*evidence.cautions, *solution.notes, *odd, *unseen, *([] if evidence.kept is None else [KEPT])]
         log = self.history(self.certainty(pairs), notes, measured)
@@ -323,8 +289,7 @@ class RowsStrategy(PCAStrategy):
         if self.card.differentially_private:
             yield Ask("project", asked)
             return
-        if "rows" in {field.name for field in self.phases["project"].asked.fields}:
-            asked |= {"rows": np.asarray(self.rows_here(model)), "total": np.asarray(solution.total)}
+        asked |= {"rows": np.asarray(self.rows_here(model)), "total": np.asarray(solution.total)}
         fit: Total | None = yield Sum("project", asked)
         if fit is None:
             model.log["notes"].append("a party left before the last round: the squared error is not measured")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import secrets
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
 from fedpca_flwr.errors import ContractError, FedPCAError
-from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.bed_file import write_common
-from fedpca_flwr.site.certificates import make_certificates, make_node_key
-from fedpca_flwr.site.identity import make_key
-from fedpca_flwr.site.local_table import make_ids_secret
-from fedpca_flwr.state.files import writable
+from fedpca_flwr.site import audit, bed_file, certificates, identity
+from fedpca_flwr.state.files import writable, write_new
 
-Command = Callable[..., argparse.ArgumentParser]
-"""Adds a command of a name, with its help."""
+Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -45,7 +42,7 @@ def _keys(command: Command) -> None:
     keys.add_argument("file", help="where the private key is written (node-config 'identity'); must not exist")
     keys.add_argument("--partition-id", type=int, required=True, help="of this site, as in its node-config")
     keys.add_argument("--name", default="", help="of this site: a comment in the line")
-    keys.set_defaults(run=lambda given: print(make_key(given.file, given.partition_id, given.name)))
+    keys.set_defaults(run=lambda given: print(identity.make_key(given.file, given.partition_id, given.name)))
 
 
 def _journal(command: Command) -> None:
@@ -64,7 +61,7 @@ def _journal(command: Command) -> None:
 
 
 def _audited(given: argparse.Namespace) -> None:
-    found = audit(given.folder)
+    found = audit.audit(given.folder)
     if given.export:
         found.export(given.export)
     elif not given.check:
@@ -84,22 +81,24 @@ def _variants(command: Command) -> None:
     )
     variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
     variants.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
-    variants.set_defaults(run=lambda given: write_common(given.files, ambiguous=given.ambiguous))
+    variants.set_defaults(run=lambda given: bed_file.write_common(given.files, ambiguous=given.ambiguous))
 
 
 def _certificates(command: Command) -> None:
-    certificates = command(
+    parser = command(
         "certificates",
         help="make a certificate authority and the SuperLink's certificate",
         description="Write ca.crt (every site gets it over a channel that it trusts), server.pem and server.key (for "
         "the SuperLink), and ca.key (with which whoever has it can stand in for the SuperLink: lock it away).",
     )
-    certificates.add_argument("folder", type=Path, help="where they are written; none of them may be there")
-    certificates.add_argument(
+    parser.add_argument("folder", type=Path, help="where they are written; none of them may be there")
+    parser.add_argument(
         "--host", nargs="+", required=True, help="names and addresses by which sites call the SuperLink"
     )
-    certificates.add_argument("--days", type=int, default=365, help="that they are valid (%(default)s)")
-    certificates.set_defaults(run=lambda given: make_certificates(writable(given.folder), given.host, given.days))
+    parser.add_argument("--days", type=int, default=365, help="that they are valid (%(default)s)")
+    parser.set_defaults(
+        run=lambda given: certificates.make_certificates(writable(given.folder), given.host, given.days)
+    )
 
 
 def _node_key(command: Command) -> None:
@@ -110,7 +109,7 @@ def _node_key(command: Command) -> None:
         "the public one (.pub), which the coordinator registers with 'flwr supernode register'.",
     )
     node_key.add_argument("file", type=Path, help="where the private key is written; must not exist")
-    node_key.set_defaults(run=lambda given: print(make_node_key(given.file)))
+    node_key.set_defaults(run=lambda given: print(certificates.make_node_key(given.file)))
 
 
 def _ids_secret(command: Command) -> None:
@@ -121,7 +120,7 @@ def _ids_secret(command: Command) -> None:
         "a channel that does not pass through the coordinator.",
     )
     ids.add_argument("file", type=Path, help="where it is written; must not exist")
-    ids.set_defaults(run=lambda given: make_ids_secret(given.file))
+    ids.set_defaults(run=lambda given: write_new(given.file, secrets.token_bytes(32)))
 
 
 def _rehearse(command: Command) -> None:
@@ -141,7 +140,14 @@ def _rehearse(command: Command) -> None:
 def _rehearsed(given: argparse.Namespace) -> None:
     from fedpca_flwr.site.deployment import rehearse
 
+    signal.signal(signal.SIGTERM, _stop)
     rehearse(given.folder, given.app, dropout=given.dropout, say=lambda line: print(line, flush=True))
+
+
+def _stop(signum: int, frame: object) -> None:
+    """End by an exception, so that SuperLink and SuperNodes are stopped, too; once, since that takes a moment."""
+    signal.signal(signum, signal.SIG_IGN)
+    sys.exit(128 + signum)
 
 
 if __name__ == "__main__":

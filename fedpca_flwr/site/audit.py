@@ -43,12 +43,7 @@ class Audit:
         )
 
     def export(self, file: Path) -> None:
-        """Write a JSON object a line, by which anybody can follow the chain: whole or not at all.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Write a JSON object a line, by which anybody can follow the chain: whole or not at all."""
         try:
             with written_whole(file, 0o600) as stream:
                 for event in self.events:
@@ -60,13 +55,7 @@ class Audit:
 
 
 def audit(folder: str) -> Audit:
-    """Read a journal.
-
-    Raises
-    ------
-    ConfigError, StoreError
-        Where there is none, or none that can be read.
-    """
+    """Read a journal; refused where there is none, or none that can be read."""
     store = Store(folder, SCHEMA)
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")

@@ -12,6 +12,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +24,7 @@ from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut, extra
 from fedpca_flwr.state.files import text_in
 
-UNKNOWN = "0"
-"""An allele that nobody in a file has, and that it does not name."""
-
+UNKNOWN = "0"  # an allele that nobody in a file has, and that it does not name
 OTHER_STRAND = str.maketrans("ACGT", "TGCA")
 SPELLINGS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
 
@@ -59,13 +58,7 @@ class Matched(NamedTuple):
 
 
 def read_bim(file: Path) -> list[Variant]:
-    """The variants of a .bim file, in its order.
-
-    Raises
-    ------
-    DataError
-        With the number of the first line that is none.
-    """
+    """The variants of a .bim file, in its order; refused with the number of the first line that is none."""
     if not file.is_file():
         raise DataError(
             "there is no .bim file with the variants beside the .bed file, or where it is named", local=str(file)
@@ -113,14 +106,9 @@ def _turned(listed: Variant, own: Variant) -> bool | None:
 
 
 def in_common(files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False) -> tuple[list[Variant], list[str]]:
-    """The variants that all files have, as the first file codes them, and lines that say what each file differs in.
+    """The variants that all files (by name) have, as the first one codes them, and lines that say what each differs in.
 
-    Parameters
-    ----------
-    files : mapping of str to sequence of Variant
-        By the name that the lines have for it.
-    ambiguous : bool
-        Whether to take those whose strand cannot be told.
+    ``ambiguous`` says whether to take those whose strand cannot be told.
     """
     (first, listed), *others = files.items()
     lines = []
@@ -130,16 +118,13 @@ def in_common(files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False
         lines += _line(first, "look the same on both strands", [v for v in known if v.ambiguous])
         known = [variant for variant in known if not variant.ambiguous]
     common = matched(known, listed).columns >= 0
-    lines += _line(first, "are in it twice", [v for v, once in zip(known, common, strict=True) if not once])
+    lines += _line(first, "are in it twice", list(compress(known, ~common)))
     for name, own in others:
         found = matched(known, own)
-        lacking = found.columns < 0
-        lines += _line(name, "are not in it, or twice", [v for v, lacks in zip(known, lacking, strict=True) if lacks])
-        lines += _line(
-            name, "are coded with swapped alleles", [v for v, turn in zip(known, found.swapped, strict=True) if turn]
-        )
-        common &= ~lacking
-    return [variant for variant, keep in zip(known, common, strict=True) if keep], lines
+        lines += _line(name, "are not in it, or twice", list(compress(known, found.columns < 0)))
+        lines += _line(name, "are coded with swapped alleles", list(compress(known, found.swapped)))
+        common &= found.columns >= 0
+    return list(compress(known, common)), lines
 
 
 def _line(name: str, what: str, variants: Sequence[Variant]) -> list[str]:
@@ -152,13 +137,7 @@ def some_of(variants: Sequence[Variant], most: int = 20) -> str:
 
 
 def write_common(files: Sequence[str], *, ambiguous: bool) -> None:
-    """Print the variants that all .bim files have as a .bim file, and to stderr what they differ in.
-
-    Raises
-    ------
-    DataError
-        Where they have none in common.
-    """
+    """Print the variants that all .bim files have as a .bim file, and to stderr what they differ in."""
     common, lines = in_common({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     for line in [*lines, f"{len(common)} variants in all files"]:
         print(line, file=sys.stderr)
@@ -177,16 +156,8 @@ logger = logging.getLogger("fedpca_flwr.client")
 def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bool = False) -> tuple[Rows, list[str]]:
     """The genotypes, float32 with NaN for a missing call, and the names of the variants.
 
-    Parameters
-    ----------
-    file : Path
-        Its .bim and .fam stand beside it.
-    left_out : mapping of str to str
-        Must be empty: all columns are variants.
-    variants : str
-        Path of a .bim file: which variants to take, in which order and with which allele counted; empty: the file's.
-    ambiguous : bool
-        Whether to take those of the list whose strand cannot be told.
+    The file's .bim and .fam stand beside it. ``variants`` is the path of another .bim file: which variants to take, in
+    which order and with which allele counted, ``ambiguous`` ones among them or not; empty: the file's.
     """
     with extra("genotypes", "a .bed file needs bed-reader"):
         import bed_reader  # noqa: F401
@@ -202,7 +173,7 @@ def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bo
         listed = read_bim(Path(variants).expanduser())
         found = matched(listed, own)
         _require_whole(listed, found, ambiguous=ambiguous)
-        turned = [variant for variant, turn in zip(listed, found.swapped, strict=True) if turn]
+        turned = list(compress(listed, found.swapped))
         if turned:
             logger.info("%d variants have swapped alleles here, and are turned: %s", len(turned), some_of(turned))
     rows = Blocks(lambda: _blocks(file, found, people, len(own)), len(listed), np.dtype(np.float32), count=people)
@@ -217,20 +188,12 @@ def _people(file: Path) -> int:
 
 
 def _require_whole(listed: list[Variant], found: Matched, *, ambiguous: bool) -> None:
-    """Refuse a list of which the file lacks some, or of which some cannot be told from other ones.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a list of which the file lacks some, or of which some cannot be told from other ones."""
     times = Counter(found.columns.tolist())
+    doubled = [times[column] > 1 and column >= 0 for column in found.columns.tolist()]
     faults = {
-        "are not in this site's .bed file, or twice": [
-            variant for variant, column in zip(listed, found.columns, strict=True) if column < 0
-        ],
-        "are in the list twice": [
-            variant for variant, column in zip(listed, found.columns, strict=True) if times[column] > 1 and column >= 0
-        ],
+        "are not in this site's .bed file, or twice": list(compress(listed, found.columns < 0)),
+        "are in the list twice": list(compress(listed, doubled)),
         "have an allele that the list does not name": [variant for variant in listed if UNKNOWN in variant[2:]],
         "look the same on both strands (A/T, C/G); where all sites' files are of one strand, set node-config "
         "ambiguous='keep'": [variant for variant in listed if variant.ambiguous and not ambiguous],

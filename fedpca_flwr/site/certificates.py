@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from pathlib import Path
 
 from cryptography import x509
@@ -24,38 +25,14 @@ NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
 
-MOST_DAYS = 36500
-"""Days."""
-
-USAGES = (
-    "digital_signature",
-    "content_commitment",
-    "key_encipherment",
-    "data_encipherment",
-    "key_agreement",
-    "key_cert_sign",
-    "crl_sign",
-    "encipher_only",
-    "decipher_only",
-)
+MOST_DAYS = 36500  # days
 
 
 def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
     """Write ``ca.crt``, ``ca.key``, ``server.pem`` and ``server.key``, the private keys readable by their owner only.
 
-    Parameters
-    ----------
-    folder : Path
-        Must hold none of these files.
-    hosts : list of str
-        Names and addresses by which sites call the SuperLink.
-    days : int
-        From now on, that both certificates are valid.
-
-    Raises
-    ------
-    ConfigError
-        Where a file is there already or cannot be written, or the certificate would be of nothing.
+    They are for ``hosts``, the names and addresses by which sites call the SuperLink, and valid for so many ``days``
+    from now on. A file that is there already is refused.
     """
     if not 1 <= days <= MOST_DAYS:
         raise ConfigError(f"days is {days}, expected 1 to {MOST_DAYS}")
@@ -88,13 +65,7 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a site's private key, with which its SuperNode signs in; the file of the public key, which is registered.
-
-    Raises
-    ------
-    ConfigError
-        Where a file is there already or cannot be written.
-    """
+    """Write a site's private key, with which its SuperNode signs in; the file of the public key, to register."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(path.name + ".pub")
     write_new(path, _private(key, PrivateFormat.OpenSSH))
@@ -126,7 +97,8 @@ def _host_is_possible(text: str) -> bool:
 
 
 def _usage(*allowed: str) -> x509.KeyUsage:
-    return x509.KeyUsage(**{usage: usage in allowed for usage in USAGES})
+    every = signature(x509.KeyUsage).parameters
+    return x509.KeyUsage(**{usage: usage in allowed for usage in every})
 
 
 def _certificate(

@@ -7,23 +7,17 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from fedpca_flwr.data.frames import listed
+from fedpca_flwr.data.frames import listed, match
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Rows, of_columns
 
-LeftOut = dict[str, str]
-"""Columns that are no features, by the key of the node-config that names them."""
+LeftOut = dict[str, str]  # columns that are no features, by the key of the node-config that names them
 
 
 @contextmanager
 def extra(name: str, needed: str) -> Iterator[None]:
-    """Import what only one kind of data needs (``needed`` says so), from an extra of this project.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Import what only one kind of data needs (``needed`` says so), from an extra of this project."""
     try:
         yield
     except ImportError:
@@ -33,12 +27,7 @@ def extra(name: str, needed: str) -> Iterator[None]:
 
 
 def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Where the column is that a key of the node-config names, by its name or its number from 0.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Where the column is that a key of the node-config names, by its name or its number from 0."""
     if name in names:
         return names.index(name)
     if name.isdecimal() and int(name) < width:
@@ -50,12 +39,7 @@ def column_position(name: str, names: list[str], width: int, key: str) -> int:
 
 
 def feature_positions(left_out: LeftOut, names: list[str], width: int) -> list[int]:
-    """Where the features are among so many columns: all but those that are left out.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Where the features are among so many columns: all but those that are left out."""
     others = {column_position(name, names, width, key) for key, name in left_out.items()}
     return [position for position in range(width) if position not in others]
 
@@ -64,11 +48,7 @@ def in_order_of(features: Sequence[str], table: Table) -> Table:
     """The table with its columns in the order of the run's ``features``.
 
     It must have exactly these: a run that could choose among a site's columns could ask about the same rows in parts.
-
-    Raises
-    ------
-    DataError
-        How many it lacks, or has besides; which, stays in the site's own log.
+    An error tells how many it lacks, or has besides; which, stays in the site's own log.
     """
     own = [name.strip() for name in table.names]
     if own == list(features):
@@ -78,9 +58,7 @@ def in_order_of(features: Sequence[str], table: Table) -> Table:
             "the run names its features (run-config 'features'), but the columns of this site's data have no names; "
             "give it a file with names, such as .csv with a header"
         )
-    places = {name: place for place, name in enumerate(own)}
-    lacking = [name for name in features if name not in places]
-    besides = sorted(set(own) - set(features), key=own.index)
+    lacking, besides, order = match(own, features)
     if lacking or besides or len(own) > len(features):
         raise DataError(
             f"this site's data lack {len(lacking)} of the run's {len(features)} features (run-config 'features'), and "
@@ -88,9 +66,9 @@ def in_order_of(features: Sequence[str], table: Table) -> Table:
             "does not name",
             local=f"lacking: {listed(lacking) or 'none'}; besides: {listed(besides) or 'none'}",
         )
-    order = np.array([places[name] for name in features])
+    places = np.array(order)
     return table._replace(
-        rows=of_columns(table.rows, order), missing=table.missing[order], names=tuple(features), order=order
+        rows=of_columns(table.rows, places), missing=table.missing[places], names=tuple(features), order=places
     )
 
 

@@ -19,9 +19,7 @@ from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut, column_position, feature_positions
 from fedpca_flwr.site.csv_format import CsvFormat, Faults, cells_within_limits, format_of, is_missing
 
-LONGEST_CELL = 1000
-"""Lines over which a cell in quotes may go at the end of a block."""
-
+LONGEST_CELL = 1000  # lines over which a cell in quotes may go at the end of a block
 BOOLEANS = {"true": 1.0, "false": 0.0}
 
 
@@ -53,12 +51,7 @@ def read_csv(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
 
 
 def cells_of(file: Path, column: str, rows: int, label: str) -> list[str]:
-    """The cells of one column of a file's last ``rows`` lines, without surrounding spaces; ``label`` is no feature too.
-
-    Raises
-    ------
-    ConfigError, DataError
-    """
+    """The cells of one column of a file's last ``rows`` lines, stripped of spaces; ``label`` is no feature too."""
     written = format_of(file, [column, label])
     with cells_within_limits():
         lines = [line for line in csv.reader(written.lines(file), delimiter=written.separator) if _holds_cells(line)]
@@ -157,10 +150,7 @@ def _number(written: CsvFormat, cell: str) -> float | None:
 def _header(first: list[str], left_out: LeftOut, written: CsvFormat) -> list[str]:
     """The column names of a .csv file, or none where its first line holds rows already.
 
-    Raises
-    ------
-    DataError
-        Where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
+    Refused where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
     """
     own = [cell for j, cell in enumerate(first) if str(j) not in left_out.values()]
     numbers = [cell for cell in own if written.number(cell)]

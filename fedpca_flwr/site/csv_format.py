@@ -18,9 +18,7 @@ from pathlib import Path
 from fedpca_flwr.errors import DataError
 
 SEPARATORS = (",", ";", "\t", "|")
-
-SAMPLE = 100
-"""Lines by which a file's separator is known."""
+SAMPLE = 100  # lines by which a file's separator is known
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -49,9 +47,7 @@ OTHER_KINDS = (
 CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 """Bytes that no text has; names of columns may begin as files of other kinds do."""
 
-TEXTS = (b"%", b"<", b"{", b"[")
-"""How those of the other kinds begin that are texts."""
-
+TEXTS = (b"%", b"<", b"{", b"[")  # how those of the other kinds begin that are texts
 NUMBER = r"[+-]?(\d+%s?\d*|%s\d+)([eE][+-]?\d+)?"
 POINT, COMMA = (re.compile(NUMBER % (sign, sign), re.ASCII) for sign in (r"\.", ","))
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
@@ -82,10 +78,7 @@ class CsvFormat:
 def format_of(file: Path, left_out: Collection[str]) -> CsvFormat:
     """How a file is written, by all of it but the columns that are no features (their names, or numbers from 0).
 
-    Raises
-    ------
-    DataError
-        Where it is empty, no .csv file, or could be read in two ways.
+    Refused where it is empty, no .csv file, or could be read in two ways.
     """
     plain = CsvFormat(_encoding(file), ",")
     first = next(plain.lines(file), "")
@@ -149,12 +142,8 @@ def _decodes(file: Path, encoding: str) -> bool:
 def _separator(sample: list[str], left_out: Collection[str]) -> str:
     """That by which lines are of one length, and most cells of features are numbers, or missing.
 
-    By one that does not occur, all lines are of one cell.
-
-    Raises
-    ------
-    DataError
-        Where several are as good: the numbers would be others.
+    By one that does not occur, all lines are of one cell. Refused where several are as good: the numbers would be
+    others.
     """
     shares = {separator: _share(sample, separator, left_out) for separator in SEPARATORS}
     best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
@@ -187,13 +176,7 @@ def _of_features(rows: Iterable[list[str]], first: list[str], left_out: Collecti
 
 
 def _decimal_comma(found: CsvFormat, file: Path, first: list[str], left_out: Collection[str]) -> bool:
-    """Whether the first cells of features with decimals have a comma.
-
-    Raises
-    ------
-    DataError
-        Where it may stand between thousands.
-    """
+    """Whether the first cells of features with decimals have a comma; refused where it may stand between thousands."""
     seen: list[str] = []
     lines = (line for line in found.lines(file) if "," in line or "." in line)
     for row in _of_features(csv.reader(lines, delimiter=found.separator), first, left_out):
@@ -216,8 +199,7 @@ def is_missing(cell: str) -> bool:
     return cell.strip().lower() in MISSING
 
 
-LINES_NAMED = 5
-"""Lines that are named of each fault."""
+LINES_NAMED = 5  # lines that are named of each fault
 
 KINDS = (
     ("decimal commas beside decimal points", COMMA, "write all numbers with a decimal point"),

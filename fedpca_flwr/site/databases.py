@@ -19,6 +19,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 from typing import Any, NamedTuple
@@ -47,19 +48,16 @@ class Column(NamedTuple):
     name: str
     kind: str  # the name of its type
     number: str  # SQL that makes float64 of the column ``{}``, NaN of NULL; empty where it holds no numbers
-    text: str  # SQL that makes a text of the column ``{}``, an empty one of NULL
 
 
+TEXT = "coalesce(CAST({} AS VARCHAR), '')"  # SQL that makes a text of the column ``{}``, an empty one of NULL
+
+
+@dataclass
 class Session(ABC):
-    """A connection that reads one state of the database, and writes nothing.
+    """A connection that reads one state of the database, and writes nothing."""
 
-    Parameters
-    ----------
-    connection : psycopg.Connection or duckdb.DuckDBPyConnection
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    connection: Any
 
     @abstractmethod
     def columns(self, select: str) -> list[Column]:
@@ -104,10 +102,7 @@ CONFIG = {
 def duckdb_session(url: str) -> Iterator[DuckDB]:
     """A session with the file of ``url``, or with none (``duckdb:///:memory:``), which reads files only.
 
-    Raises
-    ------
-    ConfigError, DataError
-        What DuckDB says is shown where it is about the query itself, and only in the site's own log.
+    What DuckDB says is shown where it is about the query itself, and only in the site's own log.
     """
     with extra("sql", "DuckDB needs duckdb and pyarrow"):
         import duckdb
@@ -121,36 +116,26 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
         config: dict[str, Any] = dict(CONFIG)
         with duckdb.connect(MEMORY if path == MEMORY else file, path != MEMORY, config) as connection:
             connected = True
-            with _ended_after(PASS_SECONDS, connection.interrupt):
+            timer = Timer(PASS_SECONDS, connection.interrupt)
+            timer.daemon = True
+            timer.start()
+            try:
                 yield DuckDB(connection)
+            finally:
+                timer.cancel()
     except (duckdb.Error, pa.ArrowException) as error:
-        raise _duckdb_words(error, duckdb, connected=connected, file=file) from None
-
-
-@contextmanager
-def _ended_after(seconds: float, end: Callable[[], None]) -> Iterator[None]:
-    timer = Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _duckdb_words(error: Exception, duckdb: Any, *, connected: bool, file: Path) -> FedPCAError:
-    local = f"{type(error).__name__} in {file}"
-    if not connected:
-        return DataError(
-            "the DuckDB file cannot be opened: it is damaged, of another version, or written to by another program",
-            local=local,
-        )
-    of_names = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException | duckdb.IOException
-    return query_error(
-        local,
-        too_long=isinstance(error, duckdb.InterruptException),
-        refused=str(error).partition("\n")[0] if isinstance(error, of_names) else "",  # of files too, but no values
-    )
+        local = f"{type(error).__name__} in {file}"
+        if not connected:
+            raise DataError(
+                "the DuckDB file cannot be opened: it is damaged, of another version, or written to by another program",
+                local=local,
+            ) from None
+        of_names = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException | duckdb.IOException
+        raise query_error(
+            local,
+            too_long=isinstance(error, duckdb.InterruptException),
+            refused=str(error).partition("\n")[0] if isinstance(error, of_names) else "",  # of files too, no values
+        ) from None
 
 
 class DuckDB(Session):
@@ -161,9 +146,8 @@ class DuckDB(Session):
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
             raise ConfigError("node-config: 'query' is not one SELECT; a site's rows are what one gives")
         found = self.connection.sql(select)
-        text = "coalesce(CAST({} AS VARCHAR), '')"
         kinds = map(str, found.types)
-        return [Column(name, kind, _duckdb_number(kind), text) for name, kind in zip(found.columns, kinds, strict=True)]
+        return [Column(name, kind, _duckdb_number(kind)) for name, kind in zip(found.columns, kinds, strict=True)]
 
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
         select = f"SELECT [{', '.join(columns)}] {source}"  # whose values are the rows, one behind the other
@@ -175,6 +159,7 @@ class DuckDB(Session):
 
 
 def _duckdb_number(kind: str) -> str:
+    """As `Column.number`."""
     if kind in EXACT:
         return "coalesce(CAST({} AS DOUBLE), 'NaN')"
     if kind in {"HUGEINT", "UHUGEINT"} or kind.startswith("DECIMAL("):
@@ -195,11 +180,8 @@ NOTICED = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count":
 def postgresql_session(url: str) -> Iterator[PostgreSQL]:
     """A session with the server of ``url``, whose password libpq finds in its environment and files.
 
-    Raises
-    ------
-    ConfigError, DataError
-        What the server says is shown where it is about the connection (without the user's name) or the query itself,
-        and only in the site's own log: other texts of it may hold values.
+    What the server says is shown where it is about the connection (without the user's name) or the query itself, and
+    only in the site's own log: other texts of it may hold values.
     """
     with extra("sql", "PostgreSQL needs psycopg"):
         import psycopg
@@ -219,7 +201,16 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
     except psycopg.Error as error:
         if connection is None:
             raise _unconnected(error, given.get("user")) from None
-        raise _postgresql_words(error, lost=connection.broken) from None
+        code = error.sqlstate or ""
+        local = f"{type(error).__name__} {code}".strip()
+        if connection.broken:
+            raise DataError(
+                "the connection to the database was lost while the query was read; see that it runs and can be "
+                "reached, then run again",
+                local=local,
+            ) from None
+        refused = str(error.diag.message_primary) if code.startswith("42") else ""  # the text, before any row
+        raise query_error(local, too_long=code == "57014", refused=refused) from None
 
 
 def _unconnected(error: Exception, user: Any) -> DataError:
@@ -233,29 +224,17 @@ def _unconnected(error: Exception, user: Any) -> DataError:
     )
 
 
-def _postgresql_words(error: Any, *, lost: bool) -> FedPCAError:
-    code = error.sqlstate or ""
-    local = f"{type(error).__name__} {code}".strip()
-    if lost:
-        return DataError(
-            "the connection to the database was lost while the query was read; see that it runs and can be reached, "
-            "then run again",
-            local=local,
-        )
-    refused = str(error.diag.message_primary) if code.startswith("42") else ""  # the text, before any row
-    return query_error(local, too_long=code == "57014", refused=refused)
-
-
 class PostgreSQL(Session):
     """A transaction of PostgreSQL."""
 
     def columns(self, select: str) -> list[Column]:
         # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
         found = self.connection.execute(select.encode(), binary=True).description
-        text = "coalesce({}::text, '')"
-        return [
-            Column(column.name, column.type_display, _postgresql_number(column.type_code), text) for column in found
-        ]
+        columns = []
+        for name, oid, display in ((column.name, column.type_code, column.type_display) for column in found):
+            number = f"coalesce({AS_NUMBER[oid]}, 'NaN')" if oid in AS_NUMBER else ""
+            columns.append(Column(name, display, number))
+        return columns
 
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
         width = len(columns)
@@ -278,10 +257,6 @@ class PostgreSQL(Session):
         return [found for (found,) in self.connection.execute(f"SELECT {column} {source}".encode())]
 
 
-def _postgresql_number(oid: int) -> str:
-    return f"coalesce({AS_NUMBER[oid]}, 'NaN')" if oid in AS_NUMBER else ""
-
-
 def _values(held: bytearray, row: np.dtype[Any]) -> Array:
     _require(len(held) % row.itemsize == 0)
     found = np.frombuffer(held, row)
@@ -294,38 +269,17 @@ def _require(expected: bool) -> None:
         raise DataError("the database does not answer as PostgreSQL does (COPY in its binary format)")
 
 
-OPENED: dict[str, Callable[[str], AbstractContextManager[Session]]] = {
-    POSTGRESQL: postgresql_session,
-    DUCKDB: duckdb_session,
-}
+Opened = Callable[[str], AbstractContextManager[Session]]
+OPENED: dict[str, Opened] = {POSTGRESQL: postgresql_session, DUCKDB: duckdb_session}
 
 
 class Query:
     """The rows that a query gives, read anew in each pass: those of the first pass, or an error.
 
-    Parameters
-    ----------
-    url : str
-        Without a password: the driver finds credentials where it always does.
-    query : str
-        One SELECT.
-    label, ids : str, optional
-        Columns that are no features: the name of each, or its number from 0. With ``ids``, rows are in the order of
-        that column, which is the same in each pass if no id occurs twice.
-
-    Attributes
-    ----------
-    names : list of str
-        Of the features.
-    ids : list of str
-        As the last pass found them, without surrounding spaces.
-    digest : str
-        SHA-256 of the rows and ids of the first pass, from the end of it on.
-
-    Raises
-    ------
-    ConfigError, DataError
-        Without a value, a name or the url in the text: it travels to the server.
+    The url of the database has no password: the driver finds credentials where it always does. Columns that are a
+    ``label`` or ``ids``, told by name or by number from 0, are no features. With ``ids``, rows are in the order of that
+    column, which is the same in each pass if no id occurs twice. No error has a value, a name or the url in its text,
+    which travels to the server.
     """
 
     def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
@@ -338,8 +292,8 @@ class Query:
         self._features = feature_positions(left_out, every, len(every))
         self._columns, self._ids = columns, column_position(ids, every, len(every), "ids") if ids else None
         self.names = [every[position] for position in self._features]
-        self.ids: list[str] = []
-        self.digest = ""
+        self.ids: list[str] = []  # as the last pass found them, without surrounding spaces
+        self.digest = ""  # SHA-256 of the rows and ids of the first pass, from the end of it on
         self._require_features()
 
     def blocks(self) -> Iterator[Array]:
@@ -347,8 +301,8 @@ class Query:
         digest = hashlib.sha256()
         with self._opened(self._url) as session:
             if self._ids is not None:
-                text = self._columns[self._ids].text.format(f"c{self._ids}")
-                self.ids = [found.strip() for found in session.texts(text, self._source)]
+                texts = session.texts(TEXT.format(f"c{self._ids}"), self._source)
+                self.ids = [found.strip() for found in texts]
                 digest.update("\0".join(self.ids).encode())
             numbers = [self._columns[position].number.format(f"c{position}") for position in self._features]
             few = max(64, CACHE_ELEMENTS // len(numbers))
@@ -380,12 +334,7 @@ class Query:
 
 
 def require_same(earlier: str, now: str) -> None:
-    """Refuse rows that are not those of a pass before, by the digests of both.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse rows that are not those of a pass before, by the digests of both."""
     if earlier != now:
         raise DataError(
             "the data are other rows, or the same in another order, than before in this run. A file must not be "

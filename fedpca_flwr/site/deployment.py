@@ -5,7 +5,6 @@ A rehearsal goes from certificates to scores: what the deployment guide does ste
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -30,35 +29,19 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.certificates import make_certificates, make_node_key
-from fedpca_flwr.site.identity import make_key
+from fedpca_flwr.site import audit, certificates, identity
 from fedpca_flwr.state.files import writable
 
-TIMEOUT = 1800.0
-"""Seconds after which something hangs: a net only, whatever else the machine has to do."""
-
+TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
 HOST = "127.0.0.1"
-
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-"""What Flower's log has for terminals, also where it is written to none."""
-
-
-def unheard(line: str) -> None:
-    """What becomes of a line that nobody waits for."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
 
 
 class Deployment:
-    """Starts everything on entry, and stops all that it started on exit.
+    """Starts a SuperLink, and a SuperNode for each node-config, on entry, and stops all that it started on exit.
 
-    Parameters
-    ----------
-    folder : Path
-        For keys, certificates, logs and Flower's own state; must hold none yet.
-    app : Path
-        Folder of the Flower app, this project's.
-    node_configs : sequence of mapping
-        One SuperNode each.
+    ``folder`` is for keys, certificates, logs and Flower's own state, and must hold none yet; ``app`` is that of the
+    Flower app, this project's.
     """
 
     def __init__(self, folder: Path, app: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
@@ -66,6 +49,7 @@ class Deployment:
         self.app = app
         self.node_configs = node_configs
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.commands: set[subprocess.Popen[str]] = set()
         self.port = free_port()
         self.environment = {
             **os.environ,
@@ -90,6 +74,8 @@ class Deployment:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for command in self.commands.copy():  # in another thread, which waits for it
+            command.kill()
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
@@ -100,7 +86,7 @@ class Deployment:
 
     def start_link(self) -> None:
         """Make the certificates, and start the SuperLink."""
-        make_certificates(self.folder, ["localhost", HOST], days=2)
+        certificates.make_certificates(self.folder, ["localhost", HOST], days=2)
         self.name_link(f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}")
         self.spawn(
             "superlink",
@@ -122,7 +108,7 @@ class Deployment:
     def start_node(self, i: int) -> None:
         """Make a site's key, register it, and start the site's SuperNode."""
         key = self.folder / f"node{i}"
-        self.flwr("supernode", "register", str(make_node_key(key)), "lab")
+        self.flwr("supernode", "register", str(certificates.make_node_key(key)), "lab")
         config = " ".join(f"{k}={json.dumps(v)}" for k, v in self.node_configs[i].items())
         self.spawn(
             f"node{i}",
@@ -135,21 +121,18 @@ class Deployment:
         """End a site's SuperNode at once, as a power cut does: the SuperLink does not hear of it."""
         kill(self.processes.pop(f"node{i}"))
 
-    def run(self, run_config: str, *options: str, heard: Callable[[str], None] = unheard) -> tuple[str, str]:
+    def run(self, run_config: str, *options: str, heard: Callable[[str], None] | None = None) -> tuple[str, str]:
         """Run the app; its final status and its log, of which ``heard`` is given each line when it is written."""
         log = self.flwr("run", str(self.app), "lab", "--run-config", run_config, "--stream", *options, heard=heard)
         started = re.search(r"started run (\d+)", log)
         if not started:
             raise FedPCAError(f"flwr run: {log}")
-        status = ""
 
-        def finished() -> bool:
-            nonlocal status
+        def final_status() -> str:
             status = str(self.listed("ls", "lab", "--run-id", started[1])["runs"][0]["status"])
-            return status.startswith("finished")
+            return status if status.startswith("finished") else ""
 
-        self.until(finished, "the run")  # a moment after its last line
-        return status, log
+        return str(self.until(final_status, "the run")), log  # it ends a moment after its last line
 
     def all_online(self) -> bool:
         """Whether every SuperNode has signed in."""
@@ -165,7 +148,7 @@ class Deployment:
         listed: dict[str, Any] = json.loads(printed[printed.index("{") :])
         return listed
 
-    def flwr(self, *arguments: str, heard: Callable[[str], None] = unheard) -> str:
+    def flwr(self, *arguments: str, heard: Callable[[str], None] | None = None) -> str:
         """What a `flwr` command prints, without colours; ``heard`` is given each line when it is written."""
         lines = []
         with (
@@ -181,11 +164,17 @@ class Deployment:
         ):
             net = threading.Timer(TIMEOUT, child.kill)
             net.start()
+            self.commands.add(child)
             try:
                 for line in child.stdout or ():
                     lines.append(COLOUR.sub("", line))
-                    heard(lines[-1].rstrip())
+                    if heard:
+                        heard(lines[-1].rstrip())
+            except BaseException:
+                child.kill()
+                raise
             finally:
+                self.commands.discard(child)
                 net.cancel()
             if child.wait():
                 faults.seek(0)
@@ -204,16 +193,16 @@ class Deployment:
                 start_new_session=True,
             )
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, while all processes live."""
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait for a condition, while all processes live; what it gives once that is true."""
         end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             for name, process in self.processes.items():
                 if process.poll() is not None:
                     raise FedPCAError(f"{name} ended with {process.returncode}: {self.log_of(name)[-2000:]}")
-            with contextlib.suppress(OSError, ValueError, FedPCAError):
-                if condition():
-                    return
+            with suppress(OSError, ValueError, FedPCAError):
+                if found := condition():
+                    return found
             time.sleep(0.3)
         raise FedPCAError(f"waited {TIMEOUT:.0f} s for {what} in vain; the logs are in {self.folder}")
 
@@ -242,40 +231,19 @@ def free_port() -> int:
         return port
 
 
-ENDS = (0, 220, 400, 500, 569)
-"""Where scikit-learn's breast cancer data are cut into four sites."""
-
+ENDS = (0, 220, 400, 500, 569)  # where scikit-learn's breast cancer data are cut into four sites
 RUN = 'method="p-cov" n-components=5 secure-aggregation=true bound=1e5'
-
-DEADLINE = 30.0
-"""Seconds that the run waits for the site that is killed."""
-
+DEADLINE = 30.0  # seconds that the run waits for the site that is killed
 DROPPING = f"survivors=3 round-deadline={DEADLINE}"
-
-EMPTY = re.compile(r"(INFO\s*:)?\s*")
-"""A line with which Flower's log sets off what stands around it."""
+EMPTY = re.compile(r"(INFO\s*:)?\s*")  # a line with which Flower's log sets off what stands around it
 
 
 def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], None]) -> None:
     """Start a SuperLink and four sites with rows of their own, run a secure PCA over them, and stop all again.
 
-    Parameters
-    ----------
-    folder : Path
-        For all that is made: certificates, keys, rows, logs, the model, scores and journals. Must be empty.
-    app : Path
-        This project's folder.
-    dropout : bool
-        Whether the last site is killed during the run, which goes on without it.
-    say : callable
-        Is given a line for each step, and the lines of the run's log when they are written.
-
-    Raises
-    ------
-    ConfigError
-        Where the folders are not as they must be.
-    FedPCAError
-        Where the run failed.
+    All that is made is in ``folder``: certificates, keys, rows, logs, the model, scores and journals; ``app`` is this
+    project's. With ``dropout`` the last site is killed during the run, which goes on without it. ``say`` is given a
+    line for each step, and the lines of the run's log when they are written.
     """
     folder = writable(folder).resolve()
     if any(folder.iterdir()):
@@ -284,7 +252,7 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
         raise ConfigError(f"{app.resolve()} is not this project's folder: go there, or name it with --app")
     sites = _sites(folder)
     say(f"1. {len(sites)} sites have rows and identities of their own, in {folder}")
-    with Deployment(folder, app.resolve(), sites) as deployment, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), sites) as deployment:
         say(f"2. a SuperLink with a certificate runs on port {deployment.port}, and four SuperNodes have signed in")
         config = f"{RUN} {DROPPING if dropout else ''} output={json.dumps(str(folder / 'model'))}"
         say(f"3. flwr run . lab --stream --run-config '{config}'")
@@ -302,18 +270,10 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
             f"the run ended as '{status}'; its log stands above, those of SuperLink and sites in {folder}"
         )
     say("4. everything is stopped; each site that took part has its scores (scores0.csv, ...)")
-    for line in _next(folder):
-        say(line)
-
-
-def _next(folder: Path) -> list[str]:
-    """How to read what the run has left, and where to go on."""
-    journal, model = shlex.quote(str(folder / "journal0")), str(folder / "model")
-    return [
-        f'5. the model: python -c "from fedpca_flwr import PCAModel; print(PCAModel.load({model!r}).summary())"',
-        f"   what a site was asked: python -m fedpca_flwr site journal {journal}; "
-        "each step by hand: simulations/deployment/README.md",
-    ]
+    model, journal = str(folder / "model"), shlex.quote(str(folder / "journal0"))
+    say(f'5. the model: python -c "from fedpca_flwr import PCAModel; print(PCAModel.load({model!r}).summary())"')
+    by_hand = "each step by hand: simulations/deployment/README.md"
+    say(f"   what a site was asked: python -m fedpca_flwr site journal {journal}; {by_hand}")
 
 
 def _sites(folder: Path) -> list[dict[str, object]]:
@@ -327,7 +287,7 @@ def _sites(folder: Path) -> list[dict[str, object]]:
         np.savetxt(
             folder / f"site{i}.csv", data.data[start:end], delimiter=",", header=header, comments="", fmt="%.17g"
         )
-        lines.append(make_key(str(folder / f"site{i}.identity"), i, f"hospital {i}"))
+        lines.append(identity.make_key(str(folder / f"site{i}.identity"), i, f"hospital {i}"))
         files = {"data": f"site{i}.csv", "scores": f"scores{i}.csv", "journal": f"journal{i}"}
         files |= {"identity": f"site{i}.identity", "identities": "identities"}
         paths = {key: str(folder / file) for key, file in files.items()}
@@ -341,6 +301,6 @@ def _wait_for_question(journal: Path, running: Future[tuple[str, str]]) -> None:
     """Until a site was asked something, or the run is over."""
     while not running.done():
         with suppress(FedPCAError):  # the site has not made it yet
-            if any(event.kind == "question" for event in audit(str(journal)).events):
+            if any(event.kind == "question" for event in audit.audit(str(journal)).events):
                 return
         time.sleep(0.1)

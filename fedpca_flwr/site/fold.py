@@ -17,18 +17,13 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.rows import Rows, digests, fifth, held_out
 from fedpca_flwr.protocol.journal import Journal
-from fedpca_flwr.site.repeats import ALLOW, HeldOut
+from fedpca_flwr.site.repeats import ALLOW, HeldOut, judged
 
 INSTEAD = "run with mu=<number> or mu='infinity', which hold nothing out"
 
 
 def require_fold(node: NodeConfig, rows: int) -> None:
-    """Refuse to hold a fifth of so many rows out, where a site can do so only by telling of few of them.
-
-    Raises
-    ------
-    ConfigError, DisclosureError
-    """
+    """Refuse to hold a fifth of so many rows out, where a site can do so only by telling of few of them."""
     if not node.data:
         return
     if 0 < rows // 5 < node.min_rows:
@@ -47,10 +42,7 @@ def require_fold(node: NodeConfig, rows: int) -> None:
 def fold(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Which of a site's rows (n, d) are held out; in a simulation the run's ``seed`` says so.
 
-    Raises
-    ------
-    DisclosureError
-        Where others were held out before, of the same rows or of nearly the same.
+    Refused where others were held out before, of the same rows or of nearly the same.
     """
     if not node.data:
         return held_out(rows, seed)
@@ -72,16 +64,14 @@ def _drawn(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
     subset = hmac.digest(whole, b"".join(sorted(np.array(places, object)[chosen])), "sha256").hex()
     now = HeldOut(len(rows), int(chosen.sum()), subset).text()
 
-    def decide(same: Sequence[str], others: Sequence[str]) -> str:
-        near = others if node.repeat == "refuse" else []
+    def judge(same: Sequence[str], near: Sequence[str]) -> None:
         few = [text for text in near if abs(HeldOut.of(text).rows - len(rows)) < node.min_rows]
-        if node.repeat != "allow" and (few or any(earlier != now for earlier in same)):
+        if few or any(earlier != now for earlier in same):
             raise DisclosureError(
                 "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it "
                 "may be fewer than its own minimum (node-config 'min-rows'): what several such sums leave out tells of "
                 f"single rows; {INSTEAD}; if all rows are new, set repeat='refuse-same' in its node-config{ALLOW}"
             )
-        return "" if now in same else now
 
-    journal.remember(HeldOut.kind, whole.hex(), decide)
+    journal.remember(HeldOut.kind, whole.hex(), judged(node, now, judge))
     return chosen

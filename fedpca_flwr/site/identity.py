@@ -19,16 +19,11 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.state.files import text_in, write_new
+from fedpca_flwr.state.files import text_in, unreadable, write_new
 
 SIGNATURE_BYTES = 64
 
@@ -46,14 +41,14 @@ class Identity:
         """SHA-256 of the list: sites with other lists do not agree."""
         return hashlib.sha256(b"".join(self.members)).digest()
 
-    def sign(self, said: bytes) -> bytes:
-        """64 bytes by which everybody who has the list knows who said it."""
-        return self.private.sign(said)
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes by which everybody who has the list knows whose message it is."""
+        return self.private.sign(message)
 
-    def signed(self, party: int, said: bytes, signature: bytes) -> bool:
-        """Whether a party of the list said it."""
+    def signed(self, party: int, message: bytes, signature: bytes) -> bool:
+        """Whether a message is of a party of the list."""
         try:
-            Ed25519PublicKey.from_public_bytes(self.members[party]).verify(signature, said)
+            Ed25519PublicKey.from_public_bytes(self.members[party]).verify(signature, message)
         except (InvalidSignature, ValueError):
             return False
         return True
@@ -63,10 +58,6 @@ def identity_of(node: NodeConfig) -> Identity:
     """A site's identity, from the files that its node-config names.
 
     A party without data of its own, as in a simulation, has an identity that anybody can make: it protects nothing.
-
-    Raises
-    ------
-    ConfigError
     """
     if not node.identity:
         if node.data:
@@ -103,30 +94,19 @@ def _simulated_members(parties: int) -> tuple[bytes, ...]:
 
 COMMAND = "python -m fedpca_flwr site keys"
 
-FORGEABLE = frozenset(
-    bytes.fromhex(y)
-    for y in (
-        f"00{'00' * 31}",
-        f"01{'00' * 31}",
-        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
-        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
-        f"ec{'ff' * 30}7f",
-        f"ed{'ff' * 30}7f",
-        f"ee{'ff' * 30}7f",
-    )
-)
+FORGEABLE = {
+    bytes(32),
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
+    bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"),
+    *(bytes.fromhex(f"{first}{'ff' * 30}7f") for first in ("ec", "ed", "ee")),
+    bytes.fromhex(f"01{'00' * 31}"),
+}
 """The points of small order, but for their sign: whoever has no private key can sign under these. One of them is zeros,
 such as stand for a key that is not there yet."""
 
 
 def make_key(path: str, party: int, name: str = "") -> str:
-    """Write a new private key to a file that only its owner may read; the line for the others' list.
-
-    Raises
-    ------
-    ConfigError
-        Where the file is there already or cannot be written, or the line would be none.
-    """
+    """Write a new private key to a file that only its owner may read; the line for the others' list."""
     if party < 0:
         raise ConfigError(f"partition-id is {party}, expected a number from 0")
     if not re.fullmatch(r"[\w .-]{0,64}", name):
@@ -143,18 +123,13 @@ def line_of(party: int, private: Ed25519PrivateKey, name: str = "") -> str:
 
 
 def read_private_key(path: str) -> Ed25519PrivateKey:
-    """The key that `make_key` has written.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The key that `make_key` has written."""
     file = Path(path).expanduser()
     try:
         text = file.read_bytes()
         others = os.name == "posix" and file.stat().st_mode & 0o077
     except OSError as error:
-        raise _unreadable("identity", path, error) from None
+        raise unreadable("identity", path, error) from None
     if others:
         raise ConfigError(
             "node-config: the file of 'identity' is a private key that others than its owner may read or write; "
@@ -174,25 +149,20 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
 
 
 def read_members(path: str, parties: int) -> tuple[bytes, ...]:
-    """The public keys of a list, by partition; every fault is named, all at once.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The public keys of a list, by partition; every fault is named, all at once."""
+    found: dict[int, bytes] = {}
+    lines: list[str] = []
+    faults = []
     try:
         lines = text_in(Path(path).expanduser()).splitlines()
     except OSError as error:
-        raise _unreadable("identities", path, error) from None
+        raise unreadable("identities", path, error) from None
     except UnicodeDecodeError:
-        lines, faults = [], ["it is not a text in UTF-8"]
-    else:
-        faults = []
-    found: dict[int, bytes] = {}
+        faults.append("it is not a text in UTF-8")
     for number, line in enumerate(lines, 1):
-        if not (said := line.split("#")[0].strip()):
+        if not (entry := line.split("#")[0].strip()):
             continue
-        fault = _added(found, said, parties)
+        fault = _added(found, entry, parties)
         faults += [f"line {number}: {fault}"] if fault else []
     missing = ", ".join(str(party) for party in range(parties) if party not in found)
     faults += [f"no line for partition {missing}"] if missing else []
@@ -205,12 +175,12 @@ def read_members(path: str, parties: int) -> tuple[bytes, ...]:
     return tuple(found[party] for party in range(parties))
 
 
-def _added(found: dict[int, bytes], said: str, parties: int) -> str:
-    """Add what one line says to what was found; why it cannot be, or nothing."""
-    words = re.fullmatch(r"(\d{1,9})\s+([0-9a-fA-F]{64})", said, re.ASCII)
-    if not words:
+def _added(found: dict[int, bytes], entry: str, parties: int) -> str:
+    """Add one line's key to those that were found; why it cannot be added, or nothing."""
+    parts = re.fullmatch(r"(\d{1,9})\s+([0-9a-fA-F]{64})", entry, re.ASCII)
+    if not parts:
         return "it is not a partition-id and 64 hexadecimal digits"
-    party, key = int(words[1]), bytes.fromhex(words[2])
+    party, key = int(parts[1]), bytes.fromhex(parts[2])
     if party >= parties:
         return f"partition {party}, expected 0 to {parties - 1}"
     if party in found:
@@ -222,7 +192,3 @@ def _added(found: dict[int, bytes], said: str, parties: int) -> str:
         return f"partition {party} has the key of partition {holder}"
     found[party] = key
     return ""
-
-
-def _unreadable(key: str, path: str, error: OSError) -> ConfigError:
-    return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")

@@ -24,16 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.protocol.journal import (
-    CHANGED,
-    ENDED,
-    OVER,
-    Decide,
-    Journal,
-    PermitQuestion,
-    PermitRelease,
-    StateJournal,
-)
+from fedpca_flwr.protocol import journal
 from fedpca_flwr.site.repeats import Release
 from fedpca_flwr.state.store import Schema, Store, StoreError
 
@@ -64,12 +55,7 @@ def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]
 
 
 def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Add an event: time, run, party, kind, about, digest, bytes.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Add an event: time, run, party, kind, about, digest, bytes."""
     events, last = end(database)
     line = (events + 1, *event)
     digest = following(last, line)
@@ -78,12 +64,7 @@ def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
 
 
 def end(database: sqlite3.Connection) -> tuple[int, str]:
-    """How many events there are, and the digest of the last one.
-
-    Raises
-    ------
-    StoreError
-    """
+    """How many events there are, and the digest of the last one."""
     ends = database.execute("SELECT events, last FROM chain").fetchall()
     if len(ends) != 1:
         raise StoreError(
@@ -94,12 +75,7 @@ def end(database: sqlite3.Connection) -> tuple[int, str]:
 
 
 def require_beyond(database: sqlite3.Connection, seen: tuple[int, str], file: Path) -> None:
-    """Refuse a journal without an event that was in it, whose number and digest were kept elsewhere.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Refuse a journal without an event that was in it, whose number and digest were kept elsewhere."""
     number, digest = seen
     found = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
     if number and found != [(digest,)]:
@@ -127,12 +103,7 @@ def first_gap(database: sqlite3.Connection) -> int:
 
 
 def require_whole(database: sqlite3.Connection, file: Path) -> None:
-    """Refuse to go on where an event is not as it was written.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Refuse to go on where an event is not as it was written."""
     gap = first_gap(database)
     if gap:
         raise StoreError(
@@ -141,8 +112,7 @@ def require_whole(database: sqlite3.Connection, file: Path) -> None:
         )
 
 
-SILENT = timedelta(days=1)
-"""A run of which nothing was heard for so long has lost its keys, once another one begins."""
+SILENT = timedelta(days=1)  # a run of which nothing was heard for so long has lost its keys, once another one begins
 
 SCHEMA = Schema(
     what="journal",
@@ -165,36 +135,28 @@ CREATE TABLE secret (
 )
 
 
-class FileJournal(Journal):
-    """In the site's own folder.
+class FileJournal(journal.Journal):
+    """In the site's own folder, of a run by Flower's id of it, and of a party by its partition.
 
-    Parameters
-    ----------
-    folder : str
-    run : str
-        Flower's id of the run.
-    party : int
-        The partition.
-    memory : StateJournal, optional
-        What Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
+    ``memory`` is what Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
     """
 
-    def __init__(self, folder: str, run: str, party: int, memory: StateJournal | None = None) -> None:
+    def __init__(self, folder: str, run: str, party: int, memory: journal.StateJournal | None = None) -> None:
         self.folder = folder
         self.key = (run, party)
         self.memory = memory
 
-    def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
+    def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
         refusal: Exception | None = None
         with self._transaction() as database:
             if self._of_kind(database, "ended"):
-                raise ContractError(ENDED)
+                raise ContractError(journal.ENDED)
             answered = self._of_kind(database, "question")
             try:
                 if not answered:
                     self._begin(database, configuration)
-                else:
-                    self._require_begun_with(database, configuration)
+                elif (first := self._secret(database, "configuration")) != configuration:
+                    raise ContractError(journal.CHANGED if first else journal.OVER)
                 permit(answered)
             except Exception as error:
                 refusal = error
@@ -213,7 +175,7 @@ class FileJournal(Journal):
         with self._transaction() as database:
             self._note(database, "answer", what, "", nbytes)
 
-    def note_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
+    def note_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
         with self._transaction() as database:
             require_whole(database, self._store.file)  # what was spent is never nothing
             own, others = list[Release](), list[Release]()
@@ -232,7 +194,7 @@ class FileJournal(Journal):
             (value,) = database.execute("SELECT value FROM data_key").fetchone()
         return bytes(value)
 
-    def remember(self, kind: str, data: str, decide: Decide) -> None:
+    def remember(self, kind: str, data: str, decide: journal.Decide) -> None:
         with self._transaction() as database:
             require_whole(database, self._store.file)  # what was known is never nothing
             noted = list(events(database, kind=kind))
@@ -299,11 +261,6 @@ class FileJournal(Journal):
         alive = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (since, *self.key))
         self._keep(database, "configuration", configuration)
-
-    def _require_begun_with(self, database: sqlite3.Connection, configuration: bytes) -> None:
-        first = self._secret(database, "configuration")
-        if first != configuration:
-            raise ContractError(CHANGED if first else OVER)
 
     def _keep(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))

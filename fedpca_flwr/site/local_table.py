@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,46 +22,25 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config.node_config import NodeConfig, is_url
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data import datasets
-from fedpca_flwr.data.partition import split, split_columns
+from fedpca_flwr.data import datasets, partition
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
-from fedpca_flwr.site.databases import read_query
+from fedpca_flwr.site import databases
 from fedpca_flwr.site.readers import read, read_ids
-from fedpca_flwr.state.files import write_new
+from fedpca_flwr.state.files import unreadable
 
-SHORTEST_SECRET = 16
-"""Bytes."""
-
-
-def make_ids_secret(path: Path) -> None:
-    """Write a new secret to a file that only its owner may read.
-
-    Raises
-    ------
-    ConfigError
-        Where the file is there already or cannot be written.
-    """
-    write_new(path, secrets.token_bytes(32))
+SHORTEST_SECRET = 16  # bytes
 
 
 def ids_secret(path: str) -> bytes:
-    """The bytes of a site's ``ids-secret`` file; none for an empty path.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The bytes of a site's ``ids-secret`` file; none for an empty path."""
     if not path:
         return b""
     try:
         secret = Path(path).expanduser().read_bytes()
     except OSError as error:
-        raise ConfigError(
-            "node-config: the file of 'ids-secret' cannot be read",
-            local=f"{path}: {error.strerror}",
-        ) from None
+        raise unreadable("ids-secret", path, error) from None
     if len(secret) < SHORTEST_SECRET:
         raise ConfigError(
             f"node-config: the file of 'ids-secret' holds {len(secret)} bytes, expected at least "
@@ -75,13 +53,7 @@ Digests = NDArray[np.uint64]
 
 
 def digests(ids: Sequence[str], salt: bytes) -> Digests:
-    """The first 64 bits of HMAC-SHA-256 of each id (n,).
-
-    Raises
-    ------
-    DataError
-        Where an id is empty, or occurs twice.
-    """
+    """The first 64 bits of HMAC-SHA-256 of each id (n,), none of which may be empty or occur twice."""
     empty, doubled = sum(not own for own in ids), len(ids) - len(set(ids))
     if empty:
         raise DataError(f"the id column has {empty} empty cells: every row needs an id")
@@ -97,15 +69,7 @@ def difference(own: Digests, others: Digests) -> tuple[int, int]:
 
 
 def local_table(node: NodeConfig, config: RunConfig) -> Table:
-    """The rows of one party, checked.
-
-    Parameters
-    ----------
-    node : NodeConfig
-        With ``data`` the file or database it names; else partition ``partition_id`` of ``num_partitions``.
-    config : RunConfig
-        Which data set, partitioned how.
-    """
+    """The rows of one party, checked: those that its ``data`` name, else its part of the run's data set."""
     if node.data:
         table, ids = _own(node)
         table = table._replace(split=node.split)
@@ -113,9 +77,11 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
     source = datasets.load(config.dataset, config.data_root)
     if config.partition == "columns":
         rows = source.all_rows()
-        own = split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[node.partition_id]
+        own = partition.split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[
+            node.partition_id
+        ]
         return check(rows[:, own])._replace(split="columns")
-    parts = split(
+    parts = partition.split(
         source.labels,
         node.num_partitions,
         kind=config.partition,
@@ -129,7 +95,7 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
 def _own(node: NodeConfig) -> tuple[Table, list[str]]:
     """What the node-config names, and the ids where it names a column of them."""
     if is_url(node.data):
-        return read_query(node.data, node.query, node.label, node.ids)
+        return databases.read_query(node.data, node.query, node.label, node.ids)
     written = _written(node.data)  # before it is read: what is written meanwhile then shows with the next question
     table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
     table = table._replace(digest=written)

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.data.table import Table, told
+from fedpca_flwr.data.table import Table, columns_text
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, together
 from fedpca_flwr.maths.rows import Rows, chunks, largest_size
 from fedpca_flwr.protocol.card import MethodCard
@@ -34,10 +34,6 @@ def permit_under(ceiling: float, rows: Rows, bound: float) -> None:
 
     Which of the two happens does not depend on the run's bound together with the rows, so no number of runs tells
     more of the rows than that they are within the ceiling, or not.
-
-    Raises
-    ------
-    DataError, DisclosureError
     """
     if bound < ceiling:
         raise DisclosureError(
@@ -51,20 +47,14 @@ def permit_under(ceiling: float, rows: Rows, bound: float) -> None:
         )
 
 
-MAX_EPSILON, MAX_DELTA = 10.0, 1e-5
-"""Of one run, where a site with a file of its own does not say."""
+MAX_EPSILON, MAX_DELTA = 10.0, 1e-5  # of one run, where a site with a file of its own does not say
 
 EXPOSURES = ("nothing", "distribution", "scores", "inner products")
 """What a run may show of single rows, the least first; their distribution is what moments do not tell of them."""
 
 
 def require_files(node: NodeConfig) -> None:
-    """Refuse files that the end of a run could not write, all of them at once.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse files that the end of a run could not write, all of them at once."""
     faults: list[FedPCAError] = []
     if node.scores and Path(node.scores).suffix not in SCORE_FILES:
         faults.append(unknown_score_file(Path(node.scores)))
@@ -108,12 +98,7 @@ def permit_exposure(node: NodeConfig, exposes: str) -> None:
 
 
 def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
-    """Refuse a run that promises less privacy than this site wants of each, whatever its budget.
-
-    Raises
-    ------
-    DisclosureError
-    """
+    """Refuse a run that promises less privacy than this site wants of each, whatever its budget."""
     given = {"epsilon": (epsilon, node.max_epsilon, MAX_EPSILON), "delta": (delta, node.max_delta, MAX_DELTA)}
     for key, (value, own, default) in given.items():
         most = own if own is not None else default if node.data else math.inf
@@ -146,12 +131,7 @@ def permit_rows(node: NodeConfig, rows: int) -> None:
 
 
 def permit_values(node: NodeConfig, table: Table) -> None:
-    """Refuse to tell sums over so few values of a feature that its rows would be fewer than this site's minimum.
-
-    Raises
-    ------
-    DisclosureError
-    """
+    """Refuse to tell sums over so few values of a feature that its rows would be fewer than this site's minimum."""
     rows = len(table.rows)
     observed = rows - table.missing
     few = (observed > 0) & (observed < node.min_rows + rows % node.round_rows)
@@ -159,7 +139,7 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         raise DisclosureError(
             f"this site has features of which so few values are there that they are of fewer rows than its own minimum "
             f"(node-config 'min-rows' = {node.min_rows}; a feature without any value is allowed)",
-            local=told(few, table.names),
+            local=columns_text(few, table.names),
         )
     if table.missing.any():
         permit_pairs(node, table)
@@ -170,10 +150,6 @@ def permit_calls(node: NodeConfig, table: Table) -> None:
 
     A missing call counts as the mean that the server tells, so the sums over the others who have the same variants
     called differ by those who lack one: whoever lacks it alone could be read.
-
-    Raises
-    ------
-    DisclosureError
     """
     if node.data and node.gaps != "all" and table.missing.any():
         raise DisclosureError(
@@ -183,17 +159,11 @@ def permit_calls(node: NodeConfig, table: Table) -> None:
         )
 
 
-AT_ONCE = 1000
-"""Features whose pairs with all others are counted at a time: memory."""
+AT_ONCE = 1000  # features whose pairs with all others are counted at a time: memory
 
 
 def permit_pairs(node: NodeConfig, table: Table) -> None:
-    """Refuse two features that fewer rows than this site's minimum have together: a scatter is of just these.
-
-    Raises
-    ------
-    DisclosureError
-    """
+    """Refuse two features that fewer rows than this site's minimum have together: a scatter is of just these."""
     rows = len(table.rows)
     least, missing = node.min_rows + rows % node.round_rows, table.missing
     there = missing < rows
@@ -209,17 +179,12 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
         raise DisclosureError(
             "this site has pairs of features that are there together in fewer rows than its own minimum (node-config "
             f"'min-rows' = {node.min_rows}; none at all is allowed)",
-            local=told(few, table.names),
+            local=columns_text(few, table.names),
         )
 
 
 def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse to send a larger reply than this site allows; ``alternatives`` tells what to do instead.
-
-    Raises
-    ------
-    DisclosureError
-    """
+    """Refuse to send a larger reply than this site allows; ``alternatives`` tells what to do instead."""
     if nbytes > node.max_reply_bytes:
         raise DisclosureError(
             f"the reply would have {nbytes:,} bytes, this site allows {node.max_reply_bytes:,} "
@@ -228,12 +193,7 @@ def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str
 
 
 def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse a run whose rules hold only as long as what was answered is not forgotten, and is counted.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a run whose rules hold only as long as what was answered is not forgotten, and is counted."""
     if node.data and not node.journal and (sums_only or card.differentially_private):
         raise ConfigError(
             "this site's node-config names no 'journal', the folder in which it keeps what it was asked and has "

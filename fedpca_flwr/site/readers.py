@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +119,8 @@ def read_h5ad(file: Path, left_out: LeftOut, layer: str = "") -> tuple[Rows, lis
 def _matrix(held: Any, layer: str) -> Any:
     from anndata.io import sparse_dataset
 
-    found = held[_key(layer)]
+    found = held[f"layers/{layer}" if layer else "X"]
     return found if hasattr(found, "dtype") else sparse_dataset(found)
-
-
-def _key(layer: str) -> str:
-    return f"layers/{layer}" if layer else "X"
 
 
 def _h5ad_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator[Block]:
@@ -133,7 +131,7 @@ def _h5ad_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator
         n, d = matrix.shape
         few = max(64, ENTRIES // d)
         if not isinstance(matrix, h5py.Dataset):
-            few = max(64, ENTRIES * n // max(1, len(held[_key(layer)]["data"])))
+            few = max(64, ENTRIES * n // max(1, len(matrix.group["data"])))
             if matrix.format == "csc":  # its rows are all over the file
                 matrix = csr(matrix.to_memory())
         for start in range(0, n, few):
@@ -179,21 +177,14 @@ def _without(rows: Rows, left_out: LeftOut) -> Rows:
 class Format:
     """A kind of file.
 
-    Attributes
-    ----------
-    rows : callable
-        From a path, the columns that are no features and the ``settings`` by name: the rows, and the names of their
-        columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew.
-    ids : callable, optional
-        From a path, a column, the number of rows and the column of labels: the cells of the column, without spaces
-        around them.
-    settings : tuple of str
-        Keys of the node-config that only this kind of file has.
+    ``rows`` makes of a path, the columns that are no features and the ``settings`` by name the rows, and the names of
+    their columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew. ``ids`` makes of
+    a path, a column, the number of rows and the column of labels the cells of the column, without spaces around them.
     """
 
     rows: Callable[..., tuple[Rows, list[str]]]
     ids: Callable[[Path, str, int, str], list[str]] | None = None
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # keys of the node-config that only this kind of file has
 
 
 FORMATS = {
@@ -212,27 +203,12 @@ SETTINGS = {"layer": "a layer", "variants": "a list of variants"}
 def read(
     path: str, label: str = "", ids: str = "", layer: str = "", variants: str = "", *, ambiguous: bool = False
 ) -> Table:
-    """Read a site's rows, checked.
+    """Read a site's rows, checked; the rest is as in `NodeConfig`. No error has a value or a path in its text, which
+    travels to the server.
 
-    Parameters
-    ----------
-    path : str
-        ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``, or a sparse matrix as
-        `scipy.sparse.save_npz` writes it; ``.csv`` is comma-separated with or without a header line; ``.parquet`` needs
-        the extra ``parquet``, ``.h5ad`` the extra ``cells``, ``.bed`` the extra ``genotypes``.
-    label, ids : str, optional
-        Columns to leave out: the name of each, or its number from 0.
-    layer : str, optional
-        Of an ``.h5ad`` file: what to take instead of ``X``.
-    variants : str, optional
-        Of a ``.bed`` file: path of a ``.bim`` file with those to take.
-    ambiguous : bool
-        Whether to take those of them whose strand cannot be told.
-
-    Raises
-    ------
-    DataError, ConfigError
-        Without a value or a path in the text: it travels to the server.
+    ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``, or a sparse matrix as
+    `scipy.sparse.save_npz` writes it; ``.csv`` is comma-separated with or without a header line; ``.parquet`` needs the
+    extra ``parquet``, ``.h5ad`` the extra ``cells``, ``.bed`` the extra ``genotypes``.
     """
     file = Path(path).expanduser()
     suffix = file.suffix.lower()
@@ -245,36 +221,21 @@ def read(
     kind, given = FORMATS[suffix], {"layer": layer, "variants": variants, "ambiguous": ambiguous}
     for key, named in SETTINGS.items():
         if given[key] and key not in kind.settings:
-            raise ConfigError(f"node-config: '{key}' names {named}, which only {_suffixes(key)} files have")
+            having = " and ".join(suffix for suffix, other in FORMATS.items() if key in other.settings)
+            raise ConfigError(f"node-config: '{key}' names {named}, which only {having} files have")
     settings = {key: given[key] for key in kind.settings}
     left_out = {key: name for key, name in (("label", label), ("ids", ids)) if name}
-    rows, names = _worded(file, lambda: kind.rows(file, left_out, **settings))
+    with _in_words(file):
+        rows, names = kind.rows(file, left_out, **settings)
     if isinstance(rows, Blocks):
-        rows = replace(rows, read=_in_words(file, rows.read))
+        rows = replace(rows, read=partial(_read_in_words, file, rows.read))
     return check(rows, names)
 
 
-def _suffixes(setting: str) -> str:
-    return " and ".join(suffix for suffix, kind in FORMATS.items() if setting in kind.settings)
-
-
 def read_ids(path: str, column: str, rows: int, label: str = "") -> list[str]:
-    """The ids in a column of a file, without surrounding spaces.
+    """The ids in a column of a file of so many ``rows``, stripped of spaces; the ``label`` is no feature either.
 
-    Parameters
-    ----------
-    path : str
-    column : str
-        Its name, or its number from 0.
-    rows : int
-        That `read` found: with a header, a .csv file has one line more.
-    label : str, optional
-        Of the column that is no feature either.
-
-    Raises
-    ------
-    ConfigError, DataError
-        Without an id in the text: it travels to the server.
+    No error has an id in its text, which travels to the server.
     """
     file = Path(path).expanduser()
     cells = FORMATS[file.suffix.lower()].ids
@@ -284,19 +245,16 @@ def read_ids(path: str, column: str, rows: int, label: str = "") -> list[str]:
     return cells(file, column, rows, label)
 
 
-def _in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Callable[[], Iterator[Block]]:
-    def blocks() -> Iterator[Block]:
-        remaining = _worded(file, lambda: iter(read()))
-        while (block := _worded(file, lambda: next(remaining, None))) is not None:
-            yield block
-
-    return blocks
+def _read_in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:
+    with _in_words(file):
+        yield from read()
 
 
-def _worded(file: Path, step: Callable[[], Any]) -> Any:
-    """The result of a step of reading, or its error in our own words: that of a reader may quote the file."""
+@contextmanager
+def _in_words(file: Path) -> Iterator[None]:
+    """Tell an error of a reader in our own words: its own may quote the file."""
     try:
-        return step()
+        yield
     except FedPCAError:
         raise
     except Exception as error:  # whatever a damaged file does to its reader

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Self
 
@@ -87,22 +87,10 @@ def require_budget(
     epsilon: float,
     delta: float,
 ) -> None:
-    """Refuse a release with which a site would have spent more than its budget.
+    """Refuse a release, of this noise ``multiplier``, with which a site would have spent more than its budget.
 
-    Parameters
-    ----------
-    multiplier : float
-        Of the release.
-    of_run, of_others : sequence of float
-        Of those before it, in its run and in all others.
-    whole_run : float
-        Of all phases of the run together: a run that cannot end need not begin.
-    epsilon, delta : float
-        The budget.
-
-    Raises
-    ------
-    DisclosureError
+    Before it were the releases ``of_run`` and ``of_others``, by their multipliers; ``whole_run`` is that of all phases
+    of the run together: a run that cannot end need not begin.
     """
     own = min(whole_run, composed([*of_run, multiplier]))
     spent, after = (gaussian_epsilon(composed(m), delta) for m in (of_others, [*of_others, own]))
@@ -113,13 +101,10 @@ def require_budget(
         )
 
 
-PRODUCTS = "products"
-"""The kind of the journal's events, and the name of what it keeps of a run that is counted."""
+PRODUCTS = "products"  # the kind of the journal's events, and the name of what it keeps of a run that is counted
 
 
-BOUNDS = 3
-"""Answers to whether rows are within a bound, as far as no earlier one tells them."""
-
+BOUNDS = 3  # answers to whether rows are within a bound, as far as no earlier one tells them
 ALLOW = ". If this site is content with that, set repeat='allow' in its node-config"
 
 
@@ -167,15 +152,22 @@ def rows_digest(key: bytes, rows: Rows) -> str:
     return mac.hexdigest()
 
 
+def judged(node: NodeConfig, now: str, judge: Callable[[Sequence[str], Sequence[str]], None]) -> Decide:
+    """Note once what is true ``now`` of rows, unless ``judge`` refuses it for what was noted of the same rows, and of
+    others that may be nearly the same; a site that allows repeats asks no judge."""
+
+    def decide(same: Sequence[str], others: Sequence[str]) -> str:
+        if node.repeat != "allow":
+            judge(same, others if node.repeat == "refuse" else [])
+        return "" if now in same else now
+
+    return decide
+
+
 class Repeats:
     """What a site allows a run after what earlier runs over the same rows were told, or nearly the same rows.
 
-    Parameters
-    ----------
-    journal : Journal
-    node : NodeConfig
-    rows : ndarray of shape (n, d)
-        The site's, in an order that is its own.
+    The rows (n, d) are in an order that is the site's own.
     """
 
     def __init__(self, journal: Journal, node: NodeConfig, rows: Rows) -> None:
@@ -184,53 +176,34 @@ class Repeats:
     def permit_sum(self, members: Sequence[str], *, split: str) -> None:
         """Note a secure sum over these parties before it can be opened, if it and earlier ones tell no party's share.
 
-        Parameters
-        ----------
-        members : sequence of str
-            As `SecureSum.members`, in any order.
-        split : str
-            Where it is ``"columns"``, other rows are others at every party, and numbers of rows say nothing.
-
-        Raises
-        ------
-        DisclosureError
+        Where data are split by columns, other rows are others at every party, and numbers of rows say nothing.
         """
         if not self.journal.data_key:  # a simulation
             return
-        now, node = SecureSum(sorted(members), len(self.rows)), self.node
+        now = SecureSum(sorted(members), len(self.rows))
 
-        def decide(same: Sequence[str], others: Sequence[str]) -> str:
-            if node.repeat != "allow":
-                near = others if node.repeat == "refuse" and split == "rows" else []
-                self._require_same_members(now, *([SecureSum.of(text) for text in texts] for texts in (same, near)))
-            return "" if now.text() in same else now.text()
-
-        self._remember(SecureSum.kind, decide)
-
-    def _require_same_members(self, now: SecureSum, same: Sequence[SecureSum], near: Sequence[SecureSum]) -> None:
-        """Refuse a sum that differs from one over the same rows by a party's share, or from a near one by few rows."""
-        for earlier in same:
-            if earlier.members != now.members:
+        def judge(same: Sequence[str], near: Sequence[str]) -> None:
+            for earlier in map(SecureSum.of, same):
+                if earlier.members != now.members:
+                    raise DisclosureError(
+                        f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this "
+                        f"one is over {len(now.members)}, not the same ones: the difference of the two sums would be "
+                        "the share of those that are in one of them only. Run with the same parties" + ALLOW
+                    )
+            least = self.node.min_rows
+            rows = [SecureSum.of(text).rows for text in near] if split == "rows" else []
+            if any(abs(earlier - now.rows) < least for earlier in rows):
                 raise DisclosureError(
-                    f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this one "
-                    f"is over {len(now.members)}, not the same ones: the difference of the two sums would be the share "
-                    "of those that are in one of them only. Run with the same parties" + ALLOW
+                    "this site's rows were in a secure sum already but for a few, it may be fewer than its own minimum "
+                    f"(node-config 'min-rows' = {least}): the difference of the two sums would be those few. Wait "
+                    "until more are new; if all are, and happen to be as many, set repeat='refuse-same' in its "
+                    "node-config"
                 )
-        least = self.node.min_rows
-        if any(abs(earlier.rows - now.rows) < least for earlier in near):
-            raise DisclosureError(
-                "this site's rows were in a secure sum already but for a few, it may be fewer than its own minimum "
-                f"(node-config 'min-rows' = {least}): the difference of the two sums would be those few. Wait until "
-                "more are new; if all are, and happen to be as many, set repeat='refuse-same' in its node-config"
-            )
+
+        self._remember(SecureSum.kind, judged(self.node, now.text(), judge))
 
     def permit_bound(self, bound: float) -> None:
-        """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds.
-
-        Raises
-        ------
-        DataError, DisclosureError
-        """
+        """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds."""
         now, node = Bounded(bound, within=largest_size(self.rows) <= bound), self.node
 
         def decide(same: Sequence[str], others: Sequence[str]) -> str:
@@ -259,40 +232,24 @@ class Repeats:
 
     def permit_slopes(self, asked: str) -> None:
         """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what
-        each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share.
+        each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share."""
 
-        Raises
-        ------
-        DisclosureError
-        """
-
-        def decide(same: Sequence[str], others: Sequence[str]) -> str:
-            if self.node.repeat != "allow" and any(earlier != asked for earlier in same):
+        def judge(same: Sequence[str], near: Sequence[str]) -> None:
+            if any(earlier != asked for earlier in same):
                 raise DisclosureError(
                     "this site's rows were in a secure sum with harmonise='variances' by other slopes or deviations: "
                     "some of these together would tell each party's share. Run with the same 'adjust-for' and 'bound'"
                     + ALLOW
                 )
-            return "" if asked in same else asked
 
         if self.journal.data_key:
-            self._remember("harmonised", decide)
+            self._remember("harmonised", judged(self.node, asked, judge))
 
     def permit_products(self, asked: int, *, columns: int, counted: bool) -> None:
         """Refuse a run whose products, with those of earlier runs over the same rows, could tell all inner products.
 
-        Parameters
-        ----------
-        asked : int
-            Columns of products that the run may ask for in all, at most.
-        columns : int
-            That the products are of: this site's own, in a sum those of the others too.
-        counted : bool
-            Whether the run's products are noted now, because it is answered.
-
-        Raises
-        ------
-        ConfigError, DisclosureError
+        The run may ask for so many columns of products at most (``asked``), of ``columns`` that are this site's own, in
+        a sum those of the others too. They are ``counted`` in the journal once the run is answered.
         """
         rank = min(len(self.rows) - 1, columns)
 

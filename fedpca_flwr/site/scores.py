@@ -18,8 +18,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import fourth_powers, t_squared
 from fedpca_flwr.state.files import site_file
 
-SCORE_FILES = (".npy", ".csv")
-"""Kinds of files that scores are written to."""
+SCORE_FILES = (".npy", ".csv")  # kinds of files that scores are written to
 
 
 def unknown_score_file(target: Path) -> ConfigError:
@@ -29,72 +28,43 @@ def unknown_score_file(target: Path) -> ConfigError:
 
 @contextmanager
 def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]:
-    """A function that appends scores to a site's own file (nowhere for an empty path), whole or not at all.
+    """A function that appends scores (n, k) to a site's own file (nowhere for an empty path), whole or not at all.
 
-    Parameters
-    ----------
-    path : str
-        ``.npy`` or ``.csv``; rows in the order of the site's data.
-    n, k : int
-        Rows and components.
+    The file is ``.npy`` or ``.csv``, its rows in the order of the site's data.
     """
-    target = Path(path).expanduser()
     if not path:
         yield lambda scores: None
-    elif target.suffix == ".npy":
-        with site_file("scores", target) as stream:
+        return
+    target = Path(path).expanduser()
+    if target.suffix not in SCORE_FILES:
+        raise unknown_score_file(target)
+    with site_file("scores", target) as stream:
+        if target.suffix == ".npy":
             header = {"descr": "<f8", "fortran_order": False, "shape": (n, k)}
             np.lib.format.write_array_header_1_0(stream, header)
             yield lambda scores: stream.write(scores.astype("<f8").tobytes())
-    elif target.suffix == ".csv":
-        with site_file("scores", target) as stream:
+        else:
             stream.write((",".join(f"PC{j + 1}" for j in range(k)) + "\n").encode())
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
-    else:
-        raise unknown_score_file(target)
 
 
-TOP = 3
-"""Features that are named of each row: those that add most to its SPE."""
-
+TOP = 3  # features that are named of each row: those that add most to its SPE
 HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
 
-def beside(scores: str) -> Path:
-    """The file of odd rows beside that of the scores."""
-    target = Path(scores).expanduser()
-    return target.with_name(f"{target.stem}-outliers.csv")
-
-
 class OddRows:
-    """What a party finds of its rows, chunk by chunk, in their order.
+    """What a party finds of its rows, chunk by chunk, in their order: by components (k, d), the variances (k,) of their
+    scores, and the limits (2,) of T2 and of SPE, or none (0,).
 
-    Parameters
-    ----------
-    components : ndarray of shape (k, d)
-    variances : ndarray of shape (k,)
-        Of the scores; of one that is 0 nothing is found.
-    limits : ndarray of shape (2,) or (0,)
-        Of T2 and of SPE, where rows have any.
-    rows : int
-        So many, the first ones, are counted.
-    stream : binary file or None
-        Where each row has a line.
-
-    Attributes
-    ----------
-    above : ndarray of shape (2,)
-        How many rows exceed the limit of T2, and of SPE.
-    fourth : ndarray of shape (k,)
-        Sums of the fourth powers of the scores, in their deviations.
+    Of a score whose variance is 0 nothing is found. The first ``rows`` are counted; each has a line in the ``stream``.
     """
 
     def __init__(
         self, components: Array, variances: Array, limits: Array, rows: int, stream: BinaryIO | None = None
     ) -> None:
         self.components, self.variances, self.limits = components, variances, limits
-        self.above: NDArray[np.int64] = np.zeros(2, np.int64)
-        self.fourth: Array = np.zeros(variances.size)
+        self.above: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
+        self.fourth: Array = np.zeros(variances.size)  # sums of the scores' fourth powers, in their deviations
         self._left, self._stream = rows, stream
 
     def add(self, centred: Array) -> None:
@@ -125,6 +95,7 @@ def outlier_file(scores: str, limits: Array) -> Iterator[BinaryIO | None]:
     if not (scores and limits.size):
         yield None
         return
-    with site_file("scores", beside(scores)) as stream:
+    target = Path(scores).expanduser()
+    with site_file("scores", target.with_name(f"{target.stem}-outliers.csv")) as stream:
         stream.write(HEADER)
         yield stream

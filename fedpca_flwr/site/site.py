@@ -25,43 +25,29 @@ from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.site import policy
-from fedpca_flwr.site.columns import in_order_of, in_own_order
-from fedpca_flwr.site.databases import require_same
-from fedpca_flwr.site.fold import fold
-from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.local_table import local_table
-from fedpca_flwr.site.repeats import Repeats
+from fedpca_flwr.site import columns, databases, fold, journal, local_table, policy, repeats
 
 Load = Callable[[NodeConfig, RunConfig], Table]
-
 Options = TypeVar("Options", bound=PCAOptions)
-
-SEE_LOG = "see this site's own log"
-"""Told instead of what that log says besides."""
-
+SEE_LOG = "see this site's own log"  # told instead of what that log says besides
 logger = logging.getLogger("fedpca_flwr.client")
 
 
 class Site:
     """A party in one run.
 
-    Parameters
-    ----------
-    context : flwr.app.Context
-        Holds the run-config, this site's node-config, and state that lasts over the rounds.
-    load : callable, optional
-        Gives this party's rows, from its node-config and the run-config.
+    Its context (Flower's) holds the run-config, this site's node-config, and state that lasts over the rounds; ``load``
+    gives this party's rows, from its node-config and the run-config.
     """
 
-    def __init__(self, context: Context, load: Load = local_table) -> None:
+    def __init__(self, context: Context, load: Load = local_table.local_table) -> None:
         self.run_id = str(context.run_id)
         self.run_config: Mapping[str, Any] = dict(context.run_config)
         self._came = dict(self.run_config)
         self.node_config: Mapping[str, Any] = dict(context.node_config)
         self.state = State(context.state)
         self.load = load
-        self.handed_over = load is not local_table  # by whoever called `simulations.run`
+        self.handed_over = load is not local_table.local_table  # by whoever called `simulations.run`
 
     def running(self, run_config: Mapping[str, Any]) -> Site:
         """The same party in the same run, as another configuration has it."""
@@ -102,15 +88,15 @@ class Site:
             if known is None:
                 self.journal.keep("rows", found.digest.encode())
             else:
-                require_same(known.decode(), found.digest)
+                databases.require_same(known.decode(), found.digest)
         features = self.config.feature_names
-        return in_order_of(features, found) if features else found
+        return columns.in_order_of(features, found) if features else found
 
     @cached_property
     def journal(self) -> Journal:
         memory = StateJournal(self.state.records)
         if self.node.journal:
-            return FileJournal(self.node.journal, self.run_id, self.node.partition_id, memory)
+            return journal.FileJournal(self.node.journal, self.run_id, self.node.partition_id, memory)
         return memory
 
     def data(self, split: str) -> Rows:
@@ -139,62 +125,42 @@ class Site:
     # Its rules (`fedpca_flwr.site.policy`)
 
     def permit(self, card: MethodCard, exposes: str, *, sums_only: bool) -> None:
-        """Refuse what this site does not allow, before anything is computed.
-
-        Raises
-        ------
-        ConfigError, DataError, DisclosureError
-        """
+        """Refuse what this site does not allow, before anything is computed."""
         policy.permit_method(self.node, card, sums_only=sums_only)
         policy.require_files(self.node)
         policy.permit_exposure(self.node, exposes)
         policy.permit_split(self.node, card, self.table.split)
         policy.permit_rows(self.node, len(self.data(card.split)))
-        if card.incomplete or getattr(self.options(card.options), "genotypes", False):
+        if card.incomplete or self.options(card.options).takes_gaps:
             policy.permit_values(self.node, self.table)
         else:
             complete(self.table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)")
         policy.require_journal(self.node, card, sums_only=sums_only)
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
-        """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not.
-
-        Raises
-        ------
-        DisclosureError
-        """
+        """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not."""
         policy.permit_size(self.node, nbytes, alternatives)
 
-    def repeats(self, split: str) -> Repeats:
+    def repeats(self, split: str) -> repeats.Repeats:
         """What this site allows after what earlier runs over its rows were told."""
-        return Repeats(self.journal, self.node, self._in_own_order(split))
+        return repeats.Repeats(self.journal, self.node, self._in_own_order(split))
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
-        of its own, one below that.
-
-        Raises
-        ------
-        DataError, DisclosureError
-        """
+        of its own, one below that."""
         if self.node.bound is not None:
             policy.permit_under(self.node.bound, self.data(split), self.config.bound)
         else:
             self.repeats(split).permit_bound(self.config.bound)
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
-        """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`).
-
-        Raises
-        ------
-        DisclosureError
-        """
+        """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`)."""
         rows = self._in_own_order(split) if self.node.data else self.data(split)
-        return fold(self.journal, self.node, rows, self.config.seed)
+        return fold.fold(self.journal, self.node, rows, self.config.seed)
 
     def _in_own_order(self, split: str) -> Rows:
         """The rows that take part, rows and columns in the order of the file, which no run can change."""
-        rows, places = in_own_order(self.table, self.data(split)), self.table.places
+        rows, places = columns.in_own_order(self.table, self.data(split)), self.table.places
         return rows if places is None else whole(rows)[places]
 
     # What it says when something is wrong

@@ -24,14 +24,7 @@ from fedpca_flwr.errors import ConfigError, ContractError
 
 
 def writable(folder: Path, mode: int = 0o777) -> Path:
-    """The folder, made where there is none, so that what cannot be written to is known before anything is computed.
-
-    ``mode`` is what the permissions of a new one are at most.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """The folder, made where there is none, so that what cannot be written to is known before anything is computed."""
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -43,10 +36,7 @@ def writable(folder: Path, mode: int = 0o777) -> Path:
 
 @contextmanager
 def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A stream to write ``target`` through: a temporary file beside it, renamed when all went well, else removed.
-
-    ``mode`` is what the file's permissions are at most.
-    """
+    """A stream to write ``target`` through: a temporary file beside it, renamed when all went well, else removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -60,12 +50,7 @@ def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that must not be there yet: a key is never overwritten.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Write a file that must not be there yet: a key is never overwritten."""
     try:
         with open(path, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
             stream.write(content)
@@ -78,12 +63,7 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def text_in(file: Path, errors: str = "strict") -> str:
-    """The text of a file in UTF-8, or in UTF-16 with its mark: so Windows' shell writes what a command prints.
-
-    Raises
-    ------
-    OSError, UnicodeDecodeError
-    """
+    """The text of a file in UTF-8, or in UTF-16 with its mark: so Windows' shell writes what a command prints."""
     content = file.read_bytes()
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if wide else "utf-8-sig", errors)
@@ -93,12 +73,7 @@ def text_in(file: Path, errors: str = "strict") -> str:
 def site_file(key: str, target: Path) -> Iterator[BinaryIO]:
     """`written_whole` for the file that ``key`` of a site's node-config names, which only its owner may read.
 
-    Errors are by that key.
-
-    Raises
-    ------
-    ConfigError
-        The path stays in the site's own log.
+    Errors are by that key; the path stays in the site's own log.
     """
     try:
         with written_whole(target, 0o600) as stream:
@@ -108,13 +83,7 @@ def site_file(key: str, target: Path) -> Iterator[BinaryIO]:
 
 
 def require_site_file(key: str, target: Path) -> None:
-    """Refuse a file of a site that `site_file` could not write, before anything is computed; one that is there is kept.
-
-    Raises
-    ------
-    ConfigError
-        As of `site_file`.
-    """
+    """Refuse a file of a site that `site_file` could not write, before anything is computed; what is there stays."""
     try:
         if target.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
@@ -126,16 +95,18 @@ def require_site_file(key: str, target: Path) -> None:
         raise _not_written(key, target, error) from None
 
 
+def unreadable(key: str, path: str, error: OSError) -> ConfigError:
+    """What to raise for a file that ``key`` of a site's node-config names, and that cannot be read."""
+    return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")
+
+
 def _not_written(key: str, target: Path, error: OSError) -> ConfigError:
     text = f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can"
     return ConfigError(text, local=str(target))
 
 
-GROWTH = 4
-"""By how much a file may grow when it is unpacked: `write` does not compress at all, so that its own never do."""
-
-SMALL = 2**30
-"""Bytes that any file may unpack to: one that somebody has compressed may be far smaller."""
+GROWTH = 4  # times that a file may grow when it is unpacked; those of `write`, which does not compress, do not
+SMALL = 2**30  # bytes that any file may unpack to: one that somebody has compressed may be far smaller
 
 
 class TooLargeError(ContractError):
@@ -145,10 +116,7 @@ class TooLargeError(ContractError):
 def write(
     target: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], *, text: str, mode: int = 0o666
 ) -> None:
-    """Write arrays, and whatever JSON can hold as the member ``text``, whole or not at all.
-
-    ``mode`` is what the file's permissions are at most.
-    """
+    """Write arrays, and ``about``, whatever JSON can hold, as the member ``text``: whole or not at all."""
     description = json.dumps(about, indent=2, allow_nan=False)
     with written_whole(target, mode) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -161,41 +129,23 @@ def write(
 def read(
     target: Path, *, text: str, names: Collection[str] | None = None, most_bytes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """What `write` wrote. A damaged or foreign file can make its readers fail in any way, so any error may come.
+    """What `write` wrote: the arrays, of which only those that are in ``names`` may be there, and the JSON.
 
-    Parameters
-    ----------
-    target : Path
-    text : str
-        The member that is JSON.
-    names : collection of str, optional
-        Of the arrays that there may be; any, by default.
-    most_bytes : int, optional
-        Of all members together, unpacked; by default `GROWTH` times the file, or `SMALL` where that is more.
-
-    Raises
-    ------
-    TooLargeError
-        Where the members are larger than that, before any is read.
-    ValueError
-        Where there are others, likewise.
+    A damaged or foreign file can make its readers fail in any way, so any error may come; a `TooLargeError` before
+    anything is read, where all members together unpack to more than ``most_bytes``: by default `GROWTH` times the file,
+    or `SMALL` where that is more.
     """
+    arrays = {}
     with zipfile.ZipFile(target) as archive:
         if names is not None and not {*archive.namelist()} <= {text, *(f"{name}.npy" for name in names)}:
             raise ValueError("members that are none of its own")
         _require_size(archive, target, most_bytes)
         about = json.loads(archive.read(text))
-        arrays = {
-            name.removesuffix(".npy"): _array(archive, name) for name in archive.namelist() if name.endswith(".npy")
-        }
+        for name in archive.namelist():
+            if name.endswith(".npy"):
+                with archive.open(name) as stream:  # so an array is in memory once, and not beside its file's bytes
+                    arrays[name.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
     return arrays, about
-
-
-def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array, which is in memory once and not beside its file's bytes."""
-    with archive.open(name) as stream:
-        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-    return array
 
 
 def _require_size(archive: zipfile.ZipFile, target: Path, most_bytes: int | None) -> None:

@@ -22,8 +22,7 @@ from tempfile import mkstemp
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.state.files import writable
 
-PIECE = 2**24
-"""Bytes of a large value in one row: SQLite allows 10^9."""
+PIECE = 2**24  # bytes of a large value in one row: SQLite allows 10^9
 
 OWN_TABLES = """
 CREATE TABLE seal (digest TEXT NOT NULL);
@@ -49,18 +48,7 @@ class Schema:
 
 
 class Store:
-    """A store in a folder, which need not exist before the first transaction.
-
-    Parameters
-    ----------
-    folder : path-like
-    schema : Schema
-
-    Raises
-    ------
-    ConfigError
-        If the path is a file, or can be none.
-    """
+    """A store in a folder, which need not exist before the first transaction; refused where there can be none."""
 
     def __init__(self, folder: str | os.PathLike[str], schema: Schema) -> None:
         self.folder = Path(folder).expanduser().absolute()
@@ -77,12 +65,7 @@ class Store:
         self.nothing = self._digest(None)  # that of sealed tables without rows
 
     def prepare(self) -> None:
-        """Make the folder where there is none, so that what cannot be written to is known before anything is computed.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Make the folder where there is none: what cannot be written to is known before anything is computed."""
         writable(self.folder, mode=0o700)
 
     def exists(self) -> bool:
@@ -134,12 +117,7 @@ class Store:
         return digest
 
     def require(self, database: sqlite3.Connection, digest: str) -> None:
-        """Refuse to go on where the sealed tables are others than those that were read.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Refuse to go on where the sealed tables are others than those that were read."""
         if self.sealed(database) != digest:
             raise ContractError(
                 f"another run changed the {self.schema.what} in {self.folder} after this one had read it; nothing is "

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Program, Questions, Sum
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
@@ -23,8 +26,19 @@ class Clear(Transport):
 
 class ClearServer(Clear, ServerTransport):
     def summed(self, question: Sum, run: PCAStrategy) -> Program:
-        total = StreamingSum()
-        replies = yield from as_they_come(question, total.add)
+        phase, total = run.phases[question.phase], StreamingSum()
+        limits = phase.share_limits(question.asked, run.public) if phase.share_limits else {}
+
+        def add(fields: Fields, sender: str) -> None:
+            for name, limit in limits.items():
+                if fields[name].shape == limit.shape and (np.abs(fields[name]) > 2 * limit).any():
+                    raise ContractError(
+                        f"{sender}: field '{name}' of phase '{question.phase}' holds numbers that are larger than any "
+                        "rows can add; does it run another version, or did its data change during the run?"
+                    )
+            total.add(fields, sender)
+
+        replies = yield from as_they_come(question, add)
         return total.total(replies)
 
 

@@ -60,10 +60,6 @@ def require_threshold(survivors: int, parties: int) -> None:
     reveals one of the two; ``c`` that collude with the server give both. So ``2 t > n + c`` keeps every vector hidden
     from a server that tells the parties different things (section 6 of the paper), and ``t > 2 n / 3`` does while fewer
     than a third collude. A majority would be enough against a server without any party on its side only.
-
-    Raises
-    ------
-    ConfigError
     """
     least = 2 * parties // 3 + 1
     if not least <= survivors <= parties:
@@ -122,12 +118,7 @@ class Channels:
         return self._cipher(self.own, recipient).encrypt(bytes(12), shares, None)
 
     def unsealed(self, sender: int, text: bytes) -> bytes:
-        """Shares from another party.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Shares from another party, or a `ContractError`."""
         try:
             return self._cipher(sender, self.own).decrypt(bytes(12), text, None)
         except InvalidTag:
@@ -164,25 +155,11 @@ def unmasked(
     survivors: Sequence[int],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> Words:
-    """The plain sum, from the sum of the survivors' hidden vectors.
+    """The plain sum, from the ``total`` of the survivors' hidden vectors.
 
-    Parameters
-    ----------
-    total : ndarray of uint64
-    ring : Ring
-    context : bytes
-        As in `hide`.
-    members : sequence of int
-        Places of the parties whose masks are in the vectors.
-    survivors : sequence of int
-        Places of those whose vectors are in ``total``.
-    revealed : mapping of int to mapping of int to bytes
-        By the place of the party that reveals, and by member, a share of the member's seed or key.
-
-    Raises
-    ------
-    ContractError
-        If the shares do not give the keys, or what is left does not count the survivors.
+    ``members`` are the places of the parties whose masks are in the vectors, ``survivors`` those whose vectors are in
+    the total; ``revealed`` has by the place of the party that reveals, and by member, a share of the member's seed or
+    key. A `ContractError` says that the shares do not give the keys, or that what is left does not count the survivors.
     """
     total = total.copy()
     for place in members:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpca_flwr.errors import BeyondLimitError, ContractError, DisclosureError, TravelError
+from fedpca_flwr.errors import BeyondLimitError, ConfigError, ContractError, DisclosureError, TravelError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
@@ -45,12 +45,7 @@ class Group:
         return [self.signer.identity.members[party].hex() for party in parties]
 
     def require(self, parties: int) -> None:
-        """Refuse a sum of too few.
-
-        Raises
-        ------
-        DisclosureError
-        """
+        """Refuse a sum of too few."""
         if parties < self.least:
             raise DisclosureError(
                 f"the sum would have {parties} different parties, this site asks for at least {self.least} "
@@ -58,19 +53,25 @@ class Group:
             )
 
 
-def require_sums(method: str, phases: Questions) -> None:
-    """Refuse a method that needs more than sums of the parties' replies.
+def as_sums(method: str, phases: Questions) -> Questions:
+    """A method's questions as they are asked where only sums open.
 
     Raises
     ------
     TravelError
+        Where it needs more than sums of the parties' replies, and no option of it helps.
+    ConfigError
+        With what to choose, where one does.
     """
     shown = [name for name, phase in phases.items() if not phase.in_clear and phase.limits is None]
     if shown:
-        raise TravelError(
+        instead = phases[shown[0]].instead
+        text = (
             f"run-config: 'secure-aggregation' is true, but '{method}' needs more than a sum of the parties' replies "
             f"('{shown[0]}')"
         )
+        raise ConfigError(f"{text}; {instead}") if instead else TravelError(text)
+    return {name: phase if phase.in_clear else phase.as_sum() for name, phase in phases.items()}
 
 
 def encoded(party: PCAClient, phase: str, own: Question, asked: Fields) -> Words:
@@ -107,12 +108,7 @@ class MaskedSum:
         self._words = np.zeros(layout.size, np.uint64)
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add one party's vector.
-
-        Raises
-        ------
-        ContractError
-        """
+        """Add one party's vector, or raise a `ContractError`."""
         vector = fields["masked"]
         if vector.size != self.layout.size:
             raise ContractError(
@@ -129,12 +125,7 @@ class MaskedSum:
         return self._words
 
     def decoded(self, replies: Sequence[Reply]) -> Total:
-        """What the whole sum says: masks cancel only if those of all parties are in it.
-
-        Raises
-        ------
-        ContractError
-        """
+        """What the whole sum says: masks cancel only if those of all parties are in it."""
         parties, fields = self.layout.decode(self.whole(replies))
         if parties != len(replies):
             raise ContractError(
@@ -151,12 +142,7 @@ def missed_by(layout: Layout, parties: int) -> dict[str, Array]:
 
 
 def secret_of(party: PCAClient, name: str) -> bytes:
-    """A secret of this run.
-
-    Raises
-    ------
-    ContractError
-    """
+    """A secret of this run, or a `ContractError`."""
     value = party.journal.recall(name)
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")

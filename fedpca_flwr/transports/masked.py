@@ -26,7 +26,7 @@ from fedpca_flwr.protocol.question import Ask, Program, Public, Question, Questi
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
 from fedpca_flwr.transports import neighbours
-from fedpca_flwr.transports.encoding import MASKED, Group, MaskedSum, encoded, require_sums, secret_of
+from fedpca_flwr.transports.encoding import MASKED, Group, MaskedSum, as_sums, encoded, secret_of
 from fedpca_flwr.transports.pairwise_masks import (
     KEY_BYTES,
     mask_of,
@@ -81,8 +81,7 @@ class Masked(Transport):
         return any(phase.differentially_private for phase in self.own.values())
 
     def script(self, method: str, phases: Questions) -> Questions:
-        require_sums(method, phases)
-        self.own = phases
+        self.own = phases = as_sums(method, phases)
         first = next(name for name, phase in phases.items() if not phase.in_clear)
         assert phases[first].times == 1  # the keys travel with it
         script: dict[str, Question] = {}

@@ -85,18 +85,10 @@ def transcript(phase: str, about: bytes, publics: Sequence[bytes], arrays: Seque
 
 
 def mask(private: bytes, publics: Sequence[bytes], asked: bytes, size: int) -> Words:
-    """What one party adds to its vector: plus or minus the words shared with each other party.
+    """What one party adds to its vector of ``size`` words: plus or minus the words shared with each other party.
 
-    Parameters
-    ----------
-    private : bytes
-        This party's key; its public half is one of ``publics``.
-    publics : sequence of bytes
-        Of all parties, distinct.
-    asked : bytes
-        The `transcript`.
-    size : int
-        Words of the vector.
+    ``private`` is this party's key, whose public half is one of the distinct ``publics`` of all parties; ``asked`` is
+    the `transcript`.
     """
     return mask_of(public_key(private), shared_secrets(private, publics), asked, size)
 
@@ -130,10 +122,7 @@ def combine(words: Words, key: bytes, how: np.ufunc, buffers: Buffers | None = N
 def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, bytes]:
     """What a party shares with each other one, by its public key: agreed once, it does for all sums of a run.
 
-    Raises
-    ------
-    ContractError
-        For a public key that is a point of small order.
+    A `ContractError` refuses a public key that is a point of small order.
     """
     key = X25519PrivateKey.from_private_bytes(private)
     own = key.public_key().public_bytes_raw()
@@ -143,10 +132,7 @@ def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, byte
 def agreed_key(key: X25519PrivateKey, other: bytes, asked: bytes) -> bytes:
     """The 256-bit key that two parties share for one request: the same from either side.
 
-    Raises
-    ------
-    ContractError
-        For a public key that is a point of small order.
+    A `ContractError` refuses a public key that is a point of small order.
     """
     return _derived(_agreed(key, other), key.public_key().public_bytes_raw(), other, asked)
 

@@ -45,13 +45,7 @@ class Signer:
         return np.frombuffer(self.identity.sign(self._message(self.identity.party, what, said)), np.uint8)
 
     def require(self, party: int, what: str, signature: NDArray[np.uint8], *said: bytes) -> None:
-        """Refuse what a party has not said.
-
-        Raises
-        ------
-        DisclosureError
-            Naming the party.
-        """
+        """Refuse what a party has not said; a `DisclosureError` names the party."""
         if not self.identity.signed(party, self._message(party, what, said), signature.tobytes()):
             raise DisclosureError(
                 f"the signature of party {party} under the {what} is not right by its key in this site's list "
@@ -65,18 +59,8 @@ class Signer:
     ) -> None:
         """Refuse run keys that are not those of different parties, each signed by its own, and this party's among them.
 
-        Parameters
-        ----------
-        parties : sequence of int
-            The partition of each.
-        keys : sequence of bytes
-        signatures : ndarray of shape (len(parties), 64)
-        own : bytes
-            This party's, as it made them.
-
-        Raises
-        ------
-        DisclosureError
+        ``parties`` has the partition of each key; ``signatures`` are (len(parties), 64), and ``own`` is this party's
+        key, as it made it.
         """
         known, times = range(len(self.identity.members)), Counter(parties)
         for party in parties:

@@ -41,9 +41,9 @@ from fedpca_flwr.transports.encoding import (
     MASKED,
     Group,
     MaskedSum,
+    as_sums,
     encoded,
     missed_by,
-    require_sums,
     secret_of,
 )
 from fedpca_flwr.transports.masked import relayed_keys
@@ -107,7 +107,7 @@ class Surviving(Transport):
         self.stages: dict[str, tuple[str, str]] = {}  # by phase: its stage, and the sum that it is of
 
     def script(self, method: str, phases: Questions) -> Questions:
-        require_sums(method, phases)
+        phases = as_sums(method, phases)
         sums = [name for name, phase in phases.items() if not (phase.in_clear or phase.closing)]
         several = len(sums) != 1 and not all(phases[name].differentially_private for name in sums)
         if several or any(phases[name].times != 1 for name in sums):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,33 +20,30 @@ from sklearn.preprocessing import scale as standardised
 
 from fedpca_flwr import analyses
 from fedpca_flwr.analyses import Discriminant, HowSure
-from fedpca_flwr.data import datasets
-from fedpca_flwr.data.partition import split
+from fedpca_flwr.data import datasets, partition
+from fedpca_flwr.maths import eigen, sums
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import fix_signs, principal_angles
 from fedpca_flwr.maths.inference import fourth_powers
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.sums import pool
+from fedpca_flwr.model import reference
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.reference import knn_accuracy, pooled_pca
-from fedpca_flwr.model.reference import principal_angles as angles_of
 from fedpca_flwr.model.second_moments import SecondMoments
 
 from .. import run
-from .harness import COMPONENTS, DIGITS, PARTITIONS, Rows, benchmark, clients
+from .harness import COMPONENTS, DIGITS, PARTITIONS, Lines, Rows, benchmark, clients
 
 
 @benchmark(**DIGITS, clients=10, components=COMPONENTS, seed=42, no_knn=False)
-def accuracy(args: Namespace) -> Iterator[Sequence[object]]:
+def accuracy(args: Namespace) -> Lines:
     """P-COV and AP-COV against `PCA(svd_solver="full")` of the pooled rows: angles, eigenvalues, k-NN accuracy."""
     source = datasets.load(args.dataset, args.data_root)
     rows = source.all_rows()
     test = None if args.no_knn or source.test is None else source.test()
 
     def knn(model: PCAModel) -> str:
-        return "-" if test is None else f"{knn_accuracy(model, rows, source.labels, *test):.2%}"
+        return "-" if test is None else f"{reference.knn_accuracy(model, rows, source.labels, *test):.2%}"
 
-    truth = pooled_pca(rows, args.components)
+    truth = reference.pooled_pca(rows, args.components)
     angles = "max angle (deg)", "mean"
     yield "partition", "method", *angles, "eigenvalues (rel.)", "ratio", "bytes up per client", "k-NN(5)"
     yield "pooled", "PCA full", 0, 0, 0, 0, "-", knn(truth)
@@ -56,7 +53,7 @@ def accuracy(args: Namespace) -> Iterator[Sequence[object]]:
             model = run(method, parts, n_components=args.components, min_rows=1)
             values = np.abs(model.explained_variance_ / truth.explained_variance_ - 1).max()
             ratio = np.abs(model.explained_variance_ratio_ - truth.explained_variance_ratio_).max()
-            errors = [f"{value:.1e}" for value in (*angles_of(model, truth), values, ratio)]
+            errors = [f"{value:.1e}" for value in (*reference.principal_angles(model, truth), values, ratio)]
             yield name, method, *errors, f"{max(model.log['rounds'][0]['up']):,}", knn(model)
 
 
@@ -64,7 +61,7 @@ WHOLE_DRAWS = 1000
 
 
 @benchmark(**DIGITS, horn={"nargs": "*", "metavar": "CSV"})
-def kept_moments(args: Namespace) -> Iterator[Sequence[object]]:
+def kept_moments(args: Namespace) -> Lines:
     """What kept moments give beside scikit-learn on the pooled rows: images classified, and Horn's parallel analysis.
 
     The first: linear discriminants of 10 clients (Dirichlet 0.1), whose rows have a column for each class, by one run
@@ -78,7 +75,7 @@ def kept_moments(args: Namespace) -> Iterator[Sequence[object]]:
     rows, labels = np.asarray(source.all_rows(), dtype=np.float64), source.labels
     classes, d = np.unique(labels), rows.shape[1]
     coded = np.hstack([rows, labels[:, None] == classes])
-    parties = [coded[part] for part in split(labels, 10, seed=42, **PARTITIONS["Dirichlet 0.1"])]
+    parties = [coded[part] for part in partition.split(labels, 10, seed=42, **PARTITIONS["Dirichlet 0.1"])]
     model = run("p-cov", parties, n_components=1, keep="moments", min_rows=1)
     assert model.moments_ is not None
     ours: Discriminant = analyses.discriminant(model.moments_, list(range(d, d + len(classes))))
@@ -91,7 +88,7 @@ def kept_moments(args: Namespace) -> Iterator[Sequence[object]]:
     yield len(new), (own == other).sum(), *shares, f"{difference:.1e}"
 
 
-def horn(files: Sequence[str]) -> Iterator[Sequence[object]]:
+def horn(files: Sequence[str]) -> Lines:
     sets = {"digits": load_digits().data, "wine": load_wine().data, "breast-cancer": load_breast_cancer().data}
     for file in files:
         table = np.genfromtxt(file, delimiter=",")
@@ -127,14 +124,14 @@ FREEDOM = 9
 
 
 @benchmark(trials=2000)
-def coverage(args: Namespace) -> Iterator[Sequence[object]]:
+def coverage(args: Namespace) -> Lines:
     """How often intervals cover what they are for: variances and loadings of a population; parties hold samples of it.
 
     Eight features of known variances in a random basis, three components, intervals at 95 %. The parties are of equal
     and of very unequal size; rows are normal, or have the heavier tails of Student's distribution with 9 degrees of
     freedom.
     """
-    basis = fix_signs(np.linalg.qr(np.random.default_rng(1).standard_normal((len(VARIANCES),) * 2))[0])
+    basis = eigen.fix_signs(np.linalg.qr(np.random.default_rng(1).standard_normal((len(VARIANCES),) * 2))[0])
     yield "rows", "intervals", "parties", "variances covered (1, 2, 3)", "loadings covered (1, 2, 3)"
     for heavy in (False, True):
         for name, sizes in PARTIES.items():
@@ -145,7 +142,7 @@ def coverage(args: Namespace) -> Iterator[Sequence[object]]:
             for _ in range(args.trials):
                 parties = sampled(sizes, basis, rng, heavy=heavy)
                 own = {f"party {i}": Moments.of(rows) for i, rows in enumerate(parties)}
-                moments = SecondMoments(pool(own.values()), parties=own)
+                moments = SecondMoments(sums.pool(own.values()), parties=own)
                 model, plain = analyses.pca(moments, POPULATION), analyses.how_sure(moments, POPULATION)
                 robust = by_fourth_moments(parties, model, plain)
                 ways = plain, robust, analyses.how_sure_by_parties(moments, POPULATION)
@@ -183,7 +180,7 @@ def covered(found: HowSure, components: Array, basis: Array, step: float) -> Arr
 
 
 @benchmark(components=4, motes="")
-def faults(args: Namespace) -> Iterator[Sequence[object]]:
+def faults(args: Namespace) -> Lines:
     """Faults of sensors found by SPE, by a federated model and by scikit-learn's PCA of the pooled rows.
 
         python -m simulations.benchmarks faults --motes q8calibLight.dat
@@ -223,7 +220,7 @@ PRIORS = (0.01, 1.0, 5.0, 10.0, 20.0, 40.0)
 
 
 @benchmark(draws=10, shares=[0.05, 0.2, 0.4], datasets=["wine", "breast-cancer"], wide=False, data_root=".")
-def missing(args: Namespace) -> Iterator[Sequence[object]]:
+def missing(args: Namespace) -> Lines:
     """EM on rows with missing values: how near it comes to the components of the complete rows, and in how many rounds.
 
     Wine and breast-cancer, scaled, 3 parties, 3 components, values missing completely at random. Largest angle in
@@ -248,7 +245,7 @@ def missing(args: Namespace) -> Iterator[Sequence[object]]:
             yield name, f"{share:.0%}", f"{means:.1f}", *(by_em(draws, prior, truth) for prior in PRIORS)
 
 
-def on_wide_rows(shares: Sequence[float], root: str) -> Iterator[Sequence[object]]:
+def on_wide_rows(shares: Sequence[float], root: str) -> Lines:
     pixels = np.asarray(datasets.load("mnist", root).all_rows()[:1000], dtype=np.float64)
     yield "data", "missing", "filled by means", "k factors", "k + 5", "k + 10", "k + 20", "gaussian"
     for name, X, k in (("MNIST", pixels, 10), ("simulated", of_five_factors(), 5)):
@@ -265,8 +262,7 @@ def of_five_factors(rows: int = 300, features: int = 3000) -> Array:
     rng = np.random.default_rng(0)
     loadings = 0.3 * rng.standard_normal((5, features)) * np.array([[3.0], [2.5], [2.0], [1.5], [1.0]])
     noise = rng.standard_normal((rows, features)) * (0.5 + rng.random(features))
-    simulated: Array = rng.standard_normal((rows, 5)) @ loadings + noise
-    return simulated
+    return np.asarray(rng.standard_normal((rows, 5)) @ loadings + noise)
 
 
 def with_holes(X: Array, share: float, seed: int) -> Array:
@@ -283,8 +279,7 @@ def filled(Y: Array) -> Array:
 
 def components_of(X: Array, k: int) -> Array:
     """Components (d, k) of complete rows."""
-    found: Array = PCA(k, svd_solver="full").fit(X).components_.T
-    return found
+    return np.asarray(PCA(k, svd_solver="full").fit(X).components_.T)
 
 
 def in_bytes(Y: Array, k: int, truth: Array, options: Mapping[str, Any]) -> str:
@@ -302,4 +297,4 @@ def by_em(draws: Sequence[Array], prior: float, truth: Array) -> str:
 
 def angle(vectors: Array, truth: Array) -> float:
     """Largest, in degrees."""
-    return float(principal_angles(vectors, truth).max())
+    return float(eigen.principal_angles(vectors, truth).max())

@@ -17,17 +17,7 @@ Rows = list[NDArray[Any]]
 
 
 class Result(NamedTuple):
-    """What an algorithm finds, and what it sends.
-
-    Attributes
-    ----------
-    components : ndarray of shape (k, d)
-    variances : ndarray of shape (k,)
-    rounds : int
-        In which the clients send something.
-    up : float
-        Bytes that a client sends.
-    """
+    """Components (k, d), variances (k,), the rounds in which clients send something, and the bytes that each sends."""
 
     components: Array
     variances: Array

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.site.csv_file import read_csv
 from fedpca_flwr.site.databases import Query, read_query
 
-from .harness import Rows, alone, benchmark, peak_mb
+from .harness import Lines, Rows, alone, benchmark, peak_mb
 from .postgresql_server import Server, running
 
 FEW = 50
@@ -120,7 +120,7 @@ def compare(server: Server, folder: str, rows: int, features: int) -> dict[str, 
 
 
 @benchmark(rows=1_000_000, features=20)
-def databases(args: Namespace) -> Iterator[str | Sequence[object]]:
+def databases(args: Namespace) -> Lines:
     """Rows of a query: CPU and peak memory of reading them, from PostgreSQL and DuckDB, beside other ways and a .csv.
 
     A PostgreSQL server is started on loopback, in a temporary folder (Debian's package 'postgresql'). Each program has

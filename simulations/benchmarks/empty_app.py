@@ -9,16 +9,11 @@ import json
 import time
 from typing import Any
 
-from flwr.app import Context
-from flwr.client import Client
-from flwr.clientapp import ClientApp
+from flwr import app, client, clientapp, serverapp
 from flwr.common import Code, FitIns, FitRes, Parameters, Scalar, Status
-from flwr.server import Server, ServerConfig, SimpleClientManager
+from flwr.server import Server, ServerConfig, SimpleClientManager, client_proxy, compat
 from flwr.server.client_manager import ClientManager
-from flwr.server.client_proxy import ClientProxy
-from flwr.server.compat import start_grid
 from flwr.server.strategy import FedAvg
-from flwr.serverapp import Grid, ServerApp
 
 from fedpca_flwr.protocol.server import poll_promptly
 
@@ -32,10 +27,7 @@ TOOK = "seconds in rounds: "
 class Empty(FedAvg):
     """Sends so many bytes, and does nothing with those that come back.
 
-    Attributes
-    ----------
-    seconds : float
-        From the questions to the last reply, over all rounds but the first, in which an engine starts its workers.
+    Its seconds are those from questions to the last reply, over all rounds but the first, which starts the workers.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -49,7 +41,7 @@ class Empty(FedAvg):
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
-    ) -> list[tuple[ClientProxy, FitIns]]:
+    ) -> list[tuple[client_proxy.ClientProxy, FitIns]]:
         up, down = self.sizes[server_round - 1]
         client_manager.wait_for(len(up), 600)
         asked = [FitIns(Parameters([bytes(own)], "bytes"), {"bytes": back}) for own, back in zip(down, up, strict=True)]
@@ -67,27 +59,27 @@ class Empty(FedAvg):
         return []
 
 
-class EmptyClient(Client):
+class EmptyClient(client.Client):
     """Replies so many bytes as it is told."""
 
     def fit(self, ins: FitIns) -> FitRes:
         return FitRes(Status(Code.OK, ""), Parameters([bytes(int(ins.config["bytes"]))], "bytes"), 1, {})
 
 
-def serve(grid: Grid, sizes: Sizes) -> float:
+def serve(grid: serverapp.Grid, sizes: Sizes) -> float:
     """Run on a grid; seconds in rounds. All parties are asked at once, as by our own server."""
     strategy = Empty(sizes)
     server = Server(client_manager=SimpleClientManager(), strategy=strategy)
     server.set_max_workers(len(sizes[0][0]))
-    start_grid(grid=poll_promptly(grid), server=server, config=ServerConfig(len(sizes)))
+    compat.start_grid(grid=poll_promptly(grid), server=server, config=ServerConfig(len(sizes)))
     return strategy.seconds
 
 
-client_app = ClientApp(lambda context: EmptyClient())
+client_app = clientapp.ClientApp(lambda context: EmptyClient())
 
-server_app = ServerApp()
+server_app = serverapp.ServerApp()
 
 
 @server_app.main()
-def _main(grid: Grid, context: Context) -> None:
+def _main(grid: serverapp.Grid, context: app.Context) -> None:
     print(f"{TOOK}{serve(grid, json.loads(str(context.run_config['sizes'])))}", flush=True)

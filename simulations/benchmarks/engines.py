@@ -10,15 +10,14 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from flwr import serverapp, simulation
 from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
@@ -26,13 +25,10 @@ from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.progress import flower_from
 from fedpca_flwr.site.deployment import Deployment
 
-from .. import run
-from ..ray_engine import BACKEND
+from .. import ray_engine, run
 from . import empty_app
 from .empty_app import TOOK, Sizes
-from .harness import COMPONENTS, DATA, PARTITIONS, Rows, benchmark, clients, ratio
-
-Lines = Iterator[Sequence[object]]
+from .harness import COMPONENTS, DATA, PARTITIONS, Lines, Rows, benchmark, clients, ratio
 
 FLOWER = "import flwr.clientapp, flwr.serverapp"
 METHOD = "from strategies import METHODS; METHODS['p-cov']"
@@ -156,14 +152,14 @@ def on_ray(parties: list[Rows], method: str, repeats: int) -> list[tuple[float, 
 
 
 def _empty_on_ray(of: Sizes) -> float:
-    server_app, took = ServerApp(), list[float]()
+    server_app, took = serverapp.ServerApp(), list[float]()
 
     @server_app.main()
-    def serve(grid: Grid, context: Context) -> None:
+    def serve(grid: serverapp.Grid, context: Context) -> None:
         took.append(empty_app.serve(grid, of))
 
     with flower_from(logging.ERROR):
-        run_simulation(server_app, empty_app.client_app, len(of[0][0]), backend_config=BACKEND)
+        simulation.run_simulation(server_app, empty_app.client_app, len(of[0][0]), backend_config=ray_engine.BACKEND)
     return took[0]
 
 
@@ -177,9 +173,8 @@ def on_sites(parties: list[Rows], method: str, repeats: int) -> list[tuple[float
         shutil.copy(empty_app.__file__, app)
         nodes: list[dict[str, object]] = []
         for i, rows in enumerate(parties):
-            np.save(folder / f"{i}.npy", rows)
-            own = {"data": str(folder / f"{i}.npy"), "min-rows": 1}
-            nodes.append({"partition-id": i, "num-partitions": len(parties), **own})
+            np.save(data := folder / f"{i}.npy", rows)
+            nodes.append({"partition-id": i, "num-partitions": len(parties), "data": str(data), "min-rows": 1})
         with Deployment(folder, ROOT, nodes) as link:
             for i in range(repeats):
                 values = {"method": method, "n-components": components(parties), "output": str(folder / f"model{i}")}

@@ -8,7 +8,7 @@ import subprocess
 import time
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -30,12 +30,9 @@ from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.site.readers import read
 
 from .. import run
-from .harness import alone, benchmark, options_text, peak_mb
+from .harness import Lines, alone, benchmark, options_text, peak_mb
 
-Lines = Iterator[Sequence[object]]
-
-FST = 0.01
-MISSING = 0.01
+FST = MISSING = 0.01
 SECURE: dict[str, Any] = {"secure_aggregation": True}
 ON_REAL: list[tuple[str, dict[str, Any]]] = [
     ("qr-pca", {}),
@@ -164,8 +161,7 @@ def angles(scores: Array, truth: Array) -> Array:
     """Of each component's scores (n, k) to those of the reference, in degrees."""
     own, known = (X / np.linalg.norm(X, axis=0) for X in (scores, truth))
     beside = own - known * np.einsum("ij,ij->j", own, known)
-    found: Array = np.degrees(np.arcsin(np.linalg.norm(beside, axis=0).clip(max=1.0)))
-    return found
+    return np.asarray(np.degrees(np.arcsin(np.linalg.norm(beside, axis=0).clip(max=1.0))))
 
 
 @benchmark(parties=10, rows=2000, variants=4000, populations=4, components=0, steps=20, bed="")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from .. import run
 from ..programs import parser
 
 Rows = NDArray[Any]
-Body = Callable[[Namespace], Iterable[str | Sequence[object]]]
+Lines = Iterator[str | Sequence[object]]
+"""What a benchmark yields."""
+Body = Callable[[Namespace], Lines]
 Program = Callable[[], object]
 
 BENCHMARKS: dict[str, Callable[[Sequence[str]], None]] = {}
@@ -50,15 +52,7 @@ DIGITS: dict[str, Any] = {**DATA, "dataset": {"choices": ["mnist", "images", "di
 
 
 def benchmark(*, blas_threads: int | None = None, **options: Any) -> Callable[[Body], Body]:
-    """A generator as a benchmark.
-
-    Parameters
-    ----------
-    blas_threads : int, optional
-        As many as its programs may use.
-    **options
-        As `simulations.programs.parser` has them.
-    """
+    """A generator as a benchmark, with options as `simulations.programs.parser` has them, and so many BLAS threads."""
 
     def named(body: Body) -> Body:
         name = body.__name__.strip("_").replace("_", "-")
@@ -66,9 +60,7 @@ def benchmark(*, blas_threads: int | None = None, **options: Any) -> Callable[[B
         def main(arguments: Sequence[str]) -> None:
             args = parser(f"simulations.benchmarks {name}", body.__doc__, options).parse_args(arguments)
             logging.getLogger("flwr").setLevel(logging.ERROR)
-            with ExitStack() as stack:
-                if blas_threads:
-                    stack.enter_context(threadpool_limits(blas_threads, user_api="blas"))
+            with threadpool_limits(blas_threads, user_api="blas") if blas_threads else nullcontext():
                 printed(body(args))
 
         BENCHMARKS[name] = main
@@ -77,7 +69,7 @@ def benchmark(*, blas_threads: int | None = None, **options: Any) -> Callable[[B
     return named
 
 
-def printed(lines: Iterable[str | Sequence[object]]) -> None:
+def printed(lines: Lines) -> None:
     """Print lines as they come; after a text a new table begins."""
     begun = False
     for line in lines:
@@ -111,13 +103,6 @@ def drawn(number: int, rows: int, features: int, power: float = 0.5, shift: floa
 def options_text(options: dict[str, Any]) -> str:
     """Options as a table shows them."""
     return " ".join(f"{key}={value}" for key, value in options.items())
-
-
-def sent(model: PCAModel) -> tuple[int, Array, Array]:
-    """Rounds before the projection, and the bytes up and down of each party in them."""
-    entries = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
-    up, down = (np.array([entry[way] for entry in entries], np.float64).sum(axis=0) for way in ("up", "down"))
-    return len(entries), up, down
 
 
 def seconds(program: Program) -> float:

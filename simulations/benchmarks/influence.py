@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -17,17 +17,15 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.influence import Contributions
 
 from .. import run
-from .harness import DIGITS, PARTITIONS, Rows, benchmark, clients
+from .harness import DIGITS, PARTITIONS, Lines, Rows, benchmark, clients
 
-Lines = Iterator[Sequence[object]]
 Lie = Callable[[Rows, np.random.Generator], Rows]
 
 
 def along_a_direction(rows: Rows, rng: np.random.Generator) -> Rows:
     """Legal pixels (0 to 16) along a direction of its own choice."""
     signs = rng.choice([-1, 1], (len(rows), 1)) * rng.uniform(0.8, 1, (len(rows), 1))
-    lie: Rows = 8 + 8 * signs * rng.choice([-1, 1], rows.shape[1])
-    return lie
+    return np.asarray(8 + 8 * signs * rng.choice([-1, 1], rows.shape[1]))
 
 
 LIES: dict[str, Lie] = {
@@ -48,14 +46,14 @@ def liars_of(parties: Sequence[Rows]) -> list[int]:
     return sorted(int(party) for party in np.argsort([len(rows) for rows in parties], kind="stable")[[5, 7]])
 
 
-def told_by(parties: Sequence[Rows], liars: Sequence[int], lie: Lie, rng: np.random.Generator) -> list[Rows]:
-    """What the parties send, some of which lie."""
-    return [lie(rows, rng) if party in liars else rows for party, rows in enumerate(parties)]
-
-
 def with_lies(parties: Sequence[Rows], lie: Lie, seed: int) -> list[Rows]:
     """The same parties, two of which lie."""
-    return told_by(parties, liars_of(parties), lie, np.random.default_rng(seed))
+    return sent_by(parties, liars_of(parties), lie, np.random.default_rng(seed))
+
+
+def sent_by(parties: Sequence[Rows], liars: Sequence[int], lie: Lie, rng: np.random.Generator) -> list[Rows]:
+    """What the parties send, some of which lie."""
+    return [lie(rows, rng) if party in liars else rows for party, rows in enumerate(parties)]
 
 
 def fitted(parties: Sequence[Rows], components: int) -> PCAModel:
@@ -116,14 +114,10 @@ def _tried(lie: Lie | None, seed: int, components: int) -> list[float]:
     first = fitted(sent, components)
     out, last = until_nobody_stands_out(sent, components)
     honest = fitted([rows for party, rows in enumerate(parties) if party not in liars], components)
-    truth = _components(fitted(parties, components))
-    angles = [float(principal_angles(_components(model), truth).mean()) for model in (first, last, honest)]
+    *models, truth = (model.loadings()[0].T for model in (first, last, honest, fitted(parties, components)))
+    angles = [float(principal_angles(found, truth).mean()) for found in models]
     at_once = len(set(named_in(first)) & set(liars))
     return [at_once, len(set(out) & set(liars)), len(set(out) - set(liars)), *angles]
-
-
-def _components(model: PCAModel) -> Array:
-    return model.loadings()[0].T
 
 
 def with_of_without(parties: Sequence[Rows], components: int) -> float:
@@ -201,14 +195,14 @@ def _angles(parties: Sequence[Rows], liars: int, size: int, rng: np.random.Gener
     bad = rng.choice(len(parties), liars, replace=False).tolist()
     groups = np.array_split(rng.permutation(len(parties)), len(parties) // size)
     honest = [rows for party, rows in enumerate(parties) if party not in bad]
-    told = [told_by(parties, bad, lie, rng) for lie in LIES.values()]
+    sent = [sent_by(parties, bad, lie, rng) for lie in LIES.values()]
 
     def angle(V: Array) -> float:
         return float(principal_angles(V, truth).mean())
 
     quiet = [angle(V) for V in of_groups(parties, groups)]
-    lied = np.mean([[angle(V) for V in of_groups(each, groups)] for each in told], axis=0)
-    pooled = float(np.mean([angle(_pooled(each)) for each in told]))
+    lied = np.mean([[angle(V) for V in of_groups(each, groups)] for each in sent], axis=0)
+    pooled = float(np.mean([angle(_pooled(each)) for each in sent]))
     hit = sum(bool(set(group) & set(bad)) for group in groups)
     return [hit, pooled, angle(_pooled(honest)), quiet[0], lied[0], quiet[1], lied[1]]
 

@@ -7,7 +7,7 @@ import itertools
 import time
 import tracemalloc
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -21,11 +21,10 @@ from flwr.server.client_proxy import ClientProxy
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
+from fedpca_flwr.maths import eigen, secure
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.rows import sparse_rows
-from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.replies import Replies
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -33,11 +32,8 @@ from fedpca_flwr.questions import rows as arriving_moments
 from fedpca_flwr.questions.fields import MOMENTS
 from fedpca_flwr.transports.encoding import MASKED, MaskedSum
 
-from .. import run
-from ..loopback import LoopbackProxy, assemble
-from .harness import alone, benchmark, peak_mb
-
-Lines = Iterator[str | Sequence[object]]
+from .. import loopback, run
+from .harness import Lines, alone, benchmark, peak_mb
 
 ROWS, DIFFERENT, COMPONENTS = 64, 3, 10
 """Rows that a reply is of, how many replies are made, and components."""
@@ -58,7 +54,8 @@ def clear(clients: int, features: int, kept: int | None) -> Peak:
     with mock.patch.object(arriving_moments, "FOR_INFLUENCE", most):
         strategy, messages = asking(clients, features, COMPONENTS), made(features)
         answers = []
-        begin()
+        gc.collect()
+        tracemalloc.start()
         for party in range(clients):
             (answer,) = results([copied(messages[party % DIFFERENT])], [ROWS], first=party, parties=clients)
             strategy.receive(answer[1])
@@ -70,9 +67,10 @@ def clear(clients: int, features: int, kept: int | None) -> Peak:
 
 def masked(clients: int, features: int) -> Peak:
     """Masked vectors of scatters, which a server adds up and decodes."""
-    layout, rng = Layout({"scatter": np.ones(packed_size(features))}), np.random.default_rng()
+    layout, rng = secure.Layout({"scatter": np.ones(packed_size(features))}), np.random.default_rng()
     words = ndarrays_to_parameters([rng.integers(0, 2**64 - 1, layout.size, np.uint64)])
-    begin()
+    gc.collect()
+    tracemalloc.start()
     total = MaskedSum(layout)
     incoming = Replies(MASKED, {}, total.add)
     for party in range(clients):
@@ -106,11 +104,6 @@ def copied(sent: Parameters) -> Parameters:
     return Parameters([bytes(bytearray(tensor)) for tensor in sent.tensors], sent.tensor_type)
 
 
-def begin() -> None:
-    gc.collect()
-    tracemalloc.start()
-
-
 def taken_mb() -> float:
     peak = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
@@ -128,7 +121,7 @@ def asking(parties: int, features: int, n_components: int) -> PCAStrategy:
     """P-COV's server half, which has asked so many parties and waits for their moments."""
     rows = [np.eye(2, features)] * parties  # what they hold is in the replies that are made
     run_config = strategies.run_config_of({"method": "p-cov", "n-components": n_components, "clients": parties})
-    server = assemble(run_config, rows, {"min-rows": 1})
+    server = loopback.assemble(run_config, rows, {"min-rows": 1})
     server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
     return server.strategy
 
@@ -140,19 +133,14 @@ def results(
 
     The parties are those from ``first`` on, of so many in all (0: there are no others).
     """
-
-    def reply(i: int) -> FitRes:
-        about: dict[str, Scalar] = {
-            "partition-id": first + i,
-            "num-partitions": parties or len(messages),
-            "name": "",
-            "columns": "",
-            "simulated": True,
-        }
-        parameters = Parameters(list(messages[i].tensors), messages[i].tensor_type)
-        return FitRes(Status(Code.OK, ""), parameters, rows[i], about)
-
-    return [(LoopbackProxy(str(first + i + 1), Client), reply(i)) for i in range(len(messages))]
+    found: list[tuple[ClientProxy, FitRes]] = []
+    for party, (sent, count) in enumerate(zip(messages, rows, strict=True), first):
+        about: dict[str, Scalar] = {"partition-id": party, "num-partitions": parties or len(messages)}
+        about |= {"name": "", "columns": "", "simulated": True}
+        parameters = Parameters(list(sent.tensors), sent.tensor_type)
+        reply = FitRes(Status(Code.OK, ""), parameters, count, about)
+        found.append((loopback.LoopbackProxy(str(party + 1), Client), reply))
+    return found
 
 
 @benchmark(clients=[60, 1000], features=[256, 3072], ways={"nargs": "+", "choices": list(WAYS), "default": SHOWN})
@@ -206,24 +194,19 @@ def write(folder: str, parties: int, rows: int, features: int, density: float) -
 
 
 def scikit_learn(folder: str, parties: int) -> Measured:
-    def fit(data: list[Any]) -> Array:
-        fitted: Array = PCA(COMPONENTS, svd_solver="covariance_eigh").fit(data[0]).components_
-        return fitted
-
-    return _measured(fit, [Path(folder, "all.npz")])
+    pca = PCA(COMPONENTS, svd_solver="covariance_eigh")
+    return _measured(lambda data: pca.fit(data[0]).components_, [Path(folder, "all.npz")])
 
 
 def whole_run(folder: str, parties: int) -> Measured:
-    def fit(data: list[Any]) -> Array | None:
-        return run("p-cov", data, n_components=COMPONENTS).components_
-
-    return _measured(fit, [Path(folder, f"{party}.npz") for party in range(parties)])
+    files = [Path(folder, f"{party}.npz") for party in range(parties)]
+    return _measured(lambda data: run("p-cov", data, n_components=COMPONENTS).components_, files)
 
 
 def one_party(folder: str, parties: int) -> Measured:
     def answer(data: list[Any]) -> None:
         run_config = strategies.run_config_of({"method": "p-cov", "n-components": COMPONENTS, "clients": 1})
-        server = assemble(run_config, [sparse_rows(data[0])], {})
+        server = loopback.assemble(run_config, [sparse_rows(data[0])], {})
         ((client, ins),) = server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
         assert client.fit(ins, None, 1).parameters.tensors
 
@@ -265,4 +248,4 @@ def sparse(args: Namespace) -> Lines:
         most = 1.5 * one.data + 3 * 8e-6 * args.features**2
         times = f"{one.seconds / theirs.seconds:.2f}"
         yield name, times, f"{one.data:.0f}", f"{one.peak:.0f}", f"{one.peak / most:.2f}"
-    yield f"\nlargest angle {principal_angles(ours.components.T, theirs.components.T).max():.1e} degrees"
+    yield f"\nlargest angle {eigen.principal_angles(ours.components.T, theirs.components.T).max():.1e} degrees"

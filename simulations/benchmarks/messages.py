@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import itertools
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
 
-from fedpca_flwr.maths.eigen import EXACT, at_most
-from fedpca_flwr.maths.eigen import principal_angles as angles_between
+from fedpca_flwr.maths import eigen
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 
 from .. import run
-from . import as_written
-from .harness import (
-    COMPONENTS,
-    DATA,
-    PARTITIONS,
-    Rows,
-    benchmark,
-    clients,
-    drawn,
-    options_text,
-    peak_mb,
-    sent,
-    truth,
-)
-
-Lines = Iterator[str | Sequence[object]]
+from ..measuring import down_by_party
+from . import as_written, harness
+from .harness import COMPONENTS, DATA, PARTITIONS, Lines, Rows, benchmark, clients, options_text, truth
 
 CODECS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),
@@ -64,14 +50,12 @@ def compression(args: Namespace) -> Lines:
         yield options_text(options), f"{each / 1e3:.0f}", f"{times:.1f}", f"{angles.mean:.2g}", f"{angles.max:.2g}"
 
 
+AFTER_A_SKETCH = {"mnist": 4, "images": 5, "digits": 1}
 SOLVERS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "block Krylov, b = 60": ({}, {"mnist": 8, "images": 9, "digits": 1}),
     "block Krylov, b = 10": ({"block_size": 10}, {"mnist": 19, "images": 22, "digits": 5}),
-    "sketch and refine, r = 200": ({"warm_start": "svd"}, {"mnist": 4, "images": 5, "digits": 1}),
-    "sketch and refine, r = 200, float32": (
-        {"warm_start": "svd", "wire": "float32"},
-        {"mnist": 4, "images": 5, "digits": 1},
-    ),
+    "sketch and refine, r = 200": ({"warm_start": "svd"}, AFTER_A_SKETCH),
+    "sketch and refine, r = 200, float32": ({"warm_start": "svd", "wire": "float32"}, AFTER_A_SKETCH),
     "plain, b = 50": ({"acceleration": "none", "block_size": 50}, {}),
 }
 """Options of SUB-IT, and after how many rounds each is looked at, beside 100."""
@@ -89,9 +73,9 @@ def rounds(args: Namespace) -> Lines:
     for name, (options, few) in SOLVERS.items():
         for most in ([few[args.dataset]] if few else []) + [100]:
             model = run("sub-it", parts, n_components=COMPONENTS, max_rounds=most, **options)
-            up, down = max(model.bytes_up_by_party) / 1e6, max(sent(model)[2]) / 1e6
+            up, down = max(model.bytes_up_by_party) / 1e6, max(down_by_party(model)) / 1e6
             degrees = model.log["measured"]["certified_angle_degrees"]
-            certified = at_most(degrees) if degrees < 90 else "no bound"
+            certified = eigen.at_most(degrees) if degrees < 90 else "no bound"
             angle = principal_angles(model, exact).max
             yield name, model.rounds, f"{angle:.1e}", certified, f"{up:.2f}", f"{down:.2f}"
 
@@ -103,10 +87,8 @@ def adaptive(args: Namespace) -> Lines:
     10 clients, 50 components; targets in degrees, 0: exact. MB are per client, forecast and spent, the survey (some 36
     bytes a feature) left out.
     """
-    yield (
-        *("partition", "score", "target", "chosen", "rounds: forecast, spent"),
-        *("MB up", "MB down", "angle", "certified"),
-    )
+    costs = "rounds: forecast, spent", "MB up", "MB down"
+    yield "partition", "score", "target", "chosen", *costs, "angle", "certified"
     for name, how in PARTITIONS.items():
         parts = clients(args.dataset, args.data_root, **how)
         exact = truth(parts)
@@ -128,10 +110,10 @@ def certificate(model: PCAModel) -> str:
     """The bound of a run as tables show it."""
     measured = model.log["measured"]
     bound = measured.get("angle_bound_degrees", measured.get("certified_angle_degrees"))
-    return "exact" if bound is None else at_most(bound)
+    return "exact" if bound is None else eigen.at_most(bound)
 
 
-CORRECTED = {"codec": "shared-step", "tolerance": EXACT}
+CORRECTED = {"codec": "shared-step", "tolerance": eigen.EXACT}
 OURS: list[tuple[str, dict[str, Any]]] = [
     ("p-cov", {}),
     ("qr-pca", {}),
@@ -192,17 +174,17 @@ def front(args: Namespace) -> Lines:
 
 def ours(method: str, options: dict[str, Any], parts: list[Rows], exact: PCAModel) -> Line:
     model = run(method, parts, n_components=COMPONENTS, **options)
-    count, up, down = sent(model)
+    up, down = np.mean(model.bytes_up_by_party), np.mean(down_by_party(model))
     title = f"{method} {options_text(options)}".strip()
     reached, angle = bool(model.log["exact"]), principal_angles(model, exact).max
-    return Line(title, count, float(up.mean()), float(down.mean()), angle, certificate(model), reached)
+    return Line(title, model.rounds, float(up), float(down), angle, certificate(model), reached)
 
 
 def published(name: str, program: Callable[..., as_written.Result], parts: list[Rows], exact: PCAModel) -> Line:
     found = program(parts, COMPONENTS)
     down = 8 * parts[0].shape[1] * COMPONENTS * (found.rounds - 1)
-    angle = float(angles_between(found.components.T, exact.loadings()[0].T).max())
-    return Line(f"{name}, published", found.rounds, found.up, down, angle, "-", reached=angle <= EXACT)
+    angle = float(eigen.principal_angles(found.components.T, exact.loadings()[0].T).max())
+    return Line(f"{name}, published", found.rounds, found.up, down, angle, "-", reached=angle <= eigen.EXACT)
 
 
 def fronts(lines: Sequence[Line]) -> list[str]:
@@ -265,16 +247,17 @@ def by_draw(args: Namespace, exact: PCAModel) -> Lines:
 
 def on_wide_data() -> Lines:
     number, n, d = 20, 200, 20_000
-    parts = drawn(number, n, d, power=0.6, shift=0.3)
+    parts = harness.drawn(number, n, d, power=0.6, shift=0.3)
     model = run("qr-pca", parts, n_components=COMPONENTS)
     pooled = np.vstack(parts)
     pooled -= pooled.mean(axis=0)
     _, left = eigh(pooled @ pooled.T, subset_by_index=(len(pooled) - COMPONENTS, len(pooled) - 1))
     exact, _ = np.linalg.qr(pooled.T @ left)
-    angle = angles_between(model.loadings()[0].T, exact).max()
+    angle = eigen.principal_angles(model.loadings()[0].T, exact).max()
     up = max(model.log["rounds"][0]["up"]) / 1e6
     yield f"{number} clients, {n} rows of {d:,} features: max angle {angle:.1e} degrees, {up:.1f} MB up per client"
-    yield f"peak memory of everything here {peak_mb():.0f} MB; one d x d matrix would have {8 * d * d / 1e6:.0f} MB"
+    matrix = 8 * d * d / 1e6
+    yield f"peak memory of everything here {harness.peak_mb():.0f} MB; one d x d matrix would have {matrix:.0f} MB"
 
 
 SPREAD = np.array([2.0, 1.5, 1.0, *[0.1] * 9])

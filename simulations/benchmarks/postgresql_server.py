@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,22 +12,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from fedpca_flwr.site.deployment import free_port
+
 USER = "site"
 
 
 class Server(NamedTuple):
-    """A server that runs.
+    """A server that runs; libpq finds its password in a file that PGPASSFILE names."""
 
-    Attributes
-    ----------
-    url : str
-        Of its database, with a user and without a password.
-    password : str
-    passfile : Path
-        In which libpq finds the password, where PGPASSFILE names it.
-    """
-
-    url: str
+    url: str  # with a user and without a password
     password: str
     passfile: Path
 
@@ -54,25 +46,21 @@ def running() -> Iterator[Server]:
             own["user"] = _other_account()
             for path in (home, Path(home, "password")):
                 shutil.chown(path, own["user"])
-        port = _free_port()
+        port = free_port()
         passfile.touch(0o600)
         passfile.write_text(f"127.0.0.1:{port}:*:{USER}:{password}\n", encoding="utf-8")
         options = f"-c listen_addresses=127.0.0.1 -c unix_socket_directories='' -p {port} -c fsync=off"
+        secret = ["--no-sync", "--auth=scram-sha-256", f"--pwfile={home}/password"]
         subprocess.run(
-            [str(folder / "initdb"), "-D", str(data), "-U", USER, "-E", "UTF8", "--no-locale", "--no-sync"]
-            + ["--auth=scram-sha-256", f"--pwfile={home}/password"],
-            **own,
+            [str(folder / "initdb"), "-D", str(data), "-U", USER, "-E", "UTF8", "--no-locale", *secret], **own
         )
         own |= {"capture_output": False, "stdout": subprocess.DEVNULL}  # the server keeps what it inherits open
-        subprocess.run(
-            [str(folder / "pg_ctl"), "-D", str(data), "-l", f"{home}/log", "-o", options, "-w", "start"], **own
-        )
+        control = [str(folder / "pg_ctl"), "-D", str(data), "-w"]
+        subprocess.run([*control, "-l", f"{home}/log", "-o", options, "start"], **own)
         try:
             yield Server(f"postgresql://{USER}@127.0.0.1:{port}/postgres", password, passfile)
         finally:
-            subprocess.run(
-                [str(folder / "pg_ctl"), "-D", str(data), "-m", "immediate", "-w", "stop"], **{**own, "check": False}
-            )
+            subprocess.run([*control, "-m", "immediate", "stop"], **{**own, "check": False})
 
 
 def _other_account() -> str:
@@ -81,9 +69,3 @@ def _other_account() -> str:
 
     known = {user.pw_name for user in pwd.getpwall()}
     return next(name for name in ("postgres", "nobody") if name in known)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

@@ -18,9 +18,7 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.transports.neighbours import degree
 
 from .. import run
-from .harness import COMPONENTS, DIGITS, alternated, benchmark, clients, cpu_seconds, drawn, ratio
-
-Lines = Iterator[Sequence[object]]
+from .harness import COMPONENTS, DIGITS, Lines, alternated, benchmark, clients, cpu_seconds, drawn, ratio
 
 
 @benchmark(
@@ -50,7 +48,7 @@ def privacy(args: Namespace) -> Lines:
     rows, parts = rows_of(args)
     whole = run("p-cov", [rows], n_components=rows.shape[1])
     truth = run("p-cov", [rows], n_components=args.components)
-    private = [dirty(part, args.replaced) for part in parts]
+    private = [dirty(part, args.replaced) for part in parts] if args.replaced else parts
     yield "release", "epsilon", "captured variance", "claimed", "mean angle (deg)", "max"
     for release in releases(rows, args.clips, args.centre_clips):
         for epsilon in args.epsilons:
@@ -90,10 +88,8 @@ def releases(rows: NDArray[Any], clips: Sequence[float], centre_clips: Sequence[
 
 def dirty(rows: NDArray[Any], share: float) -> NDArray[Any]:
     """Rows of which a share is replaced by what is far off."""
-    changed = rows
-    if share:
-        changed = rows.astype(np.float64)
-        changed[:: round(1 / share)] = 1e6
+    changed = rows.astype(np.float64)
+    changed[:: round(1 / share)] = 1e6
     return changed
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,11 +27,10 @@ from ..records import Record, named
 from . import as_written
 from . import published_numbers as note
 from .as_written import Result
-from .harness import COMPONENTS, DATA, PARTITIONS, Rows, alternated, benchmark, clients, options_text, ratio
+from .harness import COMPONENTS, DATA, PARTITIONS, Lines, Rows, alternated, benchmark, clients, options_text, ratio
 
 CLIPS = {"mnist": (1785, 3060), "digits": (32, 64)}
 DRAWS = (1, 2, 3)
-SKEWED = "Dirichlet 0.1"
 
 
 class Place(NamedTuple):
@@ -41,68 +40,56 @@ class Place(NamedTuple):
     data_root: str
     output: str
 
-    def runs(
-        self,
-        methods: Sequence[str],
-        partition: str = SKEWED,
-        *,
-        number: int = 10,
-        k: int = COMPONENTS,
-        knn: bool = True,
-    ) -> list[Record]:
-        """A record of each method, from ``output`` where it is there."""
-        how = PARTITIONS[partition]
+    def runs(self, methods: Sequence[str], partition: str = "Dirichlet 0.1", **more: Any) -> list[Record]:
+        """A record of each method, from ``output`` where it is there; as `compare` is told, and with its defaults."""
+        how, more = PARTITIONS[partition], {"components": COMPONENTS, "knn": True, **more}
         common: dict[str, Any] = {"datasets": [self.dataset], "data_root": self.data_root, "output": self.output}
-        where: dict[str, Any] = {"partitions": [how["kind"]], "alphas": [how.get("alpha", 1.0)], "clients": [number]}
-        records = compare(methods, **common, **where, components=k, knn=knn)
+        common |= {"partitions": [how["kind"]], "alphas": [how.get("alpha", 1.0)]}
+        records = compare(methods, **common, **more)
         for record in records:
             if "error" in record:
                 raise ConfigError(f"{record['method']} on {self.dataset}, {partition}: {record['error']}")
         return records
 
 
-def angles(place: Place) -> list[list[str]]:
-    lines = [["partition", "", *note.METHODS]]
+def angles(place: Place) -> Lines:
     known = note.ANGLES.get(place.dataset, {})
+    yield ["partition", "", *note.METHODS]
     for partition in PARTITIONS:
         records = place.runs(note.METHODS, partition)
-        lines.append([partition, "ours, mean", *(f"{r['mean angle']:.2g}" for r in records)])
-        lines.append(["", "ours, max", *(f"{r['max angle']:.2g}" for r in records)])
+        yield [partition, "ours, mean", *(f"{r['mean angle']:.2g}" for r in records)]
+        yield ["", "ours, max", *(f"{r['max angle']:.2g}" for r in records)]
         cells = (known.get(partition, {}).get(method) for method in note.METHODS)
-        lines.append(["", "published, mean", *(_number(cell) for cell in cells)])
-    return lines
+        yield ["", "published, mean", *(_number(cell) for cell in cells)]
 
 
-def accuracy(place: Place) -> list[list[str]]:
-    lines = [["partition", "", "pooled", *note.METHODS]]
+def accuracy(place: Place) -> Lines:
     known = note.ACCURACY.get(place.dataset, {})
+    yield ["partition", "", "pooled", *note.METHODS]
     for partition in PARTITIONS:
         records = place.runs(note.METHODS, partition)
         ours = [records[0]["pooled knn accuracy"], *(r["knn accuracy"] for r in records)]
-        lines.append([partition, "ours", *map(_share, ours)])
+        yield [partition, "ours", *map(_share, ours)]
         if partition in known:
             cells = [known[partition].get(method) for method in ("pooled", *note.METHODS)]
-            lines.append(["", "published, note 001", *map(_share, cells)])
+            yield ["", "published, note 001", *map(_share, cells)]
     if place.dataset in note.ACCURACY_NOTE_000:
         share = _share(note.ACCURACY_NOTE_000[place.dataset])
-        lines.append(["IID and Dirichlet 0.1", "published, note 000", share, share, "-", "-", "-", "-"])
-    return lines
+        yield ["IID and Dirichlet 0.1", "published, note 000", share, share, "-", "-", "-", "-"]
 
 
-def communication(place: Place) -> list[list[str]]:
-    heads = ["method", "rounds", "published", "MB up per client", "published", "MB down per client"]
-    lines = [heads]
+def communication(place: Place) -> Lines:
+    yield ["method", "rounds", "published", "MB up per client", "published", "MB down per client"]
     for record in place.runs(note.METHODS):
         rounds, order = note.COMMUNICATION[record["method"]]
         if record["method"] in {"p-cov", "ap-cov"}:
             order = note.COVARIANCE_MB.get(place.dataset, order)
         bytes_ = [f"{record['MB up']:.3g}", order, f"{record['MB down']:.3g}"]
-        lines.append([record["method"], str(record["rounds"]), rounds, *bytes_])
-    return lines
+        yield [record["method"], str(record["rounds"]), rounds, *bytes_]
 
 
-def privacy(place: Place) -> list[list[str]]:
-    lines = [["epsilon", "trust", "mean angle", "max", "published, mean", "k-NN(5)", "published"]]
+def privacy(place: Place) -> Lines:
+    yield ["epsilon", "trust", "mean angle", "max", "published, mean", "k-NN(5)", "published"]
     if place.dataset not in CLIPS:
         raise ConfigError(f"the table 'privacy' has no clips for {place.dataset}, only for: {', '.join(CLIPS)}")
     clip, centre = CLIPS[place.dataset]
@@ -114,12 +101,11 @@ def privacy(place: Place) -> list[list[str]]:
             records = place.runs([f"{way} noise-seed={draw}" for draw in DRAWS])
             ours = [_mean(records, key) for key in ("mean angle", "max angle", "knn accuracy")]
             cells = [f"{ours[0]:.1f}", f"{ours[1]:.0f}", _number(angle), _share(ours[2]), _share(share)]
-            lines.append([f"{epsilon:g}", trust.split()[0], *cells])
-    return lines
+            yield [f"{epsilon:g}", trust.split()[0], *cells]
 
 
-def compression(place: Place) -> list[list[str]]:
-    lines = [["options", "times less", "published", "mean angle", "max", "published, mean", "k-NN(5)", "published"]]
+def compression(place: Place) -> Lines:
+    yield ["options", "times less", "published", "mean angle", "max", "published, mean", "k-NN(5)", "published"]
     known = note.COMPRESSION.get(place.dataset, note.COMPRESSION["mnist"])
     published = place.dataset in note.COMPRESSION
     for line in known:
@@ -128,13 +114,12 @@ def compression(place: Place) -> list[list[str]]:
         cells = [line.options, times, _number(line.times if published else None)]
         cells += [f"{record['mean angle']:.2g}", f"{record['max angle']:.2g}"]
         cells += [_number(line.angle if published else None), _share(record["knn accuracy"])]
-        lines.append([*cells, _share(line.accuracy if published else None)])
-    return lines
+        yield [*cells, _share(line.accuracy if published else None)]
 
 
-def adaptive(place: Place) -> list[list[str]]:
-    heads = ["partition", "target", "score", "published", "chosen", "published", "mean angle", "max", "published, mean"]
-    lines = [heads]
+def adaptive(place: Place) -> Lines:
+    heads = "partition", "target", "score", "published", "chosen", "published"
+    yield *heads, "mean angle", "max", "published, mean"
     known = note.ADAPTIVE.get(place.dataset, {})
     for partition in PARTITIONS:
         there = known.get(partition)
@@ -143,11 +128,10 @@ def adaptive(place: Place) -> list[list[str]]:
             cells = [partition, f"{record['options'].get('target', 0):g}", score]
             cells += [_number(there and there.score), record["chosen"], there.method if there else "-"]
             cells += [f"{record['mean angle']:.2g}", f"{record['max angle']:.2g}", _number(there and there.angle)]
-            lines.append(cells)
-    return lines
+            yield cells
 
 
-def streaming(place: Place) -> list[list[str]]:
+def streaming(place: Place) -> Lines:
     target = Path(place.output) / f"streaming-{place.dataset}.json"
     if not target.exists():
         found = _streamed(clients(place.dataset, place.data_root))
@@ -155,44 +139,38 @@ def streaming(place: Place) -> list[list[str]]:
             stream.write(json.dumps(found).encode())
     ours = json.loads(target.read_text())
     real = note.STREAMING_REAL.get(place.dataset)
-    lines = [["operation", "mean angle", "max", "published, synthetic", f"published, {place.dataset}"]]
+    yield ["operation", "mean angle", "max", "published, synthetic", f"published, {place.dataset}"]
     for name, published in note.STREAMING.items():
         cells = [f"{ours[name]['mean']:.2g}", f"{ours[name]['max']:.2g}", _number(published), _number(real)]
-        lines.append([name, *cells])
-    return lines
+        yield [name, *cells]
 
 
 def _streamed(parts: list[Rows]) -> dict[str, dict[str, float]]:
     """Angles after each operation, by runs of the method ``streaming``, to the PCA of the rows that are then there."""
     most = parts[:8]
     updated = [np.vstack([most[0], parts[9]]), *most[1:]]
-    steps: list[tuple[list[Rows], dict[str, Any]]] = [
-        (most, {}),
-        (parts[:9], {}),
-        (most, {"leave": "partition 8"}),
-        (updated, {}),
-    ]
+    leaves: dict[str, Any] = {"leave": "partition 8"}
+    steps: list[tuple[list[Rows], dict[str, Any]]] = [(most, {}), (parts[:9], {}), (most, leaves), (updated, {})]
     found = {}
-    with tempfile.TemporaryDirectory() as state:
+    with tempfile.TemporaryDirectory() as folder:
         for name, (here, options) in zip(note.STREAMING, steps, strict=True):
-            common: dict[str, Any] = {"n_components": COMPONENTS, "min_rows": 1}
-            model = run("streaming", here, state=f"{state}/federation", **common, **options)
+            state = f"{folder}/federation"
+            model = run("streaming", here, state=state, n_components=COMPONENTS, min_rows=1, **options)
             found[name] = principal_angles(model, pooled_pca(np.vstack(here), COMPONENTS))._asdict()
     return found
 
 
-def scalability(place: Place) -> list[list[str]]:
+def scalability(place: Place) -> Lines:
     methods = ("p-cov", "qr-pca", "sub-it")
-    lines = [["clients", *(f"{m}: mean, max angle" for m in methods), "p-cov, published", "p-cov: MB up per client"]]
+    yield ["clients", *(f"{m}: mean, max angle" for m in methods), "p-cov, published", "p-cov: MB up per client"]
     known = note.SCALABILITY.get(place.dataset, {})
     for number in (5, 10, 20, 50):
-        records = place.runs(methods, number=number, k=20, knn=False)
+        records = place.runs(methods, clients=[number], components=20, knn=False)
         cells = [f"{r['mean angle']:.1e}, {r['max angle']:.1e}" for r in records]
-        lines.append([str(number), *cells, _number(known.get(number)), f"{records[0]['MB up']:.3g}"])
-    return lines
+        yield [str(number), *cells, _number(known.get(number)), f"{records[0]['MB up']:.3g}"]
 
 
-TABLES: dict[str, Callable[[Place], list[list[str]]]] = {
+TABLES: dict[str, Callable[[Place], Lines]] = {
     table.__name__: table
     for table in (angles, accuracy, communication, privacy, compression, adaptive, streaming, scalability)
 }
@@ -220,7 +198,7 @@ def _mean(records: Sequence[Record], key: str) -> float:
 
 
 @benchmark(**DATA, output={"required": True}, table={"nargs": "+", "choices": list(TABLES)})
-def published(args: Namespace) -> Iterator[str | Sequence[object]]:
+def published(args: Namespace) -> Lines:
     """The tables of the design notes, ours beside the published numbers; all that the notes have, if none is named.
 
         python -m simulations.benchmarks published --dataset mnist --data-root DEST --output FOLDER
@@ -236,9 +214,8 @@ def published(args: Namespace) -> Iterator[str | Sequence[object]]:
     place = Place(args.dataset, args.data_root, args.output)
     writable(Path(args.output))
     for name in args.table or PUBLISHED.get(args.dataset, list(TABLES)):
-        lines = TABLES[name](place)
         yield f"\n{name}, {args.dataset}\n"
-        yield from lines
+        yield from TABLES[name](place)
 
 
 class Pair(NamedTuple):
@@ -271,7 +248,7 @@ def pairs(dataset: str) -> list[Pair]:
 
 
 @benchmark(**DATA, repeats=3, blas_threads=1)
-def side_by_side(args: Namespace) -> Iterator[Sequence[object]]:
+def side_by_side(args: Namespace) -> Lines:
     """Ours, the published algorithms as written, and scikit-learn on the pooled rows: in one run, on one partition.
 
     10 clients, Dirichlet 0.1, 50 components, one BLAS thread. Angles (largest / mean, degrees) and eigenvalues (the
@@ -299,9 +276,8 @@ def both(pair: Pair, parts: list[Rows], truth: PCAModel, repeats: int) -> list[s
         found["ours"] = run(pair.method, parts, n_components=COMPONENTS, min_rows=1, **pair.options)
 
     pool = np.vstack(parts)
-    times = alternated(
-        [theirs, ours, lambda: PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform(pool)], repeats
-    )
+    pca = PCA(COMPONENTS, svd_solver="covariance_eigh")
+    times = alternated([theirs, ours, lambda: pca.fit_transform(pool)], repeats)
     written, model = found["written"], found["ours"]
     scale = pool.shape[0] / (pool.shape[0] - 1)  # the notes divide by N
     cells = [

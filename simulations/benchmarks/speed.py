@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,24 +25,9 @@ from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.model.model import PCAModel
 
 from .. import run
-from .engines import FLOWER, PROGRAMS, of_new_processes
-from .harness import (
-    COMPONENTS,
-    DATA,
-    Program,
-    Rows,
-    alternated,
-    benchmark,
-    clients,
-    cpu_seconds,
-    drawn,
-    ratio,
-    seconds,
-    sent,
-)
-from .memory import asking, message, results
-
-Lines = Iterator[Sequence[object]]
+from ..measuring import down_by_party
+from . import engines, harness, memory
+from .harness import Lines, Program, Rows, benchmark
 
 
 def scikit_learn(rows: Rows, components: int) -> Program:
@@ -58,10 +43,10 @@ def speed(args: Namespace) -> Lines:
     largest, between which that of another day should be.
     """
     with threadpool_limits(args.threads, user_api="blas"):
-        yield from at_each_place(args)
+        yield from of_client_server_and_run(args)
 
 
-def at_each_place(args: Namespace) -> Lines:
+def of_client_server_and_run(args: Namespace) -> Lines:
     sources = {
         "MNIST": datasets.load("mnist", args.data_root),
         "CIFAR-10 (JPEG)": datasets.load("images", f"{args.data_root}/cifar10-jpeg"),
@@ -75,18 +60,22 @@ def at_each_place(args: Namespace) -> Lines:
         parts = [Moments.of(one[i::10]) for i in range(10)]
         yield f"{name}: server, 10 replies", *server_speed(parts, args.repeats)
     for dtype in (np.uint8, np.float64):
-        parties = [part.astype(dtype) for part in clients("mnist", args.data_root)]
-        ours = partial(run, "p-cov", parties, n_components=COMPONENTS)
-        figures = beside(ours, scikit_learn(np.vstack(parties), COMPONENTS), args.repeats)
+        parties = [part.astype(dtype) for part in harness.clients("mnist", args.data_root)]
+        ours = partial(run, "p-cov", parties, n_components=harness.COMPONENTS)
+        figures = beside(ours, scikit_learn(np.vstack(parties), harness.COMPONENTS), args.repeats)
         yield f"MNIST: whole run, 10 clients, {np.dtype(dtype)}", *figures
 
 
 def beside(ours: Program, theirs: Program, repeats: int) -> list[str]:
     """Median CPU seconds of both, and of the ratios pair by pair the median, the least and the largest."""
-    times = alternated([ours, theirs], repeats + 1, cpu_seconds)[1:]  # the first pair warms up
+    times = harness.alternated([ours, theirs], repeats + 1, harness.cpu_seconds)[1:]  # the first pair warms up
     first, second = np.median(times, axis=0)
     each = times[:, 0] / times[:, 1]
-    return [f"{first:.3f} s", f"{second:.3f} s", f"**{ratio(times, 0, 1):.2f}** ({each.min():.2f} to {each.max():.2f})"]
+    return [
+        f"{first:.3f} s",
+        f"{second:.3f} s",
+        f"**{harness.ratio(times, 0, 1):.2f}** ({each.min():.2f} to {each.max():.2f})",
+    ]
 
 
 def client_speed(rows: Rows, repeats: int) -> list[str]:
@@ -102,17 +91,17 @@ def server_speed(parts: list[Moments], repeats: int) -> list[str]:
     matrix = matrix + np.tril(matrix, -1).T
 
     def lanczos() -> None:
-        eigsh(matrix, COMPONENTS, tol=0)
+        eigsh(matrix, harness.COMPONENTS, tol=0)
 
     def direct() -> None:
-        eigh(matrix, driver="evr", subset_by_index=(d - COMPONENTS, d - 1), check_finite=False)
+        eigh(matrix, driver="evr", subset_by_index=(d - harness.COMPONENTS, d - 1), check_finite=False)
 
-    best = min((lanczos, direct), key=seconds)
-    messages = [message(part) for part in parts]
-    waiting = [asking(len(parts), d, COMPONENTS) for _ in range(repeats + 1)]
+    best = min((lanczos, direct), key=harness.seconds)
+    messages = [memory.message(part) for part in parts]
+    waiting = [memory.asking(len(parts), d, harness.COMPONENTS) for _ in range(repeats + 1)]
 
     def serve() -> None:
-        waiting.pop().aggregate_fit(1, results(messages, [part.count for part in parts]), [])
+        waiting.pop().aggregate_fit(1, memory.results(messages, [part.count for part in parts]), [])
 
     first, second, times = beside(serve, best, repeats)
     return [first, second, f"{times} ({best.__name__})"]
@@ -121,7 +110,7 @@ def server_speed(parts: list[Moments], repeats: int) -> list[str]:
 METHODS = ["sub-it", "sub-it block-size=10", "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32"]
 
 
-@benchmark(**DATA, repeats=3, methods=METHODS, blas_threads=1)
+@benchmark(**harness.DATA, repeats=3, methods=METHODS, blas_threads=1)
 def iteration(args: Namespace) -> Lines:
     """CPU of whole runs beside the least that any program needs, measured in turn: what sites keep for a run of SUB-IT.
 
@@ -130,20 +119,20 @@ def iteration(args: Namespace) -> Lines:
     10 clients, Dirichlet 0.1, 50 components, float64, one BLAS thread. The least: the moments of the pooled rows,
     ARPACK on them, and the projection of every row, without any federation. Ratios are medians over repetitions.
     """
-    parts = [np.asarray(part, dtype=np.float64) for part in clients(args.dataset, args.data_root)]
+    parts = [np.asarray(part, dtype=np.float64) for part in harness.clients(args.dataset, args.data_root)]
     pooled = np.vstack(parts)
     yield "method", "rounds", "CPU, over the least"
     for method in args.methods:
-        ours = partial(run, method, parts, n_components=COMPONENTS)
+        ours = partial(run, method, parts, n_components=harness.COMPONENTS)
         rounds = ours().rounds
-        times = alternated([ours, partial(least, pooled)], args.repeats, cpu_seconds)
-        yield method, rounds, f"{ratio(times, 0, 1):.1f}"
+        times = harness.alternated([ours, partial(least, pooled)], args.repeats, harness.cpu_seconds)
+        yield method, rounds, f"{harness.ratio(times, 0, 1):.1f}"
 
 
 def least(rows: Array) -> Array:
     """The scores (n, k) of pooled rows."""
     moments = Moments.of(rows)
-    _, vectors = eigsh(symmetric(moments.scatter, moments.n_features), COMPONENTS, tol=0)
+    _, vectors = eigsh(symmetric(moments.scatter, moments.n_features), harness.COMPONENTS, tol=0)
     return np.vstack([chunk @ vectors for chunk in centred_chunks(rows, moments.mean)])
 
 
@@ -164,8 +153,8 @@ def parties(args: Namespace) -> Lines:
 
 def message_ms(number: int) -> float:
     """CPU milliseconds of a run, by the messages that its parties send."""
-    data = drawn(number, 10, 20)
-    return 1e3 * cpu_seconds(lambda: run("p-cov", data, n_components=3, min_rows=1)) / (3 * number)
+    data = harness.drawn(number, 10, 20)
+    return 1e3 * harness.cpu_seconds(lambda: run("p-cov", data, n_components=3, min_rows=1)) / (3 * number)
 
 
 COLUMNS = ("vertical", "vertical solver=gram", "vertical-kernel")
@@ -201,7 +190,7 @@ def outcome(method: str, own: Sequence[Array]) -> str:
         with suppress(FedPCAError):
             models.append(run(method, own, n_components=5, may_show="inner products", progress=False))
 
-    spent = cpu_seconds(work)
+    spent = harness.cpu_seconds(work)
     if not models:
         return f"{spent:.2f} s, refused"
     return f"{spent:.2f} s, {models[0].rounds} rounds, {models[0].bytes_up / len(own) / 1e6:.3g} MB up a party"
@@ -218,6 +207,7 @@ class Point(NamedTuple):
 
 BASE = Point(n=30_000, d=300, k=10, K=10)
 VARIED = {"n": (10_000, 90_000), "d": (100, 900), "k": (3, 30), "K": (3, 30)}
+POINTS = [BASE, *(BASE._replace(**{name: value}) for name, values in VARIED.items() for value in values)]
 GROWING = ("p-cov", "qr-pca", "sub-it")
 
 
@@ -232,28 +222,25 @@ def scaling(args: Namespace) -> Lines:
     without the model that it gets at the end.
     """
     yield *Point._fields, *(f"{method}: time; rounds; MB" for method in GROWING)
-    for point in points():
+    for point in POINTS:
         yield scaled(point, args.repeats)
-
-
-def points() -> list[Point]:
-    return [BASE, *(BASE._replace(**{name: value}) for name, values in VARIED.items() for value in values)]
 
 
 def scaled(point: Point, repeats: int) -> list[str]:
     """The cells of one point."""
-    parts = drawn(point.K, point.n // point.K, point.d, power=0.6, shift=0.3)
+    parts = harness.drawn(point.K, point.n // point.K, point.d, power=0.6, shift=0.3)
     models: dict[str, PCAModel] = {}
 
     def ours(method: str) -> None:
         models[method] = run(method, parts, n_components=point.k)
 
     theirs = scikit_learn(np.vstack(parts), point.k)
-    times = alternated([*(partial(ours, method) for method in GROWING), theirs], repeats)
+    times = harness.alternated([*(partial(ours, method) for method in GROWING), theirs], repeats)
     cells = [f"{value:,}" for value in point]
     for i, method in enumerate(GROWING):
-        rounds, up, down = sent(models[method])
-        cells.append(f"{ratio(times, i, len(GROWING)):.2g}; {rounds}; {max(up) / 1e6:.3g} + {max(down) / 1e6:.3g}")
+        up, down = max(models[method].bytes_up_by_party) / 1e6, max(down_by_party(models[method])) / 1e6
+        time = harness.ratio(times, i, len(GROWING))
+        cells.append(f"{time:.2g}; {models[method].rounds}; {up:.3g} + {down:.3g}")
     return cells
 
 
@@ -264,32 +251,32 @@ GROWN = 1.25
 
 
 def _in_turn(ours: Program, theirs: Program, repeats: int) -> float:
-    times = alternated([ours, theirs], repeats + 1, cpu_seconds)
-    return ratio(times[1:], 0, 1)  # the first warms up
+    times = harness.alternated([ours, theirs], repeats + 1, harness.cpu_seconds)
+    return harness.ratio(times[1:], 0, 1)  # the first warms up
 
 
 def _moments(repeats: int) -> float:
-    (rows,) = drawn(1, 6000, 500)
+    (rows,) = harness.drawn(1, 6000, 500)
     centred = np.asfortranarray((rows - rows.mean(axis=0)).T)
     return _in_turn(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred, lower=1), 3 * repeats)
 
 
 def _whole_run(method: str, repeats: int) -> float:
     """Of p-cov to scikit-learn, of another method to p-cov."""
-    data = drawn(10, 2000, 300)
+    data = harness.drawn(10, 2000, 300)
     p_cov = partial(run, "p-cov", data, n_components=20)
     ours, theirs = partial(run, method, data, n_components=20), scikit_learn(np.vstack(data), 20)
     return _in_turn(ours, theirs if method == "p-cov" else p_cov, repeats)
 
 
 def _secure(repeats: int) -> float:
-    plain = partial(run, "p-cov", drawn(50, 60, 128), n_components=5)
+    plain = partial(run, "p-cov", harness.drawn(50, 60, 128), n_components=5)
     return _in_turn(partial(plain, secure_aggregation=True, bound=10.0), plain, repeats)
 
 
 RATIOS: dict[str, Callable[[int], float]] = {
-    "start of the ClientApp, to Flower alone": lambda repeats: ratio(
-        of_new_processes([FLOWER, PROGRAMS["ClientApp and p-cov"]], repeats), 1, 0
+    "start of the ClientApp, to Flower alone": lambda repeats: harness.ratio(
+        engines.of_new_processes([engines.FLOWER, engines.PROGRAMS["ClientApp and p-cov"]], repeats), 1, 0
     ),
     "a party's moments (6,000 x 500), to a bare BLAS syrk": _moments,
     "whole run of p-cov (20,000 x 300), to scikit-learn's covariance_eigh": partial(_whole_run, "p-cov"),

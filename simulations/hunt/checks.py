@@ -38,8 +38,10 @@ def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
         return found + [("accepted", f"{draw.hostile} was not refused")]
     if found or draw.card.after:
         return found
-    found += [*truth_findings(draw, model, truth), *wrong_squared_error(draw, model, truth)]
-    return found + [*feature_findings(draw, model, truth), *unequal_moments(draw, model, truth)]
+    found += [*truth_findings(draw, model, truth), *wrong_squared_error(draw, model)]
+    if not vertical(draw.method):
+        found += [*wrong_names(draw, model), *tiny_scales(draw, model, truth), *wrong_units(draw, model)]
+    return found + list(unequal_moments(draw, model, truth))
 
 
 def truth_about(draw: Draw) -> Truth | None:
@@ -106,7 +108,7 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[Finding]:
         yield "form", f"ratios add up to {ratio.sum():.12g}"
 
 
-def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
+def wrong_squared_error(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     """The squared error that the parties measured, against that of the model on all rows."""
     measured = claims_of(model).squared_error
     if measured is None or draw.card.own_components or draw.earlier or model.components_ is None:
@@ -133,7 +135,8 @@ def unequal_moments(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Findi
         yield "equal moments", f"refused of turned rows: {type(again.error).__name__}: {str(again.error)[:200]}"
         return
     apart = float(np.abs(again.model.explained_variance_ - model.explained_variance_).max())
-    allowed = rounding_of(draw, truth) + slack(draw) * float(model.explained_variance_[0])
+    slack = 1e-9 if draw.options.get("wire") != "float32" else 1e-5
+    allowed = rounding_of(draw, truth) + slack * float(model.explained_variance_[0])
     if "codec" in draw.known:
         allowed += sum(correction_of(draw, one) for one in (model, again.model))
     if apart > allowed:
@@ -157,8 +160,8 @@ def turn(rng: Generator, X: NDArray[np.float64]) -> NDArray[np.float64]:
     rows = np.asarray(X).astype(Long)
     same = (rows == rows[0]).all(axis=0)
     mean = np.where(same, rows[0], rows.mean(axis=0))
-    moved: NDArray[np.float64] = (mean + basis @ (inside @ (basis.T @ (rows - mean)))).astype(np.float64)
-    return moved
+    moved: NDArray[np.longdouble] = mean + basis @ (inside @ (basis.T @ (rows - mean)))
+    return moved.astype(np.float64)
 
 
 def rounding_of(draw: Draw, truth: Truth) -> float:
@@ -181,25 +184,11 @@ def correction_of(draw: Draw, model: PCAModel) -> float:
     return float(model.log["measured"]["scatter_error_variance_share"]) * model.total_variance
 
 
-def slack(draw: Draw) -> float:
-    """Parts of the first variance that runs of the same moments may be apart by other things than offsets."""
-    return 1e-9 if draw.options.get("wire") != "float32" else 1e-5
-
-
 TINY = 1e-12
 """Of a column's largest value: a scale below makes rounding as large as what is there."""
 
 UNLIKE = re.compile("sorted|shifted|heavy tails|one-hot|indicators|constant features|single rows")
 """Data whose parties may have means and deviations of unlike sizes, or a few rows that do."""
-
-
-def feature_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
-    """The findings about single features."""
-    if vertical(draw.method):
-        return
-    yield from wrong_names(draw, model)
-    yield from tiny_scales(draw, model, truth)
-    yield from wrong_units(draw, model)
 
 
 def wrong_names(draw: Draw, model: PCAModel) -> Iterator[Finding]:

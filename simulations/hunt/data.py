@@ -26,14 +26,12 @@ def with_spectrum(rng: Generator, n: int, d: int, values: NDArray[Any]) -> NDArr
     left = rng.standard_normal((n, r))
     left, _ = np.linalg.qr(left - left.mean(axis=0))
     right = np.eye(d) if rng.random() < 0.3 else np.linalg.qr(rng.standard_normal((d, d))).Q
-    rows: NDArray[Any] = (left * values[:r]) @ right[:, :r].T
-    return rows
+    return np.asarray((left * values[:r]) @ right[:, :r].T)
 
 
 def _decaying(rng: Generator, n: int, d: int) -> NDArray[Any]:
     falling = rng.standard_normal((n, d)) / np.arange(1, d + 1)
-    rows: NDArray[Any] = falling @ np.linalg.qr(rng.standard_normal((d, d))).Q
-    return rows
+    return np.asarray(falling @ np.linalg.qr(rng.standard_normal((d, d))).Q)
 
 
 def _tied(rng: Generator, n: int, d: int) -> NDArray[Any]:
@@ -41,40 +39,23 @@ def _tied(rng: Generator, n: int, d: int) -> NDArray[Any]:
     return with_spectrum(rng, n, d, np.sort(rng.choice(levels, size=d))[::-1])
 
 
-def _clustered(rng: Generator, n: int, d: int) -> NDArray[Any]:
-    return with_spectrum(rng, n, d, 1.0 + 10.0 ** -rng.integers(2, 12) * np.arange(d)[::-1])
-
-
-def _geometric(rng: Generator, n: int, d: int) -> NDArray[Any]:
-    return with_spectrum(rng, n, d, 10.0 ** (-rng.uniform(0.1, 2.0) * np.arange(d)))
-
-
 def _low_rank(rng: Generator, n: int, d: int) -> NDArray[Any]:
     rank = int(rng.integers(1, d + 1))
     return rng.standard_normal((n, rank)) @ rng.standard_normal((rank, d))
-
-
-def _indicators(rng: Generator, n: int, d: int) -> NDArray[Any]:
-    return (rng.random((n, d)) < rng.uniform(0.02, 0.6, d)).astype(np.float64)
 
 
 BASES: dict[str, Base] = {
     "decaying": _decaying,
     "isotropic": lambda rng, n, d: rng.standard_normal((n, d)),
     "tied": _tied,
-    "clustered": _clustered,
-    "geometric": _geometric,
+    "clustered": lambda rng, n, d: with_spectrum(rng, n, d, 1.0 + 10.0 ** -rng.integers(2, 12) * np.arange(d)[::-1]),
+    "geometric": lambda rng, n, d: with_spectrum(rng, n, d, 10.0 ** (-rng.uniform(0.1, 2.0) * np.arange(d))),
     "low rank": _low_rank,
-    "indicators": _indicators,
+    "indicators": lambda rng, n, d: (rng.random((n, d)) < rng.uniform(0.02, 0.6, d)).astype(np.float64),
     "heavy tails": lambda rng, n, d: rng.standard_cauchy((n, d)),
     "one-hot": lambda rng, n, d: np.eye(d)[rng.integers(0, d, n)],
 }
 """Rows (n, d)."""
-
-
-def _units(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
-    scaled: NDArray[Any] = X * 10.0 ** rng.uniform(-12, 12, X.shape[1])
-    return scaled
 
 
 def _salary(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
@@ -95,10 +76,6 @@ def _constant_columns(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     return X
 
 
-def _copies(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
-    return X[:, rng.integers(0, X.shape[1], X.shape[1])]
-
-
 def _whole_numbers(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     kind = rng.choice(["int64", "int32", "int8", "uint8", "uint16", "bool"])
     size = np.abs(X).max() or 1.0
@@ -112,23 +89,18 @@ def _whole_numbers(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
     return numbers
 
 
-def _narrow(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
-    return X.astype(np.float32) if np.abs(X).max() < 1e30 else X
-
-
 CHANGES: dict[str, Change] = {
-    "units": _units,
+    "units": lambda rng, X: X * 10.0 ** rng.uniform(-12, 12, X.shape[1]),
     "a salary": _salary,
     "time stamps": _time_stamps,
     "constant columns": _constant_columns,
-    "copies": _copies,
+    "copies": lambda rng, X: X[:, rng.integers(0, X.shape[1], X.shape[1])],
     "another unit": lambda rng, X: X * 10.0 ** rng.integers(-100, 100),
     "offsets": lambda rng, X: X + 10.0 ** rng.uniform(0, 8) * rng.standard_normal(X.shape[1]),
     "whole numbers": _whole_numbers,
-    "float32": _narrow,
+    "float32": lambda rng, X: X.astype(np.float32) if np.abs(X).max() < 1e30 else X,
 }
 """What may be done to rows, in this order, each now and then."""
-
 
 WIDTHS = (1, 14), (20, 70), (384, 420)
 """Ranges of the number of columns; of so many as in the last one, eigenvectors are had in another way."""
@@ -180,23 +152,13 @@ def cut_columns(rng: Generator, X: NDArray[Any]) -> tuple[list[NDArray[Any]], st
 
 @dataclass(frozen=True)
 class Case:
-    """What a draw of rows is made of.
-
-    Attributes
-    ----------
-    parties : list of ndarray
-    options : dict
-    about : str
-    masked : bool or None
-        Whether its transport must be a masked one, or must not; None where either will do.
-    unit : tuple of int, or None
-        The party and the feature that are in another unit than the others.
-    """
+    """What a draw of rows is made of; `unit` is as in a `Draw`."""
 
     parties: list[Any]
     options: dict[str, Any]
     about: str
     masked: bool | None = None
+    """Whether its transport must be a masked one, or must not; None where either will do."""
     unit: tuple[int, int] | None = None
 
 

@@ -14,15 +14,10 @@ from numpy.typing import NDArray
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
 
+from ..records import card_of
 from . import data
 from . import options as offered
 from .data import Case, case_of
-
-
-def card_of(method: str) -> MethodCard:
-    """What a method says of itself."""
-    card: MethodCard = strategies.METHODS[method].strategy.card
-    return card
 
 
 def vertical(method: str) -> bool:
@@ -37,40 +32,25 @@ def of_kernel(draw: Draw) -> bool:
 
 @dataclass(frozen=True)
 class Draw:
-    """What is run.
-
-    Attributes
-    ----------
-    method : str
-    transport : {"clear", "secure_aggregation", "survivors"}
-    parties : list
-        Arrays, of rows or of columns; with something `hostile` maybe no arrays.
-    options : dict
-        Keyword arguments of `simulations.run`.
-    about : str
-        What the data are.
-    hostile : str
-        What is wrong on purpose; empty where nothing is.
-    earlier : list of ndarray
-        The parties of the run before, where the method goes on from one: with ``append``, or to project new rows.
-    unit : tuple of int, or None
-        The party and the feature that are in another unit than the others.
-    orders : list of list of int
-        In which order each party's data frame has the features; empty where parties are arrays.
-    turn : int or None
-        The seed of a turn of every party's rows that leaves their moments (`simulations.hunt.checks`).
-    """
+    """What is run: a method, a transport, keyword arguments of `simulations.run`, and what its data are about."""
 
     method: str
     transport: str
+    """One of "clear", "secure_aggregation" and "survivors"."""
     parties: list[Any]
+    """Arrays, of rows or of columns; with something hostile maybe no arrays."""
     options: dict[str, Any]
     about: str
     hostile: str = ""
+    """What is wrong on purpose."""
     earlier: list[NDArray[Any]] = field(default_factory=list)
+    """The parties of the run before, where the method goes on from one: with ``append``, or to project new rows."""
     unit: tuple[int, int] | None = None
+    """The party and the feature that are in another unit than the others."""
     orders: list[list[int]] = field(default_factory=list)
+    """In which order each party's data frame has the features; empty where parties are arrays."""
     turn: int | None = None
+    """The seed of a turn of every party's rows that leaves their moments (`simulations.hunt.checks`)."""
 
     @property
     def card(self) -> MethodCard:
@@ -98,12 +78,12 @@ class Draw:
 
 def method_of(seed: int, index: int) -> str:
     """The method of a draw, without the rest of it."""
-    return str(_generator(seed, index).choice(list(strategies.METHODS)))
+    return str(np.random.default_rng((seed, index)).choice(list(strategies.METHODS)))
 
 
 def draw(seed: int, index: int) -> Draw:
     """The draw with this number."""
-    rng = _generator(seed, index)
+    rng = np.random.default_rng((seed, index))
     method = str(rng.choice(list(strategies.METHODS)))
     case = case_of(rng, method)
     drawn = _ordinary(rng, method) if case is None else _troubled(rng, method, case)
@@ -159,10 +139,6 @@ def turnable(drawn: Draw) -> bool:
     if vertical(drawn.method) or card.beyond_moments or card.own_components or card.goes_on_as:
         return False
     return (card.pools_moments and not own.get("rank")) or (settled and smooth)
-
-
-def _generator(seed: int, index: int) -> Generator:
-    return np.random.default_rng((seed, index))
 
 
 def _needed(rng: Generator, method: str, chosen: dict[str, Any], size: float, parties: int) -> dict[str, Any]:

@@ -6,10 +6,8 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.measurements import lines
@@ -22,36 +20,20 @@ from .refusals import Finding
 
 @dataclass(frozen=True)
 class Claims:
-    """Angles in degrees, None where nothing is told.
-
-    Attributes
-    ----------
-    certificate : float or None
-        The certified angle.
-    certified : int
-        The certificate is of so many of the first components.
-    every : bool
-        Whether these are all.
-    bound : float or None
-        The angle bound.
-    to_exact : float or None
-        The angle to the exact components, as the server computed it.
-    squared_error : float or None
-        Per row, as the parties measured it.
-    fixed_point : float
-        What rounding of secure sums may cost, as a share of the variance.
-    above_noise : int or None
-        Components that a private run says are no noise.
-    """
+    """What a model says of its own error; angles in degrees, None where nothing is said."""
 
     certificate: float | None
     certified: int
+    """The certificate is of so many of the first components."""
     every: bool
+    """Whether these are all."""
     bound: float | None
-    to_exact: float | None
     squared_error: float | None
+    """Per row, as the parties measured it."""
     fixed_point: float
+    """What rounding of secure sums may cost, as a share of the variance."""
     above_noise: int | None
+    """Components that a private run says are no noise."""
 
     @property
     def at_most(self) -> float | None:
@@ -69,7 +51,6 @@ def claims_of(model: PCAModel) -> Claims:
         certified=certified,
         every=certified == model.n_components_,
         bound=_angle(measured.get("angle_bound_degrees")),
-        to_exact=measured.get("angle_to_exact_max_degrees"),
         squared_error=measured.get("squared_error_per_row"),
         fixed_point=measured.get("fixed_point_variance_share", measured.get("fixed_point_size_share", 0.0)),
         above_noise=measured.get("components_above_noise"),
@@ -101,10 +82,8 @@ def truth_findings(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Findin
     if claims.certificate is not None and claims.certified and not claims.every:
         first = truth.miss(basis_of(model)[:, : claims.certified])
         if first > claims.certificate + 1e-12:
-            yield (
-                "certificate",
-                f"told {claims.certificate:.2g} of the first {claims.certified}, at least {first:.2g} off",
-            )
+            told = f"told {claims.certificate:.2g} of the first {claims.certified}"
+            yield "certificate", f"{told}, at least {first:.2g} off"
     yield from exceeded_claims(draw, claims, miss)
     yield from certified_ties(model, truth, claims)
     yield from wrong_totals(draw, model, truth, claims)
@@ -184,7 +163,11 @@ def wrong_eigenvalues(draw: Draw, model: PCAModel, truth: Truth, claims: Claims)
     true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
     allowed = 1e-8 * true + (100 * truth.rounding * truth.values[0] + claims.fixed_point * truth.total) / (n - 1)
     if (np.abs(model.explained_variance_ - true) > allowed).any():
-        yield "eigenvalues", f"{_short(model.explained_variance_)} instead of {_short(true.astype(float))}"
+        found, wanted = (
+            np.array2string(values[:6], precision=6, separator=", ")
+            for values in (model.explained_variance_, true.astype(float))
+        )
+        yield "eigenvalues", f"{found} instead of {wanted}"
     if not draw.card.own_total:
         rest = min(n, model.n_features_in_) - k
         noise = float(max(0.0, truth.total / (n - 1) - true.sum()) / rest) if rest > 0 else 0.0
@@ -235,7 +218,3 @@ def _why(model: PCAModel) -> str:
     claimed = [text for line, text in lines(model) if line == "certified angle"]
     doubts = [note[:90] for note in model.log["notes"] if re.search(r"rank|unique|resolve|stopped", note)]
     return "".join(f" ({text})" for text in [*claimed, *doubts])
-
-
-def _short(values: NDArray[Any]) -> str:
-    return np.array2string(values[:6], precision=6, separator=", ")

@@ -54,10 +54,6 @@ def _with_cell(value: float) -> Callable[[Generator, NDArray[Any]], NDArray[Any]
     return spoilt
 
 
-def _masked(rng: Generator, X: NDArray[Any]) -> NDArray[Any]:
-    return np.ma.masked_array(X, rng.random(X.shape) < 0.5, shrink=False)
-
-
 UNUSABLE: dict[str, Callable[[Generator, NDArray[Any]], Any]] = {
     "a NaN": _with_cell(np.nan),
     "an infinity": _with_cell(-np.inf),

@@ -19,36 +19,21 @@ CLEAR = (1e-4, 1e-8, 3e-12)
 
 @dataclass(frozen=True)
 class Truth:
-    """What a model is held against.
-
-    Attributes
-    ----------
-    levels : ndarray of shape (r,)
-        What the gaps are between, the first being 1, descending: singular values, of a kernel the eigenvalues.
-    vectors : ndarray of shape (p, r)
-        Directions in the space of the model: of features, or of scores.
-    values : ndarray of shape (r,)
-        Eigenvalues of the scatter, in 80 bits.
-    total : longdouble
-    rounding : float
-        How wrong a level may be.
-    mean, scale : ndarray of shape (d,)
-        In 80 bits.
-    rows : ndarray of shape (n, d)
-        Centred and scaled, in 80 bits.
-    unsure : bool
-        Whether a column that would be scaled varies by little more than the rounding of its mean.
-    """
+    """What a model is held against; what is of values, means and rows has 80 bits."""
 
     levels: NDArray[Any]
+    """What the gaps are between (r,), the first being 1, descending: singular values, of a kernel the eigenvalues."""
     vectors: NDArray[Any]
+    """Directions (p, r) in the space of the model: of features, or of scores."""
     values: NDArray[Any]
+    """Eigenvalues of the scatter (r,)."""
     total: Any
     rounding: float
+    """How wrong a level may be."""
     mean: NDArray[Any]
     scale: NDArray[Any]
-    rows: NDArray[Any]
     unsure: bool = False
+    """Whether a column that would be scaled varies by little more than the rounding of its mean."""
 
     @property
     def rank(self) -> int:
@@ -105,7 +90,6 @@ def truth_of(X: NDArray[Any], *, center: bool = True, scale: bool = False, by_co
         rounding=10 * math.sqrt(sum(X.shape)) * EPS,
         mean=mean,
         scale=deviation,
-        rows=rows,
         unsure=unsure,
     )
 
@@ -161,6 +145,5 @@ def truth_of_kernel(
         rounding=10 * math.sqrt(len(X)) * EPS * max(1.0, inside),
         mean=mean,
         scale=deviation,
-        rows=rows,
         unsure=unsure or not np.abs(K).max() * Long(len(K)) ** 2 < np.finfo(np.float64).max,
     )

@@ -107,11 +107,6 @@ def _some_column_below(draw: Draw, size: float) -> bool:
     return any(bool(((column > 0) & (column < size)).any()) for column in largest)
 
 
-def _below_rounding(draw: Draw, truth: Truth) -> bool:
-    """Whether the last level that is asked for may be no more than rounding."""
-    return bool(truth.levels[draw.options["n_components"] - 1] < max(1e-11, truth.rounding))
-
-
 def _coarse(draw: Draw, truth: Truth | None) -> bool:
     """Fixed point steps of the bound are near the deviation of a column; one that is constant may be taken for it."""
     own = draw.options
@@ -124,17 +119,17 @@ def _coarse(draw: Draw, truth: Truth | None) -> bool:
     return bool(own["bound"] > 1e6 * float(smallest))
 
 
-def _unresolved_kernel(draw: Draw, truth: Truth | None) -> bool:
-    """Whether rounding, that of secure sums a little more, may hide a level that is asked for."""
+def _below_rounding(draw: Draw, truth: Truth | None, times: float) -> bool:
+    """Whether the last level that is asked for may be no more than rounding, or so many times that."""
     k = draw.options["n_components"]
-    return truth is None or truth.unsure or bool(truth.levels[k - 1] < max(1e-11, 10 * truth.rounding))
+    return truth is None or truth.unsure or bool(truth.levels[k - 1] < max(1e-11, times * truth.rounding))
 
 
 REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"the kernel of the rows is outside the range", lambda draw, truth: truth is None or truth.unsure),
     (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.known),
     (r"but those held out to choose 'mu'", _alike_but_held_out),
-    (r"fixed point of secure sums does not tell these rows apart", _unresolved_kernel),
+    (r"fixed point of secure sums does not tell these rows apart", lambda d, t: _below_rounding(d, t, 10)),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
     (r"the rows of each party are identical", _none_within),
     (
@@ -150,7 +145,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"a warm start needs at most features - 2", lambda d, t: d.options["n_components"] > d.pooled.shape[1] - 2),
     (r"too few for n[-_]components", lambda draw, truth: draw.options.get("max_rounds", 100) < 10),
     (r"'landmarks' = .* alike", lambda draw, truth: bool(draw.options.get("landmarks"))),
-    (r"positive eigenvalues", lambda d, t: t is None or t.unsure or _below_rounding(d, t)),
+    (r"positive eigenvalues", lambda draw, truth: _below_rounding(draw, truth, 1)),
     (r"so many directions hold", lambda draw, truth: isinstance(draw.options["n_components"], float)),
     (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
     (r"'step' is", lambda draw, truth: draw.options.get("codec") in {"shared-step", "combined"}),

@@ -12,35 +12,21 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.eigen import projector_distance
 from fedpca_flwr.maths.streams import Fixed, Subspace, Tracker, merge, merge_in_tree, track
 
-from .adaptive_rank_plots import draw, report
-from .experiment import Paper, Row, Step
-from .streams import (
-    BLOCK,
-    RANK,
-    FrequentDirections,
-    Grouse,
-    Method,
-    PowerMethod,
-    Spirit,
-    bounds,
-    error,
-    fed,
-    followed,
-    methods,
-    offline,
-    readings,
-    sensors,
-    synthetic,
-    two_regimes,
-)
+from . import streams
+from .experiment import Paper, Row, Step, figure, markdown
+from .streams import BLOCK, RANK, error, offline
 
 ALPHAS = (0.0001, 0.001, 0.5, 1, 2, 3)
 LEAVES = (1, 2, 4, 8, 16, 32)
@@ -59,7 +45,7 @@ def steps(motes: str = "", shrink: int = 1) -> list[Step]:
     orders = ("sorted", "shuffled", "reversed")
     ways += [Step(f"regimes-{order}", regimes, {"order": order, "n": 10_000 // shrink}) for order in orders]
     ways.append(Step("memory", memory, {"features": [1000 // shrink, 4000 // shrink, 16_000 // shrink]}))
-    for name, path in (sensors(motes) if motes else {}).items():
+    for name, path in (streams.sensors(motes) if motes else {}).items():
         ways.append(Step(f"sensors-{name}", on_sensors, {"path": str(path)}))
         ways += [Step(f"final-{name}-{c}", final, {"path": str(path), "centre": c == "centred"}) for c in WAYS]
     return ways
@@ -70,33 +56,33 @@ WAYS = ("raw", "centred")
 
 def on_synthetic(alpha: float, d: int, n: int) -> Iterable[Row]:
     """Figures 1(a), (b), (e), (f), 3 and 4: every method over time."""
-    X = synthetic(alpha, seed=int(300 + alpha), d=d, n=n)
-    return followed(X, methods(d) | bounds(X))
+    X = streams.synthetic(alpha, seed=int(300 + alpha), d=d, n=n)
+    return streams.followed(X, streams.methods(d) | streams.bounds(X))
 
 
 def on_sensors(path: str) -> Iterable[Row]:
     """Figures 1(c), (d), 6 and 7: every method over time, on rows centred beforehand as the authors' code does."""
-    X = readings(path, centre=True)
-    return followed(X, methods(X.shape[1]) | bounds(X))
+    X = streams.readings(path, centre=True)
+    return streams.followed(X, streams.methods(X.shape[1]) | streams.bounds(X))
 
 
 def final(path: str, centre: bool) -> Iterable[Row]:
     """What every method ends with on a sensor's first 7,700 rows, which are those of the authors' code."""
-    X = readings(path, centre=centre, rows=7700)
+    X = streams.readings(path, centre=centre, rows=7700)
     yield {"method": "offline", "rank": RANK, "error": error(X, offline(X, RANK))}
     d = X.shape[1]
-    more: dict[str, Method] = {
+    more: dict[str, streams.Method] = {
         "SPCA, 1.5r": Tracker(d, Fixed(RANK), tracked=15, center=False),
-        "FD, ell = r": FrequentDirections(d, RANK, ell=RANK),
+        "FD, ell = r": streams.FrequentDirections(d, RANK, ell=RANK),
     }
-    for name, method in (methods(d) | more).items():
-        vectors = fed(method, X).vectors
+    for name, method in (streams.methods(d) | more).items():
+        vectors = streams.fed(method, X).vectors
         yield {"method": name, "rank": vectors.shape[1], "error": error(X, vectors)}
 
 
 def spectrum(alpha: float, d: int, n: int) -> Iterable[Row]:
     """Figure 5: singular values, true and as SPCA has them."""
-    X = synthetic(alpha, seed=int(300 + alpha), d=d, n=n)
+    X = streams.synthetic(alpha, seed=int(300 + alpha), d=d, n=n)
     true = np.linalg.svd(X, compute_uv=False)
     one, two = (track(X, RANK, tracked=k, center=False).sigma for k in (RANK, 2 * RANK))
     for i in range(RANK):
@@ -105,7 +91,7 @@ def spectrum(alpha: float, d: int, n: int) -> Iterable[Row]:
 
 def federated(alpha: float, d: int, n: int) -> Iterable[Row]:
     """Excess error of the merged directions over those of an offline PCA, by number of leaves."""
-    X = synthetic(alpha, seed=300, d=d, n=n)
+    X = streams.synthetic(alpha, seed=300, d=d, n=n)
     best = error(X, offline(X, RANK))
 
     def excess(subspace: Subspace) -> float:
@@ -123,7 +109,7 @@ def federated(alpha: float, d: int, n: int) -> Iterable[Row]:
 
 def seconds(d: int, n: int) -> Iterable[Row]:
     """Figure 2: seconds on one core, and with a core for each leaf (the slowest leaf, one merge for each level)."""
-    X = synthetic(1, seed=300, d=d, n=n)
+    X = streams.synthetic(1, seed=300, d=d, n=n)
     for leaves in LEAVES:
         parts, times = [], []
         for rows in np.array_split(X, leaves):
@@ -139,13 +125,13 @@ def seconds(d: int, n: int) -> Iterable[Row]:
 
 def time_order(alpha: float, d: int, n: int, permutations: int) -> Iterable[Row]:
     """Figure 8: sine of the largest angle between the directions of a stream and of its rows in other orders."""
-    X = synthetic(alpha, seed=int(300 + alpha), d=d, n=n, code=True)
+    X = streams.synthetic(alpha, seed=int(300 + alpha), d=d, n=n, code=True)
     rng = np.random.default_rng(5)
     orders = [rng.permutation(len(X)) for _ in range(permutations)]
     for rank in (5, 20, 50, 75):
         best = offline(X, rank)
-        for name, make in _of_rank(d, rank).items():
-            own, others = fed(make(), X).vectors, [fed(make(), X[order]).vectors for order in orders]
+        for name, make in streams.of_rank(d, rank).items():
+            own, others = streams.fed(make(), X).vectors, [streams.fed(make(), X[order]).vectors for order in orders]
             yield {
                 "rank": rank,
                 "method": name,
@@ -155,60 +141,228 @@ def time_order(alpha: float, d: int, n: int, permutations: int) -> Iterable[Row]
             }
 
 
-def _of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
-    """The methods of figure 8."""
-    return {
-        "SPCA": lambda: Tracker(d, Fixed(rank), center=False),
-        "SPCA, 2r": lambda: Tracker(d, Fixed(rank), tracked=min(d, 2 * rank), center=False),
-        "FD": lambda: FrequentDirections(d, rank),
-        "PM": lambda: PowerMethod(d, rank, rng=np.random.default_rng(1)),
-        "GROUSE": lambda: Grouse(d, rank, rng=np.random.default_rng(1)),
-    }
-
-
 def regimes(order: str, n: int) -> Iterable[Row]:
     """Excess error where the directions change for good, by how many are tracked."""
-    X = two_regimes(order, n)
+    X = streams.two_regimes(order, n)
     best = error(X, offline(X, RANK))
     for k in (10, 12, 15, 20):
         vectors = track(X, RANK, tracked=k, center=False).vectors[:, :RANK]
         yield {"method": f"SPCA, {k} tracked", "excess error": error(X, vectors) / best - 1}
     for ell in (10, 20):
-        vectors = fed(FrequentDirections(X.shape[1], RANK, ell=ell), X).vectors
+        vectors = streams.fed(streams.FrequentDirections(X.shape[1], RANK, ell=ell), X).vectors
         yield {"method": f"FD, ell = {ell}", "excess error": error(X, vectors) / best - 1}
 
 
 def memory(features: list[int]) -> Iterable[Row]:
     """Table 1: the most memory allocated while four blocks are taken in (tracemalloc), in MB, without the rows."""
-    makers: dict[str, Callable[[int], Method]] = {
-        "SPCA": lambda d: Tracker(d, Fixed(RANK), center=False),
-        "SPCA, 2r": lambda d: Tracker(d, Fixed(RANK), tracked=2 * RANK, center=False),
-        "PM": lambda d: PowerMethod(d, RANK, rng=np.random.default_rng(1)),
-        "FD": lambda d: FrequentDirections(d, RANK),
-        "GROUSE": lambda d: Grouse(d, RANK, rng=np.random.default_rng(1)),
-        "SPIRIT": Spirit,
-    }
-    for name, make in makers.items():
-        row: Row = {"method": name}
-        for d in features:
-            X = np.random.default_rng(0).standard_normal((4 * BLOCK, d))
+    rows: dict[str, Row] = {}
+    for d in features:
+        X = np.random.default_rng(0).standard_normal((4 * BLOCK, d))
+        for name, make in (streams.of_rank(d, RANK) | {"SPIRIT": partial(streams.Spirit, d)}).items():
             tracemalloc.start()
-            fed(make(d), X)
-            row[f"d = {d}"] = tracemalloc.get_traced_memory()[1] / 1e6
+            streams.fed(make(), X)
+            rows.setdefault(name, {"method": name})[f"d = {d}"] = tracemalloc.get_traced_memory()[1] / 1e6
             tracemalloc.stop()
-        yield row
+    return rows.values()
 
 
-def figures(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
-    draw(results, folder)
+Results = Mapping[str, list[Row]]
+
+WIDE: dict[str, Any] = {"linewidth": 5, "alpha": 0.35, "marker": ""}
+"""Of what lies under other lines."""
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "SPCA lo": {"color": "0.3", **WIDE},
+    "SPCA hi": {"color": "0.6", **WIDE},
+    "SPCA": {"color": COLOURS[0], "marker": "o"},
+    "SPCA, 2r": {"color": COLOURS[0], "marker": "o", "linestyle": "--", "fillstyle": "none"},
+    "SAPCA": {"color": COLOURS[2], "marker": "s", "markersize": 8, "fillstyle": "none"},
+    "SAPCA, 2r": {"color": COLOURS[2], "marker": "s", "linestyle": "--", "fillstyle": "none"},
+    "PM": {"color": COLOURS[4], "marker": "x", "linestyle": "-."},
+    "PM lo": {"color": COLOURS[4], "marker": "+", "linestyle": ":"},
+    "FD": {"color": COLOURS[1], "marker": "D", "linestyle": "--"},
+    "GROUSE": {"color": COLOURS[5], "marker": "*", "linestyle": "-."},
+    "SPIRIT": {"color": COLOURS[3], "marker": "P"},
+    "SPIRIT .9": {"color": COLOURS[3], "marker": "P", "linestyle": ":", "fillstyle": "none"},
+    "true": {"color": "black", **WIDE},
+    "one core": {"color": "black", "marker": "o"},
+    "a core each": {"color": "black", "marker": "o", "linestyle": "--", "fillstyle": "none"},
+    "tree, 1r": {"color": COLOURS[0], "marker": "o"},
+    "tree, 2r": {"color": COLOURS[0], "marker": "o", "linestyle": "--", "fillstyle": "none"},
+    "tree, 4r": {"color": COLOURS[0], "marker": "x", "linestyle": ":"},
+    "exact leaves, tree": {"color": COLOURS[3], "marker": "v"},
+    "star": {"color": COLOURS[1], "marker": "^", "linestyle": "--"},
+}
+"""Each method has its colour, mark and line in every figure."""
+
+OURS = ["SPCA", "SPCA, 2r", "SAPCA", "SAPCA, 2r"]
+
+LEGEND = """SPCA has rank 10 and keeps 10 directions; "2r" keeps 20. SAPCA's rank follows the paper's rule as printed;
+with "2r" it has hysteresis. SPCA lo, SPCA hi and PM lo have the lowest and highest rank that SAPCA had. PM takes blocks
+of d rows, FD a sketch of 40, GROUSE steps 2 / t; SPIRIT keeps 95 to 98 % of the energy, ".9" forgets. Blocks have 50
+rows. The covariance has eigenvalues i^-alpha (figure 8: i^-2alpha, as in the authors' code)."""
+
+
+def draw(results: Results, folder: Path) -> dict[str, str]:
+    """All figures as PNG, and the sections of the report."""
+    synthetic, sensors = _named(results, "synthetic-"), _named(results, "sensors-")
+    first = {f"alpha = {alpha}": synthetic[alpha] for alpha in ("1", "2")} | sensors
+    bounds = ["SPCA lo", "SPCA hi", *OURS, "PM lo", "SPIRIT", "SPIRIT .9"]
+    _over_time(folder / "figure1.png", first, bounds, ranks=True)
+    _scaling(folder / "figure2.png", results)
+    spectra = {f"alpha = {alpha}": rows for alpha, rows in synthetic.items()}
+    _over_time(folder / "figure3.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT"])
+    _over_time(folder / "figure4.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT .9"])
+    _spectra(folder / "figure5.png", _named(results, "spectrum-"))
+    if sensors:
+        _over_time(folder / "figure6.png", sensors, [*OURS, "PM", "GROUSE", "SPIRIT .9"], ranks=True)
+        _over_time(folder / "figure7.png", sensors, [*OURS, "FD"], ranks=True)
+    _order(folder / "figure8.png", _named(results, "order-"))
+    _memory(folder / "table1.png", results["memory"])
     return report(results)
 
 
-PAPER = Paper(
-    "adaptive-rank",
-    __doc__,
-    "Federated PCA with adaptive rank (Grammenos et al. 2019)",
-    {"motes": "", "shrink": 1},
-    steps,
-    figures,
-)
+def report(results: Results) -> dict[str, str]:
+    """The sections of the report, by heading."""
+    sections = {
+        "What is compared": LEGEND,
+        "Figure 1: SAPCA on synthetic and real streams": "![](figure1.png)",
+        "Figure 2: seconds by number of leaves": "![](figure2.png)\n\nThey are this machine's, and no target.",
+    }
+    federated = [{"alpha": alpha, **row} for alpha, rows in _named(results, "federated-").items() for row in rows]
+    sections["Excess error by number of leaves"] = (
+        f"{markdown(federated, '.6g')}\n\nWith leaves that stream, federating costs nothing beyond truncation."
+    )
+    sections["Figure 3: spectra, SPIRIT without forgetting"] = "![](figure3.png)"
+    sections["Figure 4: spectra, SPIRIT with forgetting 0.9"] = "![](figure4.png)"
+    ends = [
+        {"alpha": alpha, **row}
+        for alpha, rows in _named(results, "synthetic-").items()
+        for row in rows
+        if row["rows"] == rows[-1]["rows"]
+    ]
+    sections["At the end of the synthetic streams"] = markdown(ends, ".6g")
+    sections["Figure 5: singular values"] = "![](figure5.png)"
+    finals = [{"data": name, **row} for name, rows in _named(results, "final-").items() for row in rows]
+    if finals:
+        sections["Figures 6 and 7: sensors"] = "![](figure6.png)\n\n![](figure7.png)"
+        sections["At the end of 7,700 readings"] = markdown(finals, ".6g")
+    order = [{"alpha": alpha, **row} for alpha, rows in _named(results, "order-").items() for row in rows]
+    sections["Figure 8: order of the rows"] = (
+        "![](figure8.png)\n\nLemma 2 of the paper says that the order does not matter. The error hardly depends on it; "
+        f"the subspace does. Points that are missing are 0: all is tracked there.\n\n{markdown(order, '.6g')}"
+    )
+    changed = [{"order": name, **row} for name, rows in _named(results, "regimes-").items() for row in rows]
+    sections["A stream whose directions change for good"] = markdown(changed, ".6g")
+    sections["Table 1: memory in MB"] = (
+        f"{markdown(results['memory'], '.6g')}\n\n![](table1.png)\n\nLinear in the features."
+    )
+    return sections
+
+
+def _named(results: Results, prefix: str) -> dict[str, list[Row]]:
+    return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
+
+
+@contextmanager
+def _panels(target: Path, number: int, wide: int = 3) -> Iterator[list[Any]]:
+    """So many axes, in lines of at most ``wide``, with one legend for all of them below."""
+    columns = min(wide, number)
+    lines = -(-number // columns)
+    with figure(target, lines, columns, figsize=(4.6 * columns, 3.6 * lines)) as grid:
+        axes = list(grid.flat[:number])
+        for axis in grid.flat[number:]:
+            axis.remove()
+        yield axes
+        labelled: dict[str, Any] = {}
+        for axis in axes:
+            axis.grid(alpha=0.3)
+            labelled |= {label: line for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 5, "frameon": False}
+        axes[0].figure.legend(labelled.values(), labelled.keys(), **below)
+
+
+def _logarithmic(axis: Any) -> None:
+    """A logarithmic scale with ticks in plain numbers; a linear one where all values are of the same size."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    low, high = axis.dataLim.intervaly
+    if not (np.isfinite(high) and high > 2 * low):  # no line has a point, or they are all alike
+        axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=axis.get_ylabel() == "rank"))
+        return
+    axis.set_yscale("log")
+    if high < 300 * low:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
+    """Error over the rows so far in a panel for each stream; with ``ranks`` a second line of panels for the rank."""
+    quantities = ["error", "rank"] if ranks else ["error"]
+    with _panels(target, len(panels) * len(quantities), wide=len(panels) if ranks else 3) as axes:
+        cases = [(quantity, *panel) for quantity in quantities for panel in panels.items()]
+        for axis, (quantity, title, rows) in zip(axes, cases, strict=True):
+            for name in names:
+                own = [row for row in rows if row["method"] == name]
+                positive = [row for row in own if row[quantity] > 1e-9 * max(r[quantity] for r in own)]
+                axis.plot(
+                    [row["rows"] for row in positive],
+                    [row[quantity] for row in positive],
+                    label=name,
+                    **{"markersize": 5, "markevery": 3, **LOOKS[name]},
+                )
+            axis.set(title=title, xlabel="rows", ylabel={"error": "error per row", "rank": "rank"}[quantity])
+            _logarithmic(axis)
+
+
+def _scaling(target: Path, results: Results) -> None:
+    times, excess = _named(results, "seconds-"), _named(results, "federated-")
+    with _panels(target, len(times) + len(excess)) as axes:
+        for axis, (title, rows) in zip(axes, [*times.items(), *excess.items()], strict=True):
+            seconds = "one core" in rows[0]
+            for name in list(rows[0])[1:]:
+                shown = [row for row in rows if row[name] > 1e-9]
+                axis.plot([row["leaves"] for row in shown], [row[name] for row in shown], label=name, **LOOKS[name])
+            axis.set_xscale("log", base=2)
+            axis.set_xticks([row["leaves"] for row in rows], [str(row["leaves"]) for row in rows])
+            axis.set(xlabel="leaves", ylabel="seconds" if seconds else "excess error")
+            _logarithmic(axis)
+            axis.set_title(f"{title} rows" if seconds else f"alpha = {title}")
+
+
+def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
+    with _panels(target, len(panels), wide=4) as axes:
+        for axis, (alpha, rows) in zip(axes, panels.items(), strict=True):
+            index = [row["index"] for row in rows]
+            for name in ("true", "SPCA", "SPCA, 2r"):
+                axis.plot(index, [row[name] for row in rows], label=name, **LOOKS[name])
+            axis.set(title=f"alpha = {alpha}", xlabel="index", ylabel="singular value")
+            _logarithmic(axis)
+
+
+def _order(target: Path, panels: Mapping[str, list[Row]]) -> None:
+    """A panel for each rank, the spectra along the axis."""
+    every = [{"alpha": float(alpha), **row} for alpha, rows in panels.items() for row in rows]
+    ranks = sorted({row["rank"] for row in every})
+    with _panels(target, len(ranks), wide=4) as axes:
+        for axis, rank in zip(axes, ranks, strict=True):
+            for name in dict.fromkeys(row["method"] for row in every):
+                own = [row for row in every if row["method"] == name and row["rank"] == rank]
+                shown = [row for row in own if row["to its own"] > 1e-6]  # nothing is lost where all is tracked
+                axis.plot(
+                    [row["alpha"] for row in shown], [row["to its own"] for row in shown], label=name, **LOOKS[name]
+                )
+            axis.set(title=f"rank {rank}", xlabel="alpha", ylabel="sine of the largest angle", yscale="log")
+
+
+def _memory(target: Path, rows: Sequence[Row]) -> None:
+    with _panels(target, 1) as axes:
+        features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
+        for row in rows:
+            axes[0].plot(features, list(row.values())[1:], label=row["method"], **LOOKS[row["method"]])
+        axes[0].set(xlabel="features", ylabel="MB", xscale="log", yscale="log")
+
+
+TITLE = "Federated PCA with adaptive rank (Grammenos et al. 2019)"
+PAPER = Paper("adaptive-rank", __doc__, TITLE, {"motes": "", "shrink": 1}, steps, draw)

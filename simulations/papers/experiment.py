@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rich.console import Console
@@ -31,17 +30,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """A part of an experiment.
-
-    Attributes
-    ----------
-    name : str
-        Of its file, without ``.csv``.
-    function : callable
-        Called with the settings; gives the rows.
-    settings : dict
-        All that the rows depend on; JSON values.
-    """
+    """A part of an experiment: of a file's name, the rows that a function gives of settings, which are JSON values."""
 
     name: str
     function: Callable[..., Iterable[Row]]
@@ -50,30 +39,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper whose figures and tables are made anew.
-
-    Attributes
-    ----------
-    name : str
-        Of its command.
-    doc : str
-        The command's help.
-    title : str
-        Of the report.
-    options : dict
-        The defaults of the command's options beside ``--output``, which the help explains.
-    steps : callable
-        From the options' values to the steps.
-    figures : callable
-        From the steps' rows and the folder to the sections of the report by heading; it writes the figures.
-    """
+    """A paper whose figures and tables are made anew: the name and help of its command, and the title of its report."""
 
     name: str
     doc: str | None
     title: str
     options: dict[str, Any]
+    """The defaults of the command's options beside ``--output``."""
     steps: Callable[..., list[Step]]
+    """From the options' values to the steps."""
     figures: Callable[[dict[str, list[Row]], Path], dict[str, str]]
+    """From the steps' rows and the folder to the sections of the report by heading; it writes the figures."""
 
     def main(self, arguments: Sequence[str]) -> None:
         options = {"output": {"type": Path, "required": True}, **self.options}
@@ -86,14 +62,8 @@ class Paper:
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
-    """The rows of every step by its name, computed only where ``folder`` does not have them; with a progress bar.
-
-    Raises
-    ------
-    ConfigError
-        Before any work, where the folder may not be written to.
-    """
-    writable(folder)
+    """The rows of every step by its name, computed only where ``folder`` does not have them; with a progress bar."""
+    writable(folder)  # before any work
     results = {}
     for step in track(steps, "reproducing", console=Console(stderr=True)):
         target = folder / f"{step.name}.csv"
@@ -120,42 +90,26 @@ def read_table(target: Path) -> list[Row]:
     return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
 
 
-def markdown(rows: Sequence[Row], digits: int = 4) -> str:
-    """Rows of the same columns as a Markdown table."""
-    cells = ([f"{value:.{digits}f}" if isinstance(value, float) else value for value in row.values()] for row in rows)
+def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
+    """Rows of the same columns as a Markdown table, and in which form numbers stand that are not whole."""
+    cells = ([f"{value:{form}}" if isinstance(value, float) else value for value in row.values()] for row in rows)
     return table(list(rows[0]), cells)
 
 
-def pyplot() -> ModuleType:
-    """Matplotlib without a window.
-
-    Raises
-    ------
-    ConfigError
-        Where it is not installed.
-    """
-    try:
-        import matplotlib
-    except ImportError:
-        raise ConfigError(
-            "plots need matplotlib; install the extra: pip install '.[plots]' in the repository"
-        ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
 @contextmanager
-def figure(target: Path, lines: int = 1, columns: int = 1, **options: Any) -> Iterator[Any]:
+def figure(
+    target: Path, lines: int = 1, columns: int = 1, *, figsize: tuple[float, float], sharey: bool = False
+) -> Iterator[Any]:
     """Axes (lines, columns) to draw into, written as PNG at the end, whole or not at all: the same bytes every time."""
-    plt = pyplot()
-    drawn, axes = plt.subplots(lines, columns, squeeze=False, **options)
-    yield axes
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
+    drawn = Figure(figsize)
+    yield drawn.subplots(lines, columns, squeeze=False, sharey=sharey)
     drawn.tight_layout()
     with written_whole(target) as stream:
         drawn.savefig(stream, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
-    plt.close(drawn)
 
 
 def _settings_in(target: Path) -> dict[str, Any] | None:

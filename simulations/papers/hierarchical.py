@@ -10,19 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedpca_flwr.maths import personalised, stiefel
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.personalised import (
-    distance,
-    gradient_step,
-    local_components,
-    objective,
-    own_gradient,
-    perpca,
-    personal_components,
-    shared,
-    strength,
-)
-from fedpca_flwr.maths.stiefel import polar, retraction, tangent, transposed
+from fedpca_flwr.maths.personalised import objective, strength
 
 NOISE = 0.5
 """Variance of the noise in all of the paper's experiments; that of the latent variables is 1."""
@@ -30,15 +20,9 @@ NOISE = 0.5
 
 @dataclass(frozen=True)
 class Federation:
-    """Data drawn from the model (section V of the paper).
+    """Data drawn from the model (section V of the paper), with the parties' true components and their variance about V.
 
-    Attributes
-    ----------
-    rows : ndarray of shape (m, n, d)
-    truth : ndarray of shape (m, d, r)
-        The parties' true components.
-    spread : float
-        sU2, the variance of the parties about V.
+    Rows have the shape (m, n, d), the components (m, d, r).
     """
 
     rows: Array
@@ -48,11 +32,11 @@ class Federation:
     @classmethod
     def draw(cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int) -> Federation:
         rng = np.random.default_rng(seed)
-        V = polar(rng.standard_normal((d, r)))
+        V = stiefel.polar(rng.standard_normal((d, r)))
         around = V + np.sqrt(spread) * rng.standard_normal((m, d, r))
-        truth = retraction(V, tangent(V, around))
+        truth = stiefel.retraction(V, stiefel.tangent(V, around))
         latent, noise = rng.standard_normal((m, r, n)), rng.standard_normal((m, d, n))
-        return cls(transposed(truth @ latent + np.sqrt(NOISE) * noise), truth, spread)
+        return cls(stiefel.transposed(truth @ latent + np.sqrt(NOISE) * noise), truth, spread)
 
     @property
     def strength(self) -> float:
@@ -61,7 +45,7 @@ class Federation:
     def test_ratio(self, U: Array) -> float:
         """Expected error on new rows over that of the true components."""
         d, r = self.truth.shape[1:]
-        kept = np.square(transposed(U) @ self.truth).sum(axis=(-1, -2)).mean()
+        kept = np.square(stiefel.transposed(U) @ self.truth).sum(axis=(-1, -2)).mean()
         return float(1 + (r - kept) / ((d - r) * NOISE))
 
     def train_ratio(self, U: Array) -> float:
@@ -82,21 +66,21 @@ class Federation:
 
     def local(self, fill: Array) -> Array:
         """Each party's own PCA; ``fill`` (d, r) where its rows have fewer dimensions."""
-        return np.array([local_components(own, fill) for own in self.rows])
+        return np.array([personalised.local_components(own, fill) for own in self.rows])
 
     def random_start(self, seed: int, *sizes: int) -> Array:
         """Components drawn uniformly (sizes..., d, r)."""
         rng = np.random.default_rng([seed, 1])
-        return polar(rng.standard_normal((*sizes, *self.truth.shape[1:])))
+        return stiefel.polar(rng.standard_normal((*sizes, *self.truth.shape[1:])))
 
 
 def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: int = 100) -> tuple[Array, Array]:
     """The parties' components and V by the closed-form rounds, at ``times`` the model's strength."""
     U = np.broadcast_to(V, data.truth.shape)
     for _ in range(iterations):
-        U = personal_components(data.rows, V, times * data.strength, U)
-        found = np.linalg.qr(shared(U, V).mean(axis=0)).Q
-        moved, V = float(distance(found, V)), found
+        U = personalised.personal_components(data.rows, V, times * data.strength, U)
+        found = np.linalg.qr(personalised.shared(U, V).mean(axis=0)).Q
+        moved, V = float(personalised.distance(found, V)), found
         if moved < 1e-7:
             break
     return U, V
@@ -106,8 +90,8 @@ def algorithm_1(data: Federation, U: Array, V: Array, iterations: int) -> Iterat
     """The parties' components and V after each iteration of the paper's Algorithm 1."""
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
     for _ in range(iterations):
-        U, versions = gradient_step(data.rows, U, V, data.strength, largest)
-        V = retraction(V, versions.mean(axis=0) - V)
+        U, versions = personalised.gradient_step(data.rows, U, V, data.strength, largest)
+        V = stiefel.retraction(V, versions.mean(axis=0) - V)
         yield U, V
 
 
@@ -115,7 +99,7 @@ def ascended(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
     """Stiefel gradient steps on the likelihood alone: local training of stacks, or of all rows with one U."""
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[..., None, None] ** 2
     for _ in range(iterations):
-        U = retraction(U, -step * tangent(U, own_gradient(rows, U, U, 0.0)))
+        U = stiefel.retraction(U, -step * stiefel.tangent(U, personalised.own_gradient(rows, U, U, 0.0)))
         yield U
 
 
@@ -123,7 +107,7 @@ def best_perpca(data: Federation, start: Array) -> float:
     """The least test ratio of PerPCA, over a quarter, a half and three quarters of the components shared."""
     r = data.truth.shape[-1]
     counts = sorted({max(1, r // 4), r // 2, 3 * r // 4})
-    return min(data.test_ratio(perpca(data.rows, start, count)) for count in counts)
+    return min(data.test_ratio(personalised.perpca(data.rows, start, count)) for count in counts)
 
 
 def iterations_needed(values: list[float], *, within: float = 0.03) -> int:

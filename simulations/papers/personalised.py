@@ -19,22 +19,15 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.data import datasets as data_sets
+from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.personalised import local_components, perpca
 from fedpca_flwr.packages import module, strategies
 from fedpca_flwr.protocol.progress import flower_from
 
 from ..loopback import assemble
-from .experiment import Paper, Row, Step, markdown, write_table
-from .hierarchical import (
-    Federation,
-    algorithm_1,
-    ascended,
-    best_perpca,
-    closed_form,
-    iterations_needed,
-)
-from .personalised_plots import draw
+from .experiment import Paper, Row, Step, figure, markdown, write_table
+from .hierarchical import Federation, algorithm_1, ascended, best_perpca, closed_form, iterations_needed
 
 SMALL, LARGE = {"d": 30, "r": 10}, {"d": 100, "r": 20}
 SPREADS = (0.001, 0.01, 0.02, 0.04, 0.06, 0.08, 0.10, 0.15, 0.20, 0.40, 0.80)
@@ -126,13 +119,8 @@ def both_solvers(*, datasets: int, iterations: int, **case: Any) -> Iterable[Row
         early = next(islice(algorithm_1(data, *start, iterations), min(4, iterations - 1), None))
         ways = {"closed form": closed_form(data, pooled), "Algorithm 1": last, "Algorithm 1, 5 iterations": early}
         for name, (U, V) in ways.items():
-            yield {
-                "seed": seed,
-                "solver": name,
-                "test": data.test_ratio(U),
-                "train": data.train_ratio(U),
-                "objective": data.objective(U, V),
-            }
+            ratios = {"test": data.test_ratio(U), "train": data.train_ratio(U)}
+            yield {"seed": seed, "solver": name, **ratios, "objective": data.objective(U, V)}
 
 
 def means(rows: Sequence[Row], *, of: str = "") -> Row:
@@ -239,37 +227,85 @@ def lost(parties: list[Array], mean: Array, components: list[Array]) -> float:
     return 1 - kept / sum(float(np.square(X).sum()) for X in centred)
 
 
+LOOKS: dict[str, dict[str, Any]] = {
+    "local": {"color": COLOURS[3], "marker": "s", "linestyle": "--", "fillstyle": "none", "markersize": 9},
+    "global": {"color": COLOURS[0], "marker": "^", "linestyle": "-."},
+    "personal": {"color": COLOURS[2], "marker": "o"},
+    "personal 2 mu": {"color": COLOURS[5], "marker": "v", "linestyle": ":"},
+    "PerPCA": {"color": COLOURS[4], "marker": "x", "linestyle": ":"},
+}
+"""Each method has its colour, mark and line in every figure."""
+
+
+def draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: Path) -> None:
+    """All figures as PNG."""
+    traces = {name.removeprefix("1a-trace-"): rows for name, rows in results.items() if name.startswith("1a-trace-")}
+    descents = {name.removeprefix("2-"): rows for name, rows in results.items() if name.startswith("2-")}
+    _side_by_side(folder / "1a.png", traces, "iteration", "iterations", marks=False)
+    _side_by_side(folder / "1b.png", {"": tables["1b"]}, "spread", "spread of the parties, $\\sigma_U^2$", log=True)
+    _side_by_side(folder / "1c.png", _by_spread(tables["1c"]), "rows", "rows at each party, n", log=True)
+    _side_by_side(folder / "1d.png", _by_spread(tables["1d"]), "parties", "parties, m", log=True)
+    _training(folder / "2.png", descents)
+
+
+def _by_spread(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {f"{s}": [row for row in rows if row["spread"] == s] for s in dict.fromkeys(row["spread"] for row in rows)}
+
+
+def _side_by_side(
+    target: Path, panels: dict[str, list[Row]], x: str, label: str, *, log: bool = False, marks: bool = True
+) -> None:
+    """A panel for each spread, a line for each method."""
+    with figure(target, 1, len(panels), figsize=(5.2 * len(panels), 3.8)) as axes:
+        for axis, (spread, rows) in zip(axes[0], panels.items(), strict=True):
+            for name in (known for known in LOOKS if known in rows[0]):
+                look = LOOKS[name] if marks else {**LOOKS[name], "marker": ""}
+                axis.plot([float(row[x]) for row in rows], [row[name] for row in rows], label=name, **look)
+            if log:
+                axis.set_xscale("log")
+            if log and x != "spread":
+                points = [int(row[x]) for row in rows]
+                axis.set_xticks(points, [str(point) for point in points])
+                axis.minorticks_off()
+            axis.set(xlabel=label, ylabel="error / error of the true components")
+            axis.set_title(f"$\\sigma_U^2$ = {spread}" if spread else "")
+            axis.grid(alpha=0.3)
+        axes[0][0].legend()
+
+
+def _training(target: Path, descents: dict[str, list[Row]]) -> None:
+    """Figure 2: training and test error by iteration, a line for each spread."""
+    with figure(target, 1, 2, figsize=(10.4, 3.8)) as axes:
+        for axis, kind in zip(axes[0], ("train", "test"), strict=True):
+            for colour, style, (spread, rows) in zip(COLOURS, ("-", "--", "-."), descents.items(), strict=False):
+                look = {"color": colour, "linestyle": style, "label": f"$\\sigma_U^2$ = {spread}"}
+                axis.plot([row["iteration"] for row in rows], [row[kind] for row in rows], **look)
+            axis.set(xlabel="iterations of Algorithm 1", ylabel=f"{kind} error / error of the true components")
+            axis.grid(alpha=0.3)
+        axes[0][0].legend()
+
+
+TITLES = {
+    "1a": "Figure 1(a): convergence; here where it ends, 10 rows at each of 200 parties",
+    "1b": "Figure 1(b): spread of the parties, 20 rows at each of 200",
+    "1c": "Figure 1(c): rows at each of 100 parties",
+    "1d": "Figure 1(d): number of parties, 10 rows each",
+    "2": "Figure 2: Algorithm 1 from random starts, 20 rows at each of 50 parties",
+    "solvers": "Closed form and Algorithm 1, from the PCA of all rows",
+    "mnist": "MNIST: share of the variance lost on 100 rows that each party held back",
+}
+
+
 def write(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
     """The figures and their tables, and the sections of the report."""
     tables = figures(results)
+    sections = {}
     for name, rows in tables.items():
         write_table(folder / f"{name}.csv", rows, {})
+        sections[TITLES[name]] = markdown(rows) + ("" if name in {"solvers", "mnist"} else f"\n\n![]({name}.png)")
     draw(tables, results, folder)
-    return report(tables)
+    return sections
 
 
-def report(tables: dict[str, list[Row]]) -> dict[str, str]:
-    """The sections of the report."""
-    titles = {
-        "1a": "Figure 1(a): convergence; here where it ends, 10 rows at each of 200 parties",
-        "1b": "Figure 1(b): spread of the parties, 20 rows at each of 200",
-        "1c": "Figure 1(c): rows at each of 100 parties",
-        "1d": "Figure 1(d): number of parties, 10 rows each",
-        "2": "Figure 2: Algorithm 1 from random starts, 20 rows at each of 50 parties",
-        "solvers": "Closed form and Algorithm 1, from the PCA of all rows",
-        "mnist": "MNIST: share of the variance lost on 100 rows that each party held back",
-    }
-    return {
-        titles[name]: markdown(rows) + (f"\n\n![]({name}.png)" if name not in {"solvers", "mnist"} else "")
-        for name, rows in tables.items()
-    }
-
-
-PAPER = Paper(
-    "personalised",
-    __doc__,
-    "Personalised PCA (Ozkara et al. 2023)",
-    {"datasets": 5, "shrink": 1, "mnist": ""},
-    steps,
-    write,
-)
+OPTIONS = {"datasets": 5, "shrink": 1, "mnist": ""}
+PAPER = Paper("personalised", __doc__, "Personalised PCA (Ozkara et al. 2023)", OPTIONS, steps, write)

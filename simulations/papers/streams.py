@@ -6,7 +6,7 @@ The four one-pass methods that it compares with are each as its own paper has it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,13 +64,7 @@ class PowerMethod:
 class FrequentDirections:
     """Frequent Directions (Liberty 2013; Ghashami et al. 2016): a sketch of 2 ell rows, shrunk when it is full.
 
-    With delta the sum of what was subtracted, ``0 <= A'A - B'B <= delta``, and ``ell delta`` is at most the energy.
-
-    Attributes
-    ----------
-    sketch : ndarray of shape (2 ell, d)
-    shrunk : float
-        That delta.
+    With ``shrunk`` the sum of what was subtracted, ``0 <= A'A - B'B <= shrunk``; ell times that is at most the energy.
     """
 
     def __init__(self, d: int, rank: int, *, ell: int = 0) -> None:
@@ -90,8 +84,7 @@ class FrequentDirections:
 
     @property
     def vectors(self) -> Array:
-        right: Array = svd(self.sketch, full_matrices=False)[2]
-        return right[: self.rank].T
+        return np.asarray(svd(self.sketch, full_matrices=False)[2][: self.rank].T)
 
     def _shrink(self) -> None:
         _, sigma, right = svd(self.sketch, full_matrices=False)
@@ -130,22 +123,9 @@ class Grouse:
 class Spirit:
     """SPIRIT (Papadimitriou et al. 2005): PAST, with a rank that keeps the energy between two bounds.
 
-    A new direction starts from the next canonical one. Between two changes of the rank lie more than ``hold`` rows.
-
-    Parameters
-    ----------
-    d, rank : int
-        The rank to begin with.
-    forgetting : float
-        What all energies are multiplied by at each row.
-    low, high : float
-        The rank grows below, falls above this share of the energy.
-    hold : int
-
-    Attributes
-    ----------
-    largest : int
-        The highest rank so far.
+    A new direction starts from the next canonical one. At each row all energies are multiplied by ``forgetting``. The
+    rank grows below the share ``low`` of the energy and falls above ``high``; between two changes of it lie more than
+    ``hold`` rows, and ``largest`` is the highest so far.
     """
 
     def __init__(
@@ -170,8 +150,7 @@ class Spirit:
 
     @property
     def vectors(self) -> Array:
-        basis: Array = qr(self._directions[:, : self.rank], mode="economic")[0]
-        return basis
+        return np.asarray(qr(self._directions[:, : self.rank], mode="economic")[0])
 
     def _follow(self, row: Array) -> None:
         left = row
@@ -220,13 +199,7 @@ def two_regimes(order: str, n: int) -> Array:
 
 
 def sensors(folder: str) -> dict[str, Path]:
-    """Files of the sensor network that are there, by what they measure.
-
-    Raises
-    ------
-    DataError
-        If there is none.
-    """
+    """Files of the sensor network that are there, by what they measure; it is an error if there is none."""
     found = {name: Path(folder) / file for name, file in SENSORS.items() if (Path(folder) / file).is_file()}
     if not found:
         raise DataError(f"{folder} has none of the sensors' files ({', '.join(SENSORS.values())}); name their folder")
@@ -254,16 +227,23 @@ def printed(d: int) -> Tracker:
     return Tracker(d, Band(RANK, LOW, HIGH, hysteresis=False), center=False)
 
 
+def of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
+    """The methods whose rank stays as it is."""
+    return {
+        "SPCA": lambda: Tracker(d, Fixed(rank), center=False),
+        "SPCA, 2r": lambda: Tracker(d, Fixed(rank), tracked=min(d, 2 * rank), center=False),
+        "PM": lambda: PowerMethod(d, rank, rng=np.random.default_rng(1)),
+        "FD": lambda: FrequentDirections(d, rank),
+        "GROUSE": lambda: Grouse(d, rank, rng=np.random.default_rng(1)),
+    }
+
+
 def methods(d: int) -> dict[str, Method]:
     """Everything that the figures compare."""
     return {
-        "SPCA": Tracker(d, Fixed(RANK), center=False),
-        "SPCA, 2r": Tracker(d, Fixed(RANK), tracked=2 * RANK, center=False),
+        **{name: make() for name, make in of_rank(d, RANK).items()},
         "SAPCA": printed(d),
         "SAPCA, 2r": Tracker(d, Band(RANK, LOW, HIGH), tracked=2 * RANK, center=False),
-        "PM": PowerMethod(d, RANK, rng=np.random.default_rng(1)),
-        "FD": FrequentDirections(d, RANK, ell=2 * RANK),
-        "GROUSE": Grouse(d, RANK, rng=np.random.default_rng(1)),
         "SPIRIT": Spirit(d),
         "SPIRIT .9": Spirit(d, forgetting=0.9),
     }

@@ -19,6 +19,7 @@ from sklearn.preprocessing import minmax_scale
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.rows import whole
@@ -27,8 +28,7 @@ from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.site.readers import read
 
 from ..engines import run
-from .experiment import Paper, Row, Step, markdown
-from .vertical_plots import draw
+from .experiment import Paper, Row, Step, figure, markdown
 from .vertical_program import distances, graph_images, images, kernel_images
 
 PARTIES = (3, 5, 10)
@@ -48,10 +48,8 @@ def steps(sonar: str, mnist: str, shrink: int = 1) -> list[Step]:
             ways.append(Step(f"9-{split}-{p}", splits, {**table, "parties": p, "seeds": seeds, "split": split}))
         for what in ("warm", "scaled"):
             ways.append(Step(f"8-{what}-{p}", curve, {**table, "parties": p, "seeds": seeds, what: True}))
-    for steps_ in ITERATIONS:
-        ways.append(
-            Step(f"6-iterations-{steps_}", curve, {**table, "parties": 5, "iterations": steps_, "seeds": seeds})
-        )
+    five = {**table, "parties": 5, "seeds": seeds}
+    ways += [Step(f"6-iterations-{number}", curve, {**five, "iterations": number}) for number in ITERATIONS]
     for pattern in ("single", "mixture"):
         for columns, rows in ((1000, 200), (5000, 1000)):
             size = {"data": pattern, "path": f"{columns // shrink} {rows // shrink}"}
@@ -71,32 +69,22 @@ def steps(sonar: str, mnist: str, shrink: int = 1) -> list[Step]:
 
 
 def matrix(name: str, path: str = "") -> Array:
-    """Rows (n, m).
-
-    Parameters
-    ----------
-    name : {"sonar", "breast-cancer", "digits", "mnist", "single", "mixture"}
-    path : str
-        Of sonar's file, or MNIST's folder; for synthetic data ``"columns rows"``.
-    """
+    """Rows (n, m); ``path`` is that of sonar's file or MNIST's folder, of synthetic data it is ``"columns rows"``."""
     if name in {"single", "mixture"}:
         columns, rows = map(int, path.split())
         return densities(name, columns, rows)
     if name == "sonar":
         X: Array = whole(read(path, label="60").rows)
         if X.shape != (208, 60):
-            raise ConfigError(
-                f"--sonar has {X.shape[0]} rows and {X.shape[1]} columns besides the label, expected 208, 60"
-            )
+            shape = f"{X.shape[0]} rows and {X.shape[1]} columns"
+            raise ConfigError(f"--sonar has {shape} besides the label, expected 208, 60")
         return X
     source = datasets.load(name, path or ".")
     if name == "breast-cancer":
-        scaled: Array = minmax_scale(source.all_rows())
-        return scaled
+        return np.asarray(minmax_scale(source.all_rows()))
     chosen = np.flatnonzero(source.labels == DIGIT)[:180]
     X = np.asarray(source.rows(chosen), dtype=np.float64)
-    shares: Array = X / X.max()
-    return shares
+    return np.asarray(X / X.max())
 
 
 def densities(pattern: str, columns: int, rows: int) -> Array:
@@ -109,17 +97,20 @@ def densities(pattern: str, columns: int, rows: int) -> Array:
     if pattern == "mixture":
         mean, sigma = rng.uniform(0, columns, columns), rng.uniform(0, columns, columns)
     x = rng.uniform(mean - 3 * sigma, mean + 3 * sigma, (rows, columns))
-    values: Array = np.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (np.sqrt(2 * np.pi) * sigma)
-    return values
+    return np.asarray(np.exp(-((x - mean) ** 2) / (2 * sigma**2)) / (np.sqrt(2 * np.pi) * sigma))
 
 
 def curve(*, data: str, path: str, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
     """The authors' distance by period, a mean over seeds, and without their memory of earlier periods."""
     X = matrix(data, path)
-    for reset in (False, True):
-        runs = [distances(X, parties, seed=seed, reset=reset, **options) for seed in range(seeds)]
-        for period, distance in enumerate(np.mean(runs, axis=0)):
-            yield {"lists": "reset" if reset else "as published", "period": period, "distance": float(distance)}
+    for reset, lists in ((False, "as published"), (True, "reset")):
+        yield from ({"lists": lists, **row} for row in _by_period(X, parties, seeds, reset=reset, **options))
+
+
+def _by_period(X: Array, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
+    runs = [distances(X, parties, seed=seed, **options) for seed in range(seeds)]
+    for period, distance in enumerate(np.mean(runs, axis=0)):
+        yield {"period": period, "distance": float(distance)}
 
 
 def splits(*, data: str, path: str, parties: int, seeds: int, split: str) -> Iterable[Row]:
@@ -130,9 +121,7 @@ def splits(*, data: str, path: str, parties: int, seeds: int, split: str) -> Ite
     """
     X = matrix(data, path) if split == "vertical" else matrix(data, path).T
     for signs in ("as they come", "aligned"):
-        runs = [distances(X, parties, seed=seed, aligned=signs == "aligned") for seed in range(seeds)]
-        for period, distance in enumerate(np.mean(runs, axis=0)):
-            yield {"signs": signs, "period": period, "distance": float(distance)}
+        yield from ({"signs": signs, **row} for row in _by_period(X, parties, seeds, aligned=signs == "aligned"))
 
 
 def angles(*, data: str, path: str, components: Sequence[int]) -> Iterable[Row]:
@@ -157,10 +146,7 @@ def kernels(*, data: str, path: str) -> Iterable[Row]:
         truth = _run("vertical-kernel", X, 1, **chosen).scores_
         assert truth is not None
         for p in PARTIES:
-            ways: dict[str, tuple[str, dict[str, Any]]] = {
-                "vfedakpca": ("vfedakpca", {}),
-                "vertical-kernel": ("vertical-kernel", {}),
-            }
+            ways: dict[str, tuple[str, Row]] = {name: (name, {}) for name in ("vfedakpca", "vertical-kernel")}
             if kernel == "rbf":
                 ways |= {f"landmarks {c}": ("vertical-kernel", {"landmarks": c}) for c in (50, 100, 200) if c <= len(X)}
             for name, (method, options) in ways.items():
@@ -211,16 +197,101 @@ def _run(method: str, X: Array, parties: int, **options: Any) -> PCAModel:
 
 def _measured(model: PCAModel, truth: Array) -> Row:
     assert model.scores_ is not None
-    return {
-        "angle": float(principal_angles(model.scores_, truth).max()),
-        "rounds": model.rounds,
-        "bytes up": max(model.bytes_up_by_party),
-    }
+    angle = float(principal_angles(model.scores_, truth).max())
+    return {"angle": angle, "rounds": model.rounds, "bytes up": max(model.bytes_up_by_party)}
 
 
-def _printed(rows: Sequence[Row]) -> list[Row]:
-    """Numbers of any size, with two digits."""
-    return [{key: f"{value:.2g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+CURVES = {
+    "6-clients": "parties",
+    "6-iterations": "local iterations",
+    "7-single-1000": "parties",
+    "7-single-5000": "parties",
+    "7-mixture-1000": "parties",
+    "7-mixture-5000": "parties",
+    "8-warm": "parties, warm start",
+    "8-scaled": "parties, weight scaling",
+}
+"""Figures whose lines are steps of their own, and what numbers the lines."""
+
+
+def draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
+    """All figures as PNG; their names."""
+    drawn = []
+    for name, what in CURVES.items():
+        lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.rpartition("-")[0] == name}
+        _curves(folder / f"{name}.png", lines, what)
+        drawn.append(name)
+    _splits(folder / "9.png", results)
+    drawn.append("9")
+    for name in sorted(key for key in results if key.startswith("images-")):
+        _images(folder / f"{name}.png", results[name])
+        drawn.append(name)
+    for name in sorted(key for key in results if key.startswith(("12-", "14-"))):
+        _grid(folder / f"{name}.png", results[name])
+        drawn.append(name)
+    return drawn
+
+
+def _line(axis: Any, rows: list[Row], **style: Any) -> None:
+    """Distance by period."""
+    axis.plot([row["period"] for row in rows], [row["distance"] for row in rows], **style)
+
+
+def _curves(target: Path, lines: dict[str, list[Row]], what: str) -> None:
+    """Distance by period: as published, and dashed without the memory of earlier periods."""
+    with figure(target, figsize=(5.2, 3.8)) as ((axis,),):
+        for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
+            solid, dotted = ([row for row in rows if row["lists"] == lists] for lists in ("as published", "reset"))
+            _line(axis, solid, color=colour, marker=marker, label=f"{number} {what}")
+            _line(axis, dotted, color=colour, linestyle=":", label=f"{number}, lists reset")
+        axis.set(xlabel="communication period (0: isolated)", ylabel="distance (equation 4)")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+
+
+def _splits(target: Path, results: dict[str, list[Row]]) -> None:
+    """Figure 9: distance by period with other columns, and with other rows, at the parties; dotted: signs aligned."""
+    with figure(target, 1, 2, figsize=(8.4, 3.8), sharey=True) as axes:
+        for axis, split, what in zip(axes[0], ("vertical", "horizontal"), ("columns", "rows"), strict=True):
+            lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
+            for colour, marker, (parties, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
+                solid, dotted = ([row for row in rows if row["signs"] == one] for one in ("as they come", "aligned"))
+                _line(axis, solid, color=colour, marker=marker, label=f"{parties} parties")
+                _line(axis, dotted, color=colour, linestyle=":", label=f"{parties}, signs aligned")
+            axis.set(xlabel="communication period (0: isolated)")
+            axis.set_title(f"{split}: different {what} at each party", fontsize="medium")
+            axis.grid(alpha=0.3)
+        axes[0][0].set_ylabel("distance (equation 4)")
+        axes[0][0].legend(fontsize="small")
+
+
+def _grid(target: Path, rows: Sequence[Row]) -> None:
+    """Figures 12 and 14: images named 'down, across', each with its correlation to the first of its line."""
+    names = [name.partition(", ") for name in rows[0] if name != "pixel"]
+    down, across = (list(dict.fromkeys(parts)) for parts in ([n[0] for n in names], [n[2] for n in names]))
+    side = int(np.sqrt(len(rows)))
+    with figure(target, len(down), len(across), figsize=(2 * len(across) + 0.4, 2.3 * len(down))) as axes:
+        for line, method in zip(axes, down, strict=True):
+            first = np.array([row[f"{method}, {across[0]}"] for row in rows], float)
+            for axis, what in zip(line, across, strict=True):
+                image = np.array([row[f"{method}, {what}"] for row in rows], float)
+                axis.imshow(image.reshape(side, side), cmap="gray")
+                axis.set(xticks=[], yticks=[], xlabel=f"r = {np.corrcoef(first, image)[0, 1]:.3f}")
+            line[0].set_ylabel(method)
+        for axis, what in zip(axes[0], across, strict=True):
+            axis.set_title(what, fontsize="medium")
+
+
+def _images(target: Path, rows: Sequence[Row]) -> None:
+    """Figures 10 and 11: an image and its clusters for each method."""
+    names = [name for name in rows[0] if name != "pixel" and not name.endswith(" cluster")]
+    side = int(np.sqrt(len(rows)))
+    with figure(target, 2, len(names), figsize=(1.8 * len(names), 3.9)) as axes:
+        for column, name in enumerate(names):
+            for axis, key in zip(axes[:, column], (name, f"{name} cluster"), strict=True):
+                axis.imshow(np.array([row[key] for row in rows], float).reshape(side, side), cmap="gray")
+                axis.set(xticks=[], yticks=[])
+            axes[0, column].set_title(name, fontsize="small")
 
 
 TITLES = {
@@ -232,16 +303,10 @@ TITLES = {
 
 def figures(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
     """Tables of angles, then the figures."""
-    tables = {name: markdown(_printed(rows)) for name, rows in results.items() if name.split("-")[0] in TITLES}
+    tables = {name: markdown(rows, ".2g") for name, rows in results.items() if name.split("-")[0] in TITLES}
     titled = {f"{TITLES[name.split('-')[0]]}: {name.partition('-')[2]}": text for name, text in tables.items()}
     return {**titled, **{f"Figure {name}": f"![]({name}.png)" for name in draw(results, folder)}}
 
 
-PAPER = Paper(
-    "vertical",
-    __doc__,
-    "Vertical federated PCA (Cheung et al. 2022)",
-    {"sonar": "", "mnist": "", "shrink": 1},
-    steps,
-    figures,
-)
+OPTIONS = {"sonar": "", "mnist": "", "shrink": 1}
+PAPER = Paper("vertical", __doc__, "Vertical federated PCA (Cheung et al. 2022)", OPTIONS, steps, figures)

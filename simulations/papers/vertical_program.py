@@ -5,17 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.cluster import KMeans
 
+from fedpca_flwr.maths import columns
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import (
-    Kernel,
-    centred,
-    kernel_pairs,
-    local_product,
-    merged,
-    overwritten,
-    packed_gram,
-    power_iteration,
-)
 from fedpca_flwr.maths.graph import graph_of
 
 CLUSTERS = 3
@@ -42,7 +33,7 @@ def distances(
     rng = np.random.default_rng(seed)
     X = X[:, : X.shape[1] // parties * parties]
     blocks = np.split(X, parties, axis=1)
-    _, truth = power_iteration(local_product(X, faithful=True), rng.random(len(X)), iterations)
+    _, truth = columns.power_iteration(columns.local_product(X, faithful=True), rng.random(len(X)), iterations)
     values: list[float] = []
     vectors: list[Array] = []
     measured, u = [], np.empty(0)
@@ -51,21 +42,16 @@ def distances(
             values, vectors = [], []
         for block in blocks:
             start = u if warm and u.size else rng.random(len(X))
-            value, vector = power_iteration(local_product(block, faithful=True), start, iterations)
+            value, vector = columns.power_iteration(columns.local_product(block, faithful=True), start, iterations)
             values.append(value)
             vectors.append(vector)
         if period == 0:
-            u = merged([1.0] * parties, vectors, faithful=not aligned, scaled=False)
-            measured.append(_distance(truth, u, aligned=aligned))
-            continue
-        u = merged(values, vectors, faithful=not aligned, scaled=scaled)
-        measured.append(_distance(truth, u, aligned=aligned))
-        blocks = [overwritten(block, u) for block in blocks]
+            u = columns.merged([1.0] * parties, vectors, faithful=not aligned, scaled=False)
+        else:
+            u = columns.merged(values, vectors, faithful=not aligned, scaled=scaled)
+            blocks = [columns.overwritten(block, u) for block in blocks]
+        measured.append(float(np.linalg.norm(truth - (-u if aligned and truth @ u < 0 else u))))
     return np.array(measured)
-
-
-def _distance(truth: Array, u: Array, *, aligned: bool) -> float:
-    return float(np.linalg.norm(truth - (-u if aligned and truth @ u < 0 else u)))
 
 
 def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
@@ -76,8 +62,8 @@ def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]
         _, whole = local(X, iterations)
         values, vectors = map(list, zip(*(local(block, iterations) for block in blocks), strict=True))
         made[name] = X.T @ whole
-        made[f"VFed{name}"] = X.T @ merged(values, vectors, faithful=False, scaled=False)
-        made[f"VFedAvg{name}"] = X.T @ merged([1.0] * parties, vectors, faithful=False, scaled=False)
+        made[f"VFed{name}"] = X.T @ _together(values, vectors)
+        made[f"VFedAvg{name}"] = X.T @ _together([1.0] * parties, vectors)
         made[f"isolated {name}"] = np.concatenate([block.T @ a for block, a in zip(blocks, vectors, strict=True)])
     return {name: np.stack([image, _clusters(image)]) for name, image in made.items()}
 
@@ -132,7 +118,7 @@ def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, 
 
 
 def _together(values: list[float], vectors: list[Array]) -> Array:
-    return merged(values, vectors, faithful=False, scaled=False)
+    return columns.merged(values, vectors, faithful=False, scaled=False)
 
 
 def _bright(image: Array, X: Array) -> Array:
@@ -150,12 +136,12 @@ def _turned_alike(made: dict[str, Array]) -> dict[str, Array]:
 
 
 def _rows_pca(X: Array, iterations: int) -> tuple[float, Array]:
-    return power_iteration(local_product(X, faithful=True), np.ones(len(X)), iterations)
+    return columns.power_iteration(columns.local_product(X, faithful=True), np.ones(len(X)), iterations)
 
 
 def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[float, Array]:
-    K = Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(packed_gram(X), len(X))
-    pairs, _, _ = kernel_pairs(centred(K), 1)
+    K = columns.Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(columns.packed_gram(X), len(X))
+    pairs, _, _ = columns.kernel_pairs(columns.centred(K), 1)
     return float(np.sqrt(max(0.0, pairs.values[0]))), pairs.vectors[:, 0]
 
 
@@ -171,5 +157,4 @@ def _columns_kernel_pca(X: Array) -> tuple[float, Array]:
 def _clusters(image: Array) -> Array:
     """Clusters of pixels by value, numbered from dark to bright."""
     found = KMeans(CLUSTERS, n_init=5, random_state=0).fit(image[:, None])
-    ranks: Array = np.argsort(np.argsort(found.cluster_centers_[:, 0]))[found.labels_].astype(np.float64)
-    return ranks
+    return np.asarray(np.argsort(np.argsort(found.cluster_centers_[:, 0]))[found.labels_], dtype=np.float64)

@@ -39,30 +39,14 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths import private_scatter as scatter
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import clip
-from fedpca_flwr.maths.private_scatter import (
-    OUTLIER,
-    TAIL,
-    Denoised,
-    NoisyCentre,
-    denoised,
-    descending,
-    detectable,
-    moved,
-    reach,
-)
-from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import Solution, solve
-from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.protocol.question import Ask, Sum, Total
-from fedpca_flwr.questions.rows import pooled_moments
-from fedpca_flwr.questions.rows_run import RowsStrategy
+from fedpca_flwr.questions import method
 
 from .party import ASKED, BOUND, UNITS, DPOptions, DPPCAClient, phases
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="dp-pca",
     title="Differentially private PCA",
     exact=False,
@@ -70,16 +54,13 @@ CARD = MethodCard(
     rounds="6; `release='two-stage'` 2, `'joint'` 1",
     upload="d(d+1)/2 + 2d + 512 + k; `two-stage`, `joint` d(d+1)/2 + d + 1",
     server_sees="noisy sums",
-    shows=Shown(
+    shows=method.Shown(
         "a noisy number of rows (its own with `count='public'`, and with `relation='replace-one'`: a site with "
         "data of its own must allow these), noisy sums: how many of its rows are how far from a centre, their "
         "directions, squares of their scores (or of its clipped rows and their products)",
         "the noisy centre, the components",
     ),
-    shows_summed=Shown(
-        "the noisy numbers of rows, sums and products",
-        "the noisy centre, the components",
-    ),
+    shows_summed=method.Shown("the noisy numbers of rows, sums and products", "the noisy centre, the components"),
     options=DPOptions,
     phases=phases,
     examples=(
@@ -95,57 +76,58 @@ CARD = MethodCard(
 )
 
 
-class DPPCA(RowsStrategy):
+class DPPCA(method.Strategy):
     """DP-PCA. Needs only the sum of the replies, and how many there were."""
 
     card = CARD
     party = DPPCAClient
     options: DPOptions
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> method.Fitting:
         options = self.options
         if not options.private:
-            found = yield from pooled_moments(self)
-            solution = solve(found.moments, found.diagonal, n_components=options.n_components, center=True, scale=False)
+            found = yield from method.pooled_moments(self)
+            k = options.n_components
+            solution = method.solve(found.moments, found.diagonal, n_components=k, center=True, scale=False)
             solution = replace(solution, evidence=found.evidence)
             return solution.extended(notes=["not private: epsilon is infinite, and this is p-cov"])
         return (yield from (self._directions() if options.release == "directions" else self._clipped()))
 
     # The two ways
 
-    def _directions(self) -> Generator[Ask, Any, Solution]:
+    def _directions(self) -> method.Fitting:
         """Of directions about a centre that is found on the way, and variances on them."""
         options, d = self.options, self.quorum.features
         centre, off, bound = np.zeros(d), math.inf, 1.0
         for nth in ("", "nearer_"):
             about = {"centre": centre} if nth else {}  # the first time about zero
             told, noise = yield from self._told(f"{nth}octaves", about)
-            bound, stands_out = reach(told["octaves"], noise["octaves"])
+            bound, stands_out = scatter.reach(told["octaves"], noise["octaves"])
             told, noise = yield from self._told(f"{nth}centre", about, bound)
             step = self._step(told, noise, bound)
             if stands_out:
-                centre, off = moved(centre, step)
+                centre, off = scatter.moved(centre, step)
         told, noise = yield from self._told("directions", {"centre": centre})
-        found, tau = denoised(told["products"], d, options.n_components, noise["products"]), noise["products"]
-        bound, stands_out = reach(told["octaves"], noise["octaves"])
+        tau = noise["products"]
+        found = scatter.denoised(told["products"], d, options.n_components, tau)
+        bound, stands_out = scatter.reach(told["octaves"], noise["octaves"])
         components = np.ascontiguousarray(found.pairs.vectors.T)
         told, noise = yield from self._told("variances", {"centre": centre, "components": components}, bound)
         rows, sigma = self._rows(float(told["rows"])), noise["squares"]
-        values, total = descending(told["squares"][:-1], sigma), float(told["squares"].sum())
+        values, total = scatter.descending(told["squares"][:-1], sigma), float(told["squares"].sum())
         # rows without variance are all in one direction, and as near as the centre is off
-        near, most = total - OUTLIER * sigma * math.sqrt(values.size + 1), rows + TAIL * noise["rows"]
+        near = total - scatter.OUTLIER * sigma * math.sqrt(values.size + 1)
+        most = rows + scatter.TAIL * noise["rows"]
         alike = most * min(1.0, off**2 * most / near) if near > 0 else most
         last = found.pairs.values[-1]
-        pairs = replace(
-            found.pairs, values=values, following=values[-1] * found.pairs.following / last if last else 0.0
-        )
-        found = found._replace(
-            pairs=pairs, total=max(total, float(values.sum())), detectable=detectable(found.noisy, d, tau, alike)
-        )
+        following = values[-1] * found.pairs.following / last if last else 0.0
+        pairs = replace(found.pairs, values=values, following=following)
+        seen = scatter.detectable(found.noisy, d, tau, alike)
+        found = found._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=seen)
         unseen = [] if stands_out else ["how long rows are does not stand out of the noise: variances say nothing"]
         return self._solution(found, centre, rows, {"variances": bound}).extended(notes=unseen)
 
-    def _clipped(self) -> Generator[Ask, Any, Solution]:
+    def _clipped(self) -> method.Fitting:
         """Of rows clipped to the bounds that the options have."""
         options = self.options
         first, last = options.phases[0], options.phases[-1]
@@ -157,22 +139,22 @@ class DPPCA(RowsStrategy):
         else:
             told, noise = yield from self._told(last, {"centre": centre.value}, options.bound(last))
             products, excess = told["products"], centre.seen_about(options.bound(last))
-        found = denoised(products, centre.value.size, options.n_components, noise["products"], excess=excess)
+        found = scatter.denoised(products, centre.value.size, options.n_components, noise["products"], excess=excess)
         bounds = {phase: options.bound(phase) for phase in options.phases}
         return self._solution(found, centre.value, centre.rows, bounds)
 
     # What both need
 
     def _told(
-        self, phase: str, asked: Mapping[str, Array], bound: float = 1.0
-    ) -> Generator[Ask, Any, tuple[dict[str, Array], dict[str, float]]]:
+        self, phase: str, asked: Mapping[str, method.Array], bound: float = 1.0
+    ) -> Generator[method.Ask, Any, tuple[method.Fields, dict[str, float]]]:
         """What a phase tells in units of the data, by field, and the standard deviations of the noise in it."""
         if BOUND in ASKED[phase] and self.options.release == "directions":
             asked = {**asked, "bound": np.asarray(bound)}
-        sums: Total = yield Sum(phase, asked)
+        sums: method.Total = yield method.Sum(phase, asked)
         return self._in_units(phase, sums, bound)
 
-    def _in_units(self, phase: str, sums: Total, bound: float) -> tuple[dict[str, Array], dict[str, float]]:
+    def _in_units(self, phase: str, sums: method.Total, bound: float) -> tuple[method.Fields, dict[str, float]]:
         """The sums of a phase, and the noise in them, of rows that were measured in a bound."""
         unit = {"sum": bound, "products": bound**2, "squares": bound**2}
         steps = {name: unit.get(name, 1.0) / UNITS[name] for name in sums}
@@ -188,13 +170,15 @@ class DPPCA(RowsStrategy):
         self.n_components(rows, self.quorum.features)
         return rows
 
-    def _step(self, told: dict[str, Array], noise: dict[str, float], bound: float) -> NoisyCentre:
+    def _step(self, told: method.Fields, noise: dict[str, float], bound: float) -> scatter.NoisyCentre:
         """The mean of the clipped rows of all parties."""
         rows = self._rows(float(told["rows"]))
         shortened = clip(told["sum"][None] / rows, bound)[0]  # the mean of clipped rows is no longer, but its noise is
-        return NoisyCentre(shortened, rows, bound, of_rows=noise["rows"], of_sum=noise["sum"])
+        return scatter.NoisyCentre(shortened, rows, bound, of_rows=noise["rows"], of_sum=noise["sum"])
 
-    def _solution(self, found: Denoised, centre: Array, rows: int, bounds: Mapping[str, float]) -> Solution:
+    def _solution(
+        self, found: scatter.Denoised, centre: method.Array, rows: int, bounds: Mapping[str, float]
+    ) -> method.Solution:
         options, k = self.options, self.options.n_components
         hidden = f"components {found.detectable + 1} to {k} do not stand out of the noise"
         measured = {
@@ -207,28 +191,26 @@ class DPPCA(RowsStrategy):
             "kept_features": found.kept,
         }
         notes = [*([hidden] if found.detectable < k else []), *self._notes()]
-        return Solution(pairs=found.pairs, mean=centre, total=found.total, rows=rows, notes=notes, measured=measured)
+        return method.Solution(
+            pairs=found.pairs, mean=centre, total=found.total, rows=rows, notes=notes, measured=measured
+        )
 
-    def modelled(self, solution: Solution) -> PCAModel:
+    def modelled(self, solution: method.Solution) -> method.PCAModel:
         """Where no component stands out of the noise, its variances are numbers of the noise: the model has none."""
         model = super().modelled(solution)
         if solution.measured.get("components_above_noise", 1):  # there is none without noise
             return model
         unknown = np.full(model.n_components_, np.nan)
-        return replace(
-            model,
-            explained_variance_=unknown,
-            explained_variance_ratio_=unknown,
-            singular_values_=unknown,
-            noise_variance_=np.nan,
-        )
+        model = replace(model, explained_variance_=unknown, explained_variance_ratio_=unknown)
+        return replace(model, singular_values_=unknown, noise_variance_=np.nan)
 
     def _notes(self) -> list[str]:
         options, notes = self.options, []
         if options.noise_seed:
             notes.append(f"not private: fixed noise seed {options.noise_seed}")
-        if options.trust == "distributed" and not self.config.secure_aggregation:
-            notes.append("no secure aggregation: epsilon holds for this model, not against the server of the run")
+        if options.trust == "distributed":
+            seen = ["no secure aggregation: epsilon holds for this model, not against the server of the run"]
+            notes += method.by_transport(self.config, clear=seen, masked=[])
         if options.release == "directions":
             notes.append("components are those of the rows' directions; variances, and their shares, are estimates")
         else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -14,33 +15,10 @@ from pydantic import Field as Limits
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
-from fedpca_flwr.maths import privacy
-from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.maths import privacy, private_scatter
 from fedpca_flwr.maths.moments import packed_size
-from fedpca_flwr.maths.privacy import (
-    LARGEST,
-    MOST_ROWS,
-    STEPS,
-    Relation,
-    composed,
-    gaussian_epsilon,
-    gaussian_multiplier,
-    sensitivity,
-    whole_deviation,
-    whole_directions,
-    whole_octaves,
-    whole_products,
-    whole_squares,
-    whole_sum,
-)
-from fedpca_flwr.maths.private_scatter import HIGHEST, LOWEST, OCTAVES
-from fedpca_flwr.protocol.card import CountOptions
-from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Question, Questions, SumLimits
-from fedpca_flwr.questions.rows import moments_phases, projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient
+from fedpca_flwr.questions import method
 from fedpca_flwr.site.policy import permit_privacy
 from fedpca_flwr.site.repeats import require_budget
 
@@ -79,7 +57,10 @@ WEIGHTS: dict[str, dict[str, float]] = {
 COUNT = 0.3
 """Weight of a noisy row count beside the rest: it costs 4 % more noise."""
 
-UNITS = {"rows": STEPS, "octaves": STEPS, "sum": STEPS, "products": STEPS**2, "squares": STEPS**2}
+UNITS = {
+    **dict.fromkeys(("rows", "octaves", "sum"), privacy.STEPS),
+    **dict.fromkeys(("products", "squares"), privacy.STEPS**2),
+}
 """What one row, or a row of length 1, counts in whole steps (`fedpca_flwr.maths.privacy`)."""
 
 NEEDED = {
@@ -89,7 +70,7 @@ NEEDED = {
 }
 
 
-class DPOptions(CountOptions):
+class DPOptions(method.Options):
     """Options of DP-PCA. Bounds, where a release needs any, must be public: chosen without a look at the data."""
 
     epsilon: Annotated[
@@ -98,7 +79,7 @@ class DPOptions(CountOptions):
     """Of the whole run, for one row. ``infinity``: no noise and no clipping, which is p-cov; in simulations only."""
     delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
     """Of the whole run, for one row."""
-    relation: Relation = "add-remove"
+    relation: privacy.Relation = "add-remove"
     """Which data sets are neighbours."""
     release: Literal["directions", "two-stage", "joint"] = "directions"
     """The rows' directions about a private centre, which need no bound; clipped rows about one; or clipped rows at
@@ -141,7 +122,7 @@ class DPOptions(CountOptions):
             raise PydanticCustomError(
                 "count", "count='noised' protects nothing with relation='replace-one', which keeps the number of rows"
             )
-        if self.private and max(max(self.noise(phase).of.values()) for phase in self.phases) > LARGEST:
+        if self.private and max(max(self.noise(phase).of.values()) for phase in self.phases) > privacy.LARGEST:
             raise PydanticCustomError("noise", "'epsilon' and 'delta' are so small that their noise would hide any sum")
         return self
 
@@ -155,8 +136,8 @@ class DPOptions(CountOptions):
 
     @property
     def multiplier(self) -> float:
-        """Noise multiplier of the whole run."""
-        return gaussian_multiplier(float(self.epsilon), self.delta)
+        """Of the noise of the whole run."""
+        return privacy.gaussian_multiplier(float(self.epsilon), self.delta)
 
     def bound(self, phase: str) -> float:
         """To which length rows are clipped in a phase, where the options say it."""
@@ -170,16 +151,14 @@ class DPOptions(CountOptions):
         of_party = 1.0 if self.trust == "local" else self.honest_parties**-0.5
         weights = self._weights(phase)
         deviation = multiplier * _sensitivity(self.relation, weights) * of_party
-        return Noise(
-            multiplier,
-            {name: whole_deviation(deviation / w * UNITS[name]) if w else 0 for name, w in weights.items()},
-        )
+        whole = {name: privacy.whole_deviation(deviation / w * UNITS[name]) if w else 0 for name, w in weights.items()}
+        return Noise(multiplier, whole)
 
-    def limits(self, phase: str, d: int, parties: int) -> SumLimits:
+    def limits(self, phase: str, d: int, parties: int) -> method.SumLimits:
         """Public limits on the sums of a phase over all parties, in steps: below 2^62, so that whole numbers stay."""
         shapes: dict[str, tuple[int, ...]] = {
             "rows": (),
-            "octaves": (OCTAVES,),
+            "octaves": (private_scatter.OCTAVES,),
             "sum": (d,),
             "products": (packed_size(d),),
             "squares": (self.n_components + 1,),
@@ -195,7 +174,7 @@ class DPOptions(CountOptions):
             ratio = _sensitivity(self.relation, self._weights(phase)) / _sensitivity("replace-one", of_values)
             return self.noise(phase).multiplier * ratio
 
-        return gaussian_epsilon(composed(multiplier(phase) for phase in self.phases), self.delta)
+        return privacy.gaussian_epsilon(privacy.composed(multiplier(phase) for phase in self.phases), self.delta)
 
     def _weights(self, phase: str) -> dict[str, float]:
         weights = WEIGHTS[kind(phase)]
@@ -207,36 +186,31 @@ def kind(phase: str) -> str:
     return phase.removeprefix("nearer_")
 
 
-def _sensitivity(relation: Relation, weights: Mapping[str, float]) -> float:
+def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> float:
     """Of all that is told in a phase together."""
     of_products = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares")))
-    return sensitivity(relation, sums=weights.get("sum", 0.0), products=of_products, count=weights.get("rows", 0.0))
+    of_sum, of_count = weights.get("sum", 0.0), weights.get("rows", 0.0)
+    return privacy.sensitivity(relation, sums=of_sum, products=of_products, count=of_count)
 
 
 class Noise(NamedTuple):
-    """The noise that one party adds in one phase: the whole of it, or with ``trust='distributed'`` its share.
-
-    Attributes
-    ----------
-    multiplier : float
-        Standard deviation of the whole over the sensitivity.
-    of : dict of str to int
-        By field, standard deviations in whole steps (`UNITS`), of products those on the diagonal; 0 for none.
-    """
+    """The noise that one party adds in one phase: the whole of it, or with ``trust='distributed'`` its share."""
 
     multiplier: float
+    """Standard deviation of the whole over the sensitivity."""
     of: dict[str, int]
+    """By field, standard deviations in whole steps (`UNITS`), of products those on the diagonal; 0 for none."""
 
 
 REPLIES = {
-    "rows": Field("rows", ()),
-    "octaves": Field("octaves", ("octaves",)),
-    "sum": Field("sum", ("d",)),
-    "products": Field("products", ("d(d+1)/2",)),
-    "squares": Field("squares", ("k+1",)),
+    "rows": method.Field("rows", ()),
+    "octaves": method.Field("octaves", ("octaves",)),
+    "sum": method.Field("sum", ("d",)),
+    "products": method.Field("products", ("d(d+1)/2",)),
+    "squares": method.Field("squares", ("k+1",)),
 }
-CENTRE, BOUND = Field("centre", ("d",)), Field("bound", (), kind="positive")
-COMPONENTS = Field("components", ("k", "d"), kind="orthonormal rows")
+CENTRE, BOUND = method.Field("centre", ("d",)), method.Field("bound", (), kind="positive")
+COMPONENTS = method.Field("components", ("k", "d"), kind="orthonormal rows")
 ASKED = {
     "octaves": (),
     "centre": (BOUND,),
@@ -249,51 +223,50 @@ ASKED = {
 }
 
 
-def _noisy(phase: str, options: DPOptions) -> Question:
+def _noisy(phase: str, options: DPOptions) -> method.Question:
     asked = () if phase == "centre" and options.release == "two-stage" else ASKED[phase]
-    return Question(
-        asked=Payload(asked),
-        reply=Payload(tuple(REPLIES[name] for name in WEIGHTS[kind(phase)])),
+    sizes = {"octaves": private_scatter.OCTAVES, "k": options.n_components, "k+1": options.n_components + 1}
+    return method.Question(
+        asked=method.Payload(asked),
+        reply=method.Payload(tuple(REPLIES[name] for name in WEIGHTS[kind(phase)])),
         answer=lambda party, asked: party.release(phase, asked),
-        sizes=lambda public: {"octaves": OCTAVES, "k": options.n_components, "k+1": options.n_components + 1},
+        sizes=lambda public: sizes,
         differentially_private=True,
         limits=lambda asked, public: public.options.limits(phase, public.features, public.parties),
     )
 
 
-def phases(config: RunConfig, options: DPOptions) -> Questions:
+def phases(config: method.RunConfig, options: DPOptions) -> method.Questions:
     """The noisy sums of the release."""
     if not options.private:
-        if config.secure_aggregation:
-            raise ConfigError(
-                "run-config: 'epsilon' is 'infinity', which is p-cov; with secure-aggregation run p-cov itself"
-            )
-        return {**moments_phases(config), **projection_phase(config, differentially_private=True)}
-    if config.survivors and options.trust == "distributed" and options.honest_parties > config.survivors:
-        raise ConfigError(
-            f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.survivors} = 'survivors': "
+        as_p_cov = "with epsilon='infinity' this is p-cov: run p-cov itself"
+        moments = method.moments_phases(method.RunConfig())["moments"]
+        return {"moments": replace(moments, instead=as_p_cov), **method.projection_phase(differentially_private=True)}
+    if options.trust == "distributed" and options.honest_parties > config.fewest:
+        raise method.ConfigError(
+            f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.fewest} = 'survivors': "
             "fewer parties would not add noise enough"
         )
     return {
         **{name: _noisy(name, options) for name in options.phases},
-        **projection_phase(config, differentially_private=True),
+        **method.projection_phase(differentially_private=True),
     }
 
 
-class DPPCAClient(RowsClient):
+class DPPCAClient(method.Client):
     """Returns noisy sums, each once: the journal sees to that, and keeps what they spend."""
 
     options: DPOptions
 
     def require_ready(self) -> None:
         self._permit_noise()
-        if self.options.private and len(self.data) > MOST_ROWS:
-            raise DataError(
-                f"this site has more than {MOST_ROWS:,} rows, the most that a party's sums in whole numbers can have; "
-                "split them over two nodes"
+        if self.options.private and len(self.data) > privacy.MOST_ROWS:
+            raise method.DataError(
+                f"this site has more than {privacy.MOST_ROWS:,} rows, the most that a party's sums in whole numbers "
+                "can have; split them over two nodes"
             )
 
-    def release(self, phase: str, asked: Fields) -> Fields:
+    def release(self, phase: str, asked: method.Fields) -> method.Fields:
         """What a phase tells of this party's rows, with noise."""
         self._require_possible(phase, asked)
         self._spend(phase)
@@ -310,48 +283,48 @@ class DPPCAClient(RowsClient):
 
         self.journal.note_release(phase, options.relation, multiplier, permit)
 
-    def _noisy(self, phase: str, asked: Fields) -> dict[str, Array]:
+    def _noisy(self, phase: str, asked: method.Fields) -> dict[str, method.Array]:
         """What a phase tells of this party's rows, in whole steps, with its noise."""
         options, d = self.options, self.data.shape[1]
         source = privacy.system()
         if options.noise_seed:
             source = privacy.fixed(options.noise_seed, self.site.node.partition_id, options.phases.index(phase))
-        reply: dict[str, Array] = {}
+        reply: dict[str, method.Array] = {}
         for name, deviation in options.noise(phase).of.items():
             whole = self._whole(name, phase, asked)
             if name == "products":
-                reply[name] = whole + privacy.symmetric(d, deviation, source)
+                whole = whole + privacy.symmetric(d, deviation, source)
             elif deviation:
-                reply[name] = whole + privacy.gaussian(whole.size, deviation, source).reshape(whole.shape)
-            else:
-                reply[name] = whole
+                whole = whole + privacy.gaussian(whole.size, deviation, source).reshape(whole.shape)
+            reply[name] = whole
         return reply
 
-    def _whole(self, name: str, phase: str, asked: Fields) -> Array:
+    def _whole(self, name: str, phase: str, asked: method.Fields) -> method.Array:
         """What one field tells, without noise. Whatever the server asks about, one row changes it by no more."""
         data, centre = self.data, asked.get("centre", np.zeros(self.data.shape[1]))
         if name == "rows":
-            return np.asarray(float(len(data) * STEPS))
+            return np.asarray(float(len(data) * privacy.STEPS))
         if name == "octaves":
-            return whole_octaves(data, centre)
+            return privacy.whole_octaves(data, centre)
         if phase == "directions":
-            return whole_directions(data, centre)
+            return privacy.whole_directions(data, centre)
         bound = float(asked["bound"]) if "bound" in asked else self.options.bound(phase)
         if name == "squares":
-            return whole_squares(data, centre, asked["components"], bound)
-        return whole_sum(data, centre, bound) if name == "sum" else whole_products(data, centre, bound)
+            return privacy.whole_squares(data, centre, asked["components"], bound)
+        return privacy.whole_sum(data, centre, bound) if name == "sum" else privacy.whole_products(data, centre, bound)
 
-    def _require_possible(self, phase: str, asked: Fields) -> None:
+    def _require_possible(self, phase: str, asked: method.Fields) -> None:
         """Refuse a bound that no number of rows gives, and a centre that is not the mean of rows clipped to one."""
-        if "bound" in asked and not 2.0**LOWEST <= float(asked["bound"]) <= 2.0**HIGHEST:
-            raise ContractError(
-                f"{SERVER}: field 'bound' is {float(asked['bound']):g}, expected {2.0**LOWEST:g} to {2.0**HIGHEST:g}"
+        least, most = 2.0**private_scatter.LOWEST, 2.0**private_scatter.HIGHEST
+        if "bound" in asked and not least <= float(asked["bound"]) <= most:
+            raise method.ContractError(
+                f"{method.SERVER}: field 'bound' is {float(asked['bound']):g}, expected {least:g} to {most:g}"
             )
         if phase == "products":
             bound, centre = self.options.bound("centre"), asked["centre"]
             largest = float(np.abs(centre).max())  # before its square is taken
             if largest > bound or float(np.linalg.norm(centre)) > bound * (1 + 1e-9):
-                raise ContractError(f"{SERVER}: field 'centre' is longer than 'centre-clip' = {bound:g}")
+                raise method.ContractError(f"{method.SERVER}: field 'centre' is longer than 'centre-clip' = {bound:g}")
 
     def permit_survivors(self, dropped: int) -> None:
         """Whoever dropped out may have been honest: the others must be as many as the noise is made for."""
@@ -368,7 +341,7 @@ class DPPCAClient(RowsClient):
         options, node = self.options, self.site.node
         site = bool(node.data)
         if site and not options.private:
-            raise ConfigError(
+            raise method.ConfigError(
                 "run-config: 'epsilon' is 'infinity': that is for simulations, and this site has data of its own"
             )
         permit_privacy(node, float(options.epsilon), options.delta)
@@ -385,14 +358,14 @@ class DPPCAClient(RowsClient):
                 "it to 1, dp-pca tells a noisy number, or run with relation='replace-one' where 'public-count' is true"
             )
         if options.noise_seed and site:
-            raise ConfigError(
+            raise method.ConfigError(
                 f"run-config: 'noise-seed' is {options.noise_seed}: fixed noise is for simulations, and this site has "
                 "data of its own; leave it out"
             )
         if options.trust == "local" or not options.private:
             return
         if options.honest_parties > node.num_partitions:
-            raise ConfigError(
+            raise method.ConfigError(
                 f"run-config: 'honest-parties' is {options.honest_parties}, at most {node.num_partitions} = all parties"
             )
         if site and options.honest_parties > node.honest_parties:
@@ -400,8 +373,9 @@ class DPPCAClient(RowsClient):
                 f"the run assumes {options.honest_parties} honest parties, this site {node.honest_parties} "
                 "(node-config 'honest-parties')"
             )
-        if site and not self.site.config.secure_aggregation:
-            raise ConfigError(
-                "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each "
-                "party's small share of the noise; use trust='local'"
-            )
+        seen = (
+            "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each party's "
+            "small share of the noise; use trust='local'"
+        )
+        if site and method.by_transport(self.site.config, clear=seen, masked=""):
+            raise method.ConfigError(seen)

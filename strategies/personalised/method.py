@@ -29,37 +29,19 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh
 
-from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.block_iteration import BlockIteration, shortfall_notes
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius
+from fedpca_flwr.maths import block_iteration, eigen, moments
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import Head, pool_heads
 from fedpca_flwr.maths.personalised import distance
-from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import ALL_ROWS, Solution, require_variance
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, Shown
-from fedpca_flwr.protocol.question import Ask, Sum, Total
-from fedpca_flwr.questions.products import BEYOND, require_possible
+from fedpca_flwr.model.solution import ALL_ROWS
+from fedpca_flwr.questions import method, products
 from fedpca_flwr.questions.rows import pooled_centre
-from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
-from .party import (
-    GLOBAL_ROUNDS,
-    HELD_OUT,
-    PersonalisedClient,
-    PersonalisedOptions,
-    best_mu,
-    held_out_errors,
-    phases,
-    require_enough_rows,
-)
+from .party import GLOBAL_ROUNDS, GRID, HELD_OUT, PersonalisedClient, PersonalisedOptions, phases
 
 CONVERGED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""
 
-CARD = MethodCard(
+CARD = method.MethodCard(
     name="personalised",
     title="Personalised PCA",
     exact=False,
@@ -67,14 +49,14 @@ CARD = MethodCard(
     rounds="some 5, then at most `iterations`; twice to choose `mu`",
     upload="d b, then d k in each iteration (six times to choose `mu`)",
     server_sees="products with d x b blocks, each party's own components",
-    shows=Shown(
+    shows=method.Shown(
         "number of rows, mean, variances, products of its covariance with blocks of vectors; in each iteration "
         "its projector times the shared components, from which its own components follow; variance of its rows in "
         "the shared components, what its own leave, and how far they are",
         "the shared components and mean",
         "sizes and times of messages, number of rounds",
     ),
-    shows_summed=Shown(
+    shows_summed=method.Shown(
         "number of rows, mean, variances, products of the scatter with the blocks, shared components, errors and "
         "distances",
         "mean, variances and number of rows of all; the shared components",
@@ -92,47 +74,30 @@ NOT_HELD_OUT = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none 
 
 @dataclass(frozen=True)
 class RowsUsed:
-    """The rows that one pass uses.
-
-    Attributes
-    ----------
-    prefix : str
-        Of the names of its phases.
-    rows : int
-    centre : dict
-        What every question sends: ``mean``, ``remainder``, and where only sums are shown ``spread``.
-    total : float
-        Trace of the scatter.
-    missed : ndarray of shape (d,)
-        Bound on what fixed point rounded off its diagonal.
-    """
+    """The rows that one pass uses."""
 
     prefix: str
+    """Of the names of its phases."""
     rows: int
-    centre: dict[str, Array]
+    centre: dict[str, method.Array]
+    """What every question sends: ``mean``, ``remainder``, and where only sums are shown ``spread``."""
     total: float
-    missed: Array
+    """Trace of the scatter."""
+    missed: method.Array
+    """Bound on what fixed point rounded off its diagonal (d,)."""
 
 
 @dataclass(frozen=True)
 class SharedComponents:
-    """What one pass found: the PCA of its rows (d, k), and V (m, d, k) for m strengths.
+    """What one pass found: the PCA of its rows (d, k), and V (m, d, k) for m strengths."""
 
-    Attributes
-    ----------
-    pooled : ndarray of shape (d, k)
-    strengths : ndarray of shape (m,)
-    shared : ndarray of shape (m, d, k)
-    iterations : int
-    """
-
-    pooled: Array
-    strengths: Array
-    shared: Array
+    pooled: method.Array
+    strengths: method.Array
+    shared: method.Array
     iterations: int = 0
 
 
-class Personalised(RowsStrategy):
+class Personalised(method.Strategy):
     """Chooses mu, if asked to, then finds V; ``measured`` says what the parties gained."""
 
     card = CARD
@@ -140,32 +105,32 @@ class Personalised(RowsStrategy):
     options: PersonalisedOptions
     _error = 0.0
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
+    def aggregate(self) -> method.Fitting:
         mus, measured = self.options.grid, dict[str, float]()
         notes = ["scores are by each party's own components; the model holds the shared ones"]
         if self.options.mu == "held-out":
             first = yield from self._rows_used(HELD_OUT)
             found = yield from self._shared(first, mus, [])
-            errors: Total = yield Sum("choose", {"shared": found.pooled, **first.centre})
-            mus, best = best_mu(errors["errors"], first.total)
+            errors: method.Total = yield method.Sum("choose", {"shared": found.pooled, **first.centre})
+            mus, best = _best_mu(errors["errors"], first.total)
         used = yield from self._rows_used("")
         if self.options.mu == "held-out":
             held = used.rows - first.rows
-            measured = held_out_errors(errors["errors"][[0, best, -1]], held)
+            measured = _held_out_errors(errors["errors"][[0, best, -1]], held)
             notes += [] if held else ["no party has 5 rows, of which one can be held out: mu is infinity"]
         found = yield from self._shared(used, mus, notes)
         return (yield from self._solution(used, found, mus[0], notes, measured))
 
-    def squared_error(self, model: PCAModel) -> float:
+    def squared_error(self, model: method.PCAModel) -> float:
         return self._error
 
     # The steps of a pass
 
-    def _rows_used(self, prefix: str) -> Generator[Ask, Any, RowsUsed]:
+    def _rows_used(self, prefix: str) -> Generator[method.Ask, Any, RowsUsed]:
         """Mean and variance of the rows that a pass uses."""
         which = NOT_HELD_OUT if prefix else ALL_ROWS
         if f"{prefix}start" in self.phases:
-            replies = yield Ask(f"{prefix}start")
+            replies = yield method.Ask(f"{prefix}start")
             pooled, diagonal = _pooled(replies, holds_out=bool(prefix))
             spread, missed = {}, np.zeros(1)
             self.n_components(sum(reply.rows for reply in replies), pooled.mean.size)
@@ -173,7 +138,7 @@ class Personalised(RowsStrategy):
             sums = yield from pooled_centre(self, prefix, which=which)
             pooled, diagonal, spread, missed = sums.head, sums.diagonal, {"spread": sums.spread}, sums.missed
             if prefix:
-                require_enough_rows(self.options.n_components, sums.rows)
+                self._require_enough_rows(sums.rows)
             self.n_components(sums.rows, pooled.mean.size)
         mean, remainder = pooled.mean, pooled.remainder
         if not self.options.center:
@@ -181,25 +146,38 @@ class Personalised(RowsStrategy):
             diagonal = diagonal + about_zero
             spread = {name: np.sqrt(values**2 + about_zero) for name, values in spread.items()}
             mean = remainder = np.zeros_like(mean)
-        require_variance(diagonal, pooled.n, mean, which=which)
+        method.require_variance(diagonal, pooled.n, mean, which=which)
         centre = {"mean": mean, "remainder": remainder, **spread}
         return RowsUsed(prefix, pooled.n, centre, float(diagonal.sum()), missed)
 
-    def _pooled_components(self, used: RowsUsed, notes: list[str]) -> Generator[Ask, Any, Eigenpairs]:
+    def _require_enough_rows(self, rows: int) -> None:
+        """Refuse more components than there are rows, while some are held out."""
+        if self.options.n_components > rows:
+            raise method.ConfigError(
+                f"run-config: 'n-components' is {self.options.n_components}, and all parties together have {rows} rows "
+                "while some are held out to choose 'mu'; ask for so many at most, or set 'mu'"
+            )
+
+    def _pooled_components(self, used: RowsUsed, notes: list[str]) -> Generator[method.Ask, Any, eigen.Eigenpairs]:
         """The PCA of the rows used: the end mu = infinity, and where V starts."""
         d = used.centre["mean"].size
         block = random_block(d, self.options.width(self.public), self.config.seed)
-        found = BlockIteration(block, self.options.n_components, trace=used.total)
+        found = block_iteration.BlockIteration(block, self.options.n_components, trace=used.total)
         enough = False
         while not enough and found.asked < GLOBAL_ROUNDS:
-            sums: Total = yield Sum(f"{used.prefix}product", {"block": found.block, **used.centre})
-            require_possible(sums["product"], found.block, used.total)
-            missed = frobenius(sums.missed.get("product", np.zeros(1)))
+            sums: method.Total = yield method.Sum(f"{used.prefix}product", {"block": found.block, **used.centre})
+            products.require_possible(sums["product"], found.block, used.total)
+            missed = eigen.frobenius(sums.missed.get("product", np.zeros(1)))
             enough = found.add(found.block, sums["product"], error=missed)
-        notes += [f"PCA of all rows: {note}" for note in shortfall_notes(found, f"{GLOBAL_ROUNDS} rounds were over")]
+        notes += [
+            f"PCA of all rows: {note}"
+            for note in block_iteration.shortfall_notes(found, f"{GLOBAL_ROUNDS} rounds were over")
+        ]
         return found.pairs
 
-    def _shared(self, used: RowsUsed, mus: Sequence[float], notes: list[str]) -> Generator[Ask, Any, SharedComponents]:
+    def _shared(
+        self, used: RowsUsed, mus: Sequence[float], notes: list[str]
+    ) -> Generator[method.Ask, Any, SharedComponents]:
         """V for all values of mu that run."""
         pairs = yield from self._pooled_components(used, notes)
         unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected
@@ -209,10 +187,10 @@ class Personalised(RowsStrategy):
             return SharedComponents(pairs.vectors, strengths, V)
         while moved > CONVERGED and iterations < self.options.iterations:
             asked = {"shared": V, "strengths": strengths, **used.centre}
-            sums: Total = yield Sum(f"{used.prefix}share", asked)
+            sums: method.Total = yield method.Sum(f"{used.prefix}share", asked)
             largest = float(np.abs(sums["shared"]).max())
-            if not largest <= BEYOND * self.quorum.expected:
-                raise ContractError(
+            if not largest <= products.BEYOND * self.quorum.expected:
+                raise method.ContractError(
                     f"the parties' parts of the shared components add up to {largest:.1g}, and each has orthonormal "
                     "columns: some party sends what is not so"
                 )
@@ -226,13 +204,13 @@ class Personalised(RowsStrategy):
 
     def _solution(
         self, used: RowsUsed, found: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
-    ) -> Generator[Ask, Any, Solution]:
+    ) -> method.Fitting:
         """The shared components by their variance, and what the parties' own are worth."""
         finite = found.strengths[np.isfinite(found.strengths)]
-        sums: Total = yield Sum("report", {"shared": found.shared[0], "strengths": finite, **used.centre})
+        sums: method.Total = yield method.Sum("report", {"shared": found.shared[0], "strengths": finite, **used.centre})
         gram, distances = sums["gram"], float(sums["distance"])
         values, rotation = eigh((gram + gram.T) / 2)
-        pairs = Eigenpairs(values[::-1], fix_signs(found.shared[0] @ rotation[:, ::-1]), following=0.0)
+        pairs = eigen.Eigenpairs(values[::-1], eigen.fix_signs(found.shared[0] @ rotation[:, ::-1]), following=0.0)
         self._error = float(sums["error"]) / used.rows
         measured = {"mu": mu, **choice}
         if 0 < mu < math.inf:
@@ -240,29 +218,46 @@ class Personalised(RowsStrategy):
             measured["objective_iterations"] = found.iterations
         sine = math.sqrt(max(0.0, distances) / (sums.parties * len(values)))
         measured["own_from_shared_degrees"] = math.degrees(math.asin(min(1.0, sine)))
-        return Solution(
+        return method.Solution(
             pairs=pairs,
             mean=used.centre["mean"],
             total=used.total,
             rows=used.rows,
             notes=notes,
             measured=measured,
-            evidence=Evidence(missed=used.missed),
+            evidence=method.Evidence(missed=used.missed),
         )
 
 
-def _pooled(replies: Sequence[Reply], *, holds_out: bool) -> tuple[Head, Array]:
+def _pooled(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[moments.Head, method.Array]:
     """Count and mean of the rows used, and the diagonal of their scatter; in an order that the data fix."""
     ordered = sorted(replies, key=lambda reply: (reply.rows, *(value.tobytes() for value in reply.fields.values())))
     heads = [_head(reply, reply.rows - (reply.rows // 5 if holds_out else 0)) for reply in ordered]
-    pooled, deviations = pool_heads(heads)
+    pooled, deviations = moments.pool_heads(heads)
     between = (head.n * deviation**2 for head, deviation in zip(heads, deviations, strict=True))
     return pooled, np.sum([*(reply.fields["diagonal"] for reply in ordered), *between], axis=0)
 
 
-def _head(reply: Reply, expected: int) -> Head:
+def _head(reply: method.Reply, expected: int) -> moments.Head:
     """Of the rows that a party uses: fewer than it has while it holds some out."""
     used, mean, remainder = (reply.fields[name] for name in ("used", "mean", "remainder"))
     if used != expected:
-        raise ContractError(f"{reply.sender}: it used {int(used)} rows, expected {expected} of its {reply.rows}")
-    return Head(int(used), mean, remainder if remainder.size else np.zeros_like(mean))
+        raise method.ContractError(f"{reply.sender}: it used {int(used)} rows, expected {expected} of its {reply.rows}")
+    return moments.Head(int(used), mean, remainder if remainder.size else np.zeros_like(mean))
+
+
+def _best_mu(errors: method.Array, total: float) -> tuple[tuple[float], int]:
+    """The mu of the least error on the rows held out, and its place; of equals the one that shares most."""
+    best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
+    return ((0.0, *GRID, math.inf)[best],), best
+
+
+def _held_out_errors(errors: method.Array, held: int) -> dict[str, float]:
+    """What the rows held out say of the local, the personal and the pooled components."""
+    local, personal, pooled = map(float, errors / max(held, 1))
+    return {
+        "held_out_rows": held,
+        "held_out_squared_error_per_row": personal,
+        "local_held_out_squared_error_per_row": local,
+        "global_held_out_squared_error_per_row": pooled,
+    }

@@ -12,6 +12,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import cut, rows
+from tests.refusals import refused
 
 SIZES = 200, 90, 10
 
@@ -64,7 +65,7 @@ def test_means_of_parties_are_taken_out_too(data):
     same(model, pooled_pca(left, 3))
     last = found.apply(data[290:], party="partition 2")
     np.testing.assert_allclose(last - found.moments.mean, left[290:], atol=1e-7)
-    with pytest.raises(ConfigError, match="'party' is 'north', expected one of those of the fit: partition 0"):
+    with refused(ConfigError, "'party'", "'north'", "partition 0"):
         found.apply(data, party="north")
 
 
@@ -85,9 +86,9 @@ def test_real_data():
 
 def test_what_cannot_be_taken_out_is_refused(data):
     moments = kept(data)
-    with pytest.raises(DataError, match="the covariates explain all features"):
+    with refused(DataError):
         analyses.adjusted(moments.select([8, 6]), [1])
-    with pytest.raises(ConfigError, match="no party's own moments were kept"):
+    with refused(ConfigError, "keep='parties'"):
         analyses.adjusted(moments.pooled(), [6], parties=True)
-    with pytest.raises(ConfigError, match=r"there are no features \['age'\]"):
+    with refused(ConfigError, "'age'"):
         analyses.adjusted(moments, ["age"])

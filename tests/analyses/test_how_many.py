@@ -12,6 +12,7 @@ from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import own
+from tests.refusals import refused
 
 
 def fit(X, **options):
@@ -83,24 +84,25 @@ def test_unrelated_features_leave_one_component():
 
 
 def test_auto_is_about_variances():
-    with pytest.raises(ConfigError, match="'n_components' is 'auto', which needs center=True"):
+    with refused(ConfigError, "n_components", "'auto'", "center=True"):
         fit(rows(60), center=False)
-    with pytest.raises(ConfigError, match="'n_components' is 'auto', which needs center=True"):
+    with refused(ConfigError, "n_components", "'auto'", "center=True"):
         analyses.pca(SecondMoments.of(rows(60)), "auto", center=False)
 
 
 @pytest.mark.parametrize("method", ["sub-it", "qr-pca", "sapca", "dp-pca", "adaptive", "vertical"])
 def test_methods_without_all_variances_refuse_it(method):
-    with pytest.raises(ConfigError, match="'n_components' is 'auto'"):
+    with refused(ConfigError, "n_components", "'auto'"):
         run(method, cut(rows(60), 40, 20), n_components="auto", engine="loopback", **own(method))
 
 
 @pytest.mark.parametrize("wrong", ["all", "Auto", 0, 1.5])
 def test_another_word_is_refused(wrong):
-    with pytest.raises(ConfigError, match="'n_components' is"):
+    with refused(ConfigError, "n_components", repr(wrong)):
         run("p-cov", cut(rows(60), 40, 20), n_components=wrong, engine="loopback")
-    with pytest.raises(ConfigError, match="expected a number from 1, a fraction between 0 and 1, or 'auto'"):
-        analyses.pca(SecondMoments.of(rows(60)), wrong if wrong != 1.5 else -0.5)
+    wrong = wrong if wrong != 1.5 else -0.5
+    with refused(ConfigError, "n-components", repr(wrong)):
+        analyses.pca(SecondMoments.of(rows(60)), wrong)
 
 
 def test_the_report_has_every_rule():
@@ -109,8 +111,8 @@ def test_the_report_has_every_rule():
     for rule in ("Horn", "Marchenko-Pastur", "Gavish", "Minka", "broken stick", "90% of the variance"):
         assert rule in text
     assert analyses.how_many(SecondMoments.of(rows(8, 12))).by_rule["greatest evidence (Minka)"] is None
-    with pytest.raises(DataError, match="identical"):
+    with refused(DataError):
         analyses.how_many(SecondMoments.of(np.ones((5, 3))))
     for wrong in (95, 1.0, 0.0, float("nan")):
-        with pytest.raises(ConfigError, match="'fraction' is .*, expected a fraction between 0 and 1"):
+        with refused(ConfigError, "'fraction'", wrong):
             analyses.how_many(SecondMoments.of(rows(60)), fraction=wrong)

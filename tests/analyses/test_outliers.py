@@ -16,6 +16,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import cut, rows
+from tests.refusals import refused
 
 X = rows(600, 12) + np.arange(12)
 PARTIES = cut(X, 300, 200, 80, 20)
@@ -166,19 +167,20 @@ def test_a_shifted_party_is_flagged(model, kind):
 
 
 def test_what_cannot_be_judged_is_refused(model):
-    with pytest.raises(ContractError, match="does not know how the variance is spread"):
+    with refused(ContractError, "sub-it"):
         analyses.outliers(run("sub-it", PARTIES, n_components=3, engine="loopback"), X)
-    with pytest.raises(ContractError, match="method 'pooled'.* does not know how the variance is spread"):
+    with refused(ContractError, "'pooled'"):
         analyses.outliers(pooled_pca(X, 3), X)
-    with pytest.raises(ContractError, match="take fewer components"):
+    with refused(ContractError, "p-cov"):
         analyses.outliers(run("p-cov", PARTIES, n_components=12, engine="loopback"), X)
     few = run("p-cov", cut(X[:12], 6, 6), n_components=11, min_rows=1, engine="loopback")
-    with pytest.raises(ContractError, match="take fewer"):
+    with refused(ContractError, "p-cov"):
         analyses.outliers(few, X)
-    with pytest.raises(DataError, match="there are 9 new rows, expected at least 10"):
+    with refused(DataError, 9, 10):
         analyses.drift(model, X[:9])
-    with pytest.raises(DataError, match="NaN"):
+    with refused(DataError, "NaN"):
         analyses.outliers(model, np.full((2, 12), np.nan))
-    for call in (lambda: analyses.outliers(model, X, level=99), lambda: analyses.drift(model, X, false_alarms=0.0)):
-        with pytest.raises(ConfigError, match="expected a fraction"):
-            call()
+    with refused(ConfigError, "'level'", 99):
+        analyses.outliers(model, X, level=99)
+    with refused(ConfigError, "false_alarms", 0.0):
+        analyses.drift(model, X, false_alarms=0.0)

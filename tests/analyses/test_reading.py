@@ -12,6 +12,7 @@ from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
 from tests.families import cut, rows
+from tests.refusals import refused
 
 X = np.column_stack([load_wine().data, np.full(178, 3.0)])
 
@@ -54,20 +55,20 @@ def test_whitened_scores_are_those_of_scikit_learn():
     theirs = PCA(3, whiten=True, svd_solver="full").fit_transform(X)
     np.testing.assert_allclose(np.abs(analyses.whitened(model, X)), np.abs(theirs), atol=1e-7)
     flat = run("p-cov", cut(rows(40, 3) @ np.eye(3, 6), 20, 20), n_components=4, engine="loopback")
-    with pytest.raises(ContractError, match="the last of the 4 components has no variance but rounding"):
+    with refused(ContractError, 4):
         analyses.whitened(flat, rows(5, 6))
 
 
 def test_a_rotation_that_there_is_not(moments):
-    with pytest.raises(ConfigError, match="'rotation' is 'oblimin', expected one of: none, varimax, promax"):
+    with refused(ConfigError, "'rotation'", "'oblimin'"):
         analyses.read(moments, 2, rotation="oblimin")
 
 
 def test_components_of_rounding_are_not_read():
     """Their loadings look like any others."""
     collinear = np.column_stack([X[:, :3], 2 * X[:, 0]])
-    with pytest.raises(ContractError, match="the last of the 4 components has no variance but rounding"):
+    with refused(ContractError, 4):
         analyses.read(SecondMoments.of(collinear), 4, scale=True)
     still = SecondMoments.of(np.column_stack([X[:, :1], np.ones((178, 2))]))
-    with pytest.raises(ContractError, match="the last of the 2 components"):
+    with refused(ContractError, 2):
         analyses.read(still, 2, rotation="varimax")

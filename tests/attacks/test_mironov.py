@@ -71,7 +71,8 @@ def shown_by_a_sum(phase, survivors, monkeypatch):
         return in_units(self, asked, sums, bound)
 
     monkeypatch.setattr(DPPCA, "_in_units", noted)
-    monkeypatch.setattr("strategies.dp_pca.method.moved", lambda centre, step: (centre, step.radius))  # known to him
+    known_to_him = "strategies.dp_pca.method.scatter.moved"
+    monkeypatch.setattr(known_to_him, lambda centre, step: (centre, step.radius))
     known = np.sum([exact(phase, data) for data in OTHERS], axis=0)
 
     def shown(world, epsilon):

@@ -120,6 +120,8 @@ READS = {
     f"{QUESTIONS}/columns_run.py::ColumnsClient.own_columns": OWN,
     f"{QUESTIONS}/incomplete_client.py::IncompleteClient.centred": HOME,
     f"{QUESTIONS}/fields.py::truncated_fields": OWN,
+    f"{QUESTIONS}/fields.py::truncated_phase": PART,
+    f"{QUESTIONS}/members.py::_moments": OWN,
     f"{QUESTIONS}/adjustment.py::OwnAdjustment.centred": HOME,
     **{
         f"{QUESTIONS}/own_scatter.py::OwnScatter.{name}": OWN
@@ -128,15 +130,12 @@ READS = {
     f"{QUESTIONS}/rows_run.py::RowsClient.centred": HOME,
     f"{QUESTIONS}/rows.py::centre_phases": "sums",
     "strategies/adaptive.py::_own_survey": PART,
-    "strategies/approximate_stack.py::phases": PART,
     "strategies/compressed.py::_encoded": PART,
     "strategies/compressed.py::_own_scale": OWN,
     "strategies/personalised/party.py::_about": OWN,
     "strategies/personalised/party.py::_start": OWN,
     "strategies/qr_pca.py::_whole_factor": PART,
-    "strategies/qr_pca.py::phases": PART,
     "strategies/sapca.py::_summary": PART,
-    "strategies/streaming.py::_moments": OWN,
     "strategies/subspace_iteration.py::_sketch": PART,
     "strategies/vertical_kernel.py::_compared": OWN,
     "strategies/vertical_scores.py::VerticalScoresClient.own_columns": "about the mean of loadings that the site kept",
@@ -146,6 +145,27 @@ READS = {
 Function = ast.FunctionDef
 ANSWER = ".answer"
 """How the name of an answer ends that stands within a function: a lambda of a party, say."""
+
+
+class Plain(ast.NodeTransformer):
+    """Makes of what a module of ours has its plain name: ``moments.Head`` becomes ``Head``, whatever the alias."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        rooms = [node for node in imports if (node.module or "").count(".") == 1 and node.module.startswith("fedpca_")]
+        self.modules = {alias.asname or alias.name for node in rooms for alias in node.names}
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Name) and node.value.id in self.modules:
+            return ast.copy_location(ast.Name(node.attr, node.ctx), node)
+        return node
+
+
+def parsed(code: str) -> ast.AST:
+    """The tree of a file, in which each name of ours stands as if it were imported by itself."""
+    tree = ast.parse(code)
+    return Plain(tree).visit(tree)
 
 
 def name_of(called: ast.expr) -> str:
@@ -286,7 +306,7 @@ def asked_attributes(tree: ast.AST) -> set[str]:
 
 def meeting(code: str, *, parties_only: bool = False) -> set[str]:
     """Functions in which a row may meet a number of the server's."""
-    tree = ast.parse(code)
+    tree = parsed(code)
     asked = asked_attributes(tree)
     known = list(functions(tree))
     methods = {name for owner, name, function in known if owner and not is_party(owner) and not function.decorator_list}
@@ -307,7 +327,7 @@ def reading(code: str) -> set[str]:
     """Functions that read rows."""
     return {
         f"{owner}.{name}".strip(".").removesuffix(ANSWER)
-        for owner, name, function in functions(ast.parse(code))
+        for owner, name, function in functions(parsed(code))
         if any(isinstance(node, ast.Call) and name_of(node.func) in READERS for node in ast.walk(function))
     }
 
@@ -467,6 +487,30 @@ def test_a_new_reader_of_rows_is_found():
     assert reading(snippet("new", "\n        return sum(map(energy, chunks(self.rows)))")) == {"Some.new"}
     assert reading(snippet("new", "\n        return Moments.of(self.data)")) == {"Some.new"}
     assert not reading(snippet("new", "\n        return self.own.head_and_diagonal()"))
+
+
+@pytest.mark.parametrize(
+    ("imports", "prefix"),
+    [
+        ("from fedpca_flwr.maths.moments import Moments, scatter_product", ""),
+        ("from fedpca_flwr.maths import moments", "moments."),
+        ("from fedpca_flwr.maths import moments as sums", "sums."),
+    ],
+)
+def test_readers_are_found_however_they_are_imported(imports, prefix):
+    code = f"""
+{imports}
+def answer(party: {prefix}Client, asked: {prefix}Fields) -> {prefix}Fields:
+    return {{"x": {prefix}scatter_product(party.data, asked["centre"], 1), "y": {prefix}Moments.of(party.data)}}
+
+def own(party: {prefix}Client, asked: {prefix}Fields) -> {prefix}Fields:
+    return {{"x": {prefix}Moments.of(party.data).mean - asked["centre"]}}
+
+def help(rows: {prefix}Rows, centre: {prefix}Array) -> {prefix}Array:
+    return rows - centre
+"""
+    assert reading(code) == {"answer", "own"}
+    assert meeting(code, parties_only=True) == {"answer", "help"}
 
 
 def test_what_a_property_makes_of_a_question_is_followed():

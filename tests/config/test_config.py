@@ -5,12 +5,11 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from strategies import build_strategy
+from tests.refusals import refused
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
@@ -29,19 +28,17 @@ def test_the_defaults_of_pyproject_are_those_of_the_code():
 
 
 def test_several_faults_are_told_at_once():
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, "'alpha'", 0.0, "'seed'", -1):
         RunConfig.parse({"alpha": 0.0, "seed": -1})
-    assert "'alpha' is 0.0, expected a finite number above 0" in str(caught.value)
-    assert "'seed' is -1, expected a whole number from 0" in str(caught.value)
 
 
 def test_a_node_must_say_which_partition_it_is():
-    with pytest.raises(ConfigError, match="node-config: 'partition-id' is missing"):
+    with refused(ConfigError, "partition-id"):
         NodeConfig.parse({"num-partitions": 3}, source="node-config")
-    with pytest.raises(ConfigError, match="'partition-id' is 3, expected 0 to 2"):
+    with refused(ConfigError, "partition-id", 3, 0, 2):
         NodeConfig.parse({"partition-id": 3, "num-partitions": 3}, source="node-config")
 
 
 def test_a_name_cannot_carry_control_characters():
-    with pytest.raises(ConfigError, match="'name' has a value that is not allowed"):
+    with refused(ConfigError, "'name'"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "name": "a\nb"}, source="node-config")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from flwr.app import Context, RecordDict
 from hypothesis import given
@@ -16,6 +14,7 @@ from simulations import run
 from simulations.records import parsed
 from strategies import METHODS, build_client, build_strategy, run_config_of
 from tests.families import cut, rows
+from tests.refusals import refused, unnamed
 
 KINDS = {name: method.strategy.card.options for name, method in METHODS.items()}
 
@@ -59,62 +58,62 @@ def test_words_are_a_shells_and_values_those_of_toml(text, key, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "named"),
     [
-        ("p-cov scale=yes", "'scale' is 'yes', expected true or false"),
-        ("p-cov scale=True", "'scale' is 'True', expected true or false"),
-        ("p-cov scale=1", "'scale' is 1, expected true or false"),
-        ("p-cov scale=2024-01-01", "'scale' is '2024-01-01', expected true or false"),
-        ("sub-it block-size=[1]", "'block-size' is '[1]', expected a whole number from 0"),
-        ("sub-it block-size=4.0", "'block-size' is 4.0, expected a whole number from 0"),
-        ("sub-it tolerance=inf", "'tolerance' is inf, expected a number above 0 and at most 90"),
+        ("p-cov scale=yes", ["'scale'", "'yes'", "true", "false"]),
+        ("p-cov scale=True", ["'scale'", "'True'", "true", "false"]),
+        ("p-cov scale=1", ["'scale'", 1, "true", "false"]),
+        ("p-cov scale=2024-01-01", ["'scale'", "2024-01-01", "true", "false"]),
+        ("sub-it block-size=[1]", ["block-size", "[1]", 0]),
+        ("sub-it block-size=4.0", ["block-size", 4.0, 0]),
+        ("sub-it tolerance=inf", ["'tolerance'", "inf", 0, 90]),
     ],
 )
-def test_a_value_of_another_kind_is_not_guessed(text, told):
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_a_value_of_another_kind_is_not_guessed(text, named):
+    with refused(ConfigError, *named):
         read(text)
 
 
 def test_all_faults_are_told_at_once():
     told = refusal({"method": "sub-it blok-size=10 max-rounds=3 max-rounds=4 tolerance=x wire bound=2 =5"}).splitlines()
-    assert len(told) == 6
-    assert told[0].startswith(
-        "run-config: 'sub-it' has no option 'blok-size'; did you mean 'block-size'? Its options: "
-    )
-    assert {"wire", "center", "scale"} <= {word.strip(",") for word in told[0].split()}
-    assert told[1:] == [
-        "run-config: the option 'max-rounds' is given twice",
-        "run-config: 'wire' is not an option, expected key=value",
-        "run-config: 'bound' is no option of a method but a key of the run: set it beside 'method', not in it",
-        "run-config: '=5' is not an option, expected key=value",
-        "run-config: 'tolerance' is 'x', expected a number above 0 and at most 90",
-    ]
+    for line, named in zip(
+        told,
+        (
+            ["sub-it", "blok-size", "block-size", "wire", "center", "scale"],
+            ["max-rounds"],
+            ["'wire'", "key=value"],
+            ["'bound'", "'method'"],
+            ["'=5'", "key=value"],
+            ["'tolerance'", "'x'", 0, 90],
+        ),
+        strict=True,
+    ):
+        assert not unnamed(line, *named)
 
 
 def test_an_option_may_not_be_given_in_two_ways():
-    with pytest.raises(ConfigError, match="the option 'block_size' is given twice"):
+    with refused(ConfigError, "block_size"):
         run("sub-it block-size=3", cut(rows(60), 40, 20), n_components=2, engine="loopback", block_size=4)
 
 
 def test_the_components_are_a_key_of_every_run():
-    assert "'n-components' is no option of a method" in refusal({"method": "p-cov n-components=3"})
+    assert not unnamed(refusal({"method": "p-cov n-components=3"}), "n-components", "'method'")
     assert build_strategy({"method": "p-cov", "n-components": 0.9}).options.n_components == 0.9
-    assert "'n-components' is 0.9, expected a whole number from 1: a" in refusal({"method": "dsa", "n-components": 0.9})
+    assert not unnamed(refusal({"method": "dsa", "n-components": 0.9}), "n-components", 0.9, 1)
 
 
 def test_a_quote_that_is_not_closed_is_named():
-    assert "a quote in it is not closed" in refusal({"method": "streaming leave='hospital 1"})
+    assert "quote" in refusal({"method": "streaming leave='hospital 1"})
 
 
 def test_an_option_that_is_a_key_is_shown_where_it_stands():
     told = refusal({"method": "sub-it wire=float32", "block-size": 10, "rank": 3, "seed": 1})
-    assert "'block-size' is no key of a run, but an option of sub-it, sapca, vertical" in told
-    assert "'rank' is no key of a run, but an option of qr-pca" in told
-    assert "as in method='sub-it wire=float32 block-size=10'" in told
+    assert not unnamed(told, "block-size", "sub-it", "sapca", "vertical", "'rank'", "qr-pca")
+    assert not unnamed(told, "method='sub-it wire=float32 block-size=10'")
 
 
 def test_a_key_that_nobody_has_is_unknown():
-    assert "unknown key 'sede'; did you mean 'seed'?" in refusal({"sede": 1})
+    assert not unnamed(refusal({"sede": 1}), "'sede'", "'seed'")
 
 
 def test_the_same_run_is_the_same_text():
@@ -169,7 +168,5 @@ def test_python_and_the_text_are_the_same_run():
 def test_a_comparison_reads_methods_as_a_run_does():
     name, options = parsed("dp-pca release=two-stage clip=2 centre-clip=3 epsilon=1 trust=local")
     assert (name, options) == ("dp-pca", {"centre-clip": 3.0, "clip": 2.0, "release": "two-stage"})
-    with pytest.raises(
-        ConfigError, match="method 'p-cov bound=3': 'bound' is of all methods of a comparison: use --bound"
-    ):
+    with refused(ConfigError, "p-cov bound=3", "'bound'", "--bound"):
         parsed("p-cov bound=3")

@@ -12,6 +12,7 @@ from PIL import Image
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import ConfigError, DataError
+from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
 
 
 def test_missing_mnist_names_the_command_and_no_path(tmp_path):
-    with pytest.raises(DataError, match="python -m fedpca_flwr.data.datasets download mnist") as caught:
+    with refused(DataError, "'mnist'") as caught:
         datasets.load("mnist", str(tmp_path))
     assert str(tmp_path) not in str(caught.value)
 
@@ -81,12 +82,12 @@ def test_an_image_folder_is_rows_of_pixels(tmp_path):
 def test_images_of_different_size_are_refused(tmp_path):
     write_images(tmp_path)
     Image.new("RGB", (9, 9)).save(tmp_path / "train" / "cat" / "z.png")
-    with pytest.raises(DataError, match=r"images differ in size .*\(4, 5, 3\) and \(9, 9, 3\)"):
+    with refused(DataError, "(4, 5, 3)", "(9, 9, 3)"):
         datasets.load("images", str(tmp_path)).all_rows()
 
 
 def test_a_folder_without_images_is_named(tmp_path):
-    with pytest.raises(DataError, match="one subfolder a class"):
+    with refused(DataError):
         datasets.load("images", str(tmp_path))
 
 
@@ -108,12 +109,12 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
     assert source.all_rows().shape == (4, 3072)
     np.testing.assert_array_equal(source.rows(np.array([3, 1]))[:, 0], [10, 8])
     assert source.test()[0].shape == (2, 3072)
-    with pytest.raises(DataError, match="python -m fedpca_flwr.data.datasets download cifar10"):
+    with refused(DataError, "cifar10"):
         datasets.load("cifar10", str(tmp_path / "absent"))
 
 
 def test_an_unknown_data_set_is_named():
-    with pytest.raises(ConfigError, match="'dataset' is 'mnits', expected one of: digits"):
+    with refused(ConfigError, "'dataset'", "'mnits'"):
         datasets.load("mnits")
 
 
@@ -125,7 +126,7 @@ def test_without_torchvision_the_extra_is_named(monkeypatch):
 
     imported = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[vision\]'"):
+    with refused(ConfigError, ".[vision]"):
         datasets.load("cifar10")
-    with pytest.raises(ConfigError, match=r"pip install '\.\[vision\]'"):
+    with refused(ConfigError, ".[vision]"):
         datasets.download("mnist", "somewhere")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.site.readers import read
 from simulations import run
 from tests.families import cut, rows
+from tests.refusals import refused, unnamed
 
 NAMES = ["age", "bmi", "pulse", "weight"]
 X = rows(90, 4)
@@ -101,7 +103,7 @@ def test_what_is_missing_in_a_frame_is_for_em_alone():
     parts = [frame(part).astype("Float64") for part in cut(X, 60, 30)]
     parts[1].iloc[3, 2] = pd.NA
     assert fit(parts, "em").feature_names_in_.tolist() == NAMES
-    with pytest.raises(DataError, match=r"client 1: the data hold missing values .*method='em'.*\); columns: 'pulse'"):
+    with refused(DataError, "client 1", "method='em'", "'pulse'", "NaN"):
         fit(parts)
 
 
@@ -121,17 +123,18 @@ def test_all_columns_of_all_parties_that_are_no_numbers_are_named_at_once():
     with pytest.raises(DataError) as caught:
         fit({"north": bad, "south": frame(), "west": bad[["sex"]]})
     first, second = str(caught.value).split("\n")
-    for told in (
-        "party 'north' has columns that are not numbers: categories in 'sex'",
-        "texts in 'ward'",
-        "dates or times in 'born', 'day'",
-        "complex numbers in 'wave'",
-        "objects in 'parts'",
-        "pandas.get_dummies",
-    ):
-        assert told in first
+    kinds = {
+        "categories": "'sex'",
+        "texts": "'ward'",
+        "dates": "'born', 'day'",
+        "complex": "'wave'",
+        "objects": "'parts'",
+    }
+    for kind, columns in kinds.items():
+        assert re.search(f"{kind}.* {columns}", first)
+    assert not unnamed(first, "'north'", "pandas.get_dummies")
     assert "4711" not in first
-    assert second.startswith("party 'west' has columns that are not numbers: categories in 'sex'")
+    assert not unnamed(second, "'west'", "'sex'")
 
 
 def test_parties_have_the_names_of_a_mapping():
@@ -139,7 +142,7 @@ def test_parties_have_the_names_of_a_mapping():
     assert [party["name"] for party in model.log["parties"]] == ["north", "south"]
     np.testing.assert_array_equal(model.components_, fit(cut(X, 60, 30)).components_)
     for key in ("", 3, "a/b", "x" * 65):
-        with pytest.raises(ConfigError, match="'parties' has the keys .*, expected names of the parties"):
+        with refused(ConfigError, "'parties'", repr(key)):
             fit({"north": X, key: X})
 
 
@@ -168,10 +171,8 @@ def test_columns_of_the_same_names_are_put_into_the_first_order(kind):
 
 def test_lacking_and_further_columns_of_all_parties_are_named():
     one, two, three = frame(), frame().rename(columns={"bmi": "BMI"}), frame().assign(height=1.0)
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, "party 0", match="party 1 .*'bmi'.*'BMI'.*party 2 .*'height'"):
         fit([one, two, three])
-    told = "party 1 lacks 'bmi' and alone has 'BMI'; party 2 alone has 'height'"
-    assert f"the parties' column names differ from those of party 0: {told}" in str(caught.value)
 
 
 def test_kept_moments_and_federations_know_the_names(tmp_path):
@@ -180,26 +181,26 @@ def test_kept_moments_and_federations_know_the_names(tmp_path):
     federation = Federation.open(tmp_path)
     federation.join("north", frame(X[:60]).astype("Float64"))
     assert federation.members == {"north": 60}
-    with pytest.raises(DataError, match="the data of 'south' has columns that are not numbers: texts in 'a'"):
+    with refused(DataError, "'south'", "'a'"):
         federation.join("south", pd.DataFrame({"a": ["x"]}))
 
 
 @pytest.mark.parametrize(
-    ("block", "text"),
+    ("block", "named"),
     [
-        (np.ones((3, 4), np.int64), "ndarray of dtype int64"),
-        (np.ones((3, 4), np.float32), "dtype float32"),
-        (np.ones((3, 5)), r"shape \(3, 5\)"),
-        (np.ones(4), r"shape \(4,\)"),
-        (np.full((3, 4), "1.0"), "dtype <U3"),
-        ([[1.0] * 4], "list of dtype none"),
+        (np.ones((3, 4), np.int64), "int64"),
+        (np.ones((3, 4), np.float32), "float32"),
+        (np.ones((3, 5)), "(3, 5)"),
+        (np.ones(4), "(4,)"),
+        (np.full((3, 4), "1.0"), "<U3"),
+        ([[1.0] * 4], "list"),
         (sparse.csr_array(np.ones((3, 4))), "csr_array"),
         (frame(), "DataFrame"),
     ],
     ids=str,
 )
-def test_blocks_that_are_not_what_their_loader_says_are_refused(block, text):
-    with pytest.raises(DataError, match=f"a block of rows is .*{text}.*its loader says arrays of dtype float64 and 4"):
+def test_blocks_that_are_not_what_their_loader_says_are_refused(block, named):
+    with refused(DataError, named, "float64", 4):
         check(Blocks(lambda: [np.ones((3, 4)), block], 4, np.dtype(float)))
 
 

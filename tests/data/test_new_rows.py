@@ -19,6 +19,7 @@ from fedpca_flwr.model.model import PCAModel
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, server_of
+from tests.refusals import refused, unnamed
 
 X = rows(90, 4) + np.arange(4)
 NAMES = ["age", "height", "weight", "pulse"]
@@ -89,7 +90,7 @@ def test_columns_of_other_names_are_refused_as_scikit_learn_does(of_frames, othe
 
 
 def test_an_array_for_a_model_with_names_is_warned_of(of_frames):
-    with pytest.warns(UserWarning, match="X does not have valid feature names, but PCA was fitted with feature names"):
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
         scores = of_frames.transform(X)
     np.testing.assert_array_equal(scores, of_frames.transform(frame(X)))
 
@@ -106,7 +107,7 @@ def test_names_come_back_from_the_file_and_go_to_scikit_learn(of_frames, tmp_pat
     assert "unseen at fit time:\n- a\n" in refusal(again.transform, frame(X, list("abcd")))
     theirs = again.to_sklearn()
     assert theirs.feature_names_in_.tolist() == NAMES
-    with pytest.raises(ValueError, match="same order"):
+    with refused(ValueError):
         theirs.transform(frame(X, TURNED))
     np.testing.assert_allclose(theirs.transform(frame(X)), again.transform(frame(X)), atol=1e-12)
 
@@ -126,9 +127,7 @@ def test_the_columns_of_sites_are_checked_by_their_digest(of_sites, tmp_path):
     assert model.log["columns"] == names_digest(NAMES)
     expected = (X - model.mean_) @ model.components_.T
     np.testing.assert_array_equal(model.transform(frame(X)), expected)
-    assert "The feature names should match those that were passed during fit" in refusal(
-        model.transform, frame(X, TURNED)
-    )
+    assert "feature names" in refusal(model.transform, frame(X, TURNED))
     with pytest.warns(UserWarning, match="X does not have valid feature names"):
         np.testing.assert_array_equal(model.transform(X), expected)
 
@@ -138,9 +137,9 @@ def test_loadings_at_a_site_check_the_columns_of_new_rows(of_sites):
     for own in kept:
         np.testing.assert_array_equal(own.part_of_scores(frame(X)), model.transform(frame(X)))
         np.testing.assert_array_equal(own.part_of_scores(X), model.transform(frame(X)))  # many sites have arrays
-        assert "feature names should match" in refusal(own.part_of_scores, frame(X, TURNED))
+        assert "feature names" in refusal(own.part_of_scores, frame(X, TURNED))
         assert "NaN" in refusal(own.part_of_scores, np.where(X.max() == X, np.nan, X))
-        assert "expected (n, 4)" in refusal(own.part_of_scores, X[:, :3])
+        assert not unnamed(refusal(own.part_of_scores, X[:, :3]), 3, 4)
 
 
 def test_a_site_with_its_columns_in_another_order_gets_no_scores_of_new_rows(tmp_path):
@@ -159,14 +158,14 @@ def test_a_site_with_its_columns_in_another_order_gets_no_scores_of_new_rows(tmp
     fitted = done("vertical", "inner products")  # of two columns a product tells as much
     np.testing.assert_allclose(fitted, done("vertical-scores"), atol=1e-9)
     csv.write_csv(frame(X[:, [3, 2]], [NAMES[3], NAMES[2]]), tmp_path / "right.csv")
-    with pytest.raises(DataError, match="client 1: this site's new rows have other column names, or another order"):
+    with refused(DataError, "client 1", match="columns?"):
         done("vertical-scores")
 
 
 def test_a_federation_hands_the_digest_on(tmp_path):
     federation = Federation.open(tmp_path)
     federation.join("north", X, columns=names_digest(NAMES))
-    assert "feature names should match" in refusal(federation.model(2).transform, frame(X, TURNED))
+    assert "feature names" in refusal(federation.model(2).transform, frame(X, TURNED))
 
 
 # What is no row
@@ -220,10 +219,10 @@ def test_sparse_rows_have_the_scores_of_the_rows():
         np.testing.assert_array_equal(model.centred(kind(new)), model.centred(new))
     holes = sparse.csr_array(new)
     holes.data[3] = np.nan
-    assert "X contains NaN" in refusal(model.transform, holes)
-    assert "X has 3 features" in refusal(model.transform, sparse.csr_array(new[:, :3]))
-    assert "expected real numbers" in refusal(model.transform, sparse.csr_array(new * 1j))
-    assert "n at least 1" in refusal(model.transform, sparse.csr_array((0, 4)))
+    assert not unnamed(refusal(model.transform, holes), "X", "NaN")
+    assert not unnamed(refusal(model.transform, sparse.csr_array(new[:, :3])), "X", 3)
+    assert not unnamed(refusal(model.transform, sparse.csr_array(new * 1j)), "complex128")
+    assert not unnamed(refusal(model.transform, sparse.csr_array((0, 4))), "(0, 4)")
 
 
 @pytest.mark.parametrize("several", [[X, X], (frame(X), frame(X)), {"north": X}], ids=["list", "frames", "mapping"])

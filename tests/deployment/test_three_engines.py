@@ -22,6 +22,7 @@ from tests.deployment.lab import Lab, identified, told
 from tests.families import cut, rows
 from tests.harness import own
 from tests.hostile import released
+from tests.refusals import refused
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
@@ -208,5 +209,5 @@ def test_a_process_that_dies_in_the_simulation_is_named(monkeypatch):
         return client_fn
 
     monkeypatch.setattr(ray_engine, "_client_fn", deadly)
-    with pytest.raises(QuorumError, match="of 3 clients did not answer: .*client 1.*its process died"):
+    with refused(QuorumError, 3, "client 1", match="process"):
         run("p-cov", hospitals(), n_components=2, engine="ray")

@@ -16,6 +16,7 @@ from flwr.server.compat.app import start_grid
 from fedpca_flwr import ConfigError, ContractError, FedPCA, PooledCovariance, SubspaceIteration, client_app, run
 from tests.grid import GridOfThisProcess
 from tests.harness import identities
+from tests.refusals import refused
 
 PARTIES = [np.random.default_rng(i).normal(size=(n, 4)) * [4, 3, 2, 1] for i, n in enumerate((50, 40, 60))]
 
@@ -66,16 +67,16 @@ def test_too_few_rounds_end_in_an_error_that_says_how_many():
     assert strategy.rounds == 2
     app = ClientApp(client_fn=lambda context: PooledCovariance.client(context, rows_of(context)).to_client())
     by_components(app, strategy, 1)
-    with pytest.raises(ContractError, match="1 rounds were made, and this run takes up to 2.*num_rounds"):
+    with refused(ContractError, 1, 2, "num_rounds"):
         strategy.model  # noqa: B018
     by_components(app, again := PooledCovariance(n_components=2, clients=3), again.rounds)
     assert again.model.n_components_ == 2
 
 
 def test_wrong_options_name_what_is_allowed():
-    with pytest.raises(ConfigError, match="block-size"):
+    with refused(ConfigError, "block-size", "'many'"):
         SubspaceIteration(block_size="many")
-    with pytest.raises(ConfigError, match="expected one of: p-cov"):
+    with refused(ConfigError, "'method'", "p-cov"):
         FedPCA("pcov")
 
 
@@ -93,7 +94,7 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeyp
         app = client_app(lambda context: rows_of(context).T[:40], "vertical", n_components=2)
         return FedPCA("vertical", n_components=2, clients=3).start(GridOfThisProcess(3, app, lambda party: node))
 
-    with pytest.raises(Exception, match="'may-show'"):
+    with refused(Exception, "may-show"):
         started()
     options = {"n_components": 2, "secure_aggregation": True, "bound": 100.0}
 
@@ -102,8 +103,8 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeyp
             GridOfThisProcess(3, client_app(rows_of, "p-cov", **options), node)
         )
 
-    with pytest.raises(Exception, match="'identity'"):
+    with refused(Exception, "'identity'"):
         secure(lambda party: {})
-    with pytest.raises(Exception, match="'journal'"):
+    with refused(Exception, "'journal'"):
         secure(lambda party: identities(3)[party])
     secure(lambda party: {**identities(3)[party], "journal": str(tmp_path / str(party))})

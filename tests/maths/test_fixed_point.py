@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths.secure import Layout
+from tests.refusals import refused
 
 LIMITS = st.floats(1e-200, 1e250)
 
@@ -65,12 +66,12 @@ def test_fields_keep_their_shapes_and_counts_are_whole():
 
 @pytest.mark.parametrize("value", [1.0 + 1e-15, -1.1, np.nan, np.inf])
 def test_a_value_beyond_its_limit_is_refused_without_being_told(value):
-    with pytest.raises(ValueError, match="^'x' is beyond its public limit$"):
+    with refused(ValueError, "'x'"):
         Layout({"x": np.ones(2)}).encode({"x": np.array([0.0, value])})
 
 
 def test_another_shape_is_refused():
-    with pytest.raises(ValueError, match="beyond its public limit"):
+    with refused(ValueError, "'x'"):
         Layout({"x": np.ones(2)}).encode({"x": np.zeros(3)})
 
 

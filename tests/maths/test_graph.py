@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.graph import diameter, graph_of, metropolis_weights, mixing_rate
+from tests.refusals import refused
 
 KINDS = ["ring", "star", "complete", "erdos-renyi"]
 
@@ -72,5 +73,5 @@ def test_erdos_renyi_is_the_same_graph_for_ever():
 
 
 def test_a_probability_that_connects_nobody_is_an_error():
-    with pytest.raises(ValueError, match="none of 1000 graphs of 30 parties was connected"):
+    with refused(ValueError, 1000, 30):
         graph_of("erdos-renyi", 30, probability=0.001)

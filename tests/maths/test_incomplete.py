@@ -10,6 +10,7 @@ from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
 from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, GaussianEM, expected_sums
 from fedpca_flwr.maths.incomplete_rows import FLOOR, completed, completed_sums, filled, precision_of
 from fedpca_flwr.maths.moments import Moments, symmetric
+from tests.refusals import refused
 
 
 def covariance(d=6, seed=0):
@@ -93,7 +94,7 @@ def test_a_covariance_that_is_nearly_singular_is_not_inverted():
     assert precision_of(np.diag([1.0, 2 * FLOOR])) is not None
     assert precision_of(np.diag([1.0, FLOOR / 2])) is None
     assert precision_of(np.array([[1.0, 2.0], [2.0, 1.0]])) is None
-    with pytest.raises(ValueError, match="not positive definite"):
+    with refused(ValueError):
         sums_of(np.zeros((1, 2)), Gaussian(np.zeros(2), np.ones((2, 2))))
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedpca_flwr.maths import sums as module
 from fedpca_flwr.maths.sums import ADDENDS, ReproducibleSum, reproducible_sum
+from tests.refusals import refused
 
 
 def running(addends):
@@ -77,7 +78,7 @@ def test_more_entries_than_a_chunk_and_any_shape(monkeypatch):
 def test_another_shape_is_refused_and_changes_nothing():
     total = ReproducibleSum((2,))
     total.add(np.array([1.0, 2.0]))
-    with pytest.raises(ValueError, match=r"shape \(3,\), expected \(2,\)"):
+    with refused(ValueError, "(3,)", "(2,)"):
         total.add(np.zeros(3))
     np.testing.assert_array_equal(total.total(), [1.0, 2.0])
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths.secure import PRIME, SHARE_BYTES, combine, interpolated, split
+from tests.refusals import refused
 
 SECRETS = st.binary(min_size=32, max_size=32)
 
@@ -87,10 +88,10 @@ def test_extreme_secrets_come_back():
 
 @pytest.mark.parametrize(("secret", "threshold", "parties"), [(bytes(31), 2, 3), (bytes(32), 4, 3), (bytes(32), 0, 3)])
 def test_what_cannot_be_shared_is_refused(secret, threshold, parties):
-    with pytest.raises(ValueError, match="bytes in"):
+    with refused(ValueError, 3):
         split(secret, threshold, parties)
 
 
 def test_shares_that_give_no_secret_are_refused():
-    with pytest.raises(ValueError, match="do not belong together"):
+    with refused(ValueError):
         combine({0: (2**256 + 1).to_bytes(SHARE_BYTES, "big")})

@@ -16,6 +16,7 @@ from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from tests.families import cut, rows
 from tests.killed import STEPS, dies
+from tests.refusals import refused
 
 FILE = "federation.sqlite"
 
@@ -175,27 +176,27 @@ def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "text"),
+    ("change", "error", "named"),
     [
-        (lambda f: f.join("north", EAST), ConfigError, "'north' is a member already"),
-        (lambda f: f.leave("nort"), ConfigError, "'nort' is not a member of the federation; did you mean 'north'"),
-        (lambda f: f.leave("west coast"), ConfigError, "is not a member of the federation; members: north, south"),
-        (lambda f: f.replace("east", EAST), ConfigError, "'east' is not a member"),
-        (lambda f: f.append("east", EAST), ConfigError, "'east' is not a member"),
-        (lambda f: f.join("a,b", EAST), ConfigError, "a member's key is 'a,b', expected 1 to 64 letters"),
-        (lambda f: f.append("south", SOUTH), ConfigError, "'south' has brought exactly these 100 rows before"),
+        (lambda f: f.join("north", EAST), ConfigError, ["'north'"]),
+        (lambda f: f.leave("nort"), ConfigError, ["'nort'", "'north'"]),
+        (lambda f: f.leave("west coast"), ConfigError, ["west coast", "north", "south"]),
+        (lambda f: f.replace("east", EAST), ConfigError, ["'east'"]),
+        (lambda f: f.append("east", EAST), ConfigError, ["'east'"]),
+        (lambda f: f.join("a,b", EAST), ConfigError, ["a,b", 1, 64]),
+        (lambda f: f.append("south", SOUTH), ConfigError, ["'south'", 100]),
         (
             lambda f: f.join("east", EAST[:, :11]),
             ContractError,
-            "'east' have 11 features, those of the federation have 12",
+            ["'east'", 11, 12],
         ),
-        (lambda f: f.join("east", EAST * np.nan), DataError, "NaN"),
+        (lambda f: f.join("east", EAST * np.nan), DataError, ["NaN"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error, text):
+def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error, named):
     federation, before = Federation.open(folder), contents(folder)
-    with pytest.raises(error, match=text):
+    with refused(error, *named):
         change(federation)
     assert federation.members == {"north": 180, "south": 100}
     assert not federation.changed
@@ -206,7 +207,7 @@ def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error,
 def test_other_column_names_are_named(folder):
     federation = Federation.open(folder)
     federation.join("east", EAST, "ab" * 8)
-    with pytest.raises(ConfigError, match="the column names of 'west', or their order, differ"):
+    with refused(ConfigError, "'west'"):
         federation.join("west", EAST, "cd" * 8)
 
 
@@ -214,7 +215,7 @@ def test_without_members_there_is_no_model_and_other_features_may_join(folder):
     federation = Federation.open(folder)
     federation.leave("north")
     federation.leave("south")
-    with pytest.raises(DataError, match="has no members"):
+    with refused(DataError, folder):
         federation.model(2)
     federation.join("east", rows(30, 5))
     federation.save()
@@ -249,7 +250,7 @@ def test_a_changed_value_is_named(folder, was):
     file = folder / FILE
     assert was in file.read_bytes()
     file.write_bytes(file.read_bytes().replace(was, was[:-1] + b"x"))
-    with pytest.raises(ContractError, match=f"{FILE} is damaged, or not a federation; restore it"):
+    with refused(ContractError, file, match="damaged"):
         Federation.open(folder).moments()
 
 
@@ -257,25 +258,21 @@ def test_moments_that_another_run_took_away_are_named(folder):
     late, now = Federation.open(folder), Federation.open(folder)
     now.leave("south")
     now.save()
-    with pytest.raises(
-        ContractError, match=f"{FILE} holds no more what this run has read .* did another run change it"
-    ):
+    with refused(ContractError, folder / FILE, match="change"):
         late.moments()
 
 
 @pytest.mark.parametrize("name", ["federation.json", f"{'a' * 64}.moments"])
 def test_a_folder_of_an_earlier_version_is_refused_and_stays(tmp_path, name):
     (tmp_path / name).write_text("old")
-    with pytest.raises(
-        ContractError, match=f"{name} was written by a version of fedpca-flwr before 0.1.0, whose files"
-    ):
+    with refused(ContractError, tmp_path / name, "0.1.0"):
         Federation.open(tmp_path)
     assert contents(tmp_path) == {name: b"old"}
 
 
 def test_a_file_is_not_a_federation(tmp_path):
     (tmp_path / "model.npz").touch()
-    with pytest.raises(ConfigError, match="a federation is a folder, and .* is a file"):
+    with refused(ConfigError, "model.npz"):
         Federation.open(tmp_path / "model.npz")
 
 
@@ -322,14 +319,14 @@ def test_of_two_that_race_one_is_told(folder):
     other.join("east", EAST)
     one.save()
     before = contents(folder)
-    with pytest.raises(ContractError, match="another run changed the federation in .*; nothing is saved"):
+    with refused(ContractError, folder):
         other.save()
     assert contents(folder) == before
 
 
 @pytest.mark.parametrize("wanted", [2.5, 1.0, 0, -1, float("nan"), True, "x", None])
 def test_a_number_of_components_that_is_none_is_named(wanted, folder):
-    with pytest.raises(ConfigError, match="'n-components' is"):
+    with refused(ConfigError, "n-components"):
         Federation.open(folder).model(wanted)
 
 
@@ -341,17 +338,17 @@ def test_moments_that_cannot_be_are_refused(folder):
         {"scatter": good.scatter[:-1]},
         {"mean": good.mean * np.nan},
     ):
-        with pytest.raises(ContractError, match="the moments of 'east'"):
+        with refused(ContractError, "'east'"):
             federation.join("east", replace(good, **change))
 
 
 @pytest.mark.parametrize("key", [" east", "east ", 3, None])
 def test_a_key_that_leave_could_not_name_is_refused(key, folder):
-    with pytest.raises(ConfigError, match="a member's key is"):
+    with refused(ConfigError, 1, 64, "_.-"):
         Federation.open(folder).join(key, EAST)
 
 
 @pytest.mark.parametrize("path", ["/dev/null/x", "/proc/nope/x", "x" * 5000, "nul\0byte"])
 def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(path):
-    with pytest.raises(ConfigError, match="cannot be used"):
+    with refused(ConfigError, path.replace("\0", "?")):
         Federation.open(path).prepare()

@@ -19,11 +19,12 @@ from fedpca_flwr.model.reference import (
     pooled_pca,
     principal_angles,
     projector_distance,
-    reconstruction_error,
 )
 from fedpca_flwr.state import files
 from simulations import run
 from tests.families import cut, rows
+from tests.harness import reconstruction_error
+from tests.refusals import refused
 
 X = rows(300) + np.arange(12)
 
@@ -58,7 +59,7 @@ def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
-    with pytest.raises(OSError, match="disk full"):
+    with refused(OSError):
         model.save(tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
     assert (tmp_path / "model.npz").read_bytes() == before
@@ -69,38 +70,38 @@ def test_a_torn_or_foreign_file_is_named(model, tmp_path):
     (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
     np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
     for name in ("torn", "foreign"):
-        with pytest.raises(ContractError, match="is not a whole model file"):
+        with refused(ContractError, tmp_path / f"{name}.npz"):
             PCAModel.load(tmp_path / name)
-    with pytest.raises(DataError, match="there is no model at"):
+    with refused(DataError, "nowhere.npz"):
         PCAModel.load(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "named"),
     [
-        {"mean_": np.zeros(1)},
-        {"mean_": np.full(12, np.nan)},
-        {"components_": np.zeros(12)},
-        {"explained_variance_": np.zeros(4)},
-        {"singular_values_": np.array(["x"] * 5)},
-        {"feature_names_in_": np.array(["a", "b"], dtype=object)},
-        {"feature_names_in_": np.array([1] * 12, dtype=object)},
+        ({"mean_": np.zeros(1)}, ["mean_", "(12,)"]),
+        ({"mean_": np.full(12, np.nan)}, ["mean_", "(12,)"]),
+        ({"components_": np.zeros(12)}, ["model.npz"]),
+        ({"explained_variance_": np.zeros(4)}, ["explained_variance_ratio_", "(4,)"]),
+        ({"singular_values_": np.array(["x"] * 5)}, ["singular_values_", "(5,)"]),
+        ({"feature_names_in_": np.array(["a", "b"], dtype=object)}, ["feature_names_in_"]),
+        ({"feature_names_in_": np.array([1] * 12, dtype=object)}, ["feature_names_in_"]),
     ],
     ids=str,
 )
-def test_a_model_that_does_not_fit_together_is_refused(model, change, tmp_path):
+def test_a_model_that_does_not_fit_together_is_refused(model, change, named, tmp_path):
     written = dataclasses.replace(model, **change).save(tmp_path / "model")
-    with pytest.raises(ContractError, match="(is|are) not a"):
+    with refused(ContractError, *named):
         PCAModel.load(written)
 
 
 def test_a_folder_is_not_a_model(model, tmp_path):
-    with pytest.raises(ConfigError, match="is a folder; give a name in it"):
+    with refused(ConfigError, tmp_path):
         model.save(tmp_path)
 
 
 def test_rows_of_another_width_are_refused(model):
-    with pytest.raises(DataError, match="X has 11 features, but PCA is expecting 12 features as input"):
+    with refused(DataError, 11, 12):
         model.transform(np.zeros((3, 11)))
 
 
@@ -197,13 +198,13 @@ def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
 
 @pytest.mark.parametrize("log", [None, [], {"measured": 3}, {"measured": {}, "notes": 3}], ids=str)
 def test_a_file_of_format_1_that_is_not_whole_is_named(model, log, tmp_path):
-    with pytest.raises(ContractError, match="is not a whole model file"):
+    with refused(ContractError, "model.npz"):
         PCAModel.load(old_file(model, tmp_path / "model", log=log))
 
 
 @pytest.mark.parametrize("version", [0, 3, "2"])
 def test_a_format_that_nobody_knows_is_named(model, version, tmp_path):
-    with pytest.raises(ContractError, match=f"the model's format is {version!r}, not 1 or 2; which version wrote it"):
+    with refused(ContractError, version, 1, 2):
         PCAModel.load(old_file(model, tmp_path / "model", format=version))
 
 
@@ -255,7 +256,7 @@ def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read
     monkeypatch.setattr(files, "SMALL", 2**20)
     path = packed(model, tmp_path / "model", zipfile.ZIP_DEFLATED, covariance_=np.zeros(2**18))
     monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array is read"))
-    with pytest.raises(ContractError, match=r"unpacks to 2,\d{3},\d{3}, at most 1,048,576 are read.*most_bytes=2\d{6}"):
+    with refused(ContractError, "1,048,576", match="most_bytes=2[0-9]{6}"):
         PCAModel.load(path)
 
 
@@ -267,7 +268,7 @@ def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL", 2**10)
     told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
     path = packed(told, tmp_path / "model", zipfile.ZIP_DEFLATED)
-    with pytest.raises(ContractError, match="most_bytes"):
+    with refused(ContractError, "most_bytes"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
 
@@ -289,9 +290,8 @@ def test_a_key_that_is_missing_is_one_sentence(model, key, tmp_path):
     with zipfile.ZipFile(path, "w") as other:
         for name, held in {**content, "model.json": json.dumps(told)}.items():
             other.writestr(name, held)
-    with pytest.raises(ContractError, match="is not a whole model file") as caught:
+    with refused(ContractError, path, *[key] * (key != "noise_variance_")):
         PCAModel.load(path)
-    assert key == "noise_variance_" or f"it has no '{key}'" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -301,14 +301,14 @@ def test_a_key_that_is_missing_is_one_sentence(model, key, tmp_path):
 )
 def test_a_history_of_other_types_is_refused(model, wrong, tmp_path):
     other = dataclasses.replace(model, log={**model.log, **wrong})
-    with pytest.raises(ContractError, match="is not a whole model file"):
+    with refused(ContractError, "model.npz", "ValidationError"):
         PCAModel.load(other.save(tmp_path / "model"))
 
 
 @pytest.mark.parametrize("key", ["method", "exact", "parties", "rounds"])
 def test_a_summary_without_a_history_is_one_sentence(model, key, tmp_path):
     other = dataclasses.replace(model, log={name: value for name, value in model.log.items() if name != key})
-    with pytest.raises(ContractError, match=f"history has no '{key}'"):
+    with refused(ContractError, key):
         PCAModel.load(other.save(tmp_path / "model")).summary()
 
 

@@ -18,6 +18,7 @@ from simulations import run
 from strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import finish, own, server_of
+from tests.refusals import refused
 
 X = rows(90, 4) + np.arange(4)
 NAMES = ("age", "height", "weight", "pulse")
@@ -71,14 +72,14 @@ def test_parties_of_the_same_name_are_told_apart():
 
 
 def test_a_secure_run_has_no_party_to_keep():
-    with pytest.raises(ConfigError, match="'keep' is 'parties', but with secure_aggregation the server has the sum"):
+    with refused(ConfigError, "'keep'", "'parties'", "secure_aggregation"):
         fit(cut(X, 50, 40), keep="parties", secure_aggregation=True, bound=10.0)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("p-cov", "compressed")])
 def test_no_other_method_keeps_them(method):
     """Above all dp-pca, which releases noisy sums and nothing else; compressed has another option of this name."""
-    with pytest.raises(ConfigError, match=f"'{method}' has no option 'keep'"):
+    with refused(ConfigError, method, "'keep'"):
         run(method, cut(X, 50, 40), n_components=2, keep="moments", engine="loopback", **own(method))
 
 
@@ -137,10 +138,10 @@ def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
         about |= {"rows": COUNTS[spoil]} if spoil in COUNTS else {}
         about |= {"format": 7} if spoil == "format" else {"features": ["a", "a", "b", "c"]} if spoil == "names" else {}
         files.write(file, arrays, about, text="second-moments.json")
-    with pytest.raises((ContractError, ConfigError)) as told:
+    named = {"format": [file, 7, 1], "names": [3, 4]}.get(spoil, [file])
+    with refused((ContractError, ConfigError), *named):
         SecondMoments.load(file)
-    assert any(text in str(told.value) for text in ("not a whole file", "is 7, not 1", "different names"))
-    with pytest.raises(DataError, match="there are no moments at"):
+    with refused(DataError, "nowhere.npz"):
         SecondMoments.load(tmp_path / "nowhere")
 
 
@@ -154,18 +155,18 @@ def test_some_features(whole):
 
 
 @pytest.mark.parametrize(
-    ("features", "text"),
+    ("features", "named"),
     [
-        (["age", "colour", 9], r"there are no features \['colour', 9\] among the 4 \(names: age, height, weight"),
-        ("age", "features are 'age', expected a list"),
-        (["age", 0], "and each once"),
-        ([], "expected at least one"),
-        ([True], "there are no features"),
-        ([[1]], "there are no features"),
+        (["age", "colour", 9], ["'colour'", 9, 4, "age", "height", "weight"]),
+        ("age", ["'age'"]),
+        (["age", 0], ["['age', 0]"]),
+        ([], ["[]"]),
+        ([True], ["[True]"]),
+        ([[1]], ["[[1]]"]),
     ],
 )
-def test_features_that_there_are_not(whole, features, text):
-    with pytest.raises(ConfigError, match=text):
+def test_features_that_there_are_not(whole, features, named):
+    with refused(ConfigError, *named):
         whole.select(features)
 
 
@@ -178,11 +179,11 @@ def test_scaled_are_those_of_standardised_rows():
 def test_merging_is_pooling_the_rows(whole):
     late = rows(30, 4, seed=9) * 3 + 100
     same(whole.pooled().merge(SecondMoments.of(late)), SecondMoments.of(np.vstack([X, late])))
-    with pytest.raises(ConfigError, match="the parties partition 0, partition 1, partition 2 are in both"):
+    with refused(ConfigError, "partition 0", "partition 1", "partition 2"):
         whole.merge(whole)
-    with pytest.raises(ContractError, match="the rows have 4 and 3 features"):
+    with refused(ContractError, 4, 3):
         whole.merge(whole.select([0, 1, 2]))
-    with pytest.raises(ConfigError, match="the names of the features, or their order, differ"):
+    with refused(ConfigError):
         whole.merge(whole.pooled().select([1, 0, 2, 3]))
 
 
@@ -194,13 +195,13 @@ def test_a_party_taken_out_leaves_the_others(whole):
 
 
 def test_what_is_not_among_the_rows_is_not_taken_out(whole):
-    with pytest.raises(ContractError, match="it is not part of them"):
+    with refused(ContractError):
         whole.subtract(SecondMoments.of(rows(15, 4) * 100))
-    with pytest.raises(ContractError, match="90 rows cannot be taken out of 90"):
+    with refused(ContractError, 90):
         whole.subtract(whole)
-    with pytest.raises(ConfigError, match=r"the rows of 'north' cannot be left out \(parties: partition 0"):
+    with refused(ConfigError, "'north'", "partition 0"):
         whole.without("north")
-    with pytest.raises(ConfigError, match="no party's own moments were kept"):
+    with refused(ConfigError, "'partition 0'", "keep='parties'"):
         whole.pooled().without("partition 0")
 
 
@@ -212,5 +213,5 @@ def test_the_mean_of_a_part_keeps_what_float64_cannot():
 
 
 def test_one_row_has_no_covariance():
-    with pytest.raises(DataError, match="one row has no covariance"):
+    with refused(DataError, 1, 2):
         SecondMoments(Moments.of(X[:1])).covariance  # noqa: B018

@@ -16,6 +16,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import cut, rows
+from tests.refusals import refused
 
 X = rows(120, 5) + np.arange(5)
 
@@ -105,5 +106,5 @@ def test_a_party_s_name_is_no_markup():
 def test_scores_of_columns_are_no_transformer():
     model = run("vertical", np.array_split(X, 2, axis=1), n_components=2, engine="loopback")
     assert "2 components of 5 features" in repr(model)
-    with pytest.raises(ContractError, match="leaves the loadings with the parties"):
+    with refused(ContractError, "'vertical'", "scores_"):
         model.frozen()

@@ -12,6 +12,7 @@ from fedpca_flwr.protocol import memory
 from simulations import run
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
+from tests.refusals import refused
 
 WIDE = [np.random.default_rng(i).standard_normal((12, 100_000)) for i in range(3)]
 SECURE = {"secure_aggregation": True, "bound": 10.0}
@@ -31,24 +32,20 @@ def nobody_computes(monkeypatch):
 @pytest.mark.usefixtures("nobody_computes")
 @pytest.mark.parametrize("options", [{}, SECURE, {**SECURE, "survivors": 3}], ids=["clear", "masked", "surviving"])
 def test_a_covariance_of_too_many_features_is_refused_with_the_methods_that_do(options):
-    with pytest.raises(
-        DisclosureError, match=r"would have [\d,]{14,} bytes, this site allows 2,147,483,648"
-    ) as refused:
+    with refused(DisclosureError, "client 0", "2,147,483,648", "max_reply_bytes") as caught:
         run("p-cov", WIDE, n_components=3, **options)
-    assert ("sub-it (" in str(refused.value)) == ("survivors" not in options)
-    assert ("qr-pca (" in str(refused.value)) == (not options)
-    assert "streaming (" not in str(refused.value)
+    assert ("sub-it (" in str(caught.value)) == ("survivors" not in options)
+    assert ("qr-pca (" in str(caught.value)) == (not options)
+    assert "streaming (" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("nobody_computes")
 @pytest.mark.parametrize("method", ["p-cov", "compressed"])
 def test_so_is_one_that_a_party_has_not_the_memory_for(method, monkeypatch, caplog):
     monkeypatch.setattr(memory, "memory", lambda: 2**30)
-    with pytest.raises(
-        ConfigError, match=r"client 0: .*needs at least 40,00\d,\d{3},\d{3} bytes of memory here"
-    ) as refused:
+    with refused(ConfigError, "client 0", match=r"\b40,00\d,\d{3},\d{3} bytes") as caught:
         run(method, WIDE, n_components=3, max_reply_bytes=10**12)
-    assert f"{2**30:,}" not in str(refused.value)  # what the site has is its own affair
+    assert f"{2**30:,}" not in str(caught.value)  # what the site has is its own affair
     assert f"{2**30:,}" in caplog.text
 
 
@@ -56,19 +53,17 @@ def test_so_is_one_that_a_party_has_not_the_memory_for(method, monkeypatch, capl
 def test_the_server_refuses_what_it_cannot_add_up(monkeypatch):
     monkeypatch.setattr(memory, "memory", lambda: 60_000)
     parties = cut(rows(60, 90), 20, 20, 20)
-    with pytest.raises(
-        ConfigError, match=r"replies have 34,\d{3} bytes of 90 features; the server has 60,000"
-    ) as refused:
+    with refused(ConfigError, "p-cov", "34,000", 90, "60,000", "68,000") as caught:
         run("p-cov", parties, n_components=3)
-    assert "sub-it (" in str(refused.value)
+    assert "sub-it (" in str(caught.value)
 
 
 def test_methods_that_are_named_do(monkeypatch):
     """Each keeps to the limit, with just as many bytes as is said."""
     parties, limit = cut(rows(90, 60), 30, 30, 30), 9_000
-    with pytest.raises(DisclosureError) as refused:
+    with pytest.raises(DisclosureError) as caught:
         run("p-cov", parties, n_components=2, max_reply_bytes=limit)
-    named = re.findall(r"([\w-]+) \(([\d,]+) bytes", str(refused.value).splitlines()[0])
+    named = re.findall(r"([\w-]+) \(([\d,]+) bytes", str(caught.value).splitlines()[0])
     assert {name for name, _ in named} == {"sub-it"}
     for name, said in named:
         model = run(name, parties, n_components=2, max_reply_bytes=limit)
@@ -95,5 +90,5 @@ def test_no_reply_is_larger_than_a_limit_that_lets_a_run_through(method, way):
     model = run(method, parties, **options)
     most = max(max(entry["up"]) for entry in model.log["rounds"])
     assert run(method, parties, max_reply_bytes=most, **options).n_components_ == 2
-    with pytest.raises(DisclosureError, match="max_reply_bytes"):
+    with refused(DisclosureError, "max_reply_bytes"):
         run(method, parties, max_reply_bytes=most - 1, **options)

@@ -17,6 +17,7 @@ from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.questions import rows as arriving_moments
 from tests.families import rows
 from tests.harness import finish, fit, server_of, tamper
+from tests.refusals import refused
 
 FEATURES = 120
 REPLY = 8 * FEATURES * (FEATURES + 1) // 2
@@ -128,7 +129,7 @@ def test_a_fault_is_told_of_its_party_though_the_others_are_taken(party, fault):
         return reply
 
     tamper(run, party, broken)
-    with pytest.raises(ContractError, match=f"client {party}"):
+    with refused(ContractError, f"client {party}"):
         finish(run)
 
 
@@ -146,10 +147,7 @@ def _tensors(honest, others, fault):
 @pytest.mark.parametrize("options", [{}, {"scale": True}])
 def test_a_scatter_that_takes_away_what_others_have_is_found_among_its_group(options):
     """And the run that keeps what each sent names it."""
-    for more, said in (
-        ({}, r"one of \d parties \(.*client 4.*negative eigenvalue"),
-        ({"max_share": 1.0}, "^client 4:"),
-    ):
+    for more, said in (({}, "client 4"), ({"max_share": 1.0}, "^client 4:")):
         run = server(12, **options, **more)
 
         def negative(reply, run=run):
@@ -162,5 +160,5 @@ def test_a_scatter_that_takes_away_what_others_have_is_found_among_its_group(opt
             return reply
 
         tamper(run, 4, negative)
-        with pytest.raises(ContractError, match=said):
+        with refused(ContractError, "client 4", match=said):
             finish(run)

@@ -8,6 +8,7 @@ import pytest
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.questions.genotypes import pooled_counts
+from tests.refusals import refused
 
 
 def opened(called, alleles, squares):
@@ -34,5 +35,5 @@ def test_counts_that_genotypes_have_are_taken(called, alleles, squares):
 )
 def test_counts_that_no_genotypes_have_are_a_false_share(called, alleles, squares):
     """The square of 0, 1 or 2 copies is at least their number, and at most twice that."""
-    with pytest.raises(ContractError, match="allele counts of 1 variants are such as no genotypes have"):
+    with refused(ContractError, 1, match="allele"):
         opened(called, alleles, squares)

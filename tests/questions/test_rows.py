@@ -9,6 +9,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.questions.row_limits import ROWS
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper_arrays
+from tests.refusals import refused
 
 PARTIES = cut(rows(90, 4), 40, 30, 20)
 TOTAL = float(np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum())
@@ -53,8 +54,8 @@ def test_a_last_round_of_other_rows_is_refused(way):
         return made
 
     proxy.make = changed
-    expected = "all parties together project 89 rows, but the model is of 90" if way else "its count is 29"
-    with pytest.raises(ContractError, match=expected):
+    named = [89, 90] if way else ["client 1", 29, 30]
+    with refused(ContractError, *named):
         finish(server)
 
 

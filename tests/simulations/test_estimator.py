@@ -20,6 +20,7 @@ from fedpca_flwr import ConfigError, DataError, FederatedPCA, run
 from fedpca_flwr.errors import ContractError
 from strategies import METHODS
 from tests.families import rows
+from tests.refusals import refused
 
 NOISE = "its noise, which protects the rows, is drawn anew in every fit"
 NOT_FOR = {
@@ -104,7 +105,7 @@ def test_names_are_kept_and_checked():
         fitted = FederatedPCA(2).set_output(transform="pandas").fit(**given)
         assert list(fitted.feature_names_in_) == list(frame.columns)
         assert list(fitted.transform(frame).columns) == ["federatedpca0", "federatedpca1"]
-        with pytest.raises(ValueError, match="feature names should match"):
+        with refused(ValueError):
             fitted.transform(frame[frame.columns[::-1]])
     assert not hasattr(fitted.fit(X), "feature_names_in_")
 
@@ -119,7 +120,7 @@ def test_options_of_method_and_run():
     fitted = hidden.fit(X, groups=SITES)
     assert fitted.scale_ is not None
     assert fitted.model_.log["parties"][0]["rows"] is None
-    with pytest.raises(ConfigError, match="did you mean 'bound'"):
+    with refused(ConfigError, "'bound'"):
         FederatedPCA(2, run_options={"bond": 1e3}).fit(X)
 
 
@@ -127,24 +128,24 @@ def test_missing_values_are_for_em():
     holes = X.copy()
     holes[::7, 1] = np.nan
     assert FederatedPCA(2, method="em").fit(holes, groups=SITES).transform(holes).shape == (90, 2)
-    with pytest.raises(ValueError, match="NaN"):
+    with refused(ValueError, "NaN"):
         FederatedPCA(2).fit(holes)
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("given", "named"),
     [
-        ({"X": X, "groups": SITES[:5]}, "'groups' has 5 labels, but there are 90 rows"),
-        ({"X": [X], "groups": SITES}, "'groups' is given too"),
-        ({"X": X, "groups": unknown(SITES, None)}, "names no party for 2 of 90 rows, the first of them row 3 .*None"),
-        ({"X": X, "groups": unknown(SITES, np.nan)}, "names no party for 2 of 90 rows, the first of them row 3"),
-        ({"X": X, "groups": unknown(np.repeat([1.0, 2.0], 45), np.nan)}, "for 2 of 90 rows.* give each row the party"),
-        ({"X": X, "groups": pd.array(unknown(SITES, pd.NA))}, "names no party for 2 of 90 rows"),
-        ({"X": {1: X[:40], 2: X[40:]}}, r"has the keys 1, 2, .*; names are texts: \{str\(key\): rows for key, rows in"),
+        ({"X": X, "groups": SITES[:5]}, ["'groups'", 5, 90]),
+        ({"X": [X], "groups": SITES}, ["'groups'", "'X'"]),
+        ({"X": X, "groups": unknown(SITES, None)}, [2, 90, 3]),
+        ({"X": X, "groups": unknown(SITES, np.nan)}, [2, 90, 3]),
+        ({"X": X, "groups": unknown(np.repeat([1.0, 2.0], 45), np.nan)}, [2, 90]),
+        ({"X": X, "groups": pd.array(unknown(SITES, pd.NA))}, [2, 90]),
+        ({"X": {1: X[:40], 2: X[40:]}}, ["keys", 1, 2]),
     ],
 )
-def test_groups_that_do_not_fit_are_named(given, text):
-    with pytest.raises(ConfigError, match=text):
+def test_groups_that_do_not_fit_are_named(given, named):
+    with refused(ConfigError, *named):
         FederatedPCA(2).fit(**given)
 
 
@@ -155,7 +156,7 @@ def test_labels_of_several_kinds_are_parties_each():
 
 @pytest.mark.parametrize("wanted", [None, 2, 5])
 def test_parties_of_five_and_four_columns_are_told_by_their_numbers_of_features(wanted):
-    with pytest.raises(ContractError, match="client 1: its data has 4 features, client 0 has 5"):
+    with refused(ContractError, "client 1", 4, "client 0", 5):
         FederatedPCA(wanted).fit([X[:40, :5], X[40:, :4]])
 
 
@@ -173,7 +174,7 @@ def by_site():
 
 
 def test_methods_for_columns_have_nothing_to_transform_with():
-    with pytest.raises(ConfigError, match="use fedpca_flwr.run"):
+    with refused(ConfigError, "'vertical'", "scores_"):
         FederatedPCA(2, method="vertical").fit([X[:, :3], X[:, 3:]])
 
 
@@ -200,9 +201,9 @@ def test_in_a_search_that_routes_groups():
 
 def test_rows_that_do_not_fit_are_refused_as_by_the_model():
     fitted = FederatedPCA(2).fit(X)
-    with pytest.raises(ValueError, match="features"):
+    with refused(ValueError, 3, "FederatedPCA", 12):
         fitted.transform(X[:, :3])
-    with pytest.raises(DataError, match="shape"):
+    with refused(DataError, "(2, 3)", 2, 1):
         fitted.inverse_transform(np.ones((2, 3)))
 
 

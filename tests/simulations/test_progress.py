@@ -17,14 +17,14 @@ from tests.families import cut, rows
 from tests.harness import finish, proxy_of, server_of
 
 
-class Board(progress.Screen):
+class Board:
     """Notes what is shown."""
 
     def __init__(self):
         self.lines = []
         self.seen = threading.Event()
 
-    def show(self, line):
+    def __call__(self, line):
         self.lines.append(line)
         self.seen.set()
 
@@ -124,7 +124,7 @@ def test_a_terminals_line_is_never_longer_than_it(monkeypatch):
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
     monkeypatch.setenv("COLUMNS", "20")
-    progress.Terminal().show("x" * 50)
+    progress.terminal("x" * 50)
     assert written.getvalue() == "\r\x1b[K" + "x" * 19
 
 

@@ -8,6 +8,7 @@ from fedpca_flwr import FederatedPCA, run
 from fedpca_flwr.errors import FedPCAError
 from simulations.python_words import python_words
 from tests.families import rows
+from tests.refusals import refused, unnamed
 
 X = rows(60, 5)
 PARTIES = [X[:30], X[30:]]
@@ -20,37 +21,33 @@ def refusal(method, parties=PARTIES, **options):
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "text"),
+    ("method", "options", "named"),
     [
-        (
-            "p-cov",
-            {"n_components": 9},
-            "'n_components' is 9, but the data have 5 features; give n_components from 1 to 5",
-        ),
-        ("p-cov", {"n_components": 0}, "'n_components' is 0, expected a whole number from 1"),
-        ("p-cov", {"n_componets": 2}, "'p-cov' has no option 'n_componets'; did you mean 'n_components'?"),
-        ("p-cov", {"scale": "x"}, "'scale' is 'x', expected True or False"),
-        ("sub-it", {"block_size": -1}, "'block_size' is -1, expected a whole number from 0"),
-        ("sub-it block-size=3", {"block_size": 4}, "the option 'block_size' is given twice"),
-        ("p-cov", {"secure_aggregation": True}, "'secure_aggregation' is True, but 'bound' is 0"),
-        ("pcov", {}, "'method' is 'pcov', expected one of: p-cov"),
-        ("p-cov", {"min_rows": 40}, "fewer rows than its own minimum ('min_rows' = 40)"),
+        ("p-cov", {"n_components": 9}, ["'n_components'", 9, 5, 1]),
+        ("p-cov", {"n_components": 0}, ["'n_components'", 0, 1]),
+        ("p-cov", {"n_componets": 2}, ["p-cov", "n_componets", "n_components"]),
+        ("p-cov", {"scale": "x"}, ["'scale'", "'x'", "True", "False"]),
+        ("sub-it", {"block_size": -1}, ["block_size", -1, 0]),
+        ("sub-it block-size=3", {"block_size": 4}, ["block_size"]),
+        ("p-cov", {"secure_aggregation": True}, ["secure_aggregation", "True", "'bound'", 0]),
+        ("pcov", {}, ["'method'", "'pcov'", "p-cov"]),
+        ("p-cov", {"min_rows": 40}, ["min_rows", 40]),
     ],
     ids=str,
 )
-def test_a_caller_of_run_reads_of_keyword_arguments(method, options, text):
+def test_a_caller_of_run_reads_of_keyword_arguments(method, options, named):
     told = refusal(method, **{"n_components": 2, **options} if "n_componets" not in options else options)
-    assert text in told
+    assert not unnamed(told, *named)
     assert "run-config" not in told
     assert "node-config" not in told
 
 
 def test_so_does_who_fits_an_estimator():
-    for fitted, wanted in (
-        (lambda: FederatedPCA(9).fit(PARTIES), "^'n_components' is 9, but the data have 5 features"),
-        (lambda: FederatedPCA(2, method="p-vov").fit(PARTIES), "^'method' is 'p-vov', expected one of"),
+    for fitted, named in (
+        (lambda: FederatedPCA(9).fit(PARTIES), ["n_components", 9, 5]),
+        (lambda: FederatedPCA(2, method="p-vov").fit(PARTIES), ["'method'", "p-vov"]),
     ):
-        with pytest.raises(FedPCAError, match=wanted):
+        with refused(FedPCAError, *named):
             fitted()
 
 

@@ -9,26 +9,27 @@ from pyarrow import table
 from fedpca_flwr.errors import ConfigError, value_text
 from simulations import run
 from tests.families import rows
+from tests.refusals import refused
 
 X = rows(40, 3) + 4711.0
 FRAME = table({name: X[:, j] for j, name in enumerate("abc")})
 
 GIVEN = {
-    "parties first": (([X, X], "p-cov"), {}, "method is of type list, expected a name such as 'p-cov'"),
-    "components": (("p-cov", [X, X]), {"n_components": X}, "'n_components' is of type ndarray"),
-    "engine": (("p-cov", [X, X]), {"engine": X}, "engine is of type ndarray, expected one of: loopback, ray"),
-    "flag": (("p-cov", [X, X]), {"scale": X.tolist()}, "'scale' is of type list, expected True or False"),
-    "frame": (("sub-it", [X, X]), {"tolerance": FRAME}, "'tolerance' is of type Table, expected a number above 0"),
-    "clients": (("p-cov", [X, X]), {"clients": X}, "'clients' is of type ndarray, but there are 2 parties"),
-    "files": (("p-cov", [X, X]), {"scores": X}, "'scores' is of type ndarray, expected a list of 2 paths"),
-    "a folder": (("p-cov", [X, X]), {"output": "model"}, r"'output' names a folder of `flwr run`; .*save\(path\)"),
-    "the plain name": (("pca", [X, X]), {}, "did you mean 'p-cov'"),
+    "parties first": (([X, X], "p-cov"), {}, ["method", "list", "'p-cov'"]),
+    "components": (("p-cov", [X, X]), {"n_components": X}, ["n_components", "ndarray"]),
+    "engine": (("p-cov", [X, X]), {"engine": X}, ["engine", "ndarray", "loopback", "ray"]),
+    "flag": (("p-cov", [X, X]), {"scale": X.tolist()}, ["'scale'", "list", "True", "False"]),
+    "frame": (("sub-it", [X, X]), {"tolerance": FRAME}, ["'tolerance'", "Table", 0]),
+    "clients": (("p-cov", [X, X]), {"clients": X}, ["'clients'", "ndarray", 2]),
+    "files": (("p-cov", [X, X]), {"scores": X}, ["'scores'", "ndarray", 2]),
+    "a folder": (("p-cov", [X, X]), {"output": "model"}, ["'output'", "run(...).save(path)"]),
+    "the plain name": (("pca", [X, X]), {}, ["'method'", "'pca'", "'p-cov'"]),
 }
 
 
-@pytest.mark.parametrize(("given", "options", "told"), GIVEN.values(), ids=GIVEN)
-def test_what_is_in_the_wrong_place_is_named_without_its_values(given, options, told):
-    with pytest.raises(ConfigError, match=told) as caught:
+@pytest.mark.parametrize(("given", "options", "named"), GIVEN.values(), ids=GIVEN)
+def test_what_is_in_the_wrong_place_is_named_without_its_values(given, options, named):
+    with refused(ConfigError, *named) as caught:
         run(*given, **{"n_components": 2, **options})
     assert "471" not in str(caught.value)
 

@@ -14,6 +14,7 @@ from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.repeats import ACCOUNTS, Bounded, HeldOut, Release, SecureSum, sentence
+from tests.refusals import refused, unnamed
 
 
 def written(folder):
@@ -131,7 +132,7 @@ def test_a_line_that_was_removed_changed_moved_or_added_is_found(tmp_path, capsy
     changed(written(tmp_path), *statements)
     code, said = verdict(tmp_path, capsys)
     assert code == 1
-    assert f"event {gap} is missing, was added or was changed; what follows it proves nothing" in said
+    assert not unnamed(said, f"event {gap}")
 
 
 def test_a_line_that_was_changed_with_its_digest_is_found_by_the_next_one(tmp_path, capsys):
@@ -143,7 +144,7 @@ def test_a_line_that_was_changed_with_its_digest_is_found_by_the_next_one(tmp_pa
         database.commit()
     code, said = verdict(tmp_path, capsys)
     assert code == 1
-    assert "event 6 is missing" in said
+    assert not unnamed(said, "event 6")
 
 
 def test_a_journal_goes_on_after_a_gap_and_still_shows_it(tmp_path, capsys):
@@ -151,14 +152,14 @@ def test_a_journal_goes_on_after_a_gap_and_still_shows_it(tmp_path, capsys):
     FileJournal(str(tmp_path), "33", 3).end("QuorumError")
     code, said = verdict(tmp_path, capsys)
     assert code == 1
-    assert "event 13 is" in said
+    assert not unnamed(said, "event 13")
 
 
 def test_a_journal_that_lost_its_last_digest_is_not_gone_on_with(tmp_path):
     changed(written(tmp_path), "DELETE FROM chain")
-    with pytest.raises(DisclosureError, match="journal cannot be used, so nothing may be answered") as caught:
+    with refused(DisclosureError) as caught:
         FileJournal(str(tmp_path), "33", 3).end("QuorumError")
-    assert "has lost the digest of its last event" in caught.value.local
+    assert "digest" in caught.value.local
 
 
 def test_a_journal_with_a_gap_can_still_be_read_and_exported(tmp_path, capsys):
@@ -173,7 +174,7 @@ def test_a_journal_with_a_gap_can_still_be_read_and_exported(tmp_path, capsys):
 
 def test_what_is_no_journal_is_named_and_not_made(tmp_path, capsys):
     code, said = verdict(tmp_path / "none", capsys)
-    assert (code, "there is no journal in" in said) == (1, True)
+    assert (code, unnamed(said, tmp_path / "none")) == (1, [])
     assert not (tmp_path / "none").exists()
 
 
@@ -181,14 +182,14 @@ def test_a_journal_of_another_format_is_named(tmp_path, capsys):
     changed(written(tmp_path), "PRAGMA user_version = 1")
     code, said = verdict(tmp_path, capsys)
     assert code == 1
-    assert "has format 1, and this version of fedpca-flwr reads format 3; use the version that wrote it" in said
+    assert not unnamed(said, 1, 3)
 
 
 def test_an_export_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit):
         main(["journal", str(written(tmp_path / "journal")), "--export", str(tmp_path / "file" / "out")])
-    assert "out cannot be written (" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, tmp_path / "file" / "out")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.bed_file import Variant, matched
 from fedpca_flwr.site.readers import read
 from tests.harness import at_sites, finish, fit, server_of
+from tests.refusals import refused
 from tests.strategies.test_genotypes import by_hand, people
 
 bed_reader = pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
@@ -108,7 +109,7 @@ def test_a_variant_that_is_there_twice_is_not_guessed():
 def test_all_that_is_wrong_with_a_list_is_told_at_once_without_a_name(tmp_path):
     path = write(tmp_path / "a.bed", people(30, 12), variants(12))
     listed = [*variants(12), Variant("9", 1, "A", "G"), Variant("9", 2, "A", "T"), Variant("7", 110, "T", "C")]
-    with pytest.raises(DataError, match=r"2 are not in .*; 2 are in the list twice; 1 look the same") as raised:
+    with refused(DataError, 2, 1) as raised:
         read(path, variants=write_list(tmp_path / "list.bim", listed))
     assert "9:1" not in str(raised.value)
     assert "9:1:A:G" in raised.value.local
@@ -118,34 +119,34 @@ def test_variants_whose_strand_cannot_be_told_are_refused_unless_told(tmp_path):
     known = [*variants(11), Variant("7", 900, "C", "G")]
     G = people(30, 12)
     path, listed = write(tmp_path / "a.bed", G, known), write_list(tmp_path / "list.bim", known)
-    with pytest.raises(DataError, match=r"1 look the same on both strands .* ambiguous='keep'"):
+    with refused(DataError, 1, "ambiguous='keep'"):
         read(path, variants=listed)
     np.testing.assert_array_equal(whole(read(path, variants=listed, ambiguous=True).rows), G)
 
 
 def test_what_is_no_such_file_is_said(tmp_path):
     path = write(tmp_path / "a.bed", people(30, 12), variants(12))
-    with pytest.raises(ConfigError, match="'label' names a column, but a .bed file has variants only"):
+    with refused(ConfigError, "'label'", ".bed"):
         read(path, "7:100:A:G")
     np.save(tmp_path / "a.npy", np.eye(12))
-    with pytest.raises(ConfigError, match="only .bed files have"):
+    with refused(ConfigError, ".bed"):
         read(str(tmp_path / "a.npy"), variants=path)
-    with pytest.raises(DataError, match=r"no .bim file"):
+    with refused(DataError, ".bim"):
         read(path, variants=str(tmp_path / "none.bim"))
     bed, bim, fam = (tmp_path / f"a.{suffix}" for suffix in ("bed", "bim", "fam"))
     said = fam.read_text()
     fam.write_text(said + said)
-    with pytest.raises(DataError, match="does not have the size that its .bim and .fam say"):
+    with refused(DataError, ".bim", ".fam"):
         read(path)
     fam.unlink()
-    with pytest.raises(DataError, match=r"no .fam file"):
+    with refused(DataError, ".fam"):
         read(path)
     fam.write_text(said)
     bed.write_bytes(b"xyz" + bed.read_bytes()[3:])
-    with pytest.raises(DataError, match="damaged or not what its name says"):
+    with refused(DataError, ".bed"):
         read(path)
     bim.write_text("7 rs0 0 one A G\n")
-    with pytest.raises(DataError, match="a line of the .bim file is not chromosome") as raised:
+    with refused(DataError, ".bim") as raised:
         read(path)
     assert "line 1 of" in raised.value.local
 
@@ -182,7 +183,7 @@ def test_a_site_whose_file_lacks_calls_refuses_unless_it_takes_all_people(tmp_pa
     parts = [G[:50], G[50:]]
     own = [{"data": write(tmp_path / f"{i}.bed", part, known)} for i, part in enumerate(parts)]
     server = server_of("qr-pca", parts, n_components=2, genotypes=True)
-    with pytest.raises(DisclosureError, match=r"client 1: this site's genotypes have missing calls.*gaps='all'"):
+    with refused(DisclosureError, "client 1", "gaps='all'"):
         finish(at_sites(server, [{**own[0], "gaps": "all"}, own[1]]))
 
 
@@ -190,7 +191,7 @@ def test_sites_without_a_list_and_with_other_variants_are_refused(tmp_path):
     G, known = people(90, 12), variants(12)
     other = [known[0]._replace(position=1), *known[1:]]
     nodes = [{"data": write(tmp_path / f"{i}.bed", G, own)} for i, own in enumerate((known, other))]
-    with pytest.raises(ConfigError, match="column names, or their order, differ"):
+    with refused(ConfigError, "client 1", "client 0", "'features'"):
         finish(at_sites(server_of("qr-pca", [G, G], n_components=2, genotypes=True), nodes))
 
 

@@ -22,6 +22,7 @@ from fedpca_flwr.site.readers import read
 from simulations.benchmarks.postgresql_server import programs, running
 from tests.families import rows
 from tests.harness import at_sites, finish, identities, proxy_of, server_of
+from tests.refusals import refused
 
 psycopg = pytest.importorskip("psycopg", reason="needs the extra 'sql'")
 duckdb = pytest.importorskip("duckdb", reason="needs the extra 'sql'")
@@ -175,7 +176,7 @@ def test_null_is_a_missing_value(url):
     nulls, _ = read_query(url, "SELECT CASE WHEN id < 3 THEN NULL ELSE age END a, smokes FROM visit ORDER BY id")
     assert nulls.missing.tolist() == [3, 0]
     np.testing.assert_array_equal(nulls.rows[3:, 0], X[3:, 0])
-    with pytest.raises(DataError, match="missing values"):
+    with refused(DataError, "NaN"):
         complete(nulls)
 
 
@@ -183,20 +184,20 @@ def test_null_is_a_missing_value(url):
 
 
 @pytest.mark.parametrize(
-    ("select", "kind", "message", "local"),
+    ("select", "kind", "named", "local"),
     [
-        ("SELECT age, name, born FROM visit", DataError, "of the query's 3 columns, 2 are not numbers", "name ("),
-        ("SELECT age FROM visit WHERE id < 0", DataError, "at least one row", ""),
-        ("SELECT CAST('infinity' AS double precision) a", DataError, "infinite values", ""),
-        ("SELECT CAST(name AS integer) a FROM visit", DataError, "fails at the query", ""),
-        ("SELECT weigth FROM visit", ConfigError, "refuses the 'query'", "weigth"),
-        ("SELECT age FROM visits", ConfigError, "refuses the 'query'", "visits"),
-        ("DELETE FROM visit", ConfigError, "refuses the 'query'", ""),
-        ("SELECT 1; SELECT 2", ConfigError, "refuses the 'query'", ""),
+        ("SELECT age, name, born FROM visit", DataError, [3, 2], "name ("),
+        ("SELECT age FROM visit WHERE id < 0", DataError, ["(0, 1)"], ""),
+        ("SELECT CAST('infinity' AS double precision) a", DataError, [], ""),
+        ("SELECT CAST(name AS integer) a FROM visit", DataError, [], ""),
+        ("SELECT weigth FROM visit", ConfigError, ["'query'"], "weigth"),
+        ("SELECT age FROM visits", ConfigError, ["'query'"], "visits"),
+        ("DELETE FROM visit", ConfigError, ["'query'"], ""),
+        ("SELECT 1; SELECT 2", ConfigError, ["'query'"], ""),
     ],
 )
-def test_what_is_wrong_is_named_here_and_not_there(select, kind, message, local, url):
-    with pytest.raises(kind, match=message) as caught:
+def test_what_is_wrong_is_named_here_and_not_there(select, kind, named, local, url):
+    with refused(kind, *named) as caught:
         read_query(url, select)
     assert local in caught.value.local
     for text in ("patient", "visit", "weigth", "born", "site@", "cohort"):
@@ -205,15 +206,15 @@ def test_what_is_wrong_is_named_here_and_not_there(select, kind, message, local,
 
 
 def test_a_query_of_no_column_but_the_label_is_refused(url):
-    with pytest.raises(DataError, match="no column that is a feature"):
+    with refused(DataError):
         read_query(url, "SELECT name FROM visit", label="name")
-    with pytest.raises(ConfigError, match="'label' names no column"):
+    with refused(ConfigError, "'label'"):
         read_query(url, "SELECT age FROM visit", label="name")
 
 
 def test_two_columns_of_one_name_are_refused(postgres):
     """DuckDB gives the second another name itself."""
-    with pytest.raises(DataError, match="several columns of one name") as caught:
+    with refused(DataError) as caught:
         read_query(postgres, "SELECT age, dose AS age FROM visit")
     assert caught.value.local == "age"
 
@@ -221,7 +222,7 @@ def test_two_columns_of_one_name_are_refused(postgres):
 def test_a_query_writes_nothing(postgres, server):
     with psycopg.connect(server.url) as connection:
         connection.execute("CREATE SEQUENCE IF NOT EXISTS visits")
-    with pytest.raises(DataError, match="fails at the query") as caught:
+    with refused(DataError) as caught:
         read_query(postgres, "SELECT nextval('visits') AS a")
     assert "ReadOnly" in caught.value.local
 
@@ -233,7 +234,7 @@ def test_a_query_is_one_statement(url, own):
         Path(folder).chmod(0o777)  # the server's account may write here
         file = Path(folder) / "written"
         query = f"SELECT 1.5 AS a) AS q; COPY (SELECT 1 AS b) TO '{file}'; SELECT * FROM (SELECT 1.5 AS a"
-        with pytest.raises(ConfigError, match="refuses the 'query'|is not one SELECT"):
+        with refused(ConfigError, "'query'"):
             read_query(url if own else "duckdb:///:memory:", query)
         assert not file.exists()
 
@@ -262,12 +263,12 @@ def test_a_query_that_takes_too_long_is_given_up(url, monkeypatch):
         monkeypatch.setattr(module, "PASS_SECONDS", 0.2)
     endless = "SELECT count(*) AS n FROM visit a, visit b, visit c, visit d, visit e "
     endless += "WHERE a.dose + b.dose < c.dose + d.dose * e.dose"
-    with pytest.raises(DataError, match="took longer than 3,600 s to read"):
+    with refused(DataError, "3,600"):
         read_query(url, endless)
 
 
 def test_the_query_is_the_sites_and_never_the_runs():
-    with pytest.raises(ConfigError, match="unknown key 'query'"):
+    with refused(ConfigError, "'query'"):
         RunConfig.parse({"query": SELECT})
 
 
@@ -280,14 +281,14 @@ def test_another_order_or_value_in_a_later_pass_is_refused(postgres, server):
         asked = Query(postgres, "SELECT a FROM moving")
         assert len(list(asked.blocks())) == len(list(asked.blocks()))
         connection.execute("UPDATE moving SET a = a WHERE id = 1")  # it is the last of the table now
-        with pytest.raises(DataError, match="other rows, or the same in another order.*ORDER BY"):
+        with refused(DataError, "ORDER BY"):
             list(asked.blocks())
         ordered = Query(postgres, "SELECT a FROM moving ORDER BY id")
         list(ordered.blocks())
         connection.execute("UPDATE moving SET a = a WHERE id = 2")
         list(ordered.blocks())
         connection.execute("UPDATE moving SET a = 7 WHERE id = 2")
-        with pytest.raises(DataError, match="other rows"):
+        with refused(DataError, "ORDER BY"):
             list(ordered.blocks())
 
 
@@ -312,9 +313,9 @@ def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, capl
         return honest(ins, timeout, group_id)
 
     proxy_of(server, 1).fit = fit
-    with pytest.raises(PartyError, match="its own log says why"):
+    with refused(PartyError, "client 1"):
         finish(server)
-    assert "the data are other rows" in caplog.text
+    assert "ORDER BY" in caplog.text
 
 
 # Connections
@@ -340,9 +341,9 @@ def test_a_lost_connection_is_named_here_and_a_constant_text_there(postgres, ser
         return honest(ins, timeout, group_id)
 
     proxy_of(running, 1).fit = fit
-    with pytest.raises(PartyError, match="client 1: this site ended its part in the run; its own log says why"):
+    with refused(PartyError, "client 1"):
         finish(running)
-    assert "the connection to the database was lost while the query was read" in caplog.text
+    assert "connection" in caplog.text
     assert "site@" not in caplog.text
 
 
@@ -350,12 +351,12 @@ def test_who_is_not_let_in_is_told_without_a_name(server, monkeypatch, tmp_path)
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
     user = "dr-jekyll"
     for url in (server.url.replace("site@", f"{user}@"), f"postgresql://{user}@127.0.0.1:1/x"):
-        with pytest.raises(DataError, match="cannot be reached, or does not let this site in") as caught:
+        with refused(DataError, "'data'") as caught:
             read_query(url, SELECT)
         assert user not in str(caught.value) + caught.value.local
         assert "127.0.0.1" in caught.value.local
     monkeypatch.setenv("PGPASSWORD", "4711")
-    with pytest.raises(DataError, match="cannot be reached") as caught:
+    with refused(DataError, "'data'") as caught:
         read_query(server.url, SELECT)
     assert 'password authentication failed for user "..."' in caught.value.local
     monkeypatch.setenv("PGPASSWORD", server.password)
@@ -364,7 +365,7 @@ def test_who_is_not_let_in_is_told_without_a_name(server, monkeypatch, tmp_path)
 
 @pytest.mark.parametrize("place", ["postgresql://dr%ZZ@db/x", "postgresql://dr@db/x?colour=dr"])
 def test_a_url_that_only_libpq_refuses_is_not_shown(place):
-    with pytest.raises(ConfigError, match="a url that libpq does not take") as caught:
+    with refused(ConfigError, "'data'") as caught:
         read_query(place, SELECT)
     assert "dr" not in str(caught.value).split("'data'")[0] + caught.value.local
     assert caught.value.__suppress_context__
@@ -400,7 +401,7 @@ PASSWORD = "hunter2"
     ],
 )
 def test_a_password_is_refused_and_never_shown(place):
-    with pytest.raises(ConfigError, match="node-config: 'data' .* must not hold a password.*PGPASSFILE") as caught:
+    with refused(ConfigError, "'data'") as caught:
         NodeConfig.parse(site(data=place, query=SELECT), source="node-config")
     assert PASSWORD not in str(caught.value) + caught.value.local
     assert caught.value.__suppress_context__
@@ -429,7 +430,7 @@ def test_a_password_is_refused_and_never_shown(place):
     ],
 )
 def test_a_password_in_the_query_is_refused_and_never_shown(source):
-    with pytest.raises(ConfigError, match="node-config: 'query' .* must not hold a password or a key") as caught:
+    with refused(ConfigError, "'query'") as caught:
         NodeConfig.parse(site(data="duckdb:///x.db", query=f"SELECT a FROM {source}"), source="node-config")
     assert PASSWORD not in str(caught.value) + caught.value.local
     assert caught.value.__suppress_context__
@@ -458,7 +459,7 @@ def test_a_query_without_a_password_is_taken(query):
     + [f"postgresql://me@{PASSWORD}@db/x", "https://example.org/x.parquet", "postgresql://[::1/x", "duckdb:///x?y=1"],
 )
 def test_a_url_of_nothing_known_is_refused(place):
-    with pytest.raises(ConfigError, match="no database has this url, expected 'postgresql://") as caught:
+    with refused(ConfigError, "'data'", "sslmode=verify-full") as caught:
         NodeConfig.parse(site(data=place, query=SELECT), source="node-config")
     assert PASSWORD not in str(caught.value)
 
@@ -474,16 +475,16 @@ def test_urls_of_every_form_are_taken(place):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "named"),
     [
-        ({"data": "postgresql://db/x"}, "name the SELECT that gives this site's rows as 'query'"),
-        ({"data": "rows.csv", "query": SELECT}, "'query' is of a database, and 'data' names none"),
-        ({"query": SELECT}, "'query' is of a database, and 'data' names none"),
-        ({"data": "duckdb:///x.db", "query": SELECT, "layer": "counts"}, "'layer' is of a file, and 'data' names a d"),
+        ({"data": "postgresql://db/x"}, ["'query'"]),
+        ({"data": "rows.csv", "query": SELECT}, ["'query'", "'data'"]),
+        ({"query": SELECT}, ["'query'", "'data'"]),
+        ({"data": "duckdb:///x.db", "query": SELECT, "layer": "counts"}, ["'layer'", "'data'"]),
     ],
 )
-def test_a_database_and_a_query_belong_together(given, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_database_and_a_query_belong_together(given, named):
+    with refused(ConfigError, *named):
         NodeConfig.parse(site(**given), source="node-config")
 
 
@@ -512,29 +513,32 @@ def test_nothing_is_downloaded_written_or_taken_from_this_program(file, tmp_path
     select = ", ".join(f"current_setting('{name}') AS {name}" for name in guards)
     np.testing.assert_array_equal(read_query("duckdb:///:memory:", f"SELECT {select}")[0].rows, [[0, 0, 0]])
     before = file.read_bytes()
-    for select in ("SELECT * FROM 'https://127.0.0.1:1/x.parquet'", "CREATE TABLE x (a int)"):
-        with pytest.raises((ConfigError, DataError), match=r"refuses the 'query'|fails at the query") as caught:
+    for select, kind, named in (
+        ("SELECT * FROM 'https://127.0.0.1:1/x.parquet'", DataError, []),
+        ("CREATE TABLE x (a int)", ConfigError, ["'query'"]),
+    ):
+        with refused(kind, *named) as caught:
             read_query(f"duckdb:///{file}", select)
         assert "download" not in caught.value.local
     assert file.read_bytes() == before
-    with pytest.raises(DataError, match="does not exist"):
+    with refused(DataError, "'data'"):
         read_query(f"duckdb:///{tmp_path}/none.duckdb", SELECT)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_no_database_or_in_use_is_named(file, tmp_path):
     (tmp_path / "text.duckdb").write_text("no database, patient 4711" * 1000)
-    with pytest.raises(DataError, match="cannot be opened") as caught:
+    with refused(DataError, "DuckDB") as caught:
         read_query(f"duckdb:///{tmp_path}/text.duckdb", SELECT)
     assert "4711" not in caught.value.local
-    with duckdb.connect(file), pytest.raises(DataError, match="cannot be opened: .* written to by another program"):
+    with duckdb.connect(file), refused(DataError, "DuckDB"):
         read_query(f"duckdb:///{file}", SELECT)
 
 
 @pytest.mark.parametrize(("place", "module"), [("postgresql://db/x", "psycopg"), ("duckdb:///x.db", "duckdb")])
 def test_a_driver_that_is_not_there_is_named(place, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[sql\]'"):
+    with refused(ConfigError, ".[sql]"):
         read_query(place, SELECT)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.site.readers import read
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, server_of
+from tests.refusals import refused
 
 NAMES = ["age", "height, cm", "pulse", "weight"]
 FEATURES = 'age, "height, cm", pulse, weight'
@@ -53,7 +56,7 @@ def test_any_order_at_the_sites_gives_the_same_bits(method, secure, tmp_path):
 
 
 def test_without_the_names_in_the_run_another_order_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(ConfigError, match="client 1: its column names, .* differ .* run-config 'features'"):
+    with refused(ConfigError, "client 1", "'features'"):
         run(tmp_path, cut(X, 100, 60, 40), features="")
 
 
@@ -63,23 +66,19 @@ def test_lacking_and_further_columns_are_counted_to_others_and_named_to_the_site
         site(tmp_path / "0.csv", first),
         site(tmp_path / "1.csv", np.hstack([second, second[:, :1]]), range(5), ["Age", *NAMES[1:], "bmi"]),
     ]
-    with pytest.raises(DataError) as caught:
+    with refused(DataError, "client 1", 1, 4, "'features'", 2) as caught:
         finish(at_sites(server_of("p-cov", [first, second], n_components=2, features=FEATURES), nodes))
-    told = (
-        "client 1: this site's data lack 1 of the run's 4 features (run-config 'features'), and have 2 columns besides"
-    )
-    assert str(caught.value).startswith(told)
     assert "bmi" not in str(caught.value)
-    assert "lacking: 'age'; besides: 'Age', 'bmi'" in caplog.text
+    assert re.search("'age'.*'Age', 'bmi'", caplog.text)
 
 
 def test_a_run_cannot_choose_among_the_columns_of_a_site(tmp_path):
-    with pytest.raises(DataError, match="lack 0 of the run's 3 features .* have 1 columns besides"):
+    with refused(DataError, 0, 3, 1):
         run(tmp_path, cut(X, 100, 60, 40), features="age, pulse, weight")
 
 
 def test_data_without_names_are_refused(tmp_path):
-    with pytest.raises(DataError, match="client 0: the run names its features .* have no names"):
+    with refused(DataError, "client 0", "'features'"):
         fit("p-cov", [X], n_components=2, features=FEATURES)
 
 
@@ -91,35 +90,35 @@ def test_a_site_knows_its_rows_in_whatever_order_a_run_has_their_columns(tmp_pat
     run(tmp_path, parties, orders, **secure)
     other = 'weight, pulse, "height, cm", age'
     run(tmp_path, parties, orders, **secure, features=other)
-    with pytest.raises(DisclosureError, match="were in a secure sum over 4 parties already, and this one is over 3"):
+    with refused(DisclosureError, 4, 3):
         run(tmp_path, parties[:3], orders, **secure, features=other)
 
 
 def test_missing_values_are_those_of_their_columns(tmp_path, caplog):
     spoilt = X.copy()
     spoilt[3, 1] = np.nan
-    with pytest.raises(DataError, match="client 1: the data hold missing values"):
+    with refused(DataError, "client 1", "NaN"):
         run(tmp_path, [X, spoilt], ORDERS[1:])
     assert "columns: 'height, cm'" in caplog.text
     assert read(str(tmp_path / "1.csv")).missing.tolist() == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "what"),
     [
-        ("a, b, a", "'a' stand there twice"),
-        ("a,, b", "a name is empty"),
-        ("a,", "a name is empty"),
-        (3, "expected a text"),
+        ("a, b, a", "'a' .*twice"),
+        ("a,, b", "empty"),
+        ("a,", "empty"),
+        (3, "text"),
     ],
 )
-def test_what_is_no_list_of_names_is_refused(text, message):
-    with pytest.raises(ConfigError, match=f"'features' is .*{message}"):
+def test_what_is_no_list_of_names_is_refused(text, what):
+    with refused(ConfigError, "'features'", repr(text), match=what):
         RunConfig.parse({"features": text})
 
 
 def test_methods_for_columns_have_no_features_in_common():
-    with pytest.raises(ConfigError, match="'features' names the columns of all sites, and with 'vertical' each has"):
+    with refused(ConfigError, "'features'", "'vertical'"):
         fit("vertical", cut(X, 100, 100), n_components=2, features="a, b")
 
 

@@ -12,6 +12,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.site import readers
 from fedpca_flwr.site.readers import read
+from tests.refusals import refused
 
 anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
 h5py = pytest.importorskip("h5py")
@@ -57,15 +58,15 @@ def test_genes_are_left_out_by_name(path):
 
 
 def test_what_is_wrong_is_named(path, tmp_path):
-    with pytest.raises(ConfigError, match="'layer' names no layer of the .h5ad file"):
+    with refused(ConfigError, "'layer'", ".h5ad"):
         read(path, layer="count")
     np.save(tmp_path / "cells.npy", np.eye(2))
-    with pytest.raises(ConfigError, match="only .h5ad files have"):
+    with refused(ConfigError, ".h5ad"):
         read(str(tmp_path / "cells.npy"), layer="counts")
     with h5py.File(path, "r+") as held:
         held["layers/counts/indices"][5] = 30
         del held["X"]
-    with pytest.raises(DataError, match="damaged"):
+    with refused(DataError, ".h5ad"):
         read(path, layer="counts")
-    with pytest.raises(DataError, match="has no X; name a layer"):
+    with refused(DataError, "'layer'"):
         read(path)

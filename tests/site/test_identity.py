@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 
 import pytest
@@ -14,6 +15,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.identity import FORGEABLE, identity_of, make_key, read_members, read_private_key
+from tests.refusals import refused, unnamed
 
 
 def made(tmp_path, parties=3):
@@ -56,16 +58,16 @@ def test_a_key_is_never_overwritten(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["keys", str(file), "--partition-id", "0"])
     assert ended.value.code == 1
-    assert "exists already, and was left as it is" in capsys.readouterr().err
+    assert not unnamed(capsys.readouterr().err, file)
     assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ("party", "name", "text"),
-    [(-1, "", "partition-id is -1, expected a number from 0"), (0, "a\n1 key", "name is 'a.n1 key', expected at most")],
+    ("party", "name", "named"),
+    [(-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"])],
 )
-def test_a_line_that_would_be_none_is_not_made(party, name, text, tmp_path):
-    with pytest.raises(ConfigError, match=text):
+def test_a_line_that_would_be_none_is_not_made(party, name, named, tmp_path):
+    with refused(ConfigError, *named):
         make_key(str(tmp_path / "key"), party, name)
     assert not list(tmp_path.iterdir())
 
@@ -95,15 +97,15 @@ def test_every_fault_of_the_list_is_named_at_once(tmp_path):
     with pytest.raises(ConfigError) as told:
         read_members(str(tmp_path / "list"), 4)
     for fault in (
-        "line 2: it is not a partition-id and 64 hexadecimal digits",
-        "line 3: it is not a partition-id",
-        "line 4: partition 0 has a line already",
-        "line 5: partition 7, expected 0 to 3",
-        "line 6: partition 2 has the key of partition 0",
-        "line 7: it is not a partition-id",
-        "no line for partition 1, 2, 3",
+        "line 2: .*64",
+        "line 3: .*64",
+        "line 4: .*partition 0",
+        "line 5: .*partition 7.*0 to 3",
+        "line 6: .*partition 2.*partition 0",
+        "line 7: .*64",
+        "partition 1, 2, 3",
     ):
-        assert fault in str(told.value)
+        assert re.search(fault, str(told.value))
     assert "line 1" not in str(told.value)
     assert str(tmp_path) not in str(told.value)
 
@@ -127,31 +129,31 @@ def test_a_key_with_which_anybody_can_sign_is_refused(y, sign, tmp_path):
     assert forged(key)
     assert not forged(identity_of(nodes[0]).members[0])
     (tmp_path / "list").write_text("\n".join([*lines[:2], f"2 {key.hex()}"]))
-    with pytest.raises(ConfigError, match="line 3: partition 2 has a key with which anybody can sign"):
+    with refused(ConfigError, "line 3", "partition 2"):
         read_members(str(tmp_path / "list"), 3)
 
 
 def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_belongs_there(tmp_path):
     nodes, lines = made(tmp_path)
     swapped = nodes[0].model_copy(update={"identity": nodes[1].identity})
-    with pytest.raises(ConfigError, match="another key for partition 0 than that of the site's own") as told:
+    with refused(ConfigError, "partition 0", "'identities'", "'identity'") as told:
         identity_of(swapped)
     assert told.value.local == lines[1].split("#")[0].strip().replace("1", "0", 1)
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("given", "named"),
     [
-        ({"identity": "", "identities": ""}, "names no 'identity' and no 'identities'"),
-        ({"identities": ""}, "'identity' is set, but 'identities' is not"),
-        ({"identity": ""}, "'identities' is set, but 'identity' is not"),
-        ({"identity": "absent"}, "the file of 'identity' cannot be read"),
-        ({"identities": "absent"}, "the file of 'identities' cannot be read"),
+        ({"identity": "", "identities": ""}, ["'identity'", "'identities'"]),
+        ({"identities": ""}, ["'identity'", "'identities'"]),
+        ({"identity": ""}, ["'identities'", "'identity'"]),
+        ({"identity": "absent"}, ["'identity'"]),
+        ({"identities": "absent"}, ["'identities'"]),
     ],
 )
-def test_what_a_site_lacks_is_named(given, text, tmp_path):
+def test_what_a_site_lacks_is_named(given, named, tmp_path):
     node = {**made(tmp_path)[0][0].model_dump(), **given}
-    with pytest.raises(ConfigError, match=text) as told:
+    with refused(ConfigError, *named) as told:
         identity_of(NodeConfig.parse(node, source="node-config"))
     assert "absent" not in str(told.value)
 
@@ -160,7 +162,7 @@ def test_what_a_site_lacks_is_named(given, text, tmp_path):
 def test_a_private_key_that_others_may_read_is_refused(tmp_path):
     node = made(tmp_path)[0][0]
     (tmp_path / "0.pem").chmod(0o640)
-    with pytest.raises(ConfigError, match=r"others than its owner may read or write; .*chmod 600"):
+    with refused(ConfigError, "'identity'", "chmod 600"):
         identity_of(node)
 
 
@@ -169,7 +171,7 @@ def test_a_file_that_is_no_private_key_is_named(text, tmp_path):
     file = tmp_path / "key"
     file.write_text(text)
     file.chmod(0o600)
-    with pytest.raises(ConfigError, match="holds no Ed25519 private key in PEM"):
+    with refused(ConfigError, "Ed25519"):
         read_private_key(str(file))
 
 

@@ -9,6 +9,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.data.table import check
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.site.policy import permit_pairs, permit_values
+from tests.refusals import refused
 
 
 def node(**rules):
@@ -32,9 +33,9 @@ def test_the_rows_left_out_to_round_may_be_those_with_values():
     permit_values(node(), table(103, everywhere, slice(0)))
     permit_values(node(**{"round-rows": 1}), table(103, everywhere, slice(10)))
     for rules, few in (({}, 12), ({"round-rows": 1}, 9)):
-        with pytest.raises(DisclosureError, match="so few values .* 'min-rows' = 10") as refused:
+        with refused(DisclosureError, "min-rows", 10) as caught:
             permit_values(node(**rules), table(103, everywhere, slice(few)))
-        assert refused.value.local == "columns (from 0): [1]"
+        assert caught.value.local == "columns (from 0): [1]"
 
 
 @pytest.mark.parametrize(("rounded", "least"), [(1, 10), (10, 13)])
@@ -42,5 +43,5 @@ def test_two_features_may_be_together_in_as_many_rows_as_the_minimum(rounded, le
     rules = node(**{"round-rows": rounded})
     permit_pairs(rules, table(103, slice(50), slice(50 - least, None)))
     permit_pairs(rules, table(103, slice(50), slice(50, None)))
-    with pytest.raises(DisclosureError, match="together in fewer rows than its own minimum"):
+    with refused(DisclosureError, "min-rows"):
         permit_pairs(rules, table(103, slice(50), slice(51 - least, None)))

@@ -16,6 +16,7 @@ from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
 from fedpca_flwr.site import csv_file, readers
 from fedpca_flwr.site.readers import read, read_ids
 from tests.families import rows
+from tests.refusals import refused
 
 X = rows(20, 4)
 NAMES = ["age", "weight", "height", "pulse"]
@@ -65,18 +66,18 @@ def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("line", "message", "place"),
+    ("line", "what", "place"),
     [
-        ("1,x,3", "not numbers", "line 101, column 2"),
-        ("1,2", "different length", "line 101 with 2 cells"),
-        ("1,2,3,4", "different length", "line 101 with 4 cells"),
+        ("1,x,3", "texts", "line 101, column 2"),
+        ("1,2", "length", "line 101 with 2 cells"),
+        ("1,2,3,4", "length", "line 101 with 4 cells"),
     ],
 )
-def test_a_fault_in_a_later_block_is_told_with_its_row(line, message, place, tmp_path, monkeypatch):
+def test_a_fault_in_a_later_block_is_told_with_its_row(line, what, place, tmp_path, monkeypatch):
     monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
     path = tmp_path / "site.csv"
     path.write_text("\n".join(["1,2,3"] * 100 + [line] + ["1,2,3"] * 3))
-    with pytest.raises(DataError, match=message) as caught:
+    with refused(DataError, ".csv", match=what) as caught:
         read(str(path))
     assert place in caught.value.local
 
@@ -85,7 +86,7 @@ def test_a_later_block_of_another_width_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
     path = tmp_path / "site.csv"
     path.write_text("\n".join(["1,2,3"] * 64 + ["1,2"] * 3))
-    with pytest.raises(DataError, match="different length"):
+    with refused(DataError, ".csv"):
         read(str(path))
 
 
@@ -109,13 +110,13 @@ def test_a_sparse_matrix_is_one_and_is_checked(kind, tmp_path):
     np.testing.assert_array_equal(read(str(path)).missing, np.isnan(matrix.toarray()).sum(axis=0))
     matrix.data[7, ...] = np.inf
     sparse.save_npz(path, matrix)
-    with pytest.raises(DataError, match="infinite"):
+    with refused(DataError):
         read(str(path))
     matrix.data[7, ...] = 1.0
     held = dict(np.load(path))
     for spoilt in ({"indices": held["indices"] + 30}, {"indptr": held["indptr"][:-1]}, {"shape": np.array([30, 7])}):
         np.savez(path, **{**held, **spoilt})
-        with pytest.raises(DataError, match="damaged"):
+        with refused(DataError, ".npz"):
             read(str(path))
 
 
@@ -153,18 +154,18 @@ def test_one_line_is_one_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "what"),
     [
-        ("a,b\n1,4711x\n", "cells that are not numbers"),
-        ("a,b\n1,2\n3\n", "different length"),
-        ("a,b\n1,2\n3,4,5\n", "different length"),
-        ("", "is empty"),
+        ("a,b\n1,4711x\n", "numbers"),
+        ("a,b\n1,2\n3\n", "length"),
+        ("a,b\n1,2\n3,4,5\n", "length"),
+        ("", "empty"),
     ],
 )
-def test_a_broken_csv_is_named_without_its_cells(text, message, tmp_path):
+def test_a_broken_csv_is_named_without_its_cells(text, what, tmp_path):
     path = tmp_path / "patients.csv"
     path.write_text(text)
-    with pytest.raises(DataError, match=message) as caught:
+    with refused(DataError, ".csv", match=what) as caught:
         read(str(path))
     for secret in ("4711", "patients", str(tmp_path)):
         assert secret not in str(caught.value)
@@ -174,16 +175,16 @@ def test_a_broken_csv_is_named_without_its_cells(text, message, tmp_path):
 def test_pickled_arrays_are_not_opened(tmp_path):
     path = tmp_path / "site.npy"
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match="not a plain array"):
+    with refused(DataError, ".npy"):
         read(str(path))
 
 
 def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
-    with pytest.raises(DataError, match="does not exist"):
+    with refused(DataError, "'data'"):
         read(str(tmp_path / "none.csv"))
-    with pytest.raises(ConfigError, match="file of unknown kind, expected one of: .npy, .npz, .csv, .parquet, .h5ad"):
+    with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad"):
         read("site.xlsx")
-    with pytest.raises(ConfigError, match="'label' names no column"):
+    with refused(ConfigError, "'label'"):
         read(write(tmp_path, ".csv"), "pulze")
 
 
@@ -209,19 +210,19 @@ def test_missing_values_of_a_file_are_counted(cell, whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "label", "message"),
+    ("text", "label", "what"),
     [
-        ('"a","b"\n1,10,20\n2,30,40\n', "b", "2 column names but 3 columns"),
-        ("a,b,c\n1,2\n3,4\n", "", "3 column names but 2 columns"),
-        ("0,1,2\n5.5,6,7\n", "", "counts its columns"),
-        (",a,b\n0,1,2\n", "", "a column without a name"),
-        ("a,2,3\n4,5,6\n", "", "neither all names nor all numbers"),
+        ('"a","b"\n1,10,20\n2,30,40\n', "b", "2 .*3 "),
+        ("a,b,c\n1,2\n3,4\n", "", "3 .*2 "),
+        ("0,1,2\n5.5,6,7\n", "", "counts"),
+        (",a,b\n0,1,2\n", "", "index"),
+        ("a,2,3\n4,5,6\n", "", "'label'"),
     ],
 )
-def test_a_csv_that_could_be_misread_is_refused(text, label, message, tmp_path):
+def test_a_csv_that_could_be_misread_is_refused(text, label, what, tmp_path):
     path = tmp_path / "site.csv"
     path.write_text(text)
-    with pytest.raises(DataError, match=message):
+    with refused(DataError, ".csv", match=what):
         read(str(path), label)
 
 
@@ -314,7 +315,7 @@ def test_a_line_is_counted_as_an_editor_counts_it(tmp_path, monkeypatch):
 def test_a_file_that_two_separators_fit_is_refused_until_it_names_one(text, label, first, tmp_path):
     path = tmp_path / "site.csv"
     path.write_text(text)
-    with pytest.raises(DataError, match="may be separated by ',' or ';', and its numbers would be others"):
+    with refused(DataError, "','", "';'"):
         read(str(path), label)
     path.write_text("sep=;\n" + text)
     assert read(str(path), label).rows[0].tolist() == [first]
@@ -359,7 +360,7 @@ def test_a_damaged_file_is_named_without_its_path(suffix, content, tmp_path):
 def test_parquet_columns_that_are_no_features_are_refused(held, tmp_path):
     path = tmp_path / "site.parquet"
     parquet.write_table(held, path)
-    with pytest.raises(DataError, match=r"index column|not numbers"):
+    with refused(DataError, ".parquet"):
         read(str(path))
 
 
@@ -381,7 +382,7 @@ def test_no_more_is_refused_than_what_cannot_be_squared():
 def test_which_column_is_missing_stays_here():
     bad = X.copy()
     bad[3, 2] = np.nan
-    with pytest.raises(DataError, match="NaN") as caught:
+    with refused(DataError, "NaN") as caught:
         complete(check(bad))
     assert caught.value.local == "columns (from 0): [2]"
     assert "2" not in str(caught.value)
@@ -398,10 +399,10 @@ def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
     np.testing.assert_array_equal(read(str(path)).rows, [[1, 2], [3, 4]])
     assert read(str(path), variants="listed").names == ("alisted", "b")
     assert read_ids(str(path), "id", 2) == ["id", "id"]
-    with pytest.raises(ConfigError, match=r"'layer'.*only \.h5ad files"):
+    with refused(ConfigError, "'layer'", ".h5ad"):
         read(str(path), layer="counts")
     (tmp_path / "own.npy").touch()
-    with pytest.raises(ConfigError, match=r"'variants'.*only \.bed and \.slashes files"):
+    with refused(ConfigError, "'variants'", ".bed", ".slashes"):
         read(str(tmp_path / "own.npy"), variants="listed")
-    with pytest.raises(ConfigError, match=r"'ids'.*only \.csv and \.parquet and \.slashes files"):
+    with refused(ConfigError, "'ids'", ".csv", ".parquet", ".slashes"):
         read_ids(str(tmp_path / "own.npy"), "id", 2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.hostile import HostileSession, released
+from tests.refusals import unnamed
 
 PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)
 RUN = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 99.0, "centre-clip": 99.0}
@@ -33,8 +34,7 @@ def test_a_journal_that_was_rolled_back_in_a_run_releases_no_phase_twice(tmp_pat
     put_back(tmp_path, "older")
     replied, said = session.ask("products", [np.zeros(3)])
     assert (replied, said["error"]) == ([], "DisclosureError")
-    assert "journal cannot be used, so nothing may be answered" in said["message"]
-    assert "an older journal, or another, was put in its place" in caplog.text
+    assert "older" in caplog.text
     assert released(tmp_path / "journal") == ["centre"]
     put_back(tmp_path, "newest")
     assert session.ask("project", [np.eye(2, 3), np.zeros(3), np.empty(0)])[0]
@@ -64,10 +64,10 @@ def test_where_a_new_journal_begins_the_sites_log_warns(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     for run_id in (1, 2):
         assert HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id).ask("centre", [])[0]
-        assert caplog.text.count("there is no journal in") == 1
+        assert caplog.text.count(str(tmp_path / "journal")) == 1
     shutil.rmtree(tmp_path / "journal")
     _, said = HostileSession(tmp_path, PEOPLE, RUN, run_id=3).ask("centre", [])
-    assert caplog.text.count(f"there is no journal in {tmp_path / 'journal'}, and a new one begins there") == 2
+    assert caplog.text.count(str(tmp_path / "journal")) == 2
     assert "message" not in said
 
 
@@ -77,4 +77,4 @@ def test_a_run_that_has_seen_a_journal_begins_no_new_one(tmp_path, caplog):
     shutil.rmtree(tmp_path / "journal")
     assert session.ask("products", [np.zeros(3)])[1]["error"] == "DisclosureError"
     assert not (tmp_path / "journal").exists()
-    assert "site.sqlite is gone, and this run has seen it; put it back" in caplog.text
+    assert not unnamed(caplog.text, "site.sqlite")

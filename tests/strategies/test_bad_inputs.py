@@ -18,6 +18,7 @@ from simulations.engines import POLICY
 from strategies import build_client, run_config_of
 from tests.families import cut, rows
 from tests.harness import finish, server_of
+from tests.refusals import refused, unnamed
 
 LOCAL = ("data", "scores", "loadings", "ids-secret", "identity", "identities", "journal")
 """Site keys that name files and folders."""
@@ -44,27 +45,26 @@ def said(node, method="p-cov", phase="statistics", **options):
 def test_a_policy_of_another_type_is_named(key, value):
     if key == "min-rows" and value is None:
         value = "ten"
-    named = key.replace("-", "_")
-    with pytest.raises(ConfigError, match=f"client 0: '{named}'|'{key}' "):
+    with refused(ConfigError, "client 0", key.replace("-", "_")):
         fit(**{key.replace("-", "_"): value})
 
 
 @pytest.mark.parametrize("key", ["scores", "loadings"])
 @pytest.mark.parametrize("value", [None, 3, 1.5, True, {}, b"xyz", ["a.npy"], ["a.npy"] * 4, [1, 2, 3]], ids=repr)
 def test_files_of_the_parties_are_a_list_of_paths(key, value):
-    with pytest.raises(ConfigError, match=f"'{key}' is .*, expected a list of 3 paths, one for each party"):
+    with refused(ConfigError, f"'{key}'", 3):
         fit(**{key: value})
 
 
 @pytest.mark.parametrize("parties", [None, 3, "rows", b"rows", np.eye(3), csr_array(np.eye(3))], ids=repr)
 def test_parties_are_a_list(parties):
-    with pytest.raises(ConfigError, match="'parties' is of type .*, expected a list of arrays"):
+    with refused(ConfigError, "'parties'"):
         run("p-cov", parties, engine="loopback")
 
 
 def test_one_data_frame_is_told_how_to_be_several_parties():
     table = pd.DataFrame(rows(60)).assign(site=["north", "south"] * 30)
-    with pytest.raises(ConfigError, match="DataFrame, one table.* for name, rows in X.groupby.* one for each site"):
+    with refused(ConfigError, "DataFrame", "X.groupby"):
         fit(table)
     assert fit({name: part.drop(columns="site") for name, part in table.groupby("site")}).n_samples_ == 60
 
@@ -72,7 +72,7 @@ def test_one_data_frame_is_told_how_to_be_several_parties():
 @pytest.mark.parametrize("value", [[], {}, 3, b"p-cov"], ids=repr)
 @pytest.mark.parametrize("key", ["method", "engine"])
 def test_methods_and_engines_are_names(key, value):
-    with pytest.raises(ConfigError, match=f"{key}.* is .*, expected"):
+    with refused(ConfigError, key):
         run(**{"method": "p-cov", "parties": [rows(20)], "engine": "loopback", key: value})
 
 
@@ -81,7 +81,7 @@ def test_methods_and_engines_are_names(key, value):
 def test_a_path_that_no_file_can_have_is_named_at_the_door(key, path):
     kind, text = said({key: path})
     assert (kind, path in text) == ("ConfigError", False)
-    assert f"node-config: '{key}' has a value that is not allowed, no file can have this path" in text
+    assert not unnamed(text, f"'{key}'")
 
 
 @pytest.mark.parametrize("key", ["scores", "loadings"])
@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_written_is_named_without_its_path(key, where, tmp
     else:
         path.touch()
         path = path / f"own{suffix}"
-    with pytest.raises(ConfigError, match=f"client 0: node-config: the file of '{key}' cannot be written") as caught:
+    with refused(ConfigError, "client 0", f"'{key}'") as caught:
         fit([rows(60)], **{key: [str(path)]})
     assert str(tmp_path) not in str(caught.value)
 
@@ -105,7 +105,7 @@ def test_a_journal_that_cannot_be_written_is_named(tmp_path, path):
     (tmp_path / "file").touch()
     options = {"n_components": 2, "clip": 5.0, "release": "joint", "noise_seed": 1}
     server = server_of("dp-pca", [rows(60)], **options, site={"journal": str(tmp_path / path)})
-    with pytest.raises(DisclosureError, match="client 0: this site's journal cannot be used") as caught:
+    with refused(DisclosureError, "client 0", match="journal") as caught:
         finish(server)
     assert str(tmp_path) not in str(caught.value)
 
@@ -113,10 +113,8 @@ def test_a_journal_that_cannot_be_written_is_named(tmp_path, path):
 def test_an_archive_under_the_name_of_an_array_is_refused(tmp_path):
     np.savez(tmp_path / "own.npz", X=rows(20))
     (tmp_path / "own.npz").rename(tmp_path / "own.npy")
-    assert said({"data": str(tmp_path / "own.npy")}) == (
-        "DataError",
-        "the .npy file is not a plain array of numbers; see this site's own log",
-    )
+    kind, text = said({"data": str(tmp_path / "own.npy")})
+    assert (kind, unnamed(text, ".npy")) == ("DataError", [])
 
 
 @pytest.mark.parametrize("header", ["id,a,b\n", ""])
@@ -129,10 +127,8 @@ def test_ids_may_be_named_by_number_with_or_without_a_header(header, tmp_path):
 def test_a_cell_too_long_for_an_id_is_refused(tmp_path):
     (tmp_path / "own.csv").write_text(f"id,a\n{'r' * 200_000},1\ns,2\n")
     node = {"data": str(tmp_path / "own.csv"), "ids": "id", "split": "columns"}
-    assert said(node, "vertical", "rows") == (
-        "DataError",
-        "the .csv file has a cell of more than 131,072 characters: is a quote not closed?; see this site's own log",
-    )
+    kind, text = said(node, "vertical", "rows")
+    assert (kind, unnamed(text, ".csv", "131,072")) == ("DataError", [])
 
 
 @pytest.mark.parametrize("sizes", [(0, 0), (10, 3), (16 + 784, 8 + 2)], ids=str)
@@ -178,15 +174,12 @@ def test_loadings_that_are_no_numbers_are_refused(spoilt, tmp_path):
     np.save(tmp_path / "new.npy", rows(20, 4))
     node = {"data": str(tmp_path / "new.npy"), "loadings": str(path)}
     kind, text = said(node, "vertical-scores", "rows")
-    assert (kind, text) == (
-        "ContractError",
-        "the file of this site's 'loadings' is missing or not whole; see this site's own log",
-    )
+    assert (kind, unnamed(text, "'loadings'")) == ("ContractError", [])
 
 
 @pytest.mark.parametrize("allowed", ["x" * 5000, "a\0b"], ids=["long", "null"])
 def test_an_error_is_told_whatever_is_in_it(allowed):
-    with pytest.raises(DisclosureError, match="client 0: this site does not allow the method 'p-cov'"):
+    with refused(DisclosureError, "client 0", "p-cov", "allowed_methods"):
         fit(allowed_methods=allowed)
 
 
@@ -224,5 +217,5 @@ def test_every_site_key_is_refused_by_name_where_its_type_is_wrong():
         for value in ([], {}, None, b"", object(), 3 + 4j, float("nan")):
             if key in ("bound", "epsilon-budget", "max-epsilon", "max-delta") and value is None:
                 continue
-            with pytest.raises(ConfigError, match=f"'{key}'"):
+            with refused(ConfigError, f"'{key}'"):
                 NodeConfig.parse({"partition-id": 0, "num-partitions": 1, key: value}, source="node-config")

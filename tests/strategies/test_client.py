@@ -20,6 +20,7 @@ from fedpca_flwr.site.scores import score_file
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, server_of
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv"])
@@ -52,7 +53,7 @@ def test_an_interrupted_projection_leaves_no_file(tmp_path):
 
 
 def test_an_unknown_score_format_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="client 0: node-config: 'scores' ends in '.txt', expected .npy or .csv"):
+    with refused(ConfigError, "client 0", "'scores'", ".txt", ".npy", ".csv"):
         finish(server_of("p-cov", [rows(50)], n_components=2, scores=str(tmp_path / "scores.txt")))
 
 
@@ -89,9 +90,9 @@ def test_what_is_wrong_where_stays_in_the_sites_own_log(caplog, tmp_path):
 def test_what_is_wrong_where_is_told_to_whoever_hands_over_the_rows():
     parties = cut(rows(100), 60, 40)
     parties[1][3, 7] = np.nan
-    with pytest.raises(DataError, match=r"client 1: the data hold missing values .*; columns \(from 0\): \[7\]"):
+    with refused(DataError, "client 1", 0, "[7]", "NaN"):
         run("p-cov", parties, n_components=2, engine="loopback")
-    with pytest.raises(DisclosureError, match=r"client 1 \(south\): this site has fewer rows .*\('min_rows' = 50\)"):
+    with refused(DisclosureError, "client 1", "min_rows", 50):
         run("p-cov", {"north": parties[0], "south": parties[1]}, n_components=2, engine="loopback", min_rows=50)
 
 

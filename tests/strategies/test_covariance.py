@@ -14,6 +14,7 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.harness import finish, server_of, tamper_arrays
+from tests.refusals import refused
 
 
 def fit(method, parties, **options):
@@ -85,7 +86,7 @@ def test_a_large_offset_costs_one_more_vector():
 def test_a_negative_scatter_is_named():
     server = server_of("p-cov", cut(rows(300), 180, 120), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -arrays[-1]])
-    with pytest.raises(ContractError, match="client 1: field 'scatter' has a negative diagonal"):
+    with refused(ContractError, "client 1", "'scatter'", match="diagonal"):
         finish(server)
 
 
@@ -96,35 +97,35 @@ def test_an_entry_above_the_diagonal_is_named():
 
     server = server_of("p-cov", cut(rows(300), 180, 120), n_components=2)
     tamper_arrays(server, 1, enlarge)
-    with pytest.raises(ContractError, match="client 1: field 'scatter' has an entry larger than its diagonal"):
+    with refused(ContractError, "client 1", "'scatter'", match="diagonal"):
         finish(server)
 
 
 def test_a_count_of_zero_is_named():
     server = server_of("p-cov", cut(rows(300), 180, 120), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [np.int64(0), *arrays[1:]])
-    with pytest.raises(ContractError, match="client 1: field 'count' is 0"):
+    with refused(ContractError, "client 1", "'count'", 0):
         finish(server)
 
 
 def test_a_client_that_lies_about_its_scatter_does_not_pass_the_last_round():
     server = server_of("p-cov", cut(rows(300), 180, 120), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], 2 * arrays[-1]])
-    with pytest.raises(ContractError, match="own rows do not fit the model"):
+    with refused(ContractError, match="fit"):
         finish(server)
 
 
 @pytest.mark.parametrize(
-    ("scale", "mean", "text"),
+    ("scale", "mean", "named"),
     [
-        (1e150, 0.0, "too large to be squared"),
-        (1e-162, 0.0, "too small to be squared"),
-        (1e-142, 1e-138, "outside the range of float64: change the unit"),
+        (1e150, 0.0, ["client 0", "1e+140"]),
+        (1e-162, 0.0, ["client 0", "1e-140"]),
+        (1e-142, 1e-138, ["float64"]),
     ],
 )
-def test_values_outside_the_range_of_float64_are_refused(scale, mean, text):
+def test_values_outside_the_range_of_float64_are_refused(scale, mean, named):
     X = rows(60) * scale + mean
-    with pytest.raises(DataError, match=text):
+    with refused(DataError, *named):
         fit("p-cov", cut(X, 30, 30), n_components=2)
 
 
@@ -160,6 +161,6 @@ def test_averages_of_parties_without_any_variance_are_refused(transport):
     """Single rows have none of their own; the model claimed 0 % of the variance, and a predicted error of NaN."""
     parties = np.split(rows(4), 4)
     secure = {"secure_aggregation": True, **transport} if transport else {}
-    with pytest.raises(DataError, match="averaged covariances hold no variance; take 'p-cov'"):
+    with refused(DataError, "p-cov"):
         fit("ap-cov", parties, n_components=2, min_rows=1, **secure)
     assert fit("ap-cov", parties, n_components=2, min_rows=1, center=False).explained_variance_[0] > 0

@@ -19,6 +19,7 @@ from fedpca_flwr.model.reference import pooled_pca
 from strategies.dp_pca.party import SHARES, DPOptions
 from tests.families import cut, rows
 from tests.harness import client_of, fit, server_of
+from tests.refusals import unnamed
 
 D = 12
 FRESH = {"noise_seed": 0, "n_components": 2}
@@ -186,7 +187,7 @@ def test_a_bound_that_no_rows_give_is_refused(bound):
     client_of(server, 0).fit(ASKED["octaves"], {"phase": "octaves"})
     arrays, _, said = client_of(server, 0).fit([np.asarray(bound)], {"phase": "centre"})
     assert (arrays, said["error"]) == ([], "ContractError")
-    assert f"field 'bound' is {bound:g}, expected 3.05494e-151 to 3.27339e+150" in said["message"]
+    assert not unnamed(said["message"], "'bound'", f"{bound:g}", "3.05494e-151", "3.27339e+150")
 
 
 @pytest.mark.parametrize("size", [1e-300, 1.0, 1e150, 1e300])

@@ -22,6 +22,7 @@ from tests import harness
 from tests.families import cut, rows
 from tests.harness import client_of, finish, server_of
 from tests.hostile import HostileSession, released
+from tests.refusals import refused, unnamed
 
 TWO_STAGE = {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}
 FRESH = {"noise_seed": 0, "n_components": 2, **TWO_STAGE}
@@ -49,7 +50,7 @@ def products_about(server, centre, party=0):
     return ask(server, "products", [centre], party)
 
 
-def refused(answer):
+def refusal_of(answer):
     """The kind and the text of a refusal, with which no array leaves."""
     arrays, rows_told, said = answer
     assert (arrays, rows_told) == ([], 0)
@@ -59,7 +60,7 @@ def refused(answer):
 @pytest.mark.parametrize("release", ["two-stage", "joint"])
 def test_without_noise_it_is_the_exact_pca_of_the_rows_on_the_grid(release, monkeypatch):
     """The noisy route itself, with nothing lost but what rounding rows to the grid loses."""
-    monkeypatch.setattr("strategies.dp_pca.party.gaussian_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
     monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", parties(), n_components=4, clip=50.0, centre_clip=50.0, release=release)
     data, step = np.vstack(parties()), 50.0 / STEPS
@@ -89,9 +90,9 @@ def test_with_infinite_epsilon_it_is_p_cov_bit_for_bit(options):
 
 def test_infinite_epsilon_is_for_simulations(tmp_path):
     options = {"n_components": 2, "epsilon": "infinity", "noise_seed": 0}
-    with pytest.raises(ConfigError, match="'epsilon' is 'infinity': that is for simulations"):
+    with refused(ConfigError, "'epsilon'", "'infinity'"):
         finish(server_of("dp-pca", parties(), **options, site={**OWN, "journal": str(tmp_path)}))
-    with pytest.raises(ConfigError, match="'infinity', which is p-cov; with secure_aggregation run p-cov itself"):
+    with refused(ConfigError, "'moments'", "p-cov"):
         fit("dp-pca", parties(), **options, secure_aggregation=True)
 
 
@@ -151,7 +152,7 @@ def test_where_no_component_stands_out_variances_are_unknown(tmp_path):
             (told,) = plots.scree(again).legends[0].get_texts()
             assert "no component stands out of the noise" in told.get_text().replace("\n", " ")
             assert np.isnan(analyses.projected(again, few[0])).all()
-            with pytest.raises(ContractError, match="unknown: no component stands out of the noise"):
+            with refused(ContractError):
                 analyses.whitened(again, few[0])
 
 
@@ -304,8 +305,8 @@ def test_a_share_of_the_noise_is_as_small_as_the_honest_parties_allow():
 def test_every_run_has_fresh_noise_and_every_phase_only_one():
     server = server_of("dp-pca", [rows(50)], **FRESH)
     (_, first), _, _ = ask(server)
-    kind, text = refused(ask(server))
-    assert (kind, "asked for 'centre' 2 times in one run; 1 are allowed" in text) == ("ContractError", True)
+    kind, text = refusal_of(ask(server))
+    assert (kind, unnamed(text, "'centre'", 2, 1)) == ("ContractError", [])
     (_, fresh), _, _ = ask(server_of("dp-pca", [rows(50)], **FRESH))
     assert not np.array_equal(first, fresh)
 
@@ -338,31 +339,30 @@ def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
 def test_a_server_cannot_ask_a_phase_about_two_centres():
     server = server_of("dp-pca", [rows(50)], **FRESH)
     assert products_about(server, np.zeros(D))[0]
-    kind, text = refused(ask(server, "products", [np.ones(D)]))
-    assert (kind, "asked for 'products' 2 times in one run; 1 are allowed" in text) == ("ContractError", True)
+    kind, text = refusal_of(ask(server, "products", [np.ones(D)]))
+    assert (kind, unnamed(text, "'products'", 2, 1)) == ("ContractError", [])
 
 
 def test_a_server_cannot_ask_for_a_phase_of_another_release():
-    kind, text = refused(ask(server_of("dp-pca", [rows(50)], **FRESH), "joint"))
-    expected = "the server asked for 'joint', expected one of: centre, products, project;"
-    assert (kind, expected in text) == ("ContractError", True)
+    kind, text = refusal_of(ask(server_of("dp-pca", [rows(50)], **FRESH), "joint"))
+    assert (kind, unnamed(text, "'joint'", "centre", "products", "project")) == ("ContractError", [])
 
 
 @pytest.mark.parametrize(
-    ("received", "told"),
+    ("received", "named"),
     [
-        ([], "sent 0 arrays, expected 1 (centre)"),
-        ([np.zeros(3)], "field 'centre' has shape (3,), expected (12,)"),
-        ([np.full(D, np.nan)], "field 'centre' holds NaN"),
-        ([np.full(D, 5.0)], "field 'centre' is longer than 'centre-clip' = 5"),
+        ([], [0, 1, "centre"]),
+        ([np.zeros(3)], ["'centre'", "(3,)", "(12,)"]),
+        ([np.full(D, np.nan)], ["'centre'", "NaN"]),
+        ([np.full(D, 5.0)], ["'centre'", "'centre-clip'", 5]),
     ],
     ids=["none", "short", "NaN", "long"],
 )
-def test_a_centre_that_is_none_is_refused(received, told):
+def test_a_centre_that_is_none_is_refused(received, named):
     server = server_of("dp-pca", [rows(50)], **FRESH)
     ask(server)
-    kind, text = refused(ask(server, "products", received))
-    assert (kind, f"the server: {told}" in text) == ("ContractError", True)
+    kind, text = refusal_of(ask(server, "products", received))
+    assert (kind, unnamed(text, *named)) == ("ContractError", [])
 
 
 def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatch):
@@ -370,9 +370,7 @@ def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatc
     assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, site=site)).n_components_ == 2
     assert released(tmp_path) == ["centre", "products"]
     monkeypatch.setattr(DPPCAClient, "_noisy", lambda *_: pytest.fail("computed"))
-    with pytest.raises(
-        DisclosureError, match=r"client 0: this site's privacy budget does not allow the run.*1 without"
-    ):
+    with refused(DisclosureError, "client 0", 1, "epsilon-budget"):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=0.1, site=site))
     assert released(tmp_path) == ["centre", "products"]
 
@@ -380,7 +378,7 @@ def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatc
 def test_a_site_s_budget_is_held_at_its_own_delta(tmp_path):
     """The same noise has a larger epsilon at a smaller delta."""
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0, "delta-budget": 1e-9}
-    with pytest.raises(DisclosureError, match=r"would be 1\.\d+ at delta 1e-09 \(0 without it\), allowed is 1 "):
+    with refused(DisclosureError, 1, "1e-09", 0, "epsilon-budget"):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, delta=1e-5, site=site))
     assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, delta=1e-9, site=site)).n_components_ == 2
 
@@ -405,7 +403,7 @@ def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
 
 def test_a_site_with_a_budget_refuses_a_method_without_privacy(tmp_path):
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
-    with pytest.raises(DisclosureError, match="the method 'p-cov' is not differentially private"):
+    with refused(DisclosureError, "p-cov"):
         finish(server_of("p-cov", [rows(50)], n_components=2, site=site))
 
 
@@ -413,37 +411,37 @@ DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
 
 
 @pytest.mark.parametrize(
-    ("options", "site", "error", "text"),
+    ("options", "site", "error", "named"),
     [
-        ({"noise_seed": 3}, {}, ConfigError, "'noise-seed' is 3: fixed noise is for simulations"),
-        (DISTRIBUTED, {}, DisclosureError, "assumes 3 honest parties, this site 1"),
-        (DISTRIBUTED, {"honest-parties": 3}, ConfigError, "needs secure-aggregation=true"),
-        ({"trust": "distributed", "honest_parties": 4}, {}, ConfigError, "'honest-parties' is 4, at most 3"),
+        ({"noise_seed": 3}, {}, ConfigError, ["noise-seed", 3]),
+        (DISTRIBUTED, {}, DisclosureError, [3, 1, "honest-parties"]),
+        (DISTRIBUTED, {"honest-parties": 3}, ConfigError, ["trust='distributed'", "secure-aggregation=true"]),
+        ({"trust": "distributed", "honest_parties": 4}, {}, ConfigError, ["honest-parties", 4, 3]),
     ],
     ids=["fixed noise", "more honest parties than trusted", "no secure aggregation", "more than there are"],
 )
-def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, text, tmp_path):
+def test_a_real_site_refuses_noise_that_protects_nobody(options, site, error, named, tmp_path):
     site = {**OWN, "journal": str(tmp_path), **site}
     server = server_of("dp-pca", cut(rows(300), 100, 100, 100), **{**FRESH, **options}, site=site)
-    with pytest.raises(error, match=text):
+    with refused(error, *named):
         finish(server)
 
 
 @pytest.mark.parametrize(
-    ("options", "site", "text"),
+    ("options", "site", "named"),
     [
-        ({"epsilon": 10.1}, OWN, "the run's epsilon is 10.1, this site allows at most 10 .node-config"),
-        ({"delta": 2e-5}, OWN, "the run's delta is 2e-05, this site allows at most 1e-05 .node-config"),
-        ({"epsilon": 10.1}, {**OWN, "max-epsilon": 2.0}, "allows at most 2 .node-config 'max-epsilon'"),
-        ({"epsilon": 0.6}, {"max-epsilon": 0.5}, "the run's epsilon is 0.6, this site allows at most 0.5 "),
-        ({"epsilon": "infinity"}, {"max-epsilon": 0.5}, "the run's epsilon is inf, this site allows at most 0.5 "),
-        ({"delta": 1e-6}, {"max-delta": 1e-7}, "the run's delta is 1e-06, this site allows at most 1e-07 "),
+        ({"epsilon": 10.1}, OWN, ["10.1", 10, "max-epsilon"]),
+        ({"delta": 2e-5}, OWN, ["2e-05", "1e-05", "max-delta"]),
+        ({"epsilon": 10.1}, {**OWN, "max-epsilon": 2.0}, [2, "max-epsilon"]),
+        ({"epsilon": 0.6}, {"max-epsilon": 0.5}, ["0.6", "0.5", "max-epsilon"]),
+        ({"epsilon": "infinity"}, {"max-epsilon": 0.5}, ["inf", "0.5", "max-epsilon"]),
+        ({"delta": 1e-6}, {"max-delta": 1e-7}, ["1e-06", "1e-07", "max-delta"]),
     ],
     ids=str,
 )
-def test_a_site_refuses_a_run_that_promises_less_than_it_wants_without_any_budget(options, site, text, tmp_path):
+def test_a_site_refuses_a_run_that_promises_less_than_it_wants_without_any_budget(options, site, named, tmp_path):
     server = server_of("dp-pca", [rows(50)], **{**FRESH, **options}, site={"journal": str(tmp_path), **site})
-    with pytest.raises(DisclosureError, match=text):
+    with refused(DisclosureError, *named):
         finish(server)
     assert released(tmp_path) == []
 
@@ -462,7 +460,7 @@ def test_a_site_whose_ledger_is_gone_in_a_run_answers_nothing_more(tmp_path):
     (tmp_path / "journal" / "site.sqlite").unlink()
     replied, said = session.ask("centre", [])
     assert (replied, said["error"]) == ([], "DisclosureError")
-    assert "journal cannot be used, so nothing may be answered" in said["message"]
+    assert "journal" in said["message"]
 
 
 def test_a_noised_count_is_told_nowhere():
@@ -476,28 +474,28 @@ def test_a_noised_count_is_told_nowhere():
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
-        ({"clip": ""}, "'clip' is missing: the public bound on the length of a row"),
-        ({"centre_clip": ""}, "'centre_clip' is missing: the public bound on the length of a row itself"),
-        ({"release": "directions"}, "'clip' is given, and release='directions' needs no bound: leave it out, or set"),
-        ({"trust": "distributed"}, "'honest_parties' is missing: how many parties at least"),
-        ({"relation": "replace-one", "count": "noised"}, "count='noised' protects nothing"),
-        ({"epsilon": 0.0}, "'epsilon' is 0.0"),
-        ({"epsilon": float("inf")}, "'epsilon' is inf"),
-        ({"delta": 1.0}, "'delta' is 1.0"),
-        ({"clip": -1.0}, "'clip' is -1.0"),
+        ({"clip": ""}, ["'clip'"]),
+        ({"centre_clip": ""}, ["centre_clip"]),
+        ({"release": "directions"}, ["'clip'", "release='directions'"]),
+        ({"trust": "distributed"}, ["honest_parties"]),
+        ({"relation": "replace-one", "count": "noised"}, ["count='noised'"]),
+        ({"epsilon": 0.0}, ["'epsilon'", "0.0"]),
+        ({"epsilon": float("inf")}, ["'epsilon'", "inf"]),
+        ({"delta": 1.0}, ["'delta'", "1.0"]),
+        ({"clip": -1.0}, ["'clip'", "-1.0"]),
     ],
     ids=str,
 )
-def test_options_that_promise_nothing_are_named(options, text):
-    with pytest.raises(ConfigError, match=text):
+def test_options_that_promise_nothing_are_named(options, named):
+    with refused(ConfigError, *named):
         fit("dp-pca", parties(), **options)
 
 
 def test_one_row_must_not_bring_in_others():
     """20 rows of which 10 are left out as soon as one goes: the noise is made for one."""
-    with pytest.raises(DisclosureError, match="'round_rows' = 10.: one row more may bring in 10"):
+    with refused(DisclosureError, "round_rows", 10):
         fit("dp-pca", parties(), n_components=2, round_rows=10)
     fit("dp-pca", parties(), n_components=2, round_rows=10, relation="replace-one")
 

@@ -15,6 +15,7 @@ from fedpca_flwr.questions import incomplete
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.maths.test_incomplete import plain_em
+from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
 
@@ -137,13 +138,13 @@ def test_new_rows_are_completed_by_what_is_expected_of_them(tmp_path):
     again = PCAModel.load(model.save(tmp_path / "model"))
     np.testing.assert_array_equal(again.transform(incomplete), model.transform(incomplete))
     np.testing.assert_allclose(model.transform(np.full((1, 6), np.nan)), np.zeros((1, 3)), atol=1e-12)
-    with pytest.raises(DataError, match="X contains infinity"):
+    with refused(DataError, "X", match="infinity"):
         model.transform(np.full((1, 6), np.inf))
 
 
 def test_a_model_of_another_method_takes_no_missing_values():
     model = fit("p-cov", cut(rows(300, 6), 180, 120), n_components=3)
-    with pytest.raises(DataError, match="contains NaN or infinity"):
+    with refused(DataError, "X", "NaN"):
         model.transform(np.full((1, 6), np.nan))
 
 
@@ -181,7 +182,7 @@ def test_a_feature_that_nobody_observed_is_named():
     parties = parties_of_three()
     for part in parties:
         part[:, [1, 4]] = np.nan
-    with pytest.raises(DataError, match=r"no party has a value of the features \[1, 4\]"):
+    with refused(DataError, "[1, 4]"):
         fit("em", parties, n_components=2)
 
 
@@ -198,18 +199,18 @@ def test_a_site_refuses_to_tell_of_fewer_values_than_its_minimum():
     parties[2][:, 3] = np.nan
     assert fit("em", parties, n_components=2, min_rows=10).n_samples_ == 300  # it has none of that feature
     parties[2][:9, 3] = 1.0
-    with pytest.raises(DisclosureError, match="client 2: .* so few values .*'min_rows' = 10"):
+    with refused(DisclosureError, "client 2", "min_rows", 10, match="values"):
         fit("em", parties, n_components=2, min_rows=10)
-    with pytest.raises(DisclosureError, match="client 2: .* so few values"):  # the last five rows are left out
+    with refused(DisclosureError, "client 2", "min_rows"):  # the last five rows are left out
         fit("em", cut(holes(rows(300, 6), 0.2, 1), 180, 95, 25), n_components=2, min_rows=19, round_rows=10)
 
 
 def test_the_server_cannot_send_a_covariance_that_is_none(monkeypatch):
-    monkeypatch.setattr(incomplete, "pack", lambda matrix: np.ones(21))
-    with pytest.raises(ContractError, match="client 0: the server: 'covariance': .* not positive definite"):
+    monkeypatch.setattr(incomplete.moments, "pack", lambda matrix: np.ones(21))
+    with refused(ContractError, "client 0", "'covariance'"):
         fit("em", parties_of_three(), n_components=2)
 
 
 def test_survivors_need_a_single_sum():
-    with pytest.raises(ConfigError, match="'survivors'"):
+    with refused(ConfigError, "'survivors'"):
         fit("em", parties_of_three(), n_components=2, bound=1e3, survivors=3, **SUMS)

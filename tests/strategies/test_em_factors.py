@@ -15,6 +15,7 @@ from fedpca_flwr.questions import incomplete as incomplete_factors
 from tests.families import cut
 from tests.harness import fit
 from tests.maths.test_factor_model import plain_ppca
+from tests.refusals import refused
 from tests.strategies.test_em import SUMS, angle, holes, parties_of_three
 
 WIDE = {"model": "factors", "n_components": 2, "tolerance": 1e-9}
@@ -141,22 +142,22 @@ def test_rows_without_any_value_are_left_out_and_counted():
 def test_a_feature_that_nobody_observed_is_named():
     X = of_factors()
     X[:, [1, 4]] = np.nan
-    with pytest.raises(DataError, match=r"no party has a value of the features \[1, 4\]"):
+    with refused(DataError, "[1, 4]"):
         fit("em", [X], **WIDE)
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
-        ({"model": "gaussian", "factors": 3}, "'factors' is 3, but 'model' is 'gaussian'"),
-        ({"n_components": 0.5}, "'n_components' is 0.5, and model='factors' takes a number"),
-        ({"factors": 1}, "'factors' is 1, expected at least n_components = 2"),
-        ({"n_components": 6}, "at most 5 with model='factors'"),
-        ({"factors": 6}, "at most 5 with model='factors'"),
+        ({"model": "gaussian", "factors": 3}, ["'factors'", 3, "'model'", "'gaussian'"]),
+        ({"n_components": 0.5}, ["n_components", "0.5", "model='factors'"]),
+        ({"factors": 1}, ["'factors'", 1, "n_components", 2]),
+        ({"n_components": 6}, [5, "model='factors'"]),
+        ({"factors": 6}, [5, "model='factors'"]),
     ],
 )
-def test_what_factors_cannot_be_is_refused(options, text):
-    with pytest.raises(ConfigError, match=text):
+def test_what_factors_cannot_be_is_refused(options, named):
+    with refused(ConfigError, *named):
         fit("em", parties_of_three(), **{**WIDE, **options})
 
 
@@ -164,7 +165,7 @@ def test_the_server_cannot_send_noise_that_is_larger_than_the_factors(monkeypatc
     fields = incomplete_factors.FactorGaussian
     monkeypatch.setattr(fields, "noise", property(lambda self: 5.0))
     monkeypatch.setattr(incomplete_factors, "FactorGaussian", fields)
-    with pytest.raises(ContractError, match="client 0: the server: 'noise' is 5, expected"):
+    with refused(ContractError, "client 0", "'noise'", 5):
         fit("em", parties_of_three(), **WIDE)
 
 

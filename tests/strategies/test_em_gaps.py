@@ -11,6 +11,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.gap_groups import Patterns
 from tests.hostile import HostileSession
+from tests.refusals import refused
 
 RUN = {"method": "em", "n-components": 2}
 SHARED, ALONE = 30, 5
@@ -100,5 +101,5 @@ def test_a_site_of_which_too_few_rows_are_left_refuses(tmp_path):
 
 
 def test_what_is_no_way_to_take_gaps_is_refused():
-    with pytest.raises(ConfigError, match="'gaps' has a value that is not allowed, expected 'shared' or 'all'"):
+    with refused(ConfigError, "'gaps'", "'shared'", "'all'"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "gaps": "some"}, source="node-config")

@@ -9,6 +9,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from tests.families import cut, rows
 from tests.harness import fit
+from tests.refusals import refused
 from tests.strategies.test_em import SUMS, parties_of_three
 
 MODELS = [("gaussian", "expected"), ("factors", "products")]
@@ -37,7 +38,7 @@ def test_a_party_whose_numbers_are_far_too_large_is_named(monkeypatch, model, st
     """The fault: a ValueError or LinAlgError of the server's linear algebra."""
     phase = step if phase == "step" else phase
     altered(monkeypatch, phase, lambda value: 1e300 * value, field)
-    with pytest.raises(ContractError, match=f"client 1: field '.*' of phase '{phase}' holds numbers that are larger"):
+    with refused(ContractError, "client 1", phase):
         fit("em", parties_of_three(), n_components=2, model=model)
 
 
@@ -47,7 +48,7 @@ def test_sums_of_no_rows_are_a_share_that_is_false(monkeypatch, model, step, way
     field = {"expected": "second", "products": "product"}[step]
     altered(monkeypatch, step, lambda value: -value, field)
     parties = parties_of_three()[1::-1]  # the larger one is altered
-    with pytest.raises(ContractError, match="the share of one of them is false|client 1: .* negative diagonal"):
+    with pytest.raises(ContractError, match="share|client 1: .*diagonal"):
         fit("em", parties, n_components=2, model=model, **way)
 
 

@@ -20,6 +20,7 @@ from fedpca_flwr.protocol import quorum
 from strategies import METHODS, transports_of
 from tests.families import FAMILIES, cut, rows
 from tests.harness import Clock, finish, fit, late, proxy_of, server_of, tamper, tamper_arrays
+from tests.refusals import refused
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows"]
 EXACT = [name for name in BY_ROWS if METHODS[name].strategy.card.exact]
@@ -152,7 +153,7 @@ def test_the_log_counts_what_travelled(method):
 def test_a_client_with_infinite_values_is_named(method, bad):
     parties = parties_of_three()
     parties[1][7, 3] = bad
-    with pytest.raises(DataError, match="client 1: the data hold infinite values"):
+    with refused(DataError, "client 1", match="infinite"):
         fit(method, parties, n_components=2)
 
 
@@ -164,44 +165,44 @@ def test_a_client_with_missing_values_is_named_or_takes_part(method):
         assert fit(method, parties, n_components=2).n_samples_ == 300
         return
     takers = ", ".join(name for name in BY_ROWS if METHODS[name].strategy.card.incomplete)
-    with pytest.raises(DataError, match=rf"client 1: the data hold missing values.*method='{takers}'"):
+    with refused(DataError, "client 1", f"method='{takers}'"):
         fit(method, parties, n_components=2)
 
 
 @every_method
 @pytest.mark.parametrize(
-    ("data", "text"),
+    ("data", "named"),
     [
-        (np.empty((0, 12)), r"shape \(0, 12\)"),
-        (np.zeros(12), "1 axes, expected 2"),
-        (np.array([["a"] * 12] * 20), "expected real numbers"),
-        (np.ones((20, 12), dtype=complex), "dtype complex128, expected real numbers"),
+        (np.empty((0, 12)), ["(0, 12)"]),
+        (np.zeros(12), [1, 2]),
+        (np.array([["a"] * 12] * 20), ["<U1"]),
+        (np.ones((20, 12), dtype=complex), ["complex128"]),
     ],
     ids=["empty", "one axis", "text", "complex"],
 )
-def test_a_client_with_unusable_data_is_named(method, data, text):
+def test_a_client_with_unusable_data_is_named(method, data, named):
     parties = parties_of_three()
     parties[2] = data
-    with pytest.raises(DataError, match=f"client 2: .*{text}"):
+    with refused(DataError, "client 2", *named):
         fit(method, parties, n_components=2)
 
 
 @every_method
 def test_a_client_with_other_features_is_named(method):
     parties = [*parties_of_three(), rows(40, 11)]
-    with pytest.raises(ContractError, match="client 3: .*its data has 11 features, client 0 has 12"):
+    with refused(ContractError, "client 3", 11, "client 0", 12):
         fit(method, parties, n_components=2)
 
 
 @every_determined_method
 def test_identical_rows_have_no_components(method):
-    with pytest.raises(DataError, match="no variance"):
+    with pytest.raises(DataError, match="variance"):
         fit(method, [np.ones((20, 4)), np.ones((10, 4))], n_components=2)
 
 
 @every_method
 def test_too_many_components_are_refused(method):
-    with pytest.raises(ConfigError, match="'n_components' is 13, but the data have 12 features"):
+    with refused(ConfigError, "n_components", 13, 12):
         fit(method, parties_of_three(), n_components=13)
 
 
@@ -209,7 +210,7 @@ def test_too_many_components_are_refused(method):
 def test_a_payload_with_nan_is_named(method):
     server = server_of(method, parties_of_three(), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], np.full_like(arrays[-1], np.nan)])
-    with pytest.raises(ContractError, match="client 1: field .* holds NaN or infinite"):
+    with refused(ContractError, "client 1", "NaN"):
         finish(server)
 
 
@@ -217,7 +218,7 @@ def test_a_payload_with_nan_is_named(method):
 def test_a_payload_of_another_dtype_is_named(method):
     server = server_of(method, parties_of_three(), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], arrays[-1].astype("float32")])
-    with pytest.raises(ContractError, match="client 1: field .* has dtype float32, expected float64"):
+    with refused(ContractError, "client 1", "float32", "float64"):
         finish(server)
 
 
@@ -225,7 +226,7 @@ def test_a_payload_of_another_dtype_is_named(method):
 def test_a_payload_with_an_array_missing_is_named(method):
     server = server_of(method, parties_of_three(), n_components=2)
     tamper_arrays(server, 1, lambda arrays: arrays[:-1])
-    with pytest.raises(ContractError, match=r"client 1: sent \d arrays, expected \d"):
+    with refused(ContractError, "client 1", match="arrays"):
         finish(server)
 
 
@@ -233,7 +234,7 @@ def test_a_payload_with_an_array_missing_is_named(method):
 def test_a_payload_of_another_shape_is_named(method):
     server = server_of(method, parties_of_three(), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], arrays[-1][:-1]])
-    with pytest.raises(ContractError, match="client 1: field .* has shape .*, expected"):
+    with refused(ContractError, "client 1", match="shape"):
         finish(server)
 
 
@@ -243,7 +244,7 @@ def test_a_client_that_raises_ends_the_run_without_its_text(method, monkeypatch)
         raise ValueError("patient 4711 has 98.6")
 
     monkeypatch.setattr(METHODS[method].client, "statistics", broken)
-    with pytest.raises(PartyError, match="client 0: failed with ValueError") as caught:
+    with refused(PartyError, "client 0", "ValueError") as caught:
         fit(method, parties_of_three(), n_components=2)
     assert "4711" not in str(caught.value)
 
@@ -255,7 +256,7 @@ def test_a_client_that_dies_is_named(method):
 
     server = server_of(method, parties_of_three(), n_components=2)
     tamper(server, 2, die)
-    with pytest.raises(QuorumError, match="1 of 3 clients did not answer: client 2"):
+    with refused(QuorumError, 1, 3, "client 2"):
         finish(server)
 
 
@@ -264,14 +265,14 @@ def test_a_missing_client_is_an_error_after_the_join_deadline(method, monkeypatc
     monkeypatch.setattr(quorum, "time", Clock())
     server = server_of(method, parties_of_three(), n_components=2, join_deadline=30.0)
     server.client_manager().unregister(proxy_of(server, 1))
-    with pytest.raises(QuorumError, match="2 of 3 clients joined within join-deadline = 30 s"):
+    with refused(QuorumError, 2, 3, "join-deadline", 30):
         finish(server)
 
 
 @every_method
 def test_one_client_too_many_is_an_error(method):
     server = server_of(method, parties_of_three(), n_components=2, clients=2)
-    with pytest.raises(QuorumError, match="3 clients joined, expected exactly 2"):
+    with refused(QuorumError, 3, 2):
         finish(server)
 
 
@@ -279,7 +280,7 @@ def test_one_client_too_many_is_an_error(method):
 def test_a_client_that_is_late_is_named(method):
     server = server_of(method, parties_of_three(), n_components=2, round_deadline=70.0)
     given = late(server, 1)
-    with pytest.raises(QuorumError, match="client 1 .the round-deadline passed"):
+    with refused(QuorumError, "client 1", "round-deadline"):
         finish(server)
     assert given == [70.0]
 
@@ -293,7 +294,7 @@ def test_two_clients_with_one_partition_are_an_error(method):
         return reply
 
     tamper(server, 1, impostor)
-    with pytest.raises(ContractError, match="client 1: it replies as partition 0, which is another's"):
+    with refused(ContractError, "client 1", "partition 0"):
         finish(server)
 
 
@@ -306,32 +307,32 @@ def test_a_client_of_another_partition_count_is_an_error(method):
         return reply
 
     tamper(server, 1, stranger)
-    with pytest.raises(ConfigError, match="client 1: .*10 partitions, the run expects 3"):
+    with refused(ConfigError, "client 1", 10, 3):
         finish(server)
 
 
 @every_method
 def test_a_site_with_too_few_rows_refuses(method):
-    with pytest.raises(DisclosureError, match="client 2: this site has fewer rows .*'min_rows' = 21"):
+    with refused(DisclosureError, "client 2", "min_rows", 21):
         fit(method, parties_of_three(), n_components=2, min_rows=21)
 
 
 @every_method
 def test_ten_rows_are_the_default_minimum(method):
-    with pytest.raises(DisclosureError, match="'min_rows' = 10"):
+    with refused(DisclosureError, "min_rows", 10):
         fit(method, cut(rows(50), 41, 9), n_components=2, min_rows="")
     assert fit(method, cut(rows(50), 40, 10), n_components=2, min_rows="").n_components_ == 2
 
 
 @every_method
 def test_a_site_refuses_a_reply_that_is_too_large(method):
-    with pytest.raises(DisclosureError, match=r"client 0: the reply would have [\d,]+ bytes, this site allows 100"):
+    with refused(DisclosureError, "client 0", 100, match="bytes"):
         fit(method, parties_of_three(), n_components=2, max_reply_bytes=100)
 
 
 @every_method
 def test_a_site_refuses_a_method_that_it_does_not_allow(method):
-    with pytest.raises(DisclosureError, match=f"client 0: this site does not allow the method '{method}'"):
+    with refused(DisclosureError, "client 0", method, "allowed_methods"):
         fit(method, parties_of_three(), n_components=2, allowed_methods="other, another")
     allowed = f"other, {', '.join(METHODS)}"  # all: adaptive goes on with others
     assert fit(method, parties_of_three(), n_components=2, allowed_methods=allowed).n_components_ == 2
@@ -339,28 +340,28 @@ def test_a_site_refuses_a_method_that_it_does_not_allow(method):
 
 @every_method
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
-        ({"n_component": 3}, "has no option 'n_component'; did you mean 'n_components'"),
-        ({"n_components": 0}, "'n_components' is 0"),
-        ({"n_components": 1.5}, "'n_components' is 1.5"),
-        ({"n_components": "3"}, "'n_components' is '3'"),
-        ({"n_components": True}, "'n_components' is True"),
-        ({"alpha": float("nan")}, "'alpha' is nan"),
-        ({"alpha": -1.0}, "'alpha' is -1.0"),
-        ({"partition": "even"}, "'partition' is 'even'"),
-        ({"round_deadline": 0.0}, "'round_deadline' is 0.0"),
-        ({"min_rows": 0}, "'min_rows' is 0"),
+        ({"n_component": 3}, ["n_component", "n_components"]),
+        ({"n_components": 0}, ["n_components", 0]),
+        ({"n_components": 1.5}, ["n_components", "1.5"]),
+        ({"n_components": "3"}, ["n_components", "'3'"]),
+        ({"n_components": True}, ["n_components", "True"]),
+        ({"alpha": float("nan")}, ["'alpha'", "nan"]),
+        ({"alpha": -1.0}, ["'alpha'", "-1.0"]),
+        ({"partition": "even"}, ["'partition'", "'even'"]),
+        ({"round_deadline": 0.0}, ["round_deadline", "0.0"]),
+        ({"min_rows": 0}, ["client 0", "min_rows", 0]),
     ],
     ids=str,
 )
-def test_a_bad_configuration_is_named(method, options, text):
-    with pytest.raises(ConfigError, match=text):
+def test_a_bad_configuration_is_named(method, options, named):
+    with refused(ConfigError, *named):
         fit(method, parties_of_three(), **options)
 
 
 def test_an_unknown_method_is_named():
-    with pytest.raises(ConfigError, match="'method' is 'pcov', expected one of: p-cov.*did you mean 'p-cov'"):
+    with refused(ConfigError, "'method'", "'pcov'", "p-cov"):
         fit("pcov", parties_of_three())
 
 

@@ -21,6 +21,7 @@ from simulations import run
 from strategies import METHODS
 from tests.families import FAMILIES, rows
 from tests.harness import Clock, finish, own, proxy_of, server_of, tamper, tamper_arrays
+from tests.refusals import refused
 
 BY_COLUMNS = [name for name, method in METHODS.items() if method.strategy.card.split == "columns"]
 VERTICAL = [name for name in BY_COLUMNS if not METHODS[name].strategy.card.after]
@@ -87,7 +88,7 @@ def test_the_log_counts_what_travelled(method):
 def test_what_needs_the_loadings_says_where_they_are(method):
     model = fit(method, parties_of_three(), n_components=3)
     for use in (lambda: model.transform(rows(5)), lambda: model.to_sklearn(), lambda: model.inverse_transform(rows(5))):
-        with pytest.raises(ContractError, match=f"method '{method}' leaves the loadings with the parties.*'scores_'"):
+        with refused(ContractError, method, "scores_"):
             use()
 
 
@@ -103,54 +104,53 @@ def test_a_model_comes_back_from_its_file(method, tmp_path):
 @every_method
 def test_data_split_by_rows_are_refused(method):
     parties = [rows(30), rows(30), rows(20)]
-    text = "client 2: it has 20 rows, client 0 has 30; .*different columns of the same rows.*such as 'p-cov'"
-    with pytest.raises(ContractError, match=text):
+    with refused(ContractError, "client 2", 20, "client 0", 30, "p-cov"):
         fit(method, parties, n_components=2)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in BY_COLUMNS])
 def test_data_split_by_columns_are_refused_by_the_others(method):
-    with pytest.raises(ContractError, match="client .*: its data has . features, .* has ."):
+    with refused(ContractError, "client 1", 4, "client 0", 6):
         fit(method, parties_of_three(), n_components=2)
 
 
 @every_method
 def test_a_party_with_unusable_data_is_named(method):
-    for data, text in (
-        (np.where(np.eye(60, 4) > 0, np.nan, 1.0), "the data hold missing values \\(NaN\\)"),
-        (np.empty((60, 0)), r"shape \(60, 0\)"),
-        (np.array([["a"] * 4] * 60), "expected real numbers"),
+    for data, named in (
+        (np.where(np.eye(60, 4) > 0, np.nan, 1.0), "NaN"),
+        (np.empty((60, 0)), "(60, 0)"),
+        (np.array([["a"] * 4] * 60), "<U1"),
     ):
         parties = parties_of_three()
         parties[1] = data
-        with pytest.raises(DataError, match=f"client 1: .*{text}"):
+        with refused(DataError, "client 1", named):
             fit(method, parties, n_components=2)
 
 
 @every_method
 def test_identical_rows_have_no_components(method):
-    with pytest.raises(DataError, match="no variance"):
+    with pytest.raises(DataError, match="variance"):
         fit(method, [np.full((20, 4), 0.1), np.ones((20, 3))], n_components=2)
 
 
 @every_method
 def test_too_many_components_are_refused(method):
-    with pytest.raises(ConfigError, match=r"'n_components' is 13, at most 12 = min\(rows, features\)"):
+    with refused(ConfigError, "n_components", 13, 12):
         fit(method, parties_of_three(), n_components=13)
-    with pytest.raises(ConfigError, match="'n_components' is 0.5"):
+    with refused(ConfigError, "n_components", "0.5"):
         fit(method, parties_of_three(), n_components=0.5)
 
 
 @every_method
 def test_payloads_at_fault_are_named(method):
-    for change, text in (
-        (lambda arrays: [*arrays[:-1], np.full_like(arrays[-1], np.nan)], "field .* holds NaN or infinite"),
-        (lambda arrays: [*arrays[:-1], arrays[-1].astype("float32")], "field .* has dtype float32, expected float64"),
-        (lambda arrays: arrays[:-1], r"sent \d arrays, expected \d"),
+    for change, what in (
+        (lambda arrays: [*arrays[:-1], np.full_like(arrays[-1], np.nan)], "NaN"),
+        (lambda arrays: [*arrays[:-1], arrays[-1].astype("float32")], "float32.*float64"),
+        (lambda arrays: arrays[:-1], "arrays"),
     ):
         server = server_of(method, parties_of_three(), n_components=2)
         tamper_arrays(server, 1, change)
-        with pytest.raises(ContractError, match=f"client 1: {text}"):
+        with refused(ContractError, "client 1", match=what):
             finish(server)
 
 
@@ -160,7 +160,7 @@ def test_a_party_that_raises_ends_the_run_without_its_text(method, monkeypatch):
         raise ValueError("patient 4711 has 98.6")
 
     monkeypatch.setattr(METHODS[method].client, "statistics", broken)
-    with pytest.raises(PartyError, match="client 0: failed with ValueError") as caught:
+    with refused(PartyError, "client 0", "ValueError") as caught:
         fit(method, parties_of_three(), n_components=2)
     assert "4711" not in str(caught.value)
 
@@ -172,31 +172,31 @@ def test_a_party_that_dies_or_is_missing_is_named(method, monkeypatch):
 
     server = server_of(method, parties_of_three(), n_components=2)
     tamper(server, 2, die)
-    with pytest.raises(QuorumError, match="1 of 3 clients did not answer: client 2"):
+    with refused(QuorumError, 1, 3, "client 2"):
         finish(server)
     monkeypatch.setattr(quorum, "time", Clock())
     server = server_of(method, parties_of_three(), n_components=2)
     server.client_manager().unregister(proxy_of(server, 1))
-    with pytest.raises(QuorumError, match="2 of 3 clients joined within join-deadline"):
+    with refused(QuorumError, 2, 3, "join-deadline"):
         finish(server)
 
 
 @every_method
 def test_a_site_that_shows_nothing_of_rows_refuses(method):
-    with pytest.raises(DisclosureError, match="client 0: the run shows .* of single rows, this site allows nothing"):
+    with refused(DisclosureError, "client 0", "may_show"):
         fit(method, parties_of_three(), n_components=2, may_show="nothing")
     assert fit(method, parties_of_three(), n_components=2, may_show="inner products").n_components_ == 2
 
 
 @every_method
 def test_the_rest_of_a_sites_policy_holds(method):
-    for site, text in (
-        ({"min_rows": 61}, "this site has fewer rows .*'min_rows' = 61"),
-        ({"max_reply_bytes": 20}, r"the reply would have [\d,]+ bytes, this site allows 20"),
-        ({"allowed_methods": "p-cov"}, f"this site does not allow the method '{method}'"),
-        ({"secure_only": True}, "this site answers with secure aggregation only"),
+    for site, named in (
+        ({"min_rows": 61}, ["min_rows", 61]),
+        ({"max_reply_bytes": 20}, ["max_reply_bytes", 20]),
+        ({"allowed_methods": "p-cov"}, ["allowed_methods", method]),
+        ({"secure_only": True}, ["secure_only"]),
     ):
-        with pytest.raises(DisclosureError, match=f"client 0: {text}"):
+        with refused(DisclosureError, "client 0", *named):
             fit(method, parties_of_three(), n_components=2, **site)
 
 

@@ -10,6 +10,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import FAMILIES, cut, rows
+from tests.refusals import refused
 
 
 def parties():
@@ -64,16 +65,16 @@ def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
-        ({"rank": 3}, "'rank' is 3, expected at least n_components = 4"),
-        ({"rank": 8, "scale": True}, "'rank' goes only with"),
-        ({"rank": 8, "n_components": 0.9}, "'rank' needs a number of components"),
+        ({"rank": 3}, ["'rank'", 3, "n_components", 4]),
+        ({"rank": 8, "scale": True}, ["'rank'", "center=True", "scale=False"]),
+        ({"rank": 8, "n_components": 0.9}, ["'rank'"]),
     ],
     ids=str,
 )
-def test_what_truncation_cannot_do_is_refused(options, text):
-    with pytest.raises(ConfigError, match=text):
+def test_what_truncation_cannot_do_is_refused(options, named):
+    with refused(ConfigError, *named):
         run("qr-pca", parties(), engine="loopback", **{"n_components": 4, **options})
 
 
@@ -89,7 +90,7 @@ def test_without_weights_all_parties_count_the_same():
 
 def test_a_stack_of_parties_without_any_variance_is_refused():
     parties = np.split(rows(4), 4)
-    with pytest.raises(DataError, match="the rows of each party are identical.*weights='rows'"):
+    with refused(DataError, "weights='rows'"):
         run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1)
     exact = run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1, weights="rows")
     assert principal_angles(exact, pooled_pca(np.vstack(parties), 2)).max <= 1e-6
@@ -109,7 +110,7 @@ def test_factors_in_float32_take_half_the_bytes_and_the_stated_bound_holds(unit,
 
 @pytest.mark.parametrize("options", [{"rank": 10}, {"scale": True}], ids=str)
 def test_factors_in_float32_are_whole_and_of_one_scale(options):
-    with pytest.raises(ConfigError, match="'wire' is 'float32', which goes only with rank=0 and scale=False"):
+    with refused(ConfigError, "'wire'", "float32", "rank=0", "scale=False"):
         angle("qr-pca", wire="float32", **options)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 
 import numpy as np
@@ -14,6 +13,7 @@ from fedpca_flwr.transports import masked, surviving
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import finish, fit, own, server_of, tamper_arrays
+from tests.refusals import refused, unnamed
 
 FITTING = [name for name, method in METHODS.items() if not method.strategy.card.after]
 """Methods that compute a model of what parties reply."""
@@ -140,7 +140,7 @@ def test_a_false_share_of_a_secure_sum_does_too(method, way, change, monkeypatch
 def test_where_a_secure_sum_cannot_be_computed_with_some_share_is_false():
     sizes = Sizes(sums_only=True)
     with (
-        pytest.raises(ContractError, match="'scatter' .LinAlgError.*some party's share is false"),
+        refused(ContractError, "'scatter'", "LinAlgError"),
         sizes.computing("scatter", {"client 0": 1e300, "client 1": 1.0}),
     ):
         raise np.linalg.LinAlgError
@@ -155,8 +155,7 @@ def test_distances_below_zero_are_no_distances(number):
 def test_numbers_out_of_proportion_are_told_with_those_of_the_others():
     server = server_of("sapca", parties_of_three("sapca", {}), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [a * 1e300 if a.dtype.kind == "f" else a for a in arrays])
-    text = "client 1: its reply to 'summary' holds numbers up to 1.39e+302 in size, the others' 85.2"
-    with pytest.raises(ContractError, match=re.escape(text)) as caught:
+    with refused(ContractError, "client 1", "'summary'", "1.39e+302", "85.2") as caught:
         finish(server)
     assert isinstance(caught.value.__cause__, FloatingPointError)
 
@@ -167,8 +166,8 @@ def test_a_wrong_option_is_told_first_whatever_sizes_there_are():
     with pytest.raises(ConfigError) as caught:
         fit("vertical-kernel", parties, n_components=2, landmarks=2)
     option, sizes = str(caught.value).splitlines()
-    assert "'landmarks' is 2, expected more than n_components = 2" in option
-    assert "client 1: its reply to 'rows' holds numbers up to " in sizes
+    assert not unnamed(option, "'landmarks'", 2, "n_components")
+    assert not unnamed(sizes, "client 1", "'rows'")
 
 
 def test_a_failure_that_no_size_explains_names_nobody(monkeypatch):
@@ -180,6 +179,6 @@ def test_a_failure_that_no_size_explains_names_nobody(monkeypatch):
 
     honest = type(server.strategy).program
     monkeypatch.setattr(type(server.strategy), "program", failing)
-    with pytest.raises(ContractError, match="it cannot be told whose") as caught:
+    with refused(ContractError, "'moments'") as caught:
         finish(server)
     assert "of the library" not in str(caught.value)

@@ -9,6 +9,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.questions import genotypes
 from tests.harness import client_of, finish, fit, server_of, tamper_arrays
+from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
 
@@ -98,28 +99,28 @@ def test_masked_sums_need_no_bound_and_no_more_rounds_than_the_method():
 
 
 @pytest.mark.parametrize(
-    ("options", "fault"),
+    ("options", "named"),
     [
-        ({"scale": True}, "goes only with scale=False"),
-        ({"center": False}, "goes only with center=True"),
-        ({"keep": "moments", "scale": True}, "scale=False and keep=nothing"),
+        ({"scale": True}, ["scale=False"]),
+        ({"center": False}, ["center=True"]),
+        ({"keep": "moments", "scale": True}, ["scale=False", "keep=nothing"]),
     ],
     ids=str,
 )
-def test_options_that_contradict_it_are_refused(options, fault):
-    with pytest.raises(ConfigError, match=fault):
+def test_options_that_contradict_it_are_refused(options, named):
+    with refused(ConfigError, *named):
         fit("p-cov", parties_of(people()), n_components=2, genotypes=True, **options)
 
 
 def test_survivors_are_refused_for_a_second_sum():
-    with pytest.raises(ConfigError, match=r"several sums \(alleles, uncentred\)"):
+    with refused(ConfigError, "'survivors'", "p-cov", "alleles", "uncentred"):
         fit("p-cov", parties_of(people()), n_components=2, genotypes=True, survivors=3, **SUMS)
 
 
 def test_rows_that_are_no_genotypes_are_refused_by_number_of_columns():
     parties = parties_of(people())
     parties[1][0, 3], parties[1][2, 4] = 1.5, 3
-    with pytest.raises(DataError, match="values other than 0, 1 and 2 in 2 columns"):
+    with refused(DataError, 0, 1, 2, "genotypes=True"):
         fit("qr-pca", parties, n_components=2, genotypes=True)
 
 
@@ -131,7 +132,7 @@ def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
 
 
 def test_missing_calls_say_what_to_do():
-    with pytest.raises(DataError, match="of genotypes, genotypes=True"):
+    with refused(DataError, "genotypes=True", "NaN"):
         fit("qr-pca", parties_of(people(missing=0.1)), n_components=2)
 
 
@@ -139,7 +140,7 @@ def test_a_variant_called_in_few_people_is_refused():
     """Its counts would be those of fewer people than the site answers about."""
     parties = parties_of(people())
     parties[0][3:, 7] = np.nan
-    with pytest.raises(DisclosureError, match="fewer rows than its own minimum"):
+    with refused(DisclosureError, "client 0", "min_rows"):
         fit("qr-pca", parties, n_components=2, genotypes=True, min_rows=10)
 
 
@@ -169,5 +170,5 @@ def test_counts_that_no_genotypes_have_are_refused():
 
     server = server_of("qr-pca", parties_of(people()), n_components=2, genotypes=True)
     tamper_arrays(server, 0, lambda arrays: halve_calls(arrays) if len(arrays) == 4 else arrays)
-    with pytest.raises(ContractError, match="allele counts of .* variants are such as no genotypes have"):
+    with refused(ContractError, 54):
         finish(server)

@@ -21,6 +21,7 @@ from simulations.benchmarks.influence import LIES, digits, liars_of, named_in, u
 from strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of
+from tests.refusals import refused
 
 POOLING = [name for name, method in METHODS.items() if method.strategy.card.pools_moments]
 
@@ -50,7 +51,7 @@ def test_a_limit_to_shares_ends_the_run_and_names_who_holds_more(lie):
     honest = digits(0)
     assert max(max(one["component_shares"]) for one in fit("p-cov", honest).log["influence"]) < 0.35
     assert fit("p-cov", honest, max_share=0.35).components_.shape == (10, 64)
-    with pytest.raises(ContractError, match="'max_share' is 0.35; run without whom you do not trust") as raised:
+    with refused(ContractError, "max_share", "0.35") as raised:
         fit("p-cov", with_lies(honest, LIES[lie], 0), max_share=0.35)
     lines = re.findall(r"client (\d+) holds (.*)% of component (\d+) with (.*)% of the rows", str(raised.value))
     assert {int(party) for party, *_ in lines} & set(liars_of(honest))
@@ -115,16 +116,14 @@ def test_a_share_that_takes_a_component_away_does_not_pass(strength, method):
     honest = cut(rows(1280), 1000, 200, 50, 30)
     negative = erasing(honest, strength)
     check_together(MOMENTS, {"client 0": _fields(negative)}, {"d": 12})  # field by field nothing shows
-    with pytest.raises(
-        ContractError, match="^client 2: its scatter has a negative eigenvalue: no rows have such a one"
-    ):
+    with refused(ContractError, "client 2", match="eigenvalue"):
         finish(claiming(honest, 2, negative, method))
 
 
 def test_what_takes_a_little_of_a_leading_component_away_is_named_though_its_group_hides_it(monkeypatch):
     monkeypatch.setattr(influence, "GROUPS", 1)
     honest = cut(rows(1280), 1000, 200, 50, 30)
-    with pytest.raises(ContractError, match="^client 2: its scatter has a negative eigenvalue"):
+    with refused(ContractError, "client 2", match="eigenvalue"):
         finish(claiming(honest, 2, erasing(honest, 0.3)))
 
 
@@ -184,7 +183,7 @@ def test_a_member_that_is_absent_has_influence_too(tmp_path):
     later = fit("streaming", parties[:2], n_components=4, state=str(tmp_path))
     assert later.log["influence"] == whole.log["influence"]
     assert [one["party"] for one in later.log["influence"]] == [f"partition {i}" for i in range(3)]
-    with pytest.raises(ContractError, match="partition 0 holds"):
+    with refused(ContractError, "partition 0"):
         fit("streaming", parties[:2], n_components=4, state=str(tmp_path), max_share=0.4)
 
 
@@ -202,11 +201,11 @@ def test_sums_tell_no_influence():
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in POOLING])
 def test_a_limit_is_refused_where_there_are_no_moments(method):
-    with pytest.raises(ConfigError, match=f"'max-share' is 0.5, but '{method}' does not add up the parties' moments"):
+    with refused(ConfigError, "max-share", "0.5", method):
         server_of(method, cut(rows(90), 60, 30), max_share=0.5)
 
 
 @pytest.mark.parametrize("survivors", [0, 3])
 def test_a_limit_is_refused_where_nobody_sees_shares(survivors):
-    with pytest.raises(ConfigError, match="'max-share' is 0.5, but secure-aggregation=true shows the server sums"):
+    with refused(ConfigError, "max-share", "0.5", "secure-aggregation=true"):
         server_of("p-cov", cut(rows(90), 30, 30, 30), max_share=0.5, **HIDDEN, survivors=survivors)

@@ -11,6 +11,7 @@ from simulations import run
 from simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
 from tests.harness import finish, proxy_of, server_of, tamper
+from tests.refusals import refused
 
 
 def honest():
@@ -73,7 +74,7 @@ def test_arrays_that_are_none_are_named(header):
         return reply
 
     tamper(server, 1, change)
-    with pytest.raises(ContractError, match="client 1: its reply does not hold whole arrays"):
+    with refused(ContractError, "client 1", match="arrays"):
         finish(server)
 
 
@@ -85,7 +86,7 @@ def test_a_count_unlike_that_of_the_message_is_named():
         return reply
 
     tamper(server, 1, change)
-    with pytest.raises(ContractError, match="client 1: its count is 30, but its message says 31 rows"):
+    with refused(ContractError, "client 1", 30, 31):
         finish(server)
 
 
@@ -102,16 +103,16 @@ def in_the_last_round(server, party, change):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "text"),
+    ("field", "value", "named"),
     [
-        ("squared", np.nan, "field 'squared' holds NaN or infinite values"),
-        ("squared", np.inf, "field 'squared' holds NaN or infinite values"),
-        ("squared", -1.0, "field 'squared' holds -1, expected numbers from 0"),
-        ("count", -30, "field 'count' is -30, expected at least 1 row"),
-        ("count", 29, "its count is 29, but its message says 30 rows"),
+        ("squared", np.nan, ["'squared'", "NaN"]),
+        ("squared", np.inf, ["'squared'", "NaN"]),
+        ("squared", -1.0, ["'squared'", -1, 0]),
+        ("count", -30, ["'count'", -30, 1]),
+        ("count", 29, [29, 30]),
     ],
 )
-def test_the_last_round_is_checked_too(field, value, text):
+def test_the_last_round_is_checked_too(field, value, named):
     server = honest()
 
     def change(reply):
@@ -122,16 +123,14 @@ def test_the_last_round_is_checked_too(field, value, text):
         return reply
 
     in_the_last_round(server, 1, change)
-    with pytest.raises(ContractError, match=f"client 1: .*{text}"):
+    with refused(ContractError, "client 1", *named):
         finish(server)
-    with pytest.raises(ContractError, match="no model"):
+    with refused(ContractError, "p-cov", "num_rounds=strategy.rounds"):
         server.strategy.model  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("rows_said", "text"), [(-30, "it has -30 rows"), (29, "its number of rows, or its name, changed")]
-)
-def test_what_its_message_says_is_checked_in_the_last_round_too(rows_said, text):
+@pytest.mark.parametrize(("rows_said", "what"), [(-30, "-30 rows"), (29, "changed")])
+def test_what_its_message_says_is_checked_in_the_last_round_too(rows_said, what):
     server = honest()
 
     def change(reply):
@@ -139,7 +138,7 @@ def test_what_its_message_says_is_checked_in_the_last_round_too(rows_said, text)
         return reply
 
     in_the_last_round(server, 1, change)
-    with pytest.raises(ContractError, match=f"client 1: .*{text}"):
+    with refused(ContractError, "client 1", match=what):
         finish(server)
 
 
@@ -156,7 +155,7 @@ def test_another_client_under_the_same_partition_is_named():
         return reply
 
     tamper(server, 1, change)
-    with pytest.raises(QuorumError, match="other clients are online than in the first round"):
+    with refused(QuorumError):
         finish(server)
 
 
@@ -180,7 +179,7 @@ def as_of(server, phases, partitions):
 def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions):
     """Two that change places once did so unnoticed; what one of them does would be the other's."""
     server = as_of(server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2), phases, partitions)
-    with pytest.raises(ContractError, match="client 1: it replies as partition 2, which is another's; a node keeps"):
+    with refused(ContractError, "client 1", "partition 2"):
         finish(server)
 
 
@@ -193,7 +192,7 @@ def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
         return reply
 
     tamper(server, 2, change)
-    with pytest.raises(ContractError, match="client 2: it replies as partition 0, which is another's") as caught:
+    with refused(ContractError, "client 2", "partition 0") as caught:
         finish(server)
     assert "client 0" not in str(caught.value)
 
@@ -201,7 +200,7 @@ def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
 def test_a_partition_that_nobody_has_is_not_taken_in_a_later_round():
     """Where a party dropped out, another does not answer in its place."""
     server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2)
-    with pytest.raises(ContractError, match="client 1: it replies as partition 7; a node keeps its partition-id"):
+    with refused(ContractError, "client 1", "partition 7"):
         finish(as_of(server, ["project"], {1: 7}))
 
 
@@ -211,18 +210,18 @@ def test_infinite_errors_do_not_pass():
 
 
 def test_one_simulated_party_among_sites_is_named():
-    with pytest.raises(ConfigError, match="client 0: its node-config names no 'data'"):
+    with refused(ConfigError, "client 0", "'data'"):
         finish(say(honest(), 1, simulated=False))
 
 
 def test_other_column_names_are_named():
     server = say(say(honest(), 0, columns="cd" * 8), 1, columns="ab" * 8)
-    with pytest.raises(ConfigError, match="client 1: its column names, or their order, differ from those of client 0"):
+    with refused(ConfigError, "client 1", "client 0", "'features'"):
         finish(server)
 
 
 def test_masked_and_ragged_parties_are_refused():
-    with pytest.raises(DataError, match=r"client 0: the data hold missing values .*'em'"):
+    with refused(DataError, "client 0", "'em'", "NaN"):
         run("p-cov", [np.ma.masked_greater(rows(30), 0)], n_components=2, engine="loopback")
-    with pytest.raises(DataError, match="party 0 is not an array"):
+    with refused(DataError, "party 0"):
         run("p-cov", [[[1, 2], [3]]], n_components=2, engine="loopback")

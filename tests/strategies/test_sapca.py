@@ -18,6 +18,7 @@ from strategies.sapca import levels_of, sends_at
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, fail_at, finish, server_of, tamper_arrays
 from tests.killed import STEPS, dies
+from tests.refusals import refused, unnamed
 
 FILE = "running-model.sqlite"
 
@@ -120,20 +121,20 @@ def test_the_rank_by_the_paper_s_rule(topology):
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "named"),
     [
-        ({"n_components": 0.99, "tracked": 4}, "'tracked' is 4, and so many directions hold .*less than n_components"),
-        ({"n_components": 5, "tracked": 4}, "'tracked' is 4, expected at least n_components = 5"),
-        ({"n_components": 0.9, "rank_rule": "paper"}, "rank_rule='paper' begins with a number"),
-        ({"rank_rule": "paper", "share_low": 0.2}, "'share_low' is 0.2, expected less than share_high = 0.1"),
-        ({"old_weight": 0.5}, "'old_weight' and 'new_weight' are for a running model; give state"),
-        ({"topology": "ring"}, "'topology' is 'ring'"),
-        ({"forgetting": 0.0}, "'forgetting' is 0.0"),
+        ({"n_components": 0.99, "tracked": 4}, ["'tracked'", 4, "n_components"]),
+        ({"n_components": 5, "tracked": 4}, ["'tracked'", 4, "n_components", 5]),
+        ({"n_components": 0.9, "rank_rule": "paper"}, ["rank_rule='paper'"]),
+        ({"rank_rule": "paper", "share_low": 0.2}, ["share_low", "0.2", "share_high", "0.1"]),
+        ({"old_weight": 0.5}, ["old_weight", "new_weight"]),
+        ({"topology": "ring"}, ["'topology'", "'ring'"]),
+        ({"forgetting": 0.0}, ["'forgetting'", "0.0"]),
     ],
     ids=str,
 )
-def test_what_does_not_go_together_is_named(options, text):
-    with pytest.raises(ConfigError, match=text):
+def test_what_does_not_go_together_is_named(options, named):
+    with refused(ConfigError, *named):
         fit([flat(300, 8), flat(200, 8)], **options)
 
 
@@ -143,14 +144,14 @@ def test_what_does_not_go_together_is_named(options, text):
 def test_a_party_that_does_not_send_is_named():
     server = server_of("sapca", parties(100, 80, 60), n_components=2)
     tamper_arrays(server, 2, lambda arrays: [*arrays[:-1], np.empty((0, 0))])
-    with pytest.raises(ContractError, match="client 2: field 'directions' is empty, but it was its turn"):
+    with refused(ContractError, "client 2", "'directions'"):
         finish(server)
 
 
 def test_numbers_that_no_subspace_has_are_named():
     server = server_of("sapca", parties(100, 80, 60), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [arrays[0], np.array([-1.0, 1, 0, 2]), *arrays[2:]])
-    with pytest.raises(ContractError, match="client 1: its weight is -1, expected at least"):
+    with refused(ContractError, "client 1", -1):
         finish(server)
 
 
@@ -168,14 +169,14 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
         assert [reply[-1].size > 0 for reply in sent] == [level == turn for level in range(3)]
         assert not any(array.any() for reply in sent[1:] if not reply[-1].size for array in reply[1:])
     again = told(client_of(server, 4), "merged", nothing)[2]["message"]
-    assert "asked for 'merged' 3 times in one run; 2 are allowed" in again
+    assert not unnamed(again, "'merged'", 3, 2)
 
 
 def test_in_a_star_nobody_is_given_a_subspace():
     server = server_of("sapca", parties(*[40] * 3), n_components=2)
     assert told(client_of(server, 0), "summary")[1] == 40
     message = told(client_of(server, 0), "merged")[2]["message"]
-    assert "the server asked for 'merged', expected one of: summary, project" in message
+    assert not unnamed(message, "'merged'", "summary", "project")
 
 
 # A model that runs on
@@ -206,7 +207,7 @@ def test_the_same_rows_are_not_counted_twice(tmp_path):
     own = parties(100, 80)
     fit(own, state=str(tmp_path))
     before = (tmp_path / FILE).read_bytes()
-    with pytest.raises(ConfigError, match="brings rows that are in the model in .* already"):
+    with refused(ConfigError, tmp_path):
         fit([own[1], rows(50)], state=str(tmp_path))
     assert (tmp_path / FILE).read_bytes() == before
 
@@ -216,7 +217,7 @@ def test_a_run_that_fails_leaves_the_model_as_it_was(tmp_path):
     before = (tmp_path / FILE).read_bytes()
     server = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
     fail_at(server, 1, "project")
-    with pytest.raises(QuorumError, match="client 1"):
+    with refused(QuorumError, "client 1"):
         finish(server)
     assert (tmp_path / FILE).read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
@@ -233,13 +234,13 @@ def test_a_torn_or_changed_file_is_named(tmp_path, damage):
     }[damage]
     assert content != whole
     file.write_bytes(content)
-    with pytest.raises(ContractError, match=f"{file} is damaged"):
+    with refused(ContractError, file):
         fit(parties(50, 50, seed=2), state=str(tmp_path))
 
 
 def test_a_model_of_an_earlier_version_is_refused(tmp_path):
     (tmp_path / "subspace").write_text("old")
-    with pytest.raises(ContractError, match="subspace was written by a version of fedpca-flwr before 0.1.0"):
+    with refused(ContractError, tmp_path / "subspace", "0.1.0"):
         fit(parties(50, 50), state=str(tmp_path))
 
 
@@ -262,33 +263,33 @@ def test_of_two_runs_at_once_the_later_is_refused(tmp_path):
     fit(parties(100, 80), state=str(tmp_path))
     late = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
     fit(parties(60, 60, seed=3), state=str(tmp_path))
-    with pytest.raises(ContractError, match="another run changed the running model in .* nothing is saved"):
+    with refused(ContractError, tmp_path):
         finish(late)
 
 
 @pytest.mark.parametrize(
-    ("other", "options", "error", "text"),
+    ("other", "options", "error", "named"),
     [
-        (parties(50, 50, d=11), {}, ContractError, "have 11 features, those of the model in .* have 12"),
-        (parties(50, 50, seed=2), {"center": False}, ConfigError, "'center' is False, but the model in .* with True"),
+        (parties(50, 50, d=11), {}, ContractError, [11, 12]),
+        (parties(50, 50, seed=2), {"center": False}, ConfigError, ["'center'", "False", "True"]),
     ],
     ids=["features", "center"],
 )
-def test_what_does_not_fit_the_running_model_is_named(tmp_path, other, options, error, text):
+def test_what_does_not_fit_the_running_model_is_named(tmp_path, other, options, error, named):
     fit(parties(100, 80), state=str(tmp_path))
-    with pytest.raises(error, match=text):
+    with refused(error, *named):
         fit(other, state=str(tmp_path), **options)
 
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="a running model is a folder, and .*file is a file"):
+    with refused(ConfigError, tmp_path / "file"):
         fit(parties(100, 80), state=str(tmp_path / "file"))
 
 
 def test_a_state_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be used"):
+    with refused(ConfigError, tmp_path / "file" / "deeper"):
         fit(parties(100, 80), state=str(tmp_path / "file" / "deeper"))
 
 

@@ -13,6 +13,7 @@ from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
+from tests.refusals import refused, unnamed
 
 every_method = pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it"])
 
@@ -100,25 +101,23 @@ def test_the_model_tells_no_partys_rows_but_what_protected_them(method):
 
 
 def test_a_method_that_is_no_sum_is_named():
-    with pytest.raises(
-        ConfigError, match=r"but 'qr-pca' needs more than a sum .*Methods that do: p-cov, ap-cov, sub-it, em, streaming"
-    ):
+    with refused(ConfigError, "qr-pca", "p-cov", "ap-cov", "sub-it", "em", "streaming"):
         secure("qr-pca", three())
 
 
 def test_a_warm_start_is_refused():
-    with pytest.raises(ConfigError, match="'warm_start' is 'svd', which is not a sum"):
+    with refused(ConfigError, "warm_start", "'svd'"):
         secure("sub-it", three(), warm_start="svd", n_components=2)
 
 
 def test_a_bound_is_needed():
-    with pytest.raises(ConfigError, match=r"'secure_aggregation' is True, but 'bound' is 0, expected 1e-100"):
+    with refused(ConfigError, "secure_aggregation", "True", "'bound'", 0, "1e-100"):
         secure("p-cov", three(), bound=0.0)
 
 
 @every_method
 def test_a_bound_too_far_above_the_data_is_refused(method):
-    with pytest.raises(ConfigError, match="'bound' is 1e[+]30, and next to it the rows .* have no variance"):
+    with refused(ConfigError, "'bound'", "1e+30"):
         secure(method, three(), n_components=2, bound=1e30)
 
 
@@ -126,22 +125,22 @@ def test_a_bound_too_far_above_the_data_is_refused(method):
 def test_data_beyond_the_bound_are_named_but_not_told(method):
     parties = three()
     parties[1][5, 3] = -12.75
-    with pytest.raises(DataError, match="client 1: this site's data hold values beyond the run's 'bound' = 10") as told:
+    with refused(DataError, "client 1", "'bound'", 10) as told:
         secure(method, parties, n_components=2)
     assert "12.75" not in str(told.value)
 
 
 @every_method
 def test_three_parties_are_the_default_minimum(method):
-    with pytest.raises(DisclosureError, match=r"the sum would have 2 .* at least 3 \('min_parties'\)"):
+    with refused(DisclosureError, 2, 3, "min_parties"):
         run(method, cut(rows(90), 60, 30), n_components=2, engine="loopback", secure_aggregation=True, bound=10.0)
-    with pytest.raises(DisclosureError, match="client 0: the sum would have 3 different parties, .* at least 4"):
+    with refused(DisclosureError, "client 0", 3, 4):
         secure(method, three(), n_components=2, min_parties=4)
 
 
 @every_method
 def test_a_site_may_refuse_to_answer_otherwise(method):
-    with pytest.raises(DisclosureError, match="client 0: this site answers with secure aggregation only"):
+    with refused(DisclosureError, "client 0", "secure_only", "secure_aggregation=True"):
         fit(method, three(), n_components=2, secure_only=True)
     assert secure(method, three(), n_components=2, secure_only=True).n_components_ == 2
 
@@ -153,7 +152,7 @@ def test_without_one_party_there_is_nothing(method):
 
     server = secure_server(method)
     tamper(server, 2, die)
-    with pytest.raises(QuorumError, match="1 of 3 clients did not answer: client 2"):
+    with refused(QuorumError, 1, 3, "client 2"):
         finish(server)
 
 
@@ -168,7 +167,7 @@ def test_a_party_that_is_asked_something_else_leaves_noise(phase):
 
     server = secure_server("p-cov")
     on_request(server, 1, change)
-    with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
+    with refused(ContractError, 3, match="masks"):
         finish(server)
 
 
@@ -183,7 +182,7 @@ def test_a_request_is_answered_once(phase):
         return honest(ins, timeout, group_id) if ins.config["phase"] == phase else reply
 
     proxy.fit = twice
-    with pytest.raises(ContractError, match=f"client 1: the server asked for '{phase}' 2 times in one run; 1 are"):
+    with refused(ContractError, "client 1", phase, 2, 1):
         finish(server)
 
 
@@ -195,7 +194,7 @@ def test_a_sum_before_the_keys_is_refused(asked):
     replied, _, said = client_of(server, 1).fit([np.asarray(300), np.zeros(12)], {"phase": "deviations"})
     assert not replied
     assert said["error"] == "ContractError"
-    assert "a run asks in the order keys, sums, deviations, scatter, project" in said["message"]
+    assert not unnamed(said["message"], "keys, sums, deviations, scatter, project")
 
 
 def test_a_scatter_that_was_changed_on_its_way_does_not_pass_the_last_round():
@@ -208,7 +207,7 @@ def test_a_scatter_that_was_changed_on_its_way_does_not_pass_the_last_round():
         return [masked, *arrays[1:]]
 
     tamper_arrays(server, 1, enlarge)
-    with pytest.raises(ContractError, match="own rows do not fit the model"):
+    with refused(ContractError, match="fit"):
         finish(server)
 
 
@@ -230,14 +229,14 @@ def test_data_that_change_during_the_run_are_noticed(monkeypatch):
         return honest(ins, timeout, group_id)
 
     proxy.fit = fewer
-    with pytest.raises(ContractError, match="project .* rows, but the model is of 300"):
+    with refused(ContractError, 280, 300):
         finish(server)
 
 
 def test_masked_words_of_another_length_are_named():
     server = secure_server("p-cov")
     tamper_arrays(server, 1, lambda arrays: [arrays[0][:-1]] if arrays[0].dtype == np.uint64 else arrays)
-    with pytest.raises(ContractError, match=r"client 1: field 'masked' has shape \(52,\), expected \(53,\)"):
+    with refused(ContractError, "client 1", "'masked'", "(52,)", "(53,)"):
         finish(server)
 
 
@@ -251,49 +250,29 @@ def test_scaling_never_takes_a_small_feature_for_constant():
         model = secure("p-cov", parts, n_components=1, scale=True, bound=bound)
         assert principal_angles(model, exact).max <= 1e-6
     for bound in (1e20, 1e24):
-        with pytest.raises(ConfigError, match="'bound' is"):
+        with refused(ConfigError, "'bound'"):
             secure("p-cov", parts, n_components=1, scale=True, bound=bound)
 
 
 MALFORMED = [
-    ("deviations", lambda arrays: [], "the server: sent 0 arrays, expected 2 \\(rows, centre\\)"),
-    (
-        "deviations",
-        lambda arrays: [arrays[0], arrays[1][:5]],
-        "the server: field 'centre' has shape \\(5,\\), expected \\(12,\\)",
-    ),
-    ("deviations", lambda arrays: [arrays[0] * 0, arrays[1]], "the server: field 'rows' is 0, expected at least 1 row"),
-    ("scatter", lambda arrays: arrays[:1], "the server: sent 1 arrays, expected 2 \\(centre, spread\\)"),
-    ("scatter", lambda arrays: [arrays[0], arrays[1] * np.nan], "the server: field 'spread' holds NaN"),
-    ("scatter", lambda arrays: [arrays[0], -arrays[1]], "the server: field 'spread' holds .*, expected numbers from 0"),
-    (
-        "project",
-        lambda arrays: arrays[:2],
-        "the server: sent 2 arrays, expected 5 \\(components, mean, scale, rows, total\\)",
-    ),
-    (
-        "project",
-        lambda arrays: [*arrays[:4], arrays[1]],
-        "the server: field 'total' has 1 axes, expected 0",
-    ),
-    (
-        "project",
-        lambda arrays: [2 * arrays[0], *arrays[1:]],
-        "the server: field 'components' has rows that are not orthonormal",
-    ),
-    ("product", lambda arrays: arrays[:2], "the server: sent 2 arrays, expected 3 \\(centre, spread, block\\)"),
-    ("product", lambda arrays: [*arrays[:2], arrays[2][0]], "the server: field 'block' has 1 axes, expected 2"),
-    (
-        "product",
-        lambda arrays: [*arrays[:2], arrays[2].astype(int)],
-        "the server: field 'block' has dtype int64, expected float32 or float64",
-    ),
-    ("unknown", lambda arrays: arrays, "the server asked for 'unknown', expected one of: keys, sums, deviations"),
+    ("deviations", lambda arrays: [], [0, 2, "(rows, centre)"]),
+    ("deviations", lambda arrays: [arrays[0], arrays[1][:5]], ["'centre'", "(5,)", "(12,)"]),
+    ("deviations", lambda arrays: [arrays[0] * 0, arrays[1]], ["'rows'", 0, 1]),
+    ("scatter", lambda arrays: arrays[:1], [1, 2, "(centre, spread)"]),
+    ("scatter", lambda arrays: [arrays[0], arrays[1] * np.nan], ["'spread'", "NaN"]),
+    ("scatter", lambda arrays: [arrays[0], -arrays[1]], ["'spread'", 0]),
+    ("project", lambda arrays: arrays[:2], [2, 5, "(components, mean, scale, rows, total)"]),
+    ("project", lambda arrays: [*arrays[:4], arrays[1]], ["'total'", 1, 0]),
+    ("project", lambda arrays: [2 * arrays[0], *arrays[1:]], ["'components'"]),
+    ("product", lambda arrays: arrays[:2], [2, 3, "(centre, spread, block)"]),
+    ("product", lambda arrays: [*arrays[:2], arrays[2][0]], ["'block'", 1, 2]),
+    ("product", lambda arrays: [*arrays[:2], arrays[2].astype(int)], ["'block'", "int64", "float32", "float64"]),
+    ("unknown", lambda arrays: arrays, ["'unknown'", "keys", "sums", "deviations"]),
 ]
 
 
-@pytest.mark.parametrize(("phase", "change", "text"), MALFORMED)
-def test_what_the_server_sends_is_checked_by_field(phase, change, text):
+@pytest.mark.parametrize(("phase", "change", "named"), MALFORMED)
+def test_what_the_server_sends_is_checked_by_field(phase, change, named):
     server = secure_server("sub-it" if phase == "product" else "p-cov")
     proxy = proxy_of(server, 1)
     honest = proxy.fit
@@ -306,7 +285,7 @@ def test_what_the_server_sends_is_checked_by_field(phase, change, text):
         return honest(ins, timeout, group_id)
 
     proxy.fit = altered
-    with pytest.raises(ContractError, match=f"client 1: {text}"):
+    with refused(ContractError, "client 1", *named):
         finish(server)
 
 
@@ -324,5 +303,5 @@ def test_a_false_share_of_the_count_is_named(said):
         return [masked, *arrays[1:]]
 
     tamper_arrays(server, 1, lie)
-    with pytest.raises(ContractError, match="3 parties together say that they have .* rows, expected 3 to"):
+    with refused(ContractError, 3, "1,099,511,627,776"):
         finish(server)

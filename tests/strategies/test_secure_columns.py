@@ -14,6 +14,7 @@ from fedpca_flwr.transports.encoding import MaskedSum
 from simulations import run
 from tests.families import FAMILIES, rows
 from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
+from tests.refusals import refused
 
 WAYS = [
     ("vertical", {}),
@@ -182,7 +183,7 @@ def test_ids_are_still_compared_before_anything_is_added():
         return reply
 
     tamper(server, 1, with_ids)
-    with pytest.raises(ConfigError, match="client 0: its node-config names no 'ids', but that of client 1 does"):
+    with refused(ConfigError, "client 0", "'ids'", "client 1"):
         finish(server)
 
 
@@ -190,7 +191,7 @@ def test_ids_are_still_compared_before_anything_is_added():
 
 
 def test_merging_is_refused():
-    with pytest.raises(ConfigError, match=r"'solver' is 'merge', which is not a sum .* 'krylov' or 'gram'"):
+    with refused(ConfigError, "'merge'", "'krylov'", "'gram'"):
         secure(WAYS[0], three(), solver="merge")
 
 
@@ -201,14 +202,14 @@ def test_a_party_that_is_missing_ends_the_run(way):
 
     server = secure_server(way)
     tamper(server, 2, die)
-    with pytest.raises(QuorumError, match="1 of 3 clients did not answer: client 2"):
+    with refused(QuorumError, 1, 3, "client 2"):
         finish(server)
 
 
 def test_a_sum_without_one_party_is_noise(monkeypatch):
     server, add = secure_server(), MaskedSum.add
     monkeypatch.setattr(MaskedSum, "add", lambda *args: None if args[-1] == "client 2" else add(*args))
-    with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
+    with refused(ContractError, 3, match="masks"):
         finish(server)
 
 
@@ -228,7 +229,7 @@ def test_a_party_that_is_asked_something_else_leaves_noise(way, phase):
         return honest(type(ins)(ndarrays_to_parameters(arrays), ins.config), timeout, group_id)
 
     proxy.fit = altered
-    with pytest.raises(ContractError, match="the masks of the 3 parties do not cancel"):
+    with refused(ContractError, 3, match="masks"):
         finish(server)
 
 
@@ -260,30 +261,30 @@ def test_a_sum_that_was_changed_on_its_way_does_not_pass_the_last_round():
         return [masked, *arrays[1:]]
 
     tamper_arrays(server, 1, enlarge)
-    with pytest.raises(ContractError, match="own rows do not fit the model"):
+    with refused(ContractError, match="fit"):
         finish(server)
 
 
 @every_way
 def test_the_bound_is_needed_and_must_hold_and_must_be_near_enough(way):
-    with pytest.raises(ConfigError, match=r"'secure_aggregation' is True, but 'bound' is 0, expected 1e-100"):
+    with refused(ConfigError, "secure_aggregation", "True", "'bound'", 0, "1e-100"):
         secure(way, three(), n_components=2, bound=0.0)
-    with pytest.raises(ConfigError, match="'bound' is 1e[+]40, and next to it the rows .* have no variance"):
+    with refused(ConfigError, "'bound'", "1e+40"):
         secure(way, three(), n_components=2, bound=1e40)
     parties = three()
     parties[1][5, 3] = -12.75
-    with pytest.raises(DataError, match="client 1: this site's data hold values beyond the run's 'bound' = 10") as told:
+    with refused(DataError, "client 1", "'bound'", 10) as told:
         secure(way, parties, n_components=2)
     assert "12.75" not in str(told.value)
 
 
 def test_a_site_asks_for_as_many_parties_as_with_rows():
-    with pytest.raises(DisclosureError, match=r"the sum would have 2 .* at least 3 \('min_parties'\)"):
+    with refused(DisclosureError, 2, 3, "min_parties"):
         run("vertical", cut(rows(60), 8, 4), n_components=2, engine="loopback", secure_aggregation=True, bound=10.0)
 
 
 @every_way
 def test_a_site_allows_as_much_of_single_rows_as_without(way):
-    with pytest.raises(DisclosureError, match="client 0: the run shows .* of single rows, this site allows nothing"):
+    with refused(DisclosureError, "client 0", "may_show"):
         secure(way, three(), n_components=2, may_show="nothing")
     assert secure(way, three(), n_components=2, may_show="inner products", secure_only=True).n_components_ == 2

@@ -15,6 +15,7 @@ from simulations import run
 from strategies.streaming import squared_error
 from tests.families import cut, rows
 from tests.harness import fail_at, finish, proxy_of, server_of, tamper, tamper_arrays
+from tests.refusals import refused
 
 A, B, C, D = cut(rows(400), 180, 100, 80, 40)
 B = B + 3
@@ -165,22 +166,22 @@ def test_who_lies_about_its_scatter_does_not_pass_and_the_state_stays(state):
         return [*arrays[:-1], lie.scatter] if len(arrays) == 4 else arrays
 
     tamper_arrays(server, 1, change)
-    with pytest.raises(ContractError, match="own rows do not fit the model"):
+    with refused(ContractError, match="fit"):
         finish(server)
     assert content(state) == before
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "what"),
     [
-        (lambda arrays: [*arrays[:-1], arrays[-1] * (1 + 1e-12)], "client 1: its moments are not those whose digest"),
-        (lambda arrays: [*arrays[:-1], np.empty(0)], "client 1: field 'scatter' is empty, but the server asked for it"),
+        (lambda arrays: [*arrays[:-1], arrays[-1] * (1 + 1e-12)], "digest"),
+        (lambda arrays: [*arrays[:-1], np.empty(0)], "'scatter'"),
     ],
 )
-def test_moments_other_than_announced_are_named(state, change, text):
+def test_moments_other_than_announced_are_named(state, change, what):
     server = server_of("streaming", [A, C], state=state, n_components=4)
     tamper_arrays(server, 1, lambda arrays: arrays if arrays[0].size == 32 else change(arrays))
-    with pytest.raises(ContractError, match=text):
+    with refused(ContractError, "client 1", match=what):
         finish(server)
     assert not Federation.open(state).members
 
@@ -190,7 +191,7 @@ def test_a_run_that_fails_in_the_last_round_leaves_the_state(state):
     before = content(state)
     server = server_of("streaming", [A, B, C], state=state, n_components=4)
     fail_at(server, 2, "project")
-    with pytest.raises(QuorumError, match="client 2"):
+    with refused(QuorumError, "client 2"):
         finish(server)
     assert content(state) == before
     assert Federation.open(state).revision == 1
@@ -200,26 +201,26 @@ def test_of_two_runs_at_once_one_is_told(state):
     fit(state, [A, B])
     slow = server_of("streaming", [A, C], state=state, n_components=4)
     fit(state, [A, B, D])
-    with pytest.raises(ContractError, match="another run changed the federation|did another run change the federation"):
+    with pytest.raises(ContractError, match="change"):
         finish(slow)
     assert Federation.open(state).members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
 
 
 @pytest.mark.parametrize(
-    ("parties", "options", "text"),
+    ("parties", "options", "named"),
     [
-        ([A, B], {"state": ""}, "'state' is missing, the server's folder"),
-        ([A, B], {"leave": "partition 1"}, r"'leave' names 'partition 1', but client 1 takes part in this run"),
-        ([A, B], {"leave": "partitio 1"}, "'partitio 1' is not a member of the federation; did you mean 'partition 1'"),
-        ([A[:, :5], B[:, :5], C[:, :5]], {}, "'partition 0' have 5 features, those of the federation have 12"),
-        ([A, B], {"append": "yes"}, "'append' is 'yes'"),
+        ([A, B], {"state": ""}, ["'state'"]),
+        ([A, B], {"leave": "partition 1"}, ["'leave'", "partition 1", "client 1"]),
+        ([A, B], {"leave": "partitio 1"}, ["partitio 1", "partition 1"]),
+        ([A[:, :5], B[:, :5], C[:, :5]], {}, ["partition 0", 5, 12]),
+        ([A, B], {"append": "yes"}, ["'append'", "'yes'"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_done_is_named_and_changes_nothing(state, parties, options, text):
+def test_what_cannot_be_done_is_named_and_changes_nothing(state, parties, options, named):
     fit(state, [A, B])
     before = content(state)
-    with pytest.raises(FedPCAError, match=text):
+    with refused(FedPCAError, *named):
         fit(**{"state": state, "parties": parties, **options})
     assert content(state) == before
 
@@ -245,7 +246,7 @@ def test_two_of_one_name_are_an_error(state):
     server = server_of("streaming", [A, B], state=state, n_components=4)
     for party in (0, 1):
         say(server, party, name="hospital")
-    with pytest.raises(QuorumError, match="several clients say they are 'hospital'"):
+    with refused(QuorumError, "'hospital'"):
         finish(server)
 
 
@@ -260,14 +261,14 @@ def test_sites_with_rows_of_their_own_need_not_agree_on_the_number_of_partitions
 def test_who_is_missing_among_more_partitions_than_parties_is_counted(state):
     server = with_absent(state, [A, None, C])
     proxy_of(server, 2).fit = lambda *_: 1 / 0
-    with pytest.raises(QuorumError, match=r"1 of 2 clients did not answer: a client \("):
+    with refused(QuorumError, 1, 2):
         finish(server)
 
 
 def test_a_damaged_state_is_named_before_anyone_is_asked(state, tmp_path):
     fit(state, [A, B])
     (tmp_path / "federation" / "federation.sqlite").write_bytes(b"")
-    with pytest.raises(ContractError, match=r"federation\.sqlite is damaged"):
+    with refused(ContractError, "federation.sqlite"):
         fit(state, [A, B])
 
 
@@ -327,25 +328,25 @@ def test_other_parties_add_nothing_to_a_sum(state):
     fit(state, [A, B, C], **SECURE)
     before = content(state)
     server = server_of("streaming", [A, B], state=state, n_components=4, **SECURE)
-    with pytest.raises(FedPCAError, match="a sum over other parties than take part"):
+    with refused(FedPCAError, state):
         finish(server)
     assert [entry["phase"] for entry in server.strategy.rounds_so_far] == ["members"]
     assert content(state) == before
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "text"),
+    ("first", "then", "named"),
     [
-        (SECURE, {}, "holds one sum over all parties, and 'secure_aggregation' is False"),
-        ({}, SECURE, "holds each member's own moments, and 'secure_aggregation' is True"),
-        (SECURE, {**SECURE, "leave": "partition 1"}, "'leave' is 'partition 1', but with secure_aggregation"),
-        (SECURE, {**SECURE, "survivors": 2}, "'streaming' needs more than a sum of the parties' replies"),
+        (SECURE, {}, ["secure_aggregation", "False"]),
+        ({}, SECURE, ["secure_aggregation", "True"]),
+        (SECURE, {**SECURE, "leave": "partition 1"}, ["'leave'", "partition 1", "secure_aggregation"]),
+        (SECURE, {**SECURE, "survivors": 2}, ["secure_aggregation", "'streaming'", "p-cov", "ap-cov", "dp-pca"]),
     ],
 )
-def test_a_sum_and_single_members_are_not_mixed(state, first, then, text):
+def test_a_sum_and_single_members_are_not_mixed(state, first, then, named):
     fit(state, [A, B, C], **first)
     before = content(state)
-    with pytest.raises(FedPCAError, match=text):
+    with refused(FedPCAError, *named):
         fit(state, [A, B, C], **then)
     assert content(state) == before
 
@@ -353,5 +354,5 @@ def test_a_sum_and_single_members_are_not_mixed(state, first, then, text):
 def test_nobody_passes_for_a_sum(state):
     server = server_of("streaming", [A, B], state=state, n_components=4)
     say(server, 1, name="sum of 2 parties")
-    with pytest.raises(FedPCAError, match="client 1 .*: a name may not begin with 'sum of '"):
+    with refused(FedPCAError, "client 1", "'sum of '"):
         finish(server)

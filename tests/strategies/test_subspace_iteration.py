@@ -15,6 +15,7 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.harness import finish, server_of
+from tests.refusals import refused
 
 
 def parties(d=60):
@@ -100,12 +101,12 @@ def test_equal_eigenvalues_are_all_found():
 
 @pytest.mark.parametrize("options", [{"scale": True}, {"center": False}, {"acceleration": "none"}], ids=str)
 def test_what_a_warm_start_cannot_do_is_refused(options):
-    with pytest.raises(ConfigError, match="'warm_start' is 'svd', which goes only with"):
+    with refused(ConfigError, "warm_start", "'svd'"):
         fit(parties(), warm_start="svd", **options)
 
 
 def test_a_fraction_of_the_variance_is_refused():
-    with pytest.raises(ConfigError, match="'n_components' is 0.9"):
+    with refused(ConfigError, "n_components", "0.9"):
         fit(parties(), n_components=0.9)
 
 
@@ -168,7 +169,7 @@ def test_a_coarse_tolerance_is_not_called_exact():
 
 
 def test_too_few_rounds_for_so_many_components_are_named():
-    with pytest.raises(ConfigError, match="'max_rounds' is 1, in which blocks of 2 columns span 2 directions"):
+    with refused(ConfigError, "max_rounds", 1, 2):
         run("sub-it", parties(), n_components=4, block_size=2, max_rounds=1, engine="loopback")
 
 
@@ -283,7 +284,7 @@ def test_a_warm_start_holds_data_in_any_unit(unit, wire):
 
 
 def test_a_last_block_that_cannot_hold_the_components_is_refused():
-    with pytest.raises(ConfigError, match="'block_size' is 1, but acceleration='none' keeps the last block only"):
+    with refused(ConfigError, "block_size", 1, "acceleration='none'"):
         run(
             "sub-it", cut(rows(300), 180, 100, 20), engine="loopback", n_components=3, acceleration="none", block_size=1
         )

@@ -17,6 +17,7 @@ from fedpca_flwr.transports.double_masks import SHARE
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import Clock, client_of, context_of, finish, fit, late, proxy_of, server_of, tamper, tamper_arrays
+from tests.refusals import refused
 
 PARTIES = cut(rows(400) + 1, 150, 100, 80, 50, 20)
 SUM = {"p-cov": "uncentred", "ap-cov": "uncentred", "dp-pca": "joint"}
@@ -129,8 +130,7 @@ def test_fewer_than_the_threshold_are_an_error(at):
     running = server()
     drop(running, 0, "shares")
     drop(running, 3, at)
-    text = "did not answer: .*client [03].* 3 are left, and the run needs at least 'survivors' = 4 of them"
-    with pytest.raises(QuorumError, match=text):
+    with refused(QuorumError, 3, "'survivors'", 4):
         finish(running)
 
 
@@ -138,7 +138,7 @@ def test_fewer_than_the_threshold_are_an_error(at):
 def test_everyone_or_no_one_is_the_default(method):
     running = server(method, survivors=0)
     proxy_of(running, 3).fit = lambda ins, timeout, group_id: (_ for _ in ()).throw(TimeoutError)
-    with pytest.raises(QuorumError, match="1 of 5 clients did not answer: client 3"):
+    with refused(QuorumError, 1, 5, "client 3"):
         finish(running)
 
 
@@ -185,7 +185,7 @@ def test_a_party_whose_node_goes_offline_is_dropped(monkeypatch):
 def test_a_party_that_refuses_ends_the_run_as_ever():
     running = server()
     context_of(running, 2).node_config["min-rows"] = 500
-    with pytest.raises(DisclosureError, match="client 2: this site has fewer rows than its own minimum"):
+    with refused(DisclosureError, "client 2", "min-rows"):
         finish(running)
 
 
@@ -247,20 +247,20 @@ def test_keys_of_one_sum_are_not_those_of_the_next():
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "text"),
+    ("method", "options", "named"),
     [
-        ("p-cov", {"survivors": 3}, "'survivors' is 3, expected 4 to 5, more than two thirds of the 5 parties"),
-        ("p-cov", {"survivors": 6}, "'survivors' is 6, expected 4 to 5"),
-        ("p-cov", {"secure_aggregation": False}, "'survivors' is 4, but secure-aggregation is false"),
-        ("p-cov", {"bound": 0.0}, "'secure-aggregation' is true, but 'bound' is 0"),
-        ("p-cov", {"bound": 1e19}, "'bound' is 1e[+]19, and next to it the rows .* have no variance"),
-        ("sub-it", {}, "'sub-it' asks for several sums .*Methods that do: p-cov, ap-cov, dp-pca"),
-        ("qr-pca", {}, "'qr-pca' needs more than a sum"),
-        ("dp-pca", {"trust": "distributed", "honest_parties": 5}, "'honest-parties' is 5, at most 4 = 'survivors'"),
+        ("p-cov", {"survivors": 3}, ["'survivors'", 3, 4, 5]),
+        ("p-cov", {"survivors": 6}, ["'survivors'", 6, 4, 5]),
+        ("p-cov", {"secure_aggregation": False}, ["'survivors'", 4, "secure-aggregation"]),
+        ("p-cov", {"bound": 0.0}, ["secure-aggregation", "'bound'", 0]),
+        ("p-cov", {"bound": 1e19}, ["'bound'", "1e+19"]),
+        ("sub-it", {}, ["sub-it", "p-cov", "ap-cov", "dp-pca"]),
+        ("qr-pca", {}, ["secure-aggregation", "qr-pca", "'factor'"]),
+        ("dp-pca", {"trust": "distributed", "honest_parties": 5}, ["honest-parties", 5, 4, "'survivors'"]),
     ],
 )
-def test_options_that_do_not_go_together_are_named(method, options, text):
-    with pytest.raises(ConfigError, match=text):
+def test_options_that_do_not_go_together_are_named(method, options, named):
+    with refused(ConfigError, *named):
         finish(server(method, **options))
 
 
@@ -272,7 +272,7 @@ def test_the_methods_that_have_it_ask_for_one_sum():
 def test_a_site_keeps_its_least_number_of_parties(at):
     running = server(min_parties=5)
     drop(running, 4, at)
-    with pytest.raises(DisclosureError, match="client 0: the sum would have 4 different parties, .* at least 5"):
+    with refused(DisclosureError, "client 0", 4, 5):
         finish(running)
 
 
@@ -282,8 +282,7 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
     assert finish(server("dp-pca", **distributed)).n_components_ == 3
     running = server("dp-pca", **distributed)
     drop(running, 4, "sum")
-    text = "1 of 5 parties dropped out, and the run needs 3 honest ones among the others; this site trusts 3 in all"
-    with pytest.raises(DisclosureError, match=text):
+    with refused(DisclosureError, 1, 5, 3, match="honest"):
         finish(running)
 
 
@@ -291,53 +290,37 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("phase", "change", "text"),
+    ("phase", "change", "named"),
     [
-        (
-            "shares",
-            lambda arrays: of(arrays, [0, 1, 2]),
-            "goes on with 3 parties, fewer than the run's 'survivors' = 4",
-        ),
-        ("shares", lambda arrays: of(arrays, [0, 1, 2, 2, 4]), "relays keys of party 2 more than once"),
-        ("shares", lambda arrays: of(arrays, [0, 2, 3, 4]), "relays no keys, or others than its own, .* party 1"),
-        (
-            "shares",
-            lambda arrays: [arrays[0] + 1, *arrays[1:]],
-            "keys of party 5, and this site's list .* parties 0 to 4",
-        ),
-        ("shares", lambda arrays: [arrays[0][:4], *arrays[1:]], "keys of 5 parties, 5 signatures, and a list of 4"),
-        ("shares", lambda arrays: [*arrays[:2], arrays[2][:4]], "keys of 5 parties, 4 signatures, and a list of 5"),
-        ("shares", lambda arrays: [], "the server: sent 0 arrays, expected 3 \\(parties, publics, signatures\\)"),
-        (
-            "shares",
-            lambda arrays: [arrays[0], arrays[1][:, :32], arrays[2]],
-            "'publics' has shape \\(5, 32\\), expected",
-        ),
-        ("uncentred", lambda arrays: [arrays[0][:3]], "goes on with 3 parties"),
-        ("uncentred", lambda arrays: [arrays[0][::-1]], "list of parties is \\[4, 3, 2, 1, 0\\]"),
-        ("uncentred", lambda arrays: [arrays[0] + 1], "expected some of \\[0, 1, 2, 3, 4\\]"),
-        ("agree", lambda arrays: [np.array([0, 2, 3, 4])], "with this site's own place 1"),
-        ("agree", lambda arrays: [np.array([1])], "goes on with 1 parties"),
-        ("agree", lambda arrays: [arrays[0].astype(float)], "field 'survivors' has dtype float64, expected int64"),
-        (
-            "uncentred",
-            lambda arrays: [np.array([0, 1, 2, 3])],
-            "list of parties is .* expected some of \\[0, 1, 2, 3\\]",
-        ),
-        ("reveal", lambda arrays: [arrays[0][:3], arrays[1][:3], arrays[2]], "goes on with 3 parties"),
-        ("reveal", lambda arrays: [arrays[0], arrays[1] ^ 1, arrays[2]], "signature of party 0 under the survivors"),
-        ("reveal", lambda arrays: [arrays[0], arrays[1][::-1], arrays[2]], "signature of party 0 under the survivors"),
-        ("reveal", lambda arrays: [arrays[0], arrays[1][:4], arrays[2]], "sent 4 signatures and 5 sealed shares"),
-        ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2] ^ 1], "shares of another site cannot be read"),
-        ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2][:4]], "sent 5 signatures and 4 sealed shares"),
+        ("shares", lambda arrays: of(arrays, [0, 1, 2]), [3, "'survivors'", 4]),
+        ("shares", lambda arrays: of(arrays, [0, 1, 2, 2, 4]), ["party 2"]),
+        ("shares", lambda arrays: of(arrays, [0, 2, 3, 4]), ["party 1"]),
+        ("shares", lambda arrays: [arrays[0] + 1, *arrays[1:]], ["party 5", "'identities'", 0, 4]),
+        ("shares", lambda arrays: [arrays[0][:4], *arrays[1:]], [5, 4]),
+        ("shares", lambda arrays: [*arrays[:2], arrays[2][:4]], [5, 4]),
+        ("shares", lambda arrays: [], [0, 3, "(parties, publics, signatures)"]),
+        ("shares", lambda arrays: [arrays[0], arrays[1][:, :32], arrays[2]], ["'publics'", "(5, 32)", "(5, 64)"]),
+        ("uncentred", lambda arrays: [arrays[0][:3]], [3, "'survivors'", 4]),
+        ("uncentred", lambda arrays: [arrays[0][::-1]], ["[4, 3, 2, 1, 0]", "[0, 1, 2, 3, 4]"]),
+        ("uncentred", lambda arrays: [arrays[0] + 1], ["[1, 2, 3, 4, 5]", "[0, 1, 2, 3, 4]"]),
+        ("agree", lambda arrays: [np.array([0, 2, 3, 4])], ["[0, 2, 3, 4]", "[0, 1, 2, 3, 4]", 1]),
+        ("agree", lambda arrays: [np.array([1])], [1, "'survivors'", 4]),
+        ("agree", lambda arrays: [arrays[0].astype(float)], ["'survivors'", "float64", "int64"]),
+        ("uncentred", lambda arrays: [np.array([0, 1, 2, 3])], ["[0, 1, 2, 3, 4]", "[0, 1, 2, 3]"]),
+        ("reveal", lambda arrays: [arrays[0][:3], arrays[1][:3], arrays[2]], [3, "'survivors'", 4]),
+        ("reveal", lambda arrays: [arrays[0], arrays[1] ^ 1, arrays[2]], ["party 0", "'identities'"]),
+        ("reveal", lambda arrays: [arrays[0], arrays[1][::-1], arrays[2]], ["party 0", "'identities'"]),
+        ("reveal", lambda arrays: [arrays[0], arrays[1][:4], arrays[2]], [4, 5]),
+        ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2] ^ 1], ["shares"]),
+        ("reveal", lambda arrays: [arrays[0], arrays[1], arrays[2][:4]], [5, 4]),
     ],
 )
-def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, text):
+def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, named):
     running, revealed = server(), []
     on_request(running, 1, phase, change)
     for party in range(5):
         tamper(running, party, lambda reply: revealed.append(reply) or reply)
-    with pytest.raises((ContractError, DisclosureError), match=text):
+    with refused((ContractError, DisclosureError), "client 1", *named):
         finish(running)
     shares = [r for r in revealed if [len(t) - 128 for t in r.parameters.tensors] == [5 * SHARE]]
     assert not shares or phase == "reveal"  # then those who were told the truth have revealed
@@ -380,7 +363,7 @@ def test_each_request_is_answered_once_and_in_order(phase):
         return honest(ins, timeout, group_id) if ins.config["phase"] == phase else reply
 
     proxy.fit = twice
-    with pytest.raises(ContractError, match=f"client 1: the server asked for '{phase}' 2 times in one run; 1 are"):
+    with refused(ContractError, "client 1", phase, 2, 1):
         finish(running)
 
 
@@ -489,7 +472,7 @@ def test_a_wrong_share_is_noticed():
 
     running = server()
     tamper_arrays(running, 0, other)
-    with pytest.raises(ContractError, match="a party revealed a wrong share"):
+    with refused(ContractError):
         finish(running)
 
 
@@ -504,7 +487,7 @@ def test_a_false_count_is_named():
 
     running = server()
     tamper_arrays(running, 2, fewer)
-    with pytest.raises(ContractError, match="5 parties together say that they have 0 rows, expected 5 to"):
+    with refused(ContractError, 5, 0, "1,099,511,627,776"):
         finish(running)
 
 

@@ -14,6 +14,7 @@ from simulations.loopback import assemble
 from strategies import build_client
 from tests.families import rows
 from tests.harness import context_of, finish, server_of
+from tests.refusals import refused
 
 
 def cut(X, parties):
@@ -96,19 +97,19 @@ def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
     parts = [part.part_of_scores(columns) for part, columns in zip(own, cut(new, 3), strict=True)]
     np.testing.assert_allclose(sum(parts), truth.transform(new) * signs, atol=1e-8)
     np.testing.assert_allclose(np.load(tmp_path / "1.npy"), model.scores_, atol=1e-12)
-    with pytest.raises(DataError, match=r"X has shape \(7, 12\), expected \(n, 4\)"):
+    with refused(DataError, "(7, 12)", 4):
         own[0].part_of_scores(new)
     np.savez(tmp_path / "2.npz", components=np.eye(3, 4), mean=np.zeros(4), scale=np.ones(3))
-    with pytest.raises(ContractError, match="its shapes do not fit together"):
+    with refused(ContractError, tmp_path / "2.npz", match="shapes"):
         Loadings.load(tmp_path / "2.npz")
     (tmp_path / "0.npz").write_bytes((tmp_path / "0.npz").read_bytes()[:50])
-    with pytest.raises(ContractError, match="not a whole file of loadings"):
+    with refused(ContractError, "BadZipFile"):
         Loadings.load(tmp_path / "0.npz")
 
 
 def test_inner_products_need_more_permission_than_scores():
     assert fit(cut(rows(60), 3), may_show="scores").n_components_ == 3
-    with pytest.raises(DisclosureError, match="the run shows inner products of single rows, this site allows scores"):
+    with refused(DisclosureError, "client 0", "may_show"):
         fit(cut(rows(60), 3), solver="gram", may_show="scores")
 
 
@@ -117,9 +118,7 @@ def test_a_sites_file_shows_nothing_of_rows_unless_the_site_says_so(tmp_path):
     for party, columns in enumerate(cut(rows(60), 3)):
         np.save(tmp_path / f"{party}.npy", columns)
         context_of(server, party).node_config["data"] = str(tmp_path / f"{party}.npy")
-    with pytest.raises(
-        DisclosureError, match="client 0: the run shows scores of single rows, this site allows nothing"
-    ):
+    with refused(DisclosureError, "client 0", "may-show"):
         finish(server)
 
 
@@ -133,12 +132,12 @@ def test_a_party_whose_columns_change_during_the_run_is_noticed():
         return honest(solution)
 
     server.strategy.modelled = modelled
-    with pytest.raises(ContractError, match="the parties' own rows do not fit the model"):
+    with refused(ContractError, match="fit"):
         finish(server)
 
 
 def test_a_wrong_solver_is_named():
-    with pytest.raises(ConfigError, match="'solver' is 'lanczos'"):
+    with refused(ConfigError, "'solver'", "'lanczos'"):
         fit(cut(rows(60), 3), solver="lanczos")
 
 
@@ -151,8 +150,7 @@ def test_a_site_whose_file_is_split_the_other_way_refuses(method, split, tmp_pat
         np.save(tmp_path / f"{party}.npy", own)
         context.node_config |= {"data": str(tmp_path / f"{party}.npy"), "split": split, "may-show": "scores"}
         server.client_manager().all()[str(party + 1)].make = lambda context=context: build_client(context).to_client()
-    text = f"client 0: the method '{method}' is for data split by .*, but this party's are split by {split}"
-    with pytest.raises(ConfigError, match=text):
+    with refused(ConfigError, "client 0", f"'{method}'", split, "'split'"):
         finish(server)
 
 
@@ -162,7 +160,7 @@ def test_a_simulated_data_set_split_the_other_way_is_refused(method, partition):
     server = assemble(config, [rows(30)] * 3, {})
     for proxy in server.client_manager().all().values():
         proxy.make = lambda context=proxy.context: build_client(context).to_client()
-    with pytest.raises(ConfigError, match=f"client 0: the method '{method}' is for data split by"):
+    with refused(ConfigError, "client 0", f"'{method}'", "'split'"):
         finish(server)
 
 
@@ -198,11 +196,8 @@ def test_exact_is_what_a_small_certificate_says_whatever_the_tolerance(tolerance
 @pytest.mark.parametrize(("rounds", "size"), [(1, 2), (2, 1)])
 def test_too_few_rounds_for_so_many_components_are_refused_before_anything_is_asked(method, rounds, size):
     parts = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
-    text = (
-        f"'max_rounds' is {rounds}, in which blocks of {size} columns span 2 directions, too few for n_components = 3"
-    )
     for secure in ({}, {"secure_aggregation": True, "bound": 100.0}):
-        with pytest.raises(ConfigError, match=text):
+        with refused(ConfigError, "max_rounds", rounds, size, 2, "n_components", 3):
             run(method, parts, n_components=3, block_size=size, max_rounds=rounds, engine="loopback", **secure)
 
 
@@ -217,7 +212,6 @@ def test_few_rounds_give_as_many_components_as_were_asked_for(solver):
     ("sizes", "rank", "directions"), [((4, 4, 4), 1, 3), ((10, 1, 1), 2, 4)], ids=["rank", "narrow parties"]
 )
 def test_too_few_directions_to_merge_are_a_fault_of_the_options(sizes, rank, directions):
-    text = f"'rank' is {rank}: the 3 parties send {directions} directions in all, fewer than n_components = 5; raise"
     parties = np.split(rows(60), np.cumsum(sizes)[:-1], axis=1)
-    with pytest.raises(ConfigError, match=text):
+    with refused(ConfigError, "'rank'", rank, 3, directions, "n_components", 5):
         run("vertical", parties, engine="loopback", n_components=5, solver="merge", rank=rank)

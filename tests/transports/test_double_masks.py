@@ -20,6 +20,7 @@ from fedpca_flwr.transports.double_masks import (
     unmasked,
 )
 from fedpca_flwr.transports.pairwise_masks import BLOCK, mask, new_private_key, public_key
+from tests.refusals import refused
 
 PARTIES, THRESHOLD = 5, 4
 SIZE = BLOCK + 100
@@ -77,7 +78,7 @@ def test_a_party_that_was_asked_for_something_else_is_not_in_the_sum():
     total = np.add.reduce([group.hidden(place, members, told=float(place == 1))[1] for place in survivors])
     revealed = group.revealed(members, survivors)
     for told in (0.0, 1.0):
-        with pytest.raises(ContractError, match="do not come off"):
+        with refused(ContractError):
             unmasked(total, group.ring, group.asked(members, told), members, survivors, revealed)
 
 
@@ -87,7 +88,7 @@ def test_a_wrong_share_is_noticed():
     for wrong in members:  # a survivor's seed, or the key of the party that dropped out
         revealed = group.revealed(members, survivors)
         revealed[1][wrong] = bytes(SHARE)
-        with pytest.raises(ContractError, match="a party revealed a wrong share"):
+        with refused(ContractError):
             unmasked(total, group.ring, group.asked(members), members, survivors, revealed)
 
 
@@ -98,14 +99,14 @@ def test_shares_are_for_their_recipient_only():
     assert len(text) == SEALED
     assert group.channels[1].unsealed(0, text) == shares
     for recipient, sender, sent in ((2, 0, text), (1, 2, text), (1, 0, text[:-1] + bytes([text[-1] ^ 1]))):
-        with pytest.raises(ContractError, match="shares of another site cannot be read"):
+        with refused(ContractError):
             group.channels[recipient].unsealed(sender, sent)
 
 
 def test_sites_of_other_runs_read_nothing():
     group = Group(about=(b"{}", b"another run", *[b"{}"] * 3))
     text = group.channels[0].sealed(1, bytes(2 * SHARE))
-    with pytest.raises(ContractError, match="cannot be read"):
+    with refused(ContractError):
         group.channels[1].unsealed(0, text)
     assert group.channels[2].unsealed(0, group.channels[0].sealed(2, bytes(2 * SHARE))) == bytes(2 * SHARE)
 
@@ -114,7 +115,7 @@ def test_shares_are_read_among_the_same_keys_only():
     group = Group()
     publics = [*group.ring.publics[:4], group.ring.publics[4][:32] + public_key(new_private_key())]
     other = Channels(Ring(publics, b"{}"), 1, group.runs[1])
-    with pytest.raises(ContractError, match="cannot be read"):
+    with refused(ContractError):
         other.unsealed(0, group.channels[0].sealed(1, bytes(2 * SHARE)))
 
 
@@ -126,7 +127,7 @@ def test_the_threshold_leaves_no_vector_to_a_server_with_less_than_a_third_of_th
             if least <= survivors <= n:
                 require_threshold(survivors, n)
             else:
-                with pytest.raises(ConfigError, match=f"'survivors' is {survivors}, expected {least} to {n}"):
+                with refused(ConfigError, "'survivors'", survivors, least, n):
                     require_threshold(survivors, n)
         colluding = max(0, -(-n // 3) - 1)  # less than a third
         assert 2 * least > n + colluding

@@ -14,6 +14,7 @@ from fedpca_flwr.transports.neighbours import COMPLETE, commitment, degree, requ
 from simulations import run
 from strategies import METHODS, TRAVEL, script_of
 from tests.families import rows
+from tests.refusals import refused
 
 PUBLICS = [bytes([party]) * 32 for party in range(60)]
 ABOUT = b"run"
@@ -73,7 +74,7 @@ def test_a_commitment_is_of_one_key_of_one_party():
     assert len({commitment(party, public) for party in range(3) for public in PUBLICS}) == 180
     shown = [commitment(party, public) for party, public in enumerate(PUBLICS)]
     require_opened(shown, PUBLICS)
-    with pytest.raises(DisclosureError, match="parties 4, 9 are not those to which they committed"):
+    with refused(DisclosureError, 4, 9, match="committed"):
         require_opened(shown, [b"\xff" * 32 if party in (4, 9) else key for party, key in enumerate(PUBLICS)])
 
 
@@ -115,9 +116,9 @@ def test_a_commitment_is_compared_to_its_last_byte():
     assert len(alike) == 2
     require_opened([mine], PUBLICS[:1])
     for key in alike:
-        with pytest.raises(DisclosureError, match="the public keys of parties 0 are not those"):
+        with refused(DisclosureError, 0):
             require_opened([mine], [key])
     for place in range(32):
         changed = bytes(byte ^ (i == place) for i, byte in enumerate(mine))
-        with pytest.raises(DisclosureError, match="the public keys of parties 0 are not those"):
+        with refused(DisclosureError, 0):
             require_opened([changed], PUBLICS[:1])

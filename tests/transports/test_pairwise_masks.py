@@ -25,6 +25,7 @@ from fedpca_flwr.transports.pairwise_masks import (
 )
 from simulations import run
 from tests.families import cut, rows
+from tests.refusals import refused
 
 # RFC 7748, section 6.1
 ALICE = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
@@ -121,7 +122,7 @@ def test_keys_are_new_each_time():
 
 @pytest.mark.parametrize("point", [bytes(32), b"\x01" + bytes(31), b"short"])
 def test_a_key_of_small_order_is_refused(point):
-    with pytest.raises(ContractError, match="public key that is not valid"):
+    with refused(ContractError):
         pair_key(ALICE, point, ASKED)
 
 

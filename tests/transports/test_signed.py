@@ -9,6 +9,7 @@ import pytest
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.site.identity import simulated
 from fedpca_flwr.transports.signed import Signer
+from tests.refusals import refused
 
 RUN = {"run": "17", "configuration": "{}"}
 PARTY = Signer(simulated(3, 0), **RUN)
@@ -35,7 +36,7 @@ def test_what_a_party_has_signed_the_others_believe():
     ids=["party", "kind", "where pieces end", "less", "run", "configuration", "where the run ends", "list"],
 )
 def test_nobody_believes_it_of_anything_else(verifier, party, what, said):
-    with pytest.raises(DisclosureError, match=f"the signature of party {party} under the {what} is not right"):
+    with refused(DisclosureError, f"party {party}", what, "'identities'"):
         verifier.require(party, what, SIGNATURE, *said)
 
 
@@ -43,5 +44,5 @@ def test_a_party_signs_as_itself_only():
     """Also where two lines of a list, against its rules, have one key."""
     first, second = (replace(PARTY.identity, party=i, members=[PARTY.identity.members[0]] * 2) for i in range(2))
     said = replace(PARTY, identity=first).sign("run keys", b"key")
-    with pytest.raises(DisclosureError, match="the signature of party 1"):
+    with refused(DisclosureError, "party 1", "'identities'"):
         replace(OTHER, identity=second).require(1, "run keys", said, b"key")

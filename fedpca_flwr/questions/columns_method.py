@@ -1,0 +1,52 @@
+"""What a method for data split by columns is made of, under one name: as `fedpca_flwr.questions.method` for rows.
+
+``from fedpca_flwr.questions import columns_method as method``. The statistics of such data are in
+`fedpca_flwr.questions.columns`.
+"""
+
+from __future__ import annotations
+
+from fedpca_flwr.config.run_config import Count, RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum, Total
+from fedpca_flwr.questions.columns_run import ColumnsClient as Client
+from fedpca_flwr.questions.columns_run import ColumnsOptions as Options
+from fedpca_flwr.questions.columns_run import ColumnsRun as Run
+from fedpca_flwr.questions.columns_run import ColumnsStrategy as Strategy
+from fedpca_flwr.questions.columns_run import Fitting, KernelOptions
+from fedpca_flwr.questions.columns_run import ScoresSolution as Solution
+
+__all__ = [
+    "Array",
+    "Ask",
+    "Client",
+    "ConfigError",
+    "ContractError",
+    "Count",
+    "CountOptions",
+    "DataError",
+    "Field",
+    "Fields",
+    "Fitting",
+    "KernelOptions",
+    "MethodCard",
+    "Options",
+    "PCAModel",
+    "Payload",
+    "Program",
+    "Question",
+    "Questions",
+    "Reply",
+    "Run",
+    "RunConfig",
+    "Shown",
+    "Solution",
+    "Strategy",
+    "Sum",
+    "Total",
+]

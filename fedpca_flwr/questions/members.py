@@ -1,0 +1,57 @@
+"""The moments of members who come again from run to run: those that the server has already are not sent again.
+
+In clear each member sends a digest of its moments first. Where only sums are shown, who takes part is asked first, and
+the sums of all follow. With survivors there is no such sum: the difference of two over different parties would show
+the share of those that left, so a run with survivors has the script in clear, and is refused as it has no sums.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.maths.moments import head_and_diagonal
+from fedpca_flwr.model.federation import digest
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import Question, Questions, by_transport
+from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in
+from fedpca_flwr.questions.rows import moments_phases, own_moments
+from fedpca_flwr.questions.rows_run import RowsClient
+
+COUNT, MEAN, REMAINDER = HEAD
+
+
+def members_phases(config: RunConfig) -> Questions:
+    """Who has what, and the moments that the server lacks; with masks who is there, and the sums of all."""
+    return by_transport(config, clear=_of_each, masked=_of_all, surviving=_of_each)(config)
+
+
+def _of_all(config: RunConfig) -> Questions:
+    members = Question(reply=Payload(()), answer=lambda party, asked: {}, in_clear=True)
+    return {"members": members, **moments_phases(config)}
+
+
+def _of_each(config: RunConfig) -> Questions:
+    return {
+        "digest": Question(reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN)), answer=_digest),
+        "moments": Question(
+            asked=Payload((Field("wanted", (), "bool"),)),
+            reply=Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter", optional=True))),
+            answer=_moments,
+            optional=True,
+        ),
+    }
+
+
+def _digest(party: RowsClient, asked: Fields) -> Fields:
+    """Count, mean and the digest of the moments, as the server will understand them."""
+    fields = own_moments(party, asked)
+    own = bytes.fromhex(digest(moments_in(fields)))
+    return {**fields, "digest": np.frombuffer(own, np.uint8)}
+
+
+def _moments(party: RowsClient, asked: Fields) -> Fields:
+    """Count, mean, and where it is wanted the scatter."""
+    if asked["wanted"]:
+        return own_moments(party, asked)
+    return {**head_fields(*head_and_diagonal(party.data)), "scatter": np.empty(0)}
