@@ -151,6 +151,16 @@ def test_every_module_has_a_room():
     assert loose == IN_THE_ROOT, "a module of the library belongs into one of its folders"
 
 
+WITHOUT_A_PACKAGE = {"attacks", "deployment"}
+"""Folders of tests of all rooms at once: what adversaries try, and what runs on Ray and real deployments."""
+
+
+def test_tests_lie_where_what_they_test_lies():
+    packages = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert folders == packages | {"fedpca_flwr", "strategies", "simulations"} | WITHOUT_A_PACKAGE, "see tests/README.md"
+
+
 def test_floors_are_few():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")

@@ -29,7 +29,12 @@ from tests.grid import GridOfThisProcess
 ROOT = Path(__file__).parents[1]
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "simulations" / "deployment" / "README.md"]
+    for path in [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("*/README.md"),
+        *ROOT.glob("simulations/*/README.md"),
+    ]
 }
 COMPARED = PAGES["docs/which-method.md"]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]

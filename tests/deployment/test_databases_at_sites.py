@@ -13,15 +13,12 @@ from simulations import run
 from simulations.benchmarks.postgresql_server import programs, running
 from tests.deployment.lab import Lab, told
 from tests.families import cut, rows
+from tests.needed import need
 
 psycopg = pytest.importorskip("psycopg", reason="needs the extra 'sql'")
 duckdb = pytest.importorskip("duckdb", reason="needs the extra 'sql'")
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.skipif(programs() is None, reason="PostgreSQL's server is not installed (Debian's 'postgresql')"),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
 NAMES = [f"marker_{j}" for j in range(12)]
 
@@ -40,6 +37,7 @@ def fill(connection, X):
 
 @pytest.fixture
 def server():
+    need(programs(), "postgresql")
     with running() as server:
         yield server
 

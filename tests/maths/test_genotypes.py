@@ -8,7 +8,7 @@ from scipy import sparse
 
 from fedpca_flwr.maths.genotypes import columns_of_others, count_alleles, deviation, standardised
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
-from tests.strategies.test_genotypes import by_hand, people
+from tests.questions.test_genotypes_of_people import by_hand, people
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -8,7 +8,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import chi2, ks_2samp, kstest, norm
+from scipy.stats import chi2, kstest, norm
 
 from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.privacy import (
@@ -65,16 +65,6 @@ def test_the_tails_are_as_heavy_as_they_should_be(level):
     drawn, due = gaussian(400_000, LARGE, fixed(3)) / LARGE, norm.sf(level)
     for tail in (drawn > level, drawn < -level):
         assert abs(tail.sum() - due * drawn.size) < 5 * math.sqrt(due * drawn.size)
-
-
-def test_it_is_as_opendp_draws_it():
-    dp = pytest.importorskip("opendp.prelude")
-    dp.enable_features("contrib")
-    for deviation in (2, LARGE):
-        space = dp.vector_domain(dp.atom_domain(T=int), size=20_000), dp.l2_distance(T=float)
-        theirs = np.array(dp.m.make_gaussian(*space, float(deviation))([0] * 20_000))
-        ours = gaussian(20_000, deviation, system())
-        assert ks_2samp(ours, theirs).pvalue > UNLIKELY
 
 
 def test_rounding_continuous_noise_at_random_gives_the_discrete_one():

@@ -34,6 +34,7 @@ from simulations.benchmarks.__main__ import NAMED, TOPICS, main
 from simulations.benchmarks.harness import BENCHMARKS, PARTITIONS
 from simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
+from tests.needed import need
 from tests.refusals import refused, unnamed
 
 DIGITS = ["--dataset", "digits"]
@@ -182,8 +183,7 @@ def test_sparse_rows_give_what_scikit_learn_gives(tmp_path):
 
 
 def test_every_way_to_read_a_database_gives_the_same_rows(capsys):
-    if postgresql_server.programs() is None:
-        pytest.skip("PostgreSQL's server is not installed (Debian's package 'postgresql')")
+    need(postgresql_server.programs(), "postgresql")
     pytest.importorskip("psycopg")
     pytest.importorskip("duckdb")
     with TemporaryDirectory() as folder, postgresql_server.running() as server:

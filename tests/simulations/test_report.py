@@ -30,9 +30,11 @@ from simulations.comparing import compare
 from simulations.recommending import choices
 from simulations.records import COUNTED, identity, read
 from strategies import METHODS, transports_of
+from tests.needed import need
 from tests.refusals import unnamed
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
 
 
 @pytest.fixture(scope="module")
@@ -213,13 +215,9 @@ def test_a_folder_without_a_comparison_is_named(tmp_path, capsys):
     assert "runs.jsonl" in capsys.readouterr().err
 
 
-in_a_browser = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="needs Debian's packages chromium and chromium-driver"
-)
-
-
 @pytest.fixture
 def browser(tmp_path):
+    need(CHROMIUM and DRIVER, "chromium-driver")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -234,7 +232,6 @@ def browser(tmp_path):
 
 
 @pytest.mark.engine
-@in_a_browser
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_in_a_browser(page, browser):
     from selenium.webdriver.common.by import By
@@ -370,7 +367,6 @@ def test_a_kept_figure_that_was_not_drawn_here_is_drawn_anew(text, tmp_path):
 
 
 @pytest.mark.engine
-@in_a_browser
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_of_a_strangers_folder_runs_in_a_browser(hostile_pages, browser, tmp_path):
     """And were something not escaped, the page's policy would still not let it run."""

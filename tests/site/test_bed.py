@@ -15,8 +15,8 @@ from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.bed_file import Variant, matched
 from fedpca_flwr.site.readers import read
 from tests.harness import at_sites, finish, fit, server_of
+from tests.questions.test_genotypes_of_people import by_hand, people
 from tests.refusals import refused
-from tests.strategies.test_genotypes import by_hand, people
 
 bed_reader = pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
 

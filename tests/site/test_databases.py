@@ -22,6 +22,7 @@ from fedpca_flwr.site.readers import read
 from simulations.benchmarks.postgresql_server import programs, running
 from tests.families import rows
 from tests.harness import at_sites, finish, identities, proxy_of, server_of
+from tests.needed import need
 from tests.refusals import refused
 
 psycopg = pytest.importorskip("psycopg", reason="needs the extra 'sql'")
@@ -57,8 +58,7 @@ def fill(connection):
 
 @pytest.fixture(scope="module")
 def server():
-    if programs() is None:
-        pytest.skip("PostgreSQL's server is not installed (Debian's package 'postgresql')")
+    need(programs(), "postgresql")
     with running() as server:
         with psycopg.connect(server.url, password=server.password) as connection:
             fill(connection)

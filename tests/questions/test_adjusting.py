@@ -56,14 +56,14 @@ def residuals(rows, covariates, harmonise, sites=SITE):
 
 
 @pytest.mark.parametrize("scale", [False, True])
-@pytest.mark.parametrize("harmonise", ["nothing", "means", "variances"])
-@pytest.mark.parametrize("adjust_for", ["", "1, 4"])
+@pytest.mark.parametrize(
+    ("adjust_for", "harmonise"),
+    [("", "means"), ("", "variances"), ("1, 4", "nothing"), ("1, 4", "means"), ("1, 4", "variances")],
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_equals_the_pca_of_what_a_regression_of_the_pooled_rows_leaves(
     way, adjust_for, harmonise, scale, tmp_path
 ):
-    if (adjust_for, harmonise) == ("", "nothing"):
-        pytest.skip("nothing is taken out")
     scores, loadings = ([tmp_path / f"{what}{i}.{what}" for i in range(3)] for what in ("npy", "npz"))
     options = {"adjust_for": adjust_for, "harmonise": harmonise, "scale": scale, "n_components": 3}
     if (way, harmonise) == ("surviving", "variances"):

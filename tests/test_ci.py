@@ -1,0 +1,78 @@
+"""What CI runs is what it should be: the README's own tests, with all that they need, or it fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.needed import need
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+ASKED = 'python -m pip install ".[test]" && python -m pytest -n auto --dist loadfile'
+
+
+@pytest.fixture
+def ran(tmp_path):
+    """A function that runs `.ci/tests` beside a README, and gives its exit code and the commands of its Python."""
+
+    def ran(readme):
+        (tmp_path / ".ci").mkdir()
+        shutil.copy(ROOT / ".ci" / "tests", tmp_path / ".ci")
+        (tmp_path / "README.md").write_text(readme)
+        (tmp_path / "python").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/commands\n')
+        (tmp_path / "python").chmod(0o755)
+        path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+        code = subprocess.run([tmp_path / ".ci" / "tests"], env={**os.environ, "PATH": path}, check=False).returncode
+        commands = tmp_path / "commands"
+        return code, commands.read_text().splitlines() if commands.exists() else []
+
+    return ran
+
+
+on_posix = pytest.mark.skipif(sys.platform == "win32", reason="a script of the shell, which CI runs on Linux")
+
+
+@on_posix
+def test_the_readmes_command_is_run(ran):
+    assert ASKED in README
+    assert ran(README) == (0, ["-m pip install .[test]", "-m pytest -n auto --dist loadfile"])
+
+
+@on_posix
+@pytest.mark.parametrize(
+    ("found", "instead"),
+    [("## Test\n", "## Tests\n"), ("## Test\n", "### Test\n"), (ASKED, ""), (ASKED, "echo passed")],
+)
+def test_a_readme_without_tests_fails(ran, found, instead):
+    code, commands = ran(README.replace(found, instead))
+    assert code == 1
+    assert not commands
+
+
+def test_the_readmes_command_and_its_programs_are_part_of_all():
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert lines[-2:] == [".ci/programs", ".ci/tests"]
+    assert "set -euo pipefail" in lines
+
+
+@pytest.mark.parametrize(
+    ("ci", "platform", "outcome"),
+    [
+        ("true", "linux", pytest.fail.Exception),
+        ("", "linux", pytest.skip.Exception),
+        ("true", "win32", pytest.skip.Exception),
+    ],
+)
+def test_a_program_that_ci_should_have_is_not_skipped(ci, platform, outcome, monkeypatch):
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(sys, "platform", platform)
+    need("/usr/bin/initdb", "postgresql")
+    with pytest.raises(outcome) as caught:
+        need(None, "postgresql")
+    assert "'postgresql'" in str(caught.value)
