@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.rows import whole
@@ -22,8 +21,8 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.site.identity import make_key
 from simulations import run
-from simulations.engines import POLICY
 from simulations.loopback import assemble
+from simulations.python_words import POLICY
 from strategies import build_client, method_of, run_config_of
 
 
@@ -106,7 +105,8 @@ def finish(server: PCAServer) -> PCAModel:
     return strategy.model
 
 
-def proxy_of(server: PCAServer, party: int) -> ClientProxy:
+def proxy_of(server: PCAServer, party: int) -> Any:
+    """A party as its server meets it; what tests put in its place, it does."""
     return server.client_manager().all()[str(party + 1)]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.site import local_table
+from fedpca_flwr.site import local_table, readers
 from fedpca_flwr.site.repeats import BOUNDS
 from tests.families import rows
 from tests.hostile import HostileSession
@@ -55,7 +55,7 @@ def test_a_file_that_is_written_while_it_is_read_is_another_with_the_next_questi
     """Else a first answer was of the rows before, and the next of those after, under the same digest."""
     file = tmp_path / "rows.npy"
     np.save(file, rows(60, 4))
-    honest = local_table.read
+    honest = readers.read
 
     def overtaken(*given, **more):
         table = honest(*given, **more)

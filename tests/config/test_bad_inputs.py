@@ -14,7 +14,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.model.loadings import Loadings
 from simulations import run
-from simulations.engines import POLICY
+from simulations.python_words import POLICY
 from strategies import build_client, run_config_of
 from tests.families import cut, rows
 from tests.harness import finish, server_of

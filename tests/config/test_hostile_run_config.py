@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import random
+from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -109,7 +110,8 @@ def test_random_run_configs_are_answered():
 def test_nothing_is_raised_where_flower_makes_a_client(config):
     """An exception's text would travel."""
     context = Context(1, 1, {"partition-id": 1, "num-partitions": 3}, RecordDict(), config)
-    client = client_fn(context).numpy_client
+    made: Any = client_fn(context)
+    client = made.numpy_client
     for said in (client.get_properties({}), client.fit([], {})[2], client.evaluate([], {})[2]):
         assert said["error"] == "ConfigError"
         assert said["partition-id"] == 1

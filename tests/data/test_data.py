@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
             )
             self.targets = [0, 1, 0, 1][: len(self.data)]
 
-    package = types.ModuleType("torchvision")
+    package: Any = types.ModuleType("torchvision")
     package.datasets = types.SimpleNamespace(CIFAR10=CIFAR10)
     monkeypatch.setitem(sys.modules, "torchvision", package)
     source = datasets.load("cifar10", str(tmp_path))

@@ -54,7 +54,6 @@ def lab(tmp_path_factory):
         }
         sites.append({**site, **{key: str(path) for key, path in paths.items()}, "may-show": "inner products"})
     with Lab(folder / "flower", identified(folder, sites)) as running:
-        running.sites = sites
         yield running
 
 
@@ -86,7 +85,7 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_own(way, 
     assert status == "finished:completed", log
     deployed = PCAModel.load(tmp_path / "model")
     assert same_bits(deployed, run(method, sites_columns(), n_components=3, engine="loopback", **options))
-    for site, columns in zip(lab.sites, sites_columns(), strict=True):
+    for site, columns in zip(lab.node_configs, sites_columns(), strict=True):
         np.testing.assert_allclose(np.load(site["scores"]), deployed.scores_, atol=1e-12)
         if method != "vertical-kernel":
             assert Loadings.load(site["loadings"]).components.shape == (3, columns.shape[1])
@@ -95,4 +94,4 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_own(way, 
         status, log = lab.run(f"method='vertical-scores' output='{tmp_path / 'again'}'")
         assert status == "finished:completed", log
         np.testing.assert_allclose(PCAModel.load(tmp_path / "again").scores_, deployed.scores_, atol=1e-10)
-        np.testing.assert_allclose(np.load(lab.sites[1]["scores"]), deployed.scores_, atol=1e-10)
+        np.testing.assert_allclose(np.load(lab.node_configs[1]["scores"]), deployed.scores_, atol=1e-10)

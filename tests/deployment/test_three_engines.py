@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +97,6 @@ def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
     sites = sites_in(folder, **{"allowed-methods": " ".join(name for name in METHODS if name != "ap-cov")})
     with Lab(folder / "flower", identified(folder, sites)) as running:
-        running.sites = sites
         yield running
 
 
@@ -157,7 +157,7 @@ def test_deployment_gives_the_bits_of_loopback_and_each_site_keeps_its_scores(wa
     assert not deployed.log["exact"] or principal_angles(deployed, pooled_pca(np.vstack(hospitals()), 5)).max <= 1e-6
     assert [party["name"] for party in deployed.log["parties"]] == ["hospital 0", "hospital 1", "hospital 2"]
     assert "Federated PCA" in log
-    for site, X in zip(lab.sites, hospitals(), strict=True):
+    for site, X in zip(lab.node_configs, hospitals(), strict=True):
         scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
         assert scores.shape == (len(X), 5)
         np.testing.assert_allclose(scores, Loadings.load(site["loadings"]).part_of_scores(X), atol=1e-12)
@@ -201,7 +201,7 @@ def test_a_process_that_dies_in_the_simulation_is_named(monkeypatch):
         make = honest(*arguments)
 
         def client_fn(context):
-            client = make(context)
+            client: Any = make(context)
             if context.node_config["partition-id"] == 1:
                 client.fit = lambda instructions: os._exit(1)
             return client

@@ -82,7 +82,7 @@ def test_the_model_of_another_run_stays_unless_it_may_go(quick, tmp_path, monkey
 
 
 def test_the_faster_of_two_runs_at_the_same_time_keeps_its_model(quick, tmp_path, monkeypatch, capsys):
-    model = server_app.run_on(None, None)
+    model = run("p-cov", [load("wine").all_rows()], n_components=3)
 
     def other_was_faster(*_):
         (tmp_path / "model.npz").write_bytes(b"of another run")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,12 @@ def test_names_of_arrows_do_not_overprint():
     assert ((apart[..., 0] > 0.09) | (apart[..., 1] > 0.06) | np.eye(len(places), dtype=bool)).all()
 
 
+def tips_of(axes):
+    """Where arrows end, which are annotations without text."""
+    texts: list[Any] = axes.texts
+    return {tuple(text.xy) for text in texts if text.get_text() == ""}
+
+
 @pytest.mark.parametrize("turn", [1, -1])
 def test_of_many_features_the_longest_arrows_are_shown(turn):
     """40 features, the j-th of length j / 40."""
@@ -69,17 +77,14 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
     (axes,) = analysis_plots.biplot(found, np.ones((3, 2))).axes
     longest = {j for j in range(40) if lengths[j] > 10 / 40}
     assert {text.get_text() for text in axes.texts} == {"", *(f"f{j}" for j in longest)}
-    assert {tuple(text.xy) for text in axes.texts if text.get_text() == ""} == {
-        tuple(correlations[:, j]) for j in longest
-    }
+    assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}
 
 
 def test_arrows_are_correlations_with_the_first_two_components():
     found = analyses.read(MOMENTS, 2)
     scores = analyses.pca(MOMENTS, 2).transform(X)
     (axes,) = analysis_plots.biplot(found, scores).axes
-    tips = {tuple(text.xy) for text in axes.texts if text.get_text() == ""}
-    assert tips == set(map(tuple, found.correlations.T))
+    assert tips_of(axes) == set(map(tuple, found.correlations.T))
     assert np.abs(axes.lines[0].get_xydata()).max() == 1
     assert {text.get_text() for text in axes.texts} == {"", *map(str, range(8))}
     with refused(ConfigError):

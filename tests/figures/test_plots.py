@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from matplotlib.collections import LineCollection, PathCollection
@@ -101,18 +102,21 @@ def test_equal_curves_are_one_with_all_their_names():
     assert [text.get_text() for text in legend.get_texts()] == ["pooled = p-cov", "other"]
 
 
+def heights(axes) -> list[float]:
+    bars: list[Any] = axes.patches
+    return [bar.get_height() for bar in bars]
+
+
 def test_heterogeneity_of_rows_without_variance_is_none():
     nothing = np.ones((6, 3))
     axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
-    assert [bar.get_height() for bar in axes[1].patches] == [0, 0]
-    assert [bar.get_height() for bar in axes[2].patches] == [0, 0]
+    assert heights(axes[1]) == [0, 0]
+    assert heights(axes[2]) == [0, 0]
 
 
 def test_heterogeneity_measures_each_client():
     shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
-    counts, shift, kept = (
-        [bar.get_height() for bar in axes.patches] for axes in plots.heterogeneity(shifted, MODEL).axes
-    )
+    counts, shift, kept = map(heights, plots.heterogeneity(shifted, MODEL).axes)
     assert counts == [180, 100, 20]
     assert np.argmax(shift) == 1
     assert all(0 < share <= 100 for share in kept)

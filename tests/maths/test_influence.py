@@ -8,7 +8,7 @@ from scipy.linalg import subspace_angles
 from sklearn.datasets import load_wine
 
 from fedpca_flwr.maths import influence
-from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
+from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, triangular
 from fedpca_flwr.maths.influence import GROUPS, LEADING, Influence, Turn, indefinite, influences, told
 from fedpca_flwr.maths.moments import Moments, pack, unpack
@@ -225,8 +225,8 @@ def erasing(parts, strength=1.0):
     """Moments whose scatter takes the first component of ``parts`` away, with a diagonal that hides it."""
     S = unpack(pool(parts).scatter, 12)
     S = S + np.tril(S, -1).T
-    u = leading_eigenpairs(np.asfortranarray(S), 1)
-    u, value = u.vectors[:, 0], strength * u.values[0]
+    first = leading_eigenpairs(np.asfortranarray(S), 1)
+    u, value = first.vectors[:, 0], strength * first.values[0]
     honest = parts[0]
     return Moments(
         honest.count, honest.mean, honest.remainder, pack(value * (np.eye(12) * (u**2).max() - np.outer(u, u)))
@@ -237,7 +237,7 @@ UNITS = [np.logspace(-6, 6, 12), np.logspace(20, 32, 12), np.logspace(-112, -88,
 """Of features; float32 does not hold the squares of the last three."""
 
 
-def largest(parts) -> Eigenpairs:
+def largest(parts) -> float:
     return float(leading_eigenpairs(unpack(pool(parts).scatter, 12), 1).values[0])
 
 

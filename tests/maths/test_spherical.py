@@ -74,7 +74,7 @@ def test_a_centre_that_moved_is_as_far_off_as_it_says(length):
     for _ in range(500):
         value = clip((n * mean + 20.0 * rng.standard_normal(d))[None] / n, bound)[0]
         centre, off = moved(before, NoisyCentre(value, n, bound, of_rows=0.0, of_sum=20.0))
-        missed += np.linalg.norm(centre - before - mean) > off
+        missed += int(np.linalg.norm(centre - before - mean) > off)
     assert missed <= 10  # 5 are one in a hundred
 
 

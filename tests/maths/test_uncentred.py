@@ -41,8 +41,8 @@ def test_sums_and_products_of_means_have_thirty_digits():
         assert abs(exact(products, place) / true - 1) < Fraction(1, 2**100)
         if i == j:
             assert abs(exact(squares, i) / true - 1) < Fraction(1, 2**100)
-    for i in range(4):
-        assert abs(exact(total, i) / (h.n * means[i]) - 1) < Fraction(1, 2**100)
+    for place, mean in enumerate(means):
+        assert abs(exact(total, place) / (h.n * mean) - 1) < Fraction(1, 2**100)
 
 
 def test_the_mean_comes_back_from_the_sum():

@@ -17,7 +17,7 @@ from fedpca_flwr.state import files
 from simulations import run
 from strategies import METHODS
 from tests.families import cut, rows
-from tests.harness import finish, own, server_of
+from tests.harness import context_of, finish, own, server_of
 from tests.refusals import refused
 
 X = rows(90, 4) + np.arange(4)
@@ -66,8 +66,8 @@ def test_the_parties_own_are_kept_where_the_run_says_so(whole):
 
 def test_parties_of_the_same_name_are_told_apart():
     server = server_of("p-cov keep=parties", cut(X, 50, 40), n_components=2)
-    for proxy in server.client_manager().all().values():
-        proxy.context.node_config["name"] = "ward"
+    for party in (0, 1):
+        context_of(server, party).node_config["name"] = "ward"
     assert list(finish(server).moments_.parties) == ["client 0 (ward)", "client 1 (ward)"]
 
 

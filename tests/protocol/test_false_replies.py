@@ -9,7 +9,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
 from fedpca_flwr.protocol.replies import Sizes
-from fedpca_flwr.transports import masked, surviving
+from fedpca_flwr.transports import encoding, masked, surviving
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import finish, fit, own, server_of, tamper_arrays
@@ -125,7 +125,7 @@ def negative(vector, rng):
 @pytest.mark.parametrize(("method", "way"), SUMS)
 def test_a_false_share_of_a_secure_sum_does_too(method, way, change, monkeypatch):
     """Client 1 takes part by all rules, and says that it is one party, but what it adds is no part of anything."""
-    rng, honest = np.random.default_rng(0), masked.encoded
+    rng, honest = np.random.default_rng(0), encoding.encoded
 
     def encoded(party, *asked):
         vector = honest(party, *asked)

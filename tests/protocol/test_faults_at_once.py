@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -74,7 +76,7 @@ def test_a_site_that_comes_later_is_asked_too(monkeypatch):
 def test_a_bad_site_does_not_wait_for_those_that_never_come(monkeypatch):
     server = before_any_round(server_of("p-cov", [with_holes(rows(30)), rows(30)], n_components=2))
     server.client_manager().unregister(proxy_of(server, 1))
-    monkeypatch.setattr(quorum.time, "sleep", lambda _: pytest.fail("it waited"))
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waited"))
     with refused(DataError, "client 0", "NaN"):
         finish(server)
 

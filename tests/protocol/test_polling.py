@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,11 @@ class Link:
         return [SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=i)) for i in ids if i <= self.clock.now]
 
 
+def times(replies) -> list[Any]:
+    """When each came, which stands for what it replies to."""
+    return [reply.metadata.reply_to_message_id for reply in replies]
+
+
 def test_nobody_sleeps_while_all_replies_wait(clock, monkeypatch):
     monkeypatch.setattr(clock, "sleep", lambda seconds: pytest.fail(f"slept for {seconds} s"))
     link = Link(clock)
@@ -49,9 +55,9 @@ def test_a_reply_is_found_within_a_tenth_of_its_time(seconds, clock):
 
 def test_all_replies_are_waited_for_and_each_is_returned_once(clock):
     found = poll_promptly(Link(clock)).send_and_receive([0.0, 5.0, 1.0])
-    assert [reply.metadata.reply_to_message_id for reply in found] == [0.0, 1.0, 5.0]
+    assert times(found) == [0.0, 1.0, 5.0]
 
 
 def test_a_timeout_returns_what_is_there(clock):
     found = poll_promptly(Link(clock)).send_and_receive([1.0, 1e9], timeout=3.0)
-    assert [reply.metadata.reply_to_message_id for reply in found] == [1.0]
+    assert times(found) == [1.0]

@@ -7,6 +7,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.genotypes import columns_of_others
 from fedpca_flwr.questions import genotypes
 from tests.harness import client_of, finish, fit, server_of, tamper_arrays
 from tests.refusals import refused
@@ -125,7 +126,7 @@ def test_rows_that_are_no_genotypes_are_refused_by_number_of_columns():
 
 
 def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
-    looked, look = [], genotypes.columns_of_others
+    looked, look = [], columns_of_others
     monkeypatch.setattr(genotypes, "columns_of_others", lambda rows: looked.append(len(rows)) or look(rows))
     fit("sub-it", parties_of(people()), n_components=2, genotypes=True)
     assert sorted(looked) == [12, 28, 50]

@@ -13,6 +13,7 @@ import simulations.battery
 from fedpca_flwr import battery
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.protocol.registry import Method
+from simulations import engines
 from strategies import METHODS
 from tests.harness import own
 
@@ -105,7 +106,7 @@ def test_a_method_that_is_not_what_its_card_says_is_found(foreign):
 
 
 def test_replies_that_no_limit_holds_are_found(foreign, monkeypatch):
-    honest = simulations.battery.run
+    honest = engines.run
     monkeypatch.setattr(simulations.battery, "run", lambda *given, max_reply_bytes=0, **more: honest(*given, **more))
     assert foreign(Foreign) == {"bytes"}
 

@@ -14,7 +14,7 @@ from PIL import Image
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.model.model import PCAModel
-from simulations import measuring, report_page
+from simulations import engines, measuring, report_page
 from simulations.compare import main, parser
 from simulations.comparing import compare, table
 from simulations.recommending import Choice
@@ -40,7 +40,7 @@ def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
     lines = target.read_text().splitlines()
     target.write_text(lines[0] + "\n" + lines[1][:50])
     called = []
-    honest = measuring.run
+    honest = engines.run
     monkeypatch.setattr(
         measuring, "run", lambda method, *rest, **more: called.append(method) or honest(method, *rest, **more)
     )

@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA, KernelPCA
 
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from fedpca_flwr.maths.eigen import LANCZOS_FROM
+from simulations import engines
 from simulations.hunt import hunting, running
 from simulations.hunt.__main__ import main
 from simulations.hunt.checks import findings, truth_about, turn, turned, unequal_moments
@@ -366,7 +367,7 @@ def test_other_variances_of_equal_moments_are_found(parties, monkeypatch):
     one = replace(drawn("p-cov", parties), turn=3)
     assert findings(one, run_draw(one)) == []
     assert len(turned(one).pooled) == 60
-    honest = running.run
+    honest = engines.run
 
     def wrong(method, parties, **options):
         model = honest(method, parties, **options)
@@ -483,7 +484,7 @@ def test_warnings_and_hangs_are_seen(parties, monkeypatch):
 
 
 def test_a_finding_is_one_line_that_repeats_it(monkeypatch, capsys):
-    honest = running.run
+    honest = engines.run
 
     def wrong(method, parties, **options):
         model = honest(method, parties, **options)

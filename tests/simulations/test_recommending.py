@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpca_flwr.errors import DataError
-from simulations import measuring, report_drawing, report_page
+from simulations import engines, measuring, report_drawing, report_page
 from simulations.comparing import compare
 from simulations.recommending import Choice, choices
 from simulations.records import RUNS, named
@@ -84,7 +84,7 @@ def test_the_figure_overlays_the_first_model_and_the_farthest(angles, farthest):
 @pytest.fixture
 def faults(monkeypatch):
     """Errors that the next runs raise; after them `run` is itself."""
-    left, honest = [], measuring.run
+    left, honest = [], engines.run
 
     def run(*args, **more):
         if left:
@@ -107,7 +107,7 @@ def test_a_run_that_failed_is_not_kept_and_tried_again(tmp_path, faults):
 
 
 def test_bytes_down_are_those_before_the_last_round(monkeypatch):
-    honest = measuring.run
+    honest = engines.run
 
     def run(*args, **more):
         model = honest(*args, **more)

@@ -13,7 +13,7 @@ from fedpca_flwr.site.readers import read_ids
 from simulations import run
 from strategies import build_client
 from tests.families import rows
-from tests.harness import context_of, finish, server_of
+from tests.harness import context_of, finish, proxy_of, server_of
 from tests.refusals import refused
 
 X = rows(40, 9)
@@ -33,7 +33,7 @@ def server_of_files(files, **node):
         context = context_of(server, party)
         own = {"data": file, "label": "kind", "ids": "id", "split": "columns", "may-show": "inner products"}
         context.node_config |= {key: value for key, value in {**own, **node.get(f"p{party}", {})}.items() if value}
-        server.client_manager().all()[str(party + 1)].make = lambda context=context: build_client(context).to_client()
+        proxy_of(server, party).make = lambda context=context: build_client(context).to_client()
     return server
 
 

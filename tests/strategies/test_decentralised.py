@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
@@ -184,7 +186,7 @@ def test_a_step_of_its_own_that_diverges_is_told_with_its_size(monkeypatch):
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_an_iterate_of_no_numbers_has_diverged(method):
     """It is compared with nothing that would let it pass."""
-    client = client_of(server_of(method, parties(), n_components=2, step_size=0.2), 0)
+    client: Any = client_of(server_of(method, parties(), n_components=2, step_size=0.2), 0)
     for wrong in (np.nan, np.inf):
         with refused(ConfigError, "step-size", 0.2):
             client.direction(np.full((8, 2), wrong))

@@ -9,9 +9,9 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import scale
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.questions import incomplete
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.maths.test_incomplete import plain_em
@@ -206,7 +206,7 @@ def test_a_site_refuses_to_tell_of_fewer_values_than_its_minimum():
 
 
 def test_the_server_cannot_send_a_covariance_that_is_none(monkeypatch):
-    monkeypatch.setattr(incomplete.moments, "pack", lambda matrix: np.ones(21))
+    monkeypatch.setattr(moments, "pack", lambda matrix: np.ones(21))
     with refused(ContractError, "client 0", "'covariance'"):
         fit("em", parties_of_three(), n_components=2)
 

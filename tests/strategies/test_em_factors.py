@@ -10,8 +10,8 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.factor_em import FactorGaussian
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.questions import incomplete as incomplete_factors
 from tests.families import cut
 from tests.harness import fit
 from tests.maths.test_factor_model import plain_ppca
@@ -162,9 +162,7 @@ def test_what_factors_cannot_be_is_refused(options, named):
 
 
 def test_the_server_cannot_send_noise_that_is_larger_than_the_factors(monkeypatch):
-    fields = incomplete_factors.FactorGaussian
-    monkeypatch.setattr(fields, "noise", property(lambda self: 5.0))
-    monkeypatch.setattr(incomplete_factors, "FactorGaussian", fields)
+    monkeypatch.setattr(FactorGaussian, "noise", property(lambda self: 5.0))
     with refused(ContractError, "client 0", "'noise'", 5):
         fit("em", parties_of_three(), **WIDE)
 

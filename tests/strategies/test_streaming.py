@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -238,8 +240,9 @@ def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(stat
     for party in (0, 1):
         say(server, party, name=f"hospital {party}", columns="ab" * 8)
     finish(server)
-    assert server.strategy.federation.members == {"hospital 0": 180, "hospital 1": 100}
-    assert server.strategy.federation.columns == "ab" * 8
+    strategy: Any = server.strategy
+    assert strategy.federation.members == {"hospital 0": 180, "hospital 1": 100}
+    assert strategy.federation.columns == "ab" * 8
 
 
 def test_two_of_one_name_are_an_error(state):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
@@ -66,12 +68,13 @@ def test_what_cannot_be_squared_is_refused_before_anything_is_sent(way, change, 
 @pytest.mark.parametrize("unit", [2.0**460, 2.0**-455], ids=["1e138", "1e-137"])
 def test_what_can_be_squared_gives_the_same_components_in_any_unit(method, unit):
     """Where a method takes the square of a square, that is infinite or zero."""
-    own = {"personalised": {"mu": 1.0}, "dp-pca": {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}}.get(
-        method, {}
-    )
+    own: dict[str, dict[str, Any]] = {
+        "personalised": {"mu": 1.0},
+        "dp-pca": {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0},
+    }
     found = []
     for scale in (1.0, unit):
-        options = {key: value * scale if "clip" in key else value for key, value in own.items()}
+        options = {key: value * scale if "clip" in key else value for key, value in own.get(method, {}).items()}
         model = fit(method, three(method, (rows(60) + 1) * scale), n_components=2, **options)
         found.append(model.components_.T if by_rows(method) else model.scores_ / model.singular_values_)
     assert subspace_angles(*found).max() <= 1e-9

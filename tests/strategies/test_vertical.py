@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from simulations import run
 from simulations.loopback import assemble
 from strategies import build_client
 from tests.families import rows
-from tests.harness import context_of, finish, server_of
+from tests.harness import context_of, finish, proxy_of, server_of
 from tests.refusals import refused
 
 
@@ -83,7 +85,7 @@ def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
     X, new = rows(120, 12) * np.arange(1, 13) + 5.0, rows(7, 12, seed=9)
     server = server_of("vertical", cut(X, 3), n_components=3, scale=True)
     for party in range(3):
-        proxy = server.client_manager().all()[str(party + 1)]
+        proxy = proxy_of(server, party)
         context = context_of(server, party)
         context.node_config["loadings"] = str(tmp_path / f"{party}.npz")
         context.node_config["scores"] = str(tmp_path / f"{party}.npy")
@@ -125,13 +127,14 @@ def test_a_sites_file_shows_nothing_of_rows_unless_the_site_says_so(tmp_path):
 def test_a_party_whose_columns_change_during_the_run_is_noticed():
     parties = [part.copy() for part in cut(rows(60), 3)]
     server = server_of("vertical", parties, n_components=2)
-    honest = server.strategy.modelled
+    strategy: Any = server.strategy
+    honest = strategy.modelled
 
     def modelled(solution):
         parties[1][:] = 2 * parties[1]
         return honest(solution)
 
-    server.strategy.modelled = modelled
+    strategy.modelled = modelled
     with refused(ContractError, match="fit"):
         finish(server)
 
@@ -149,7 +152,7 @@ def test_a_site_whose_file_is_split_the_other_way_refuses(method, split, tmp_pat
         context = context_of(server, party)
         np.save(tmp_path / f"{party}.npy", own)
         context.node_config |= {"data": str(tmp_path / f"{party}.npy"), "split": split, "may-show": "scores"}
-        server.client_manager().all()[str(party + 1)].make = lambda context=context: build_client(context).to_client()
+        proxy_of(server, party).make = lambda context=context: build_client(context).to_client()
     with refused(ConfigError, "client 0", f"'{method}'", split, "'split'"):
         finish(server)
 
@@ -158,8 +161,9 @@ def test_a_site_whose_file_is_split_the_other_way_refuses(method, split, tmp_pat
 def test_a_simulated_data_set_split_the_other_way_is_refused(method, partition):
     config = {"method": method, "partition": partition, "dataset": "wine", "n-components": 2, "clients": 3}
     server = assemble(config, [rows(30)] * 3, {})
-    for proxy in server.client_manager().all().values():
-        proxy.make = lambda context=proxy.context: build_client(context).to_client()
+    for party in range(3):
+        context = context_of(server, party)
+        proxy_of(server, party).make = lambda context=context: build_client(context).to_client()
     with refused(ConfigError, "client 0", f"'{method}'", "'split'"):
         finish(server)
 
