@@ -109,15 +109,27 @@ def test_a_party_answers_its_script_and_nothing_else(script, seed, tmp_path):
     assert "error" in said
 
 
+def well_asked(session: HostileSession, phase: str):
+    """What leaves, and what is said, where a question of the script comes with arrays of the right form."""
+    known = session.client.script[phase]
+    questions = Questions(0, {"d": 6, "n": 30, "any": 2})
+    return session.ask(phase, questions.arrays(known, session, known.asked_sizes(session.client.public)))
+
+
+@each_script
+def test_the_last_question_is_not_answered_before_the_others(script, tmp_path):
+    (session,) = sessions(script, tmp_path, ROWS)
+    replied, said = well_asked(session, list(script.times)[-1])
+    assert not replied or len(script.times) == 1
+    assert ("error" in said) == (len(script.times) > 1)
+
+
 @each_script
 def test_nothing_is_answered_after_the_end(script, tmp_path):
     (session,) = sessions(script, tmp_path, ROWS)
     assert "error" in session.ask("no such phase", [])[1]
-    questions = Questions(0, {"d": 6, "n": 30, "any": 2})
     for phase in script.times:
-        known = session.client.script[phase]
-        sizes = known.asked_sizes(session.client.public)
-        replied, said = session.ask(phase, questions.arrays(known, session, sizes))
+        replied, said = well_asked(session, phase)
         assert not replied
         assert "answers no more" in said["message"] or "ended its part" in said["message"]
 

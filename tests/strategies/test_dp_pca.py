@@ -125,9 +125,7 @@ RELEASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("options", "length"), list(zip(RELEASES, itertools.cycle([4.9, 0.0]), strict=False)), ids=str
-)
+@pytest.mark.parametrize(("options", "length"), list(zip(RELEASES, itertools.cycle([4.9, 0.0]), strict=False)), ids=str)
 def test_rows_without_variance_show_no_component(options, length):
     """The noise of the products is not the only one: the centre has noise, and so has what is subtracted."""
     alike = [np.full((20, D), length / np.sqrt(D))] * 16
