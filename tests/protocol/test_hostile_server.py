@@ -143,5 +143,7 @@ def test_one_row_more_or_less_does_not_show(script, seed, tmp_path):
     for (phase, here), (_, there) in zip(*asked, strict=True):
         outcomes = [session.ask(phase, arrays) for session, arrays in zip(pair, (here, there), strict=True)]
         assert shape_of(outcomes[0]) == shape_of(outcomes[1])
+        if "error" in outcomes[0][1]:
+            return  # nothing is answered after it
         if phase in script.constant:
             assert [a.tolist() for a in outcomes[0][0]] == [a.tolist() for a in outcomes[1][0]]

@@ -84,7 +84,8 @@ def test_no_reply_is_larger_than_a_limit_that_lets_a_run_through(method, way):
     data = rows(60)
     parties = cut(data, 20, 20, 20) if by_rows else np.array_split(data, 3, axis=1)
     options = {
-        **{"n_components": 2, **own(method)},
+        "n_components": 2,
+        **own(method),
         **({} if way == "clear" else SECURE),
         **({"survivors": 3} if way == "surviving" else {}),
     }
