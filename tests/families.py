@@ -69,5 +69,5 @@ FAMILIES: dict[str, Family] = {
     "repeated eigenvalues": Family(cut(_repeated(), 100, 90, 50), 3),
     "one client": Family([rows(200)], 5),
     "five clients": Family(cut(rows(300), 100, 80, 60, 40, 20), 5),
-    "fifty clients": Family(cut(rows(500), *[10] * 50), 5),
+    "twenty clients": Family(cut(rows(200), *[10] * 20), 5),
 }

@@ -91,28 +91,30 @@ RECORD = "journal"
 
 
 class State:
-    """Named lists of arrays, in Flower's records."""
+    """Named lists of arrays, in Flower's records; its views of one kind are made anew each time, so none is taken."""
 
     def __init__(self, records: RecordDict) -> None:
         self.records = records
 
     def __contains__(self, name: str) -> bool:
-        return name in self.records.array_records
+        return isinstance(self.records.get(name), ArrayRecord)
 
     def __getitem__(self, name: str) -> list[NDArray[Any]]:
-        if name not in self:
+        record = self.records.get(name)
+        if not isinstance(record, ArrayRecord):
             raise ContractError(f"the server asked for what follows '{name}', which this party was not asked for")
-        return self.records.array_records[name].to_numpy_ndarrays()
+        return record.to_numpy_ndarrays()
 
     def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
-        self.records.array_records[name] = ArrayRecord([np.asarray(array) for array in arrays])
+        self.records[name] = ArrayRecord([np.asarray(array) for array in arrays])
 
     def drop(self, name: str) -> None:
-        self.records.array_records.pop(name, None)
+        if name in self:
+            del self.records[name]
 
     def clear(self) -> None:
         """Drop everything: the run is over, and what is kept may be of single rows."""
-        for name in list(self.records.array_records):
+        for name in list(self.records):
             self.drop(name)
 
 

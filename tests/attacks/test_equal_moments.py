@@ -246,6 +246,6 @@ PUT_BACK = {
 def test_it_finds_what_sites_once_did(name, tmp_path, monkeypatch):
     home, old, text, width = PUT_BACK[name]
     script = next(script for script in SCRIPTS if str(script) == text)
-    assert not found(script, tmp_path / "as it is", monkeypatch, width)
+    assert not found(script, tmp_path / "as it is", monkeypatch, width, range(2))
     monkeypatch.setattr(home, name.split()[0], old)
     assert found(script, tmp_path / "put back", monkeypatch, width)

@@ -62,7 +62,7 @@ def largest_change(relation, weights, d=4):
         after = others if relation == "add-remove" else np.vstack([others, pair[1]])
         return float(np.linalg.norm(statistic(before, **weights) - statistic(after, **weights)))
 
-    starts = np.random.default_rng(0).standard_normal((12, 2 * d)) * 2 * BOUND
+    starts = np.random.default_rng(0).standard_normal((3, 2 * d)) * 2 * BOUND
     return max(-minimize(lambda x: -change(x), start, method="Powell").fun for start in starts)
 
 

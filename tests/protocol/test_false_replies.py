@@ -100,8 +100,7 @@ def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind):
         assert "client 1: " in told.split("\n")[0]
 
 
-@pytest.mark.parametrize("field", [0, 1, 2])
-@pytest.mark.parametrize("asked", [0, 1, 2])
+@pytest.mark.parametrize(("asked", "field"), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)])
 @pytest.mark.parametrize(("method", "number"), CASES)
 def test_one_false_array_in_one_reply_does_too(method, number, asked, field):
     told = outcome(method, number, FALSE["times 1e300"], field=field, asked=asked)

@@ -92,7 +92,7 @@ def test_what_a_run_may_ask_is_what_was_written_down(script, tmp_path):
 
 
 @each_script
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_party_answers_its_script_and_nothing_else(script, seed, tmp_path):
     (session,) = sessions(script, tmp_path, ROWS)
     answered, ended = [], False
@@ -109,21 +109,33 @@ def test_a_party_answers_its_script_and_nothing_else(script, seed, tmp_path):
     assert "error" in said
 
 
+def well_asked(session: HostileSession, phase: str):
+    """What leaves, and what is said, where a question of the script comes with arrays of the right form."""
+    known = session.client.script[phase]
+    questions = Questions(0, {"d": 6, "n": 30, "any": 2})
+    return session.ask(phase, questions.arrays(known, session, known.asked_sizes(session.client.public)))
+
+
+@each_script
+def test_the_last_question_is_not_answered_before_the_others(script, tmp_path):
+    (session,) = sessions(script, tmp_path, ROWS)
+    replied, said = well_asked(session, list(script.times)[-1])
+    assert not replied or len(script.times) == 1
+    assert ("error" in said) == (len(script.times) > 1)
+
+
 @each_script
 def test_nothing_is_answered_after_the_end(script, tmp_path):
     (session,) = sessions(script, tmp_path, ROWS)
     assert "error" in session.ask("no such phase", [])[1]
-    questions = Questions(0, {"d": 6, "n": 30, "any": 2})
     for phase in script.times:
-        known = session.client.script[phase]
-        sizes = known.asked_sizes(session.client.public)
-        replied, said = session.ask(phase, questions.arrays(known, session, sizes))
+        replied, said = well_asked(session, phase)
         assert not replied
         assert "answers no more" in said["message"] or "ended its part" in said["message"]
 
 
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script.hidden], ids=str)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(5))
 def test_one_row_more_or_less_does_not_show(script, seed, tmp_path):
     """But in the masked words and noisy numbers themselves, which other tests look at."""
     pair = sessions(script, tmp_path, ROWS, OTHER)
@@ -131,5 +143,7 @@ def test_one_row_more_or_less_does_not_show(script, seed, tmp_path):
     for (phase, here), (_, there) in zip(*asked, strict=True):
         outcomes = [session.ask(phase, arrays) for session, arrays in zip(pair, (here, there), strict=True)]
         assert shape_of(outcomes[0]) == shape_of(outcomes[1])
+        if "error" in outcomes[0][1]:
+            return  # nothing is answered after it
         if phase in script.constant:
             assert [a.tolist() for a in outcomes[0][0]] == [a.tolist() for a in outcomes[1][0]]

@@ -12,6 +12,7 @@ from fedpca_flwr.protocol import memory
 from simulations import run
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
+from tests.harness import own
 from tests.refusals import refused
 
 WIDE = [np.random.default_rng(i).standard_normal((12, 100_000)) for i in range(3)]
@@ -84,6 +85,7 @@ def test_no_reply_is_larger_than_a_limit_that_lets_a_run_through(method, way):
     parties = cut(data, 20, 20, 20) if by_rows else np.array_split(data, 3, axis=1)
     options = {
         "n_components": 2,
+        **own(method),
         **({} if way == "clear" else SECURE),
         **({"survivors": 3} if way == "surviving" else {}),
     }

@@ -277,7 +277,7 @@ def test_runs_of_before_captures_were_measured_are_still_shown(tmp_path, capsys)
 
 
 def test_every_method_that_has_components_is_compared():
-    records = compare(["all"], datasets=["wine"], clients=[3], components=2)
+    records = compare(["all"], datasets=["wine"], clients=[2], components=2)
     cards = {name: method.strategy.card for name, method in METHODS.items() if not method.strategy.card.after}
     assert {record["method"] for record in records} == cards.keys()
     assert not [record for record in records if "error" in record]

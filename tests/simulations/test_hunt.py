@@ -26,7 +26,7 @@ from simulations.hunt.running import Outcome, run_draw
 from strategies import METHODS
 from tests.families import cut, rows
 
-SEED, RUNS = 11, 150
+SEED, RUNS = 11, 100
 
 
 @pytest.fixture

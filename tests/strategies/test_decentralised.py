@@ -67,14 +67,13 @@ def errors(up, iterations, vectors):
 
 @pytest.mark.parametrize(
     ("graph", "count", "step", "iterations"),
-    [("ring", 4, 0.45, 152), ("complete", 4, 0.45, 152), ("erdos-renyi", 4, 0.4, 188), ("star", 3, 0.25, 280)],
+    [("ring", 4, 0.45, 152), ("star", 3, 0.25, 280)],
 )
 def test_fast_pca_converges_linearly_to_the_exact_components(graph, count, step, iterations):
     """A wrong mean, weights that favour someone or a tracker that forgets leave a floor; here the error only falls."""
     parts = parties()[:count]
     exact = truth(parts)
-    options = {"graph": graph, "edge_probability": 0.7, "step_size": step, "iterations": iterations}
-    model, _, up = observed("fast-pca", parts, **options)
+    model, _, up = observed("fast-pca", parts, graph=graph, step_size=step, iterations=iterations)
     error = errors(up, iterations, exact.components_.T)
     assert error[-1] <= 1e-6  # of every party's own estimate
     assert principal_angles(model.components_.T, exact.components_.T).max() <= 1e-6
@@ -100,8 +99,6 @@ def test_dsa_stalls_at_a_distance_that_shrinks_with_the_step():
         assert 0.95 < error[-1] / error[-iterations // 8] < 1.05, "not stalled yet"
         floors.append(error[-1])
     assert 1.5 < floors[0] / floors[1] < 2.5
-    _, _, up = observed("fast-pca", parts, step_size=0.4, iterations=100)
-    assert errors(up, 100, vectors)[-1] < floors[1] / 20
 
 
 def test_parties_that_are_alike_let_dsa_converge():
@@ -163,8 +160,7 @@ def test_scores_are_by_the_partys_own_estimate(method, tmp_path):
 
 
 def test_the_models_components_are_the_mean_of_the_reports():
-    _, _, up = observed("dsa", parties(), iterations=30)
-    model, _, _ = observed("dsa", parties(), iterations=30)
+    model, _, up = observed("dsa", parties(), iterations=30)
     mean = orthonormalised(sum(sent[-1][-1] for sent in up))
     assert principal_angles(model.components_.T, mean).max() < 1e-10
     energies = sum(sent[-1][-2] for sent in up)
@@ -193,22 +189,23 @@ def test_an_iterate_of_no_numbers_has_diverged(method):
 
 
 DIGITS_APART = {"fast-pca": 0.01, "dsa": 1.0}
-"""Degrees at the defaults: five parties, ten components."""
+"""Degrees at the defaults: three parties, ten components."""
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_the_defaults_come_close_on_digits(method):
     """With a step of 0.2, which is small against a first eigenvalue of 0.15, they were 89 degrees off."""
     X = load_digits().data
-    parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 5)
+    parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 3)
     model = run(method, parts, engine="loopback", n_components=10)
     assert principal_angles(model.components_.T, truth(parts, 10).components_.T).max() <= DIGITS_APART[method]
-    assert model.rounds == 503
+    assert model.rounds == 502
 
 
-@pytest.mark.parametrize("method", DECENTRALISED)
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize(
+    ("method", "graph", "alike"),
+    [(method, graph, (i + j) % 2 == 1) for i, method in enumerate(DECENTRALISED) for j, graph in enumerate(GRAPHS)],
+)
 def test_a_step_of_its_own_never_diverges(method, graph, alike):
     """Parties that differ in size, mean and spectrum; parties of a single row."""
     parts = parties()
@@ -300,20 +297,19 @@ def test_a_party_refuses_what_an_honest_server_never_sends(phase, change, named,
         finish(changed(phase, change))
 
 
-def unfinished(method, parts, **options):
-    """The note on iterations that ended too early, if any, and the model."""
-    model = run(method, parts, engine="loopback", n_components=2, **options)
-    return next((note for note in model.log["notes"] if "degrees from each other" in note), ""), model
+def ended_early(model):
+    """The note on iterations that ended too early, if any."""
+    return next((note for note in model.log["notes"] if "degrees from each other" in note), "")
 
 
 def test_a_run_that_ended_too_early_says_how_far_apart_the_parties_are_and_how_long_it_takes():
     """What the note foretells is held against a longer run."""
     parts = parties()
-    _, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
+    model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
     ends = [sent[-1][-1] for sent in up]
     apart = max(principal_angles(a, b).max() for a in ends for b in ends)
     step = max(np.degrees(np.linalg.norm(sent[-2][0] - sent[-3][0])) for sent in up)
-    note, _ = unfinished("fast-pca", parts, step_size=0.45, iterations=60)
+    note = ended_early(model)
     assert f"after 60 iterations the parties' estimates are up to {apart:.2g} degrees from each other" in note
     assert f"the last step was {step:.2g} degrees at most" in note
     more = int(note.split("about ")[1].split(" more")[0].replace(",", ""))
@@ -322,20 +318,22 @@ def test_a_run_that_ended_too_early_says_how_far_apart_the_parties_are_and_how_l
     exact = truth(parts).components_.T
     off = max(np.degrees(np.linalg.norm(end - exact * np.sign((end * exact).sum(axis=0)))) for end in ends)
     assert 0.5 < left / off < 2
-    note, model = unfinished("fast-pca", parts, step_size=0.45, iterations=60 + more + 10)
-    assert note == ""
+    options = {"n_components": 2, "step_size": 0.45, "iterations": 60 + more + 10}
+    model = run("fast-pca", parts, engine="loopback", **options)
+    assert ended_early(model) == ""
     assert principal_angles(model.components_.T, truth(parts).components_.T).max() <= 2e-6
 
 
 def test_parties_that_stand_still_apart_say_so():
-    note, _ = unfinished("dsa", parties(), step_size=0.4, iterations=400)
-    assert "the parties stand still, where more iterations change nothing and a smaller 'step-size' may" in note
+    model = run("dsa", parties()[:3], engine="loopback", n_components=2, step_size=0.4, iterations=300)
+    said = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
+    assert said in ended_early(model)
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
 @pytest.mark.parametrize("iterations", [1, 2, 3])
 def test_no_number_of_iterations_is_promised_where_no_rate_can_be_seen(method, iterations):
-    note, _ = unfinished(method, parties(), iterations=iterations)
+    note = ended_early(run(method, parties(), engine="loopback", n_components=2, iterations=iterations))
     assert "the steps show no linear rate yet, so it cannot be said how many more iterations are needed" in note
     assert "up to 90 degrees from those of all rows" in note
     assert ("only one step was made" in note) == (iterations == 1)
