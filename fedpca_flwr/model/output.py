@@ -84,7 +84,11 @@ class Output:
     def _placed(self, target: Path, save: Callable[[Path], Path], faults: list[str]) -> Path:
         """The file, in the first folder that takes it; why others did not is added to ``faults``."""
         temporary = f"fedpca-{self.run_id}-"
-        folders = (lambda: target.parent, lambda: _own_folder(self.run_id), lambda: Path(mkdtemp(prefix=temporary)))
+        folders: tuple[Callable[[], Path], ...] = (
+            lambda: target.parent,
+            lambda: _own_folder(self.run_id),
+            lambda: Path(mkdtemp(prefix=temporary)),
+        )
         causes = []
         for folder in folders:
             try:

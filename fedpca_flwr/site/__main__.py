@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import secrets
 import signal
 import sys
@@ -20,7 +21,7 @@ Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, wi
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for add in (_keys, _journal, _variants, _certificates, _node_key, _ids_secret, _rehearse):
+    for add in (_keys, _journal, _status, _variants, _certificates, _node_key, _ids_secret, _rehearse):
         add(commands.add_parser)
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
@@ -69,6 +70,25 @@ def _audited(given: argparse.Namespace) -> None:
     if found.gap:
         raise ContractError(found.verdict)
     print(found.verdict)
+
+
+def _status(command: Command) -> None:
+    status = command(
+        "status",
+        help="show what became of each run at this site",
+        description="Print of each run in a site's journal what it was, when, how much was asked and has left, and how "
+        "it ended; the exit code is 1 where a line of the journal is not as it was written.",
+    )
+    status.add_argument("folder", help="the journal (node-config 'journal')")
+    status.add_argument("--json", action="store_true", help="print JSON instead")
+    status.set_defaults(run=_state)
+
+
+def _state(given: argparse.Namespace) -> None:
+    found = audit.audit(given.folder)
+    print(json.dumps(found.runs(), indent=2) if given.json else found.status())
+    if found.gap:
+        raise ContractError(found.verdict)
 
 
 def _variants(command: Command) -> None:
