@@ -128,8 +128,8 @@ class PCAStrategy(Strategy):
     @property
     def model_bytes(self) -> int:
         """About what the model and the moments that it keeps take on disk; of data split by columns, without scores."""
-        d, k, keep = self.quorum.features, self.options.n_components, getattr(self.options, "keep", "nothing")
-        matrices = {"nothing": 0, "moments": 1, "parties": 1 + self.quorum.total}[keep]
+        d, k = self.quorum.features, self.options.n_components
+        matrices = self.options.moments_kept(self.quorum.total)
         return 8 * d * ((k if isinstance(k, int) else d) + 8 + matrices * (d + 3)) + 2**20  # and its history
 
     def certainty(self, pairs: Eigenpairs) -> Certainty:
