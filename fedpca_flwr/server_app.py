@@ -27,20 +27,23 @@ def main(grid: Grid, context: Context) -> None:
     try:
         strategy = strategies.build_strategy(context.run_config)
         output = Output.of(strategy.config, context.run_id)
+        strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
         print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)
         with shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
             model = run_on(grid, strategy)
-        written = output.save(model)  # before anything else can go wrong
+        written, faults = output.save(model)  # before anything else can go wrong
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         raise
     if strategy.config.reference and strategy.quorum.simulated:
         model.log["measured"] |= _compared_with_pooled(model, strategy)
-        replace(model, moments_=None).save(written.model)
+        written, more = written.save(model)
+        faults += more
     files = f"  {'model':<22}{written.model}\n"
     if model.moments_ is not None:
         files += f"  {'moments':<22}{written.moments}\n"
-    print(f"\nFederated PCA\n{model.summary()}\n{files}", flush=True)
+    elsewhere = "".join(f"  not where it should be: {fault}\n" for fault in dict.fromkeys(faults))
+    print(f"\nFederated PCA\n{model.summary()}\n{files}{elsewhere}", flush=True)
 
 
 def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:

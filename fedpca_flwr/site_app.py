@@ -8,9 +8,12 @@ from flwr.clientapp import ClientApp
 
 from fedpca_flwr.flower import one_blas_thread
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.site.site import show_log
 
 
 def client_fn(context: Context) -> Client:
+    if "data" in context.node_config:  # a site, and no party of a simulation
+        show_log()
     return strategies.build_client(context).to_client()
 
 

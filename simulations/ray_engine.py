@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from logging import WARNING
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +19,7 @@ from scipy import sparse
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
+from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.flower import one_blas_thread, run_on
 from fedpca_flwr.maths.rows import Blocks, Rows, joined, whole
 from fedpca_flwr.model.model import PCAModel
@@ -27,7 +30,7 @@ from .loopback import Names, own_site
 
 BACKEND: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-    "init_args": {"log_to_driver": False, "include_dashboard": False},
+    "init_args": {"log_to_driver": False, "include_dashboard": False, "logging_level": WARNING},
 }
 
 
@@ -50,9 +53,31 @@ def on_ray(
             run_on(grid, strategy)
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
+            _start_ray()
             client_app = clientapp.ClientApp(_client_fn(run_config, site, folder, names), mods=[one_blas_thread])
             simulation.run_simulation(server_app, client_app, len(parties), backend_config=BACKEND)
     return strategy.model
+
+
+def _start_ray() -> None:
+    """Start Ray as Flower would, which waits for parties until the join-deadline where it does not start."""
+    try:
+        import ray
+
+        if not ray.is_initialized():
+            found = os.pathsep.join(sys.path)  # workers have this process's environment, and not its path
+            ray.init(runtime_env={"env_vars": {"PYTHONPATH": found}}, **BACKEND["init_args"])
+    except ImportError as error:
+        raise FedPCAError(
+            f"Ray, which simulates parties as processes, cannot be imported ({error}): install 'flwr[simulation]', or "
+            'use engine="loopback", which gives the same bits in this process'
+        ) from error
+    except Exception as error:  # whatever Ray raises
+        raise FedPCAError(
+            f"Ray, which simulates parties as processes, did not start ({type(error).__name__}: {error}): see whether "
+            "memory and /dev/shm have room and whether a RAY_ADDRESS is set that nobody answers at, or use "
+            'engine="loopback", which gives the same bits in this process'
+        ) from error
 
 
 def _client_fn(

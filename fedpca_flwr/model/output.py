@@ -1,10 +1,17 @@
-"""Where a run from the command line leaves its model: never in the place of another run's."""
+"""Where a run from the command line leaves its model: never in the place of another run's, and somewhere in any case.
+
+The space for it is taken before the first question, and given back when it is written. Where it cannot be written all
+the same, it goes to the run's own folder, or to a new one in the system's folder for temporary files.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile, mkdtemp
+from typing import IO
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
@@ -13,7 +20,7 @@ from fedpca_flwr.model.model_file import model_file
 from fedpca_flwr.state.files import writable
 
 
-@dataclass(frozen=True)
+@dataclass
 class Output:
     """The files of a run's result."""
 
@@ -21,6 +28,7 @@ class Output:
     moments: Path
     run_id: int
     overwrite: bool  # whether what another run left there may go
+    reserved: IO[bytes] | None = None  # space for them
 
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> Output:
@@ -30,8 +38,7 @@ class Output:
 
         `ConfigError`: before anything is computed: where nothing can be written, or another run's model is.
         """
-        home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()  # Flower's own folder
-        model = model_file(home / "fedpca-runs" / str(run_id) / Path(config.output).expanduser())
+        model = model_file(_own_folder(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
         writable(model.parent)
         if taken := output.taken():
@@ -45,15 +52,59 @@ class Output:
         """Files that must not be overwritten."""
         return [] if self.overwrite else [path for path in (self.model, self.moments) if path.exists()]
 
-    def save(self, model: PCAModel) -> Output:
+    def reserve(self, nbytes: int) -> None:
+        """Take so much space where the files will be, or refuse a run whose result would have no place."""
+        try:
+            self.reserved = TemporaryFile(dir=self.model.parent)  # noqa: SIM115  # is gone with this process, or in `save`
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self.reserved.fileno(), 0, nbytes)
+        except OSError as error:
+            raise ConfigError(
+                f"run-config: 'output' is in {self.model.parent}, where the result's {nbytes:,} bytes have no place "
+                f"({error.strerror}): free some, or name another folder"
+            ) from None
+
+    def save(self, model: PCAModel) -> tuple[Output, list[str]]:
         """Write the model, and its moments if it kept them; beside, under the run's number, where another run that went
-        on at the same time has been faster."""
-        here = self
+        on at the same time has been faster; elsewhere where they cannot be written there.
+
+        Returns where they are, and where they could not be written and why.
+        """
+        if self.reserved:
+            self.reserved.close()
+        here, faults = replace(self, overwrite=True), list[str]()
         if self.taken():
             stem = f"{self.model.stem}-{self.run_id}"
-            names = (self.model.with_name(f"{stem}.npz"), self.model.with_name(f"{stem}-moments.npz"))
-            here = Output(*names, self.run_id, overwrite=True)
-        replace(model, moments_=None).save(here.model)
+            here.model, here.moments = (self.model.with_name(f"{stem}{end}.npz") for end in ("", "-moments"))
+        here.model = self._placed(here.model, replace(model, moments_=None).save, faults)
         if model.moments_ is not None:
-            model.moments_.save(here.moments)
-        return here
+            here.moments = self._placed(here.moments, model.moments_.save, faults)
+        return here, faults
+
+    def _placed(self, target: Path, save: Callable[[Path], Path], faults: list[str]) -> Path:
+        """The file, in the first folder that takes it; why others did not is added to ``faults``."""
+        temporary = f"fedpca-{self.run_id}-"
+        folders: tuple[Callable[[], Path], ...] = (
+            lambda: target.parent,
+            lambda: _own_folder(self.run_id),
+            lambda: Path(mkdtemp(prefix=temporary)),
+        )
+        causes = []
+        for folder in folders:
+            try:
+                placed = save(folder() / target.name)
+            except OSError as error:
+                causes.append(error.strerror or type(error).__name__)
+            else:
+                if causes:
+                    faults.append(f"{target} could not be written ({'; '.join(causes)})")
+                return placed
+        raise ConfigError(
+            f"the run has ended, but its result is lost: {target} cannot be written ({'; '.join(causes)})"
+        )
+
+
+def _own_folder(run_id: int) -> Path:
+    """A run's own folder, in Flower's."""
+    home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()
+    return home / "fedpca-runs" / str(run_id)

@@ -94,9 +94,9 @@ def sender(party: int, name: str) -> str:
     return f"client {party} ({name})" if name else f"client {party}"
 
 
-def senders(parties: Sequence[int]) -> str:
+def senders(parties: Sequence[int], names: Mapping[int, str]) -> str:
     """How texts name several, of whom some (-1) nobody knows yet."""
-    return ", ".join(f"client {party}" if party >= 0 else "a client" for party in parties)
+    return ", ".join(sender(party, names.get(party, "")) if party >= 0 else "a client" for party in parties)
 
 
 def info_of(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
@@ -230,6 +230,21 @@ def doubled(said: Sequence[PartyInfo]) -> list[FedPCAError]:
     found = sorted(party for party, times in Counter(info.partition_id for info in said).items() if times > 1)
     text = f"several clients say they are partition {found}: give each its own partition-id"
     return [QuorumError(text)] if found else []
+
+
+def too_many(said: Mapping[str, PartyInfo], expected: int) -> QuorumError:
+    """More clients joined than ``expected``: those that have no partition of their own, or all where each has one.
+
+    What they say is by Flower's id of their nodes.
+    """
+    times = Counter(info.partition_id for info in said.values())
+    extra = {cid: info for cid, info in said.items() if info.partition_id >= expected or times[info.partition_id] > 1}
+    ordered = sorted((extra or said).items(), key=lambda one: (one[1].partition_id, one[0]))
+    named = ", ".join(f"{info.sender} at node {cid}" for cid, info in ordered)
+    return QuorumError(
+        f"{len(said)} clients joined, expected exactly {expected}. Stop the nodes that are none of this run, or change "
+        f"'clients': {named}"
+    )
 
 
 def impostors(

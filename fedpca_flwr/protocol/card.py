@@ -59,6 +59,10 @@ class PCAOptions(Config):
         """What these options show of single rows, where that is more than `MethodCard.exposes` says."""
         return ""
 
+    def moments_kept(self, parties: int) -> int:
+        """Of how many sets of rows the server keeps the moments."""
+        return 0
+
 
 def _counted(wanted: object) -> object:
     if wanted == "auto" or (isinstance(wanted, float) and 0 < wanted < 1):
@@ -113,6 +117,9 @@ class MomentsOptions(ScaledOptions):
     keep: Literal["nothing", "moments", "parties"] = "nothing"
     """'moments': keep the moments of all rows at the server, for more than a PCA (docs/statistics.md says what they
     tell); 'parties': in clear also each party's."""
+
+    def moments_kept(self, parties: int) -> int:
+        return {"nothing": 0, "moments": 1, "parties": 1 + parties}[self.keep]
 
 
 class Shown(NamedTuple):

@@ -10,6 +10,7 @@ A party that cannot take part: its run-config is none.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ from fedpca_flwr.protocol.transport import PartyTransport
 
 if TYPE_CHECKING:
     from fedpca_flwr.site.site import Site
+
+logger = logging.getLogger("fedpca_flwr.client")
 
 
 class PCAClient(NumPyClient):
@@ -204,6 +207,7 @@ class PCAClient(NumPyClient):
         arrays = known.reply.to_arrays(fields)
         self._permit_sizes(size := sum(HEADER + array.nbytes for array in arrays), 0)  # of what is compressed, too
         self.journal.answered(", ".join(field.name for field in known.reply.fields), size)
+        logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
         if phase == list(self.script)[-1] and not self.card.goes_on_as:
             self.journal.forget()
             if not self.about()["simulated"]:

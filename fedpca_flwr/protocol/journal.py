@@ -71,6 +71,10 @@ class Journal(ABC):
         """Note what later runs must know of this site's ``data``, of which the digest is given."""
 
     @abstractmethod
+    def refused(self, why: str) -> None:
+        """Note that this party takes no part in the run, before anything was answered: once a run."""
+
+    @abstractmethod
     def end(self, why: str) -> None:
         """Note that this party answers no more in this run."""
 
@@ -165,6 +169,9 @@ class StateJournal(Journal):
 
     def remember(self, kind: str, data: str, decide: Decide) -> None:
         """Nothing: what other runs were told needs a folder."""
+
+    def refused(self, why: str) -> None:
+        """Nothing: there is nobody to read it later."""
 
     def end(self, why: str) -> None:
         self.record["ended"] = why

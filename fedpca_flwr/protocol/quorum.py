@@ -78,27 +78,20 @@ class Quorum:
         return self.expected + len(self.dropped)
 
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
-        """Wait for exactly the expected clients; the first time, ask each what it holds.
+        """The clients of this run: the first time wait for exactly the expected ones, and ask each what it holds.
 
-        With ``survivors``, those that are there when the join-deadline passes, if they are enough.
+        From then on only these are asked, whoever else signs in; one that is away is waited for. With ``survivors``,
+        those that are there when the join-deadline passes, if they are enough.
 
         Raises
         ------
         QuorumError
-            When the join-deadline passes, more have joined than expected, or other clients than before.
+            When the join-deadline passes, or more have joined at the start than expected.
         """
         until = time.monotonic() + self.config.join_deadline
-        if not self.features:
+        if not self._members:
             self._meet(client_manager, until)
-        self._wait(client_manager, self.expected, until)
-        clients = self._online(client_manager)
-        if len(clients) > self.expected:
-            raise QuorumError(
-                f"{len(clients)} clients joined, expected exactly {self.expected}; set 'clients' or stop the others"
-            )
-        if self._members and self._members != frozenset(clients) and not self.config.survivors:
-            raise QuorumError("other clients are online than in the first round: a client left and another joined")
-        self._members = frozenset(clients)
+        clients = self._wait(client_manager, len(self._members), until)
         return [clients[cid] for cid in sorted(clients)]
 
     def complete(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
@@ -133,80 +126,91 @@ class Quorum:
         """Who took part: ``party``, ``name`` and ``rows`` of each."""
         return self._parties
 
+    @property
+    def _names(self) -> dict[int, str]:
+        return {party["party"]: party["name"] for party in self._parties}
+
     def _go_on_without(self, missing: Sequence[int], reasons: str) -> None:
         """Note who dropped out, where a run may go on without them."""
         survivors, left = self.config.survivors, self.expected - len(missing)
+        who = admission.senders(missing, self._names)
         why = "A result without them would not be the PCA of all rows, so the run ends"
         if survivors:
             why = f"{left} are left, and the run needs at least 'survivors' = {survivors} of them"
         if not survivors or left < survivors:
-            who = f"{len(missing)} of {self.expected} clients did not answer: {admission.senders(missing)}"
-            raise QuorumError(f"{who} ({reasons}). {why}")
-        names = {party["party"]: party["name"] for party in self._parties}
+            raise QuorumError(f"{len(missing)} of {self.expected} clients did not answer: {who} ({reasons}). {why}")
         self.expected = left
-        self.dropped.update({party: admission.sender(party, names.get(party, "")) for party in missing})
-        log(WARNING, "%s dropped out (%s); %s parties go on", admission.senders(missing), reasons, left)
+        self.dropped.update({party: admission.senders([party], self._names) for party in missing})
+        log(WARNING, "%s dropped out (%s); %s parties go on", who, reasons, left)
 
     def _online(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
-        """Flower's clients; with ``survivors``, without those that dropped out or come too late."""
+        """Flower's clients; once the members of the run are known, these only."""
         clients = client_manager.all()  # asking refreshes Flower's list
-        if not (self.config.survivors and self._members):
-            return dict(clients)
-        return {cid: client for cid, client in clients.items() if cid in self._members}
+        return {cid: client for cid, client in clients.items() if not self._members or cid in self._members}
 
-    def _wait(self, client_manager: ClientManager, wanted: int, until: float) -> None:
+    def _wait(self, client_manager: ClientManager, wanted: int, until: float) -> dict[str, ClientProxy]:
+        """The clients that are online, once so many are."""
         seen = -1
-        while (online := len(self._online(client_manager))) < wanted:
-            if online != seen:
-                seconds = max(0.0, until - time.monotonic())
-                tell("waiting for clients: %s of %s joined; %.0f s are left", online, self.expected or "some", seconds)
-            seen = online
+        while len(online := self._online(client_manager)) < wanted:
+            if len(online) != seen:
+                seconds, of_all = max(0.0, until - time.monotonic()), self.expected or "some"
+                tell("waiting for clients: %s of %s joined; %.0f s are left", len(online), of_all, seconds)
+            seen = len(online)
             if time.monotonic() > until:
-                if 0 < self.config.survivors <= online:
-                    return
+                if 0 < self.config.survivors <= len(online):
+                    break
+                missing = self._missing({self.seats[cid] for cid in online if cid in self.seats}, ())
+                who = admission.senders(missing, self._names) or "all"
                 raise QuorumError(
-                    f"{online} of {self.expected or 'at least 1'} clients joined within join-deadline = "
-                    f"{self.config.join_deadline:g} s; are the other nodes started and registered?"
+                    f"{len(online)} of {self.expected or 'at least 1'} clients joined within join-deadline = "
+                    f"{self.config.join_deadline:g} s; missing: {who}. Are their nodes started and registered?"
                 )
             time.sleep(0.05)
+        return online
 
     def _meet(self, client_manager: ClientManager, until: float) -> None:
         """Ask every client what it holds, before anything is computed: how many must take part, how many features.
 
-        Whatever is wrong with those that are there is told at once; then the others are waited for, and asked too.
+        Whatever is wrong with those that are there is told at once; the others are asked as they come.
         """
         said: dict[str, PartyInfo | ErrorReport | str] = {}
-        self._wait(client_manager, 1, until)
-        self._ask(client_manager, said)
-        if len(said) < self.expected:
-            self._wait(client_manager, self.expected, until)
+        before = -1
+        while before < len(said) < max(self.expected, 1):  # with survivors, until nobody comes any more
+            before = len(said)
+            self._wait(client_manager, before + 1, until)
             self._ask(client_manager, said)
         self.features = _most_common(one.features for one in said.values() if isinstance(one, PartyInfo))
+        self._members = frozenset(self.seats if len(self.seats) >= self.expected else said)
 
     def _ask(self, client_manager: ClientManager, said: dict[str, PartyInfo | ErrorReport | str]) -> None:
         """Add what clients say that were not asked before; raise all that is wrong with any.
 
-        What most of them say counts: one that says otherwise is at fault.
+        What most of them say counts: one that says otherwise is at fault. One that says nothing is, where it is needed.
         """
         clients = client_manager.all()
         new = sorted(set(clients) - set(said))
         with ThreadPoolExecutor(max_workers=self.at_once or max(1, len(new))) as pool:
             for cid, answer in zip(new, pool.map(self._properties_of, [clients[cid] for cid in new]), strict=True):
                 said[cid] = answer if isinstance(answer, str) else admission.info_of(answer)
-        known = [one for one in said.values() if isinstance(one, PartyInfo)]
+        infos = {cid: one for cid, one in said.items() if isinstance(one, PartyInfo)}
+        known = list(infos.values())
         faults = admission.reported([one for one in said.values() if isinstance(one, ErrorReport)])
-        silent = sorted({one for one in said.values() if isinstance(one, str)})
+        silent = "; ".join(sorted(f"node {cid}: {one}" for cid, one in said.items() if isinstance(one, str)))
         if not known and not faults:
-            raise QuorumError(f"no client said what it holds ({silent[0]})")
-        self.seats = {cid: one.partition_id for cid, one in said.items() if isinstance(one, PartyInfo)}
+            raise QuorumError(f"no client said what it holds ({silent})")
+        self.seats = {cid: info.partition_id for cid, info in infos.items()}
         if known:
             self.expected = self.expected or _most_common(one.num_partitions for one in known)
-            if len(said) <= self.expected:  # else `gather` says how many too many
+            if len(known) > self.expected:
+                faults.append(admission.too_many(infos, self.expected))
+            else:
                 partitions = None if self.open_membership else self.total
                 faults += admission.unfit(known, partitions=partitions, same_features=self.same_features)
         admission.raise_all(faults)
         if silent and not self.config.survivors:
-            self._go_on_without(self._missing({one.partition_id for one in known}, known), "; ".join(silent))
+            if missing := self._missing({one.partition_id for one in known}, known):
+                self._go_on_without(missing, silent)
+            log(WARNING, "the run has its %s clients, and goes on without others (%s)", self.expected, silent)
 
     def _properties_of(self, client: ClientProxy) -> Any:
         """What a client says, or why it does not."""
@@ -215,7 +219,7 @@ class Quorum:
                 GetPropertiesIns(config={}), timeout=self.config.join_deadline, group_id=0
             ).properties
         except Exception as failure:  # Flower raises what it likes here
-            return reason_of(failure)
+            return reason_of(failure, "join-deadline")
 
     def _missing(self, answered: set[int], said: Sequence[PartyInfo | ErrorReport]) -> list[int]:
         """The partitions of the parties that did not answer; -1 for one that nobody knows yet."""

@@ -25,8 +25,8 @@ from fedpca_flwr.protocol.payload import Fields, Payload, check_together
 from fedpca_flwr.protocol.question import Ask, Total
 
 REASONS = (
-    ("expired due to its TTL", "the round-deadline passed"),
-    ("within its deadline", "the round-deadline passed"),
+    ("expired due to its TTL", "the {deadline} passed"),
+    ("within its deadline", "the {deadline} passed"),
     ("ActorDied", "its process died"),
     ("stopped responding", "its process died"),
     ("Node Unavailable", "its node is offline"),
@@ -34,10 +34,11 @@ REASONS = (
 """Flower's texts, and what we say instead."""
 
 
-def reason_of(failure: Any) -> str:
-    """What to say of a failure that Flower reports."""
+def reason_of(failure: Any, deadline: str = "round-deadline") -> str:
+    """What to say of a failure that Flower reports, where a question had this ``deadline``."""
     text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
-    return next((ours for theirs, ours in REASONS if theirs in text), "it failed; see its own log")
+    found = next((ours for theirs, ours in REASONS if theirs in text), "it failed; see its own log")
+    return found.format(deadline=deadline)
 
 
 OUTSIZE = 1e140

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from flwr.client import NumPyClient
@@ -84,6 +84,7 @@ class PCAStrategy(Strategy):
         self.done = False
         self.certificate = 0.0
         self.alternatives: Alternatives = no_alternatives
+        self.before_questions: Callable[[], None] = lambda: None  # once the parties and their features are known
         self._program: Program | None = None
         self._asked = Ask("")  # the question of this round
         self.rounds_so_far: list[dict[str, Any]] = []
@@ -123,6 +124,13 @@ class PCAStrategy(Strategy):
     def rounds(self) -> int:
         """At most so many rounds."""
         return most_rounds(self.phases, self.public)
+
+    @property
+    def model_bytes(self) -> int:
+        """About what the model and the moments that it keeps take on disk; of data split by columns, without scores."""
+        d, k = self.quorum.features, self.options.n_components
+        matrices = self.options.moments_kept(self.quorum.total)
+        return 8 * d * ((k if isinstance(k, int) else d) + 8 + matrices * (d + 3)) + 2**20  # and its history
 
     def certainty(self, pairs: Eigenpairs) -> Certainty:
         """What rounding leaves of the model's components; noise hides it."""
@@ -191,6 +199,7 @@ class PCAStrategy(Strategy):
             if self.card.split == "rows":
                 check_features(self.options.n_components, self.quorum.features)
             require_server_memory(self.card.name, self.phases, self.public, self.alternatives)
+            self.before_questions()
             self._program = self.transport.questions(self.program(), self)
             self._asked = next(self._program)
         question, payload = self._asked, self._phase.asked

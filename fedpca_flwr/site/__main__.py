@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import secrets
 import signal
 import sys
@@ -10,8 +11,8 @@ from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
-from fedpca_flwr.errors import ContractError, FedPCAError
-from fedpca_flwr.site import audit, bed_file, certificates, identity
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
+from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity
 from fedpca_flwr.state.files import writable, write_new
 
 Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
@@ -20,7 +21,7 @@ Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, wi
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for add in (_keys, _journal, _variants, _certificates, _node_key, _ids_secret, _rehearse):
+    for add in (_keys, _journal, _status, _doctor, _variants, _certificates, _node_key, _ids_secret, _rehearse):
         add(commands.add_parser)
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
@@ -69,6 +70,49 @@ def _audited(given: argparse.Namespace) -> None:
     if found.gap:
         raise ContractError(found.verdict)
     print(found.verdict)
+
+
+def _status(command: Command) -> None:
+    status = command(
+        "status",
+        help="show what became of each run at this site",
+        description="Print of each run in a site's journal what it was, when, how much was asked and has left, and how "
+        "it ended; the exit code is 1 where a line of the journal is not as it was written.",
+    )
+    status.add_argument("folder", help="the journal (node-config 'journal')")
+    status.add_argument("--json", action="store_true", help="print JSON instead")
+    status.set_defaults(run=_state)
+
+
+def _state(given: argparse.Namespace) -> None:
+    found = audit.audit(given.folder)
+    print(json.dumps(found.runs(), indent=2) if given.json else found.status())
+    if found.gap:
+        raise ContractError(found.verdict)
+
+
+def _doctor(command: Command) -> None:
+    parser = command(
+        "doctor",
+        help="look for what would keep this site out of a run",
+        description="Print a line for each thing that a run needs of this site, right or with what to do; the exit "
+        "code is 1 where something is to be done. Configs are those of 'flower-supernode' and 'flwr run'.",
+    )
+    parser.add_argument("--node-config", required=True, help="of this site")
+    parser.add_argument("--run-config", default="method='p-cov'", help="of the run (%(default)s)")
+    parser.add_argument("--superlink", default="", metavar="HOST:PORT", help="of the SuperLink (it is not asked)")
+    parser.add_argument("--root-certificates", type=Path, help="ca.crt of the coordinator (without TLS)")
+    parser.add_argument("--auth-supernode-private-key", type=Path, help="with which this site signs in")
+    parser.set_defaults(run=_examined)
+
+
+def _examined(given: argparse.Namespace) -> None:
+    key = given.auth_supernode_private_key
+    site = doctor.Site(given.node_config, given.run_config, given.superlink, given.root_certificates, key)
+    found = list(doctor.findings(site))
+    print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in found))
+    if not all(right for right, _ in found):
+        raise ConfigError("this site is not ready: see the lines that begin with TO DO")
 
 
 def _variants(command: Command) -> None:

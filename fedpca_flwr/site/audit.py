@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedpca_flwr.errors import ConfigError, printable
 from fedpca_flwr.site.journal import SCHEMA, Event, events, first_gap
@@ -41,6 +42,39 @@ class Audit:
         return "\n".join(
             "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
         )
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What became of each run, the latest last: when it was, what it was, what was asked and has left."""
+        found: dict[tuple[str, int], dict[str, Any]] = {}
+        for event in self.events:
+            began = {
+                "run": event.run,
+                "party": event.party,
+                "began": event.time,
+                "about": "",
+                "questions": 0,
+                "bytes": 0,
+            }
+            run = found.setdefault((event.run, event.party), {**began, "refused": "", "ended": ""})
+            run["last"] = event.time
+            run["questions"] += event.kind == "question"
+            run["bytes"] += event.bytes
+            if event.kind in {"refused", "ended"}:
+                run[event.kind] = printable(event.about)
+            if event.kind == "run":
+                run["about"] = printable(event.about)
+        return list(found.values())
+
+    def status(self) -> str:
+        """The runs, for people."""
+        lines = []
+        for run in self.runs():
+            end = "".join(f", {how}: {run[how]}" for how in ("refused", "ended") if run[how])
+            lines += [
+                f"run {run['run']} (client {run['party']}): {run['about'] or 'nothing is noted of what it was'}",
+                f"  {run['began']} to {run['last']}: {run['questions']} questions, {run['bytes']:,} bytes left{end}",
+            ]
+        return "\n".join(lines or ["no run has asked this site anything"])
 
     def export(self, file: Path) -> None:
         """Write a JSON object a line, by which anybody can follow the chain: whole or not at all."""

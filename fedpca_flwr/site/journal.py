@@ -139,10 +139,14 @@ class FileJournal(journal.Journal):
     """In the site's own folder, of a run by Flower's id of it, and of a party by its partition.
 
     ``memory`` is what Flower keeps of the same run: it knows how far the journal was, and an older one is refused.
+    ``about`` says what run it is, in its first line.
     """
 
-    def __init__(self, folder: str, run: str, party: int, memory: journal.StateJournal | None = None) -> None:
+    def __init__(
+        self, folder: str, run: str, party: int, memory: journal.StateJournal | None = None, about: str = ""
+    ) -> None:
         self.folder = folder
+        self.about = about
         self.key = (run, party)
         self.memory = memory
 
@@ -153,6 +157,7 @@ class FileJournal(journal.Journal):
                 raise ContractError(journal.ENDED)
             answered = self._of_kind(database, "question")
             try:
+                self._say_what_run(database)
                 if not answered:
                     self._begin(database, configuration)
                 elif (first := self._secret(database, "configuration")) != configuration:
@@ -202,6 +207,12 @@ class FileJournal(journal.Journal):
             about = decide(same, [event.about for event in noted if event.digest != data])
             if about:
                 self._note(database, kind, about, data)
+
+    def refused(self, why: str) -> None:
+        with self._transaction() as database:
+            self._say_what_run(database)
+            if not self._of_kind(database, "refused"):
+                self._note(database, "refused", why)
 
     def end(self, why: str) -> None:
         with self._transaction() as database:
@@ -261,6 +272,10 @@ class FileJournal(journal.Journal):
         alive = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (since, *self.key))
         self._keep(database, "configuration", configuration)
+
+    def _say_what_run(self, database: sqlite3.Connection) -> None:
+        if self.about and not self._of_kind(database, "run"):
+            self._note(database, "run", self.about)
 
     def _keep(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))

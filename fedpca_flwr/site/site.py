@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -96,8 +98,18 @@ class Site:
     def journal(self) -> Journal:
         memory = StateJournal(self.state.records)
         if self.node.journal:
-            return journal.FileJournal(self.node.journal, self.run_id, self.node.partition_id, memory)
+            return journal.FileJournal(self.node.journal, self.run_id, self.node.partition_id, memory, self._described)
         return memory
+
+    @property
+    def _described(self) -> str:
+        """What run this is, as far as a site is told: Flower names nobody who has started it."""
+        try:
+            config = self.config
+        except ConfigError:
+            return f"of a run-config that is refused; {loaded_app()}"
+        secure = "; only sums" if config.secure_aggregation else ""
+        return f"{config.method}; n-components={config.n_components}{secure}; {loaded_app()}"
 
     def data(self, split: str) -> Rows:
         """This party's rows (n, d), checked: those that take part."""
@@ -178,15 +190,38 @@ class Site:
             given = self.node_config.get("partition-id")
             party, name, guarded = given if isinstance(given, int) else -1, "", True
         if isinstance(error, FedPCAError):
-            logger.error("%s: %s%s", type(error).__name__, error, f" [{error.local}]" if error.local else "")
+            of_here = f" [{error.local}]" if error.local else ""
+            logger.error("run %s: %s: %s%s", self.run_id, type(error).__name__, error, of_here)
         else:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(frame.filename).name}, line {frame.lineno}"
-            logger.error("%s in %s", type(error).__name__, where)
+            logger.error("run %s: %s in %s", self.run_id, type(error).__name__, where)
             error = PartyError(f"failed with {type(error).__name__}", local=where)
+        if not late:
+            self._note_refusal(type(error).__name__)
         if late and guarded and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
         here = self.handed_over and isinstance(error, DataError | PartyError)
         more = error.local if here else error.local and SEE_LOG
         message = "; ".join(filter(None, (str(error), more)))[:LONGEST_MESSAGE]
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}
+
+    def _note_refusal(self, why: str) -> None:
+        """Note in the site's journal, where there is one, that it takes no part in the run."""
+        with suppress(FedPCAError):  # the journal may be what is wrong, which the log says
+            self.journal.refused(why)
+
+
+def loaded_app() -> str:
+    """The Flower app that this process runs, by publisher, name, version and hash as Flower's folder of it has them."""
+    found = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]
+    return f"app {found[0]}" if found else "no app of Flower's"
+
+
+def show_log() -> None:
+    """Show a site's own log, with the time of each line, where Flower shows what a ClientApp writes."""
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)

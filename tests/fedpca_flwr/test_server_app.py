@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import tempfile
+
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr import server_app
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import load
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.output import Output
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.state import files
 from simulations import run
 from strategies import run_config_of
-from tests.refusals import refused
+from tests.harness import finish, fit, proxy_of, server_of
+from tests.refusals import refused, unnamed
 
 
 def context(**run_config):
@@ -104,3 +114,62 @@ def test_a_relative_path_is_in_a_folder_of_the_run_wherever_the_server_was_start
     server_app.main(None, context(output=output))
     assert not list((tmp_path / "elsewhere").iterdir())
     assert PCAModel.load(tmp_path / "home" / "fedpca-runs" / "1" / output).n_components_ == 3
+
+
+def full(monkeypatch, folder):
+    """Let nothing be written to a folder and those in it: its disk is full."""
+    honest = files.written_whole
+
+    def written(target, mode=0o666):
+        if folder in target.parents:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return honest(target, mode)
+
+    monkeypatch.setattr(files, "written_whole", written)
+
+
+@pytest.mark.parametrize("where", ["fedpca-runs", "fedpca-1-"])
+def test_a_finished_run_is_saved_elsewhere_where_the_disk_is_full(quick, where, tmp_path, monkeypatch, capsys):
+    """In the run's own folder, or where that is full too in a temporary one; path and cause are said."""
+    (tmp_path / "system").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "system"))
+    full(monkeypatch, tmp_path / "full")
+    if where != "fedpca-runs":
+        full(monkeypatch, tmp_path / "home")
+    server_app.main(None, context(output=str(tmp_path / "full" / "model")))
+    said = capsys.readouterr().out
+    found = {name: path for name, path in re.findall(r"^  (model|moments) +(.*)$", said, re.M) if where in path}
+    assert PCAModel.load(found["model"]).n_components_ == 3
+    assert SecondMoments.load(found["moments"]).moments.count == 178
+    assert not unnamed(said, tmp_path / "full" / "model.npz", os.strerror(errno.ENOSPC))
+
+
+def test_a_result_that_no_folder_takes_is_named(quick, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    full(monkeypatch, tmp_path)
+    with refused(ConfigError, tmp_path / "model.npz", os.strerror(errno.ENOSPC)):
+        server_app.main(None, context(output=str(tmp_path / "model")))
+
+
+def test_space_for_the_result_is_taken_before_the_first_question(tmp_path):
+    server = server_of(
+        "p-cov", [load("wine").all_rows()], n_components=3, keep="moments", output=str(tmp_path / "model")
+    )
+    strategy, given = server.strategy, []
+    output = Output.of(strategy.config, 1)
+    proxy_of(server, 0).fit = lambda *_, **__: given.append(os.fstat(output.reserved.fileno()).st_size)
+    strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
+    with pytest.raises(QuorumError):
+        finish(server)
+    model = fit("p-cov", [load("wine").all_rows()], n_components=3, keep="moments")
+    written, faults = output.save(model)
+    assert not faults
+    assert output.reserved.closed
+    assert given[0] >= written.model.stat().st_size + written.moments.stat().st_size
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system takes no space beforehand")
+def test_a_run_whose_result_has_no_place_is_refused(tmp_path):
+    output = Output.of(RunConfig.parse(run_config_of({"method": "p-cov", "output": str(tmp_path / "model")})), 1)
+    with refused(ConfigError, "'output'", tmp_path, f"{2**62:,}"):
+        output.reserve(2**62)

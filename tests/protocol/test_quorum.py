@@ -1,20 +1,135 @@
-"""Who takes part: exactly the expected parties."""
+"""Who takes part: exactly the expected parties, from the first round to the last."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 
 from fedpca_flwr.errors import QuorumError
+from fedpca_flwr.protocol import quorum
 from simulations.loopback import LoopbackProxy
-from tests.families import rows
-from tests.harness import finish, proxy_of, server_of
-from tests.refusals import refused
+from tests.families import cut, rows
+from tests.harness import Clock, context_of, finish, fit, proxy_of, server_of
+from tests.refusals import refused, unnamed
+
+METHOD = {"block_size": 3, "n_components": 2, "max_rounds": 6}
+
+
+def of_two(**options):
+    return server_of("sub-it", cut(rows(90), 60, 30), **METHOD, **options)
+
+
+def twin(server, party, name="1234"):
+    """Another node that holds what a party of the run does."""
+    return LoopbackProxy(name, proxy_of(server, party).make)
+
+
+def before(server, phase, happens):
+    """Let something happen when the first party is asked in a phase."""
+    proxy = proxy_of(server, 0)
+    honest = proxy.fit
+
+    def fit(ins, timeout, group_id):
+        if ins.config["phase"] == phase:
+            happens()
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = fit
 
 
 @pytest.mark.parametrize("more", [1, 2])
 def test_one_client_too_many_is_refused(more):
     server = server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2)
     for number in range(more):
-        server.client_manager().register(LoopbackProxy(f"another {number}", proxy_of(server, 1).make))
-    with refused(QuorumError, 2 + more, 2):
+        server.client_manager().register(twin(server, 1, f"700{number}"))
+    with refused(QuorumError, 2 + more, 2, "client 1", 2, "7000") as caught:
         finish(server)
+    assert unnamed(str(caught.value), "client 0"), "it has its partition for itself"
+
+
+def test_a_node_that_signs_in_during_a_run_is_not_asked():
+    server = of_two()
+    stranger = twin(server, 1)
+    stranger.get_properties = stranger.fit = lambda *_, **__: pytest.fail("it was asked")
+    before(server, "start", lambda: server.client_manager().register(stranger))
+    assert finish(server).components_.tobytes() == fit("sub-it", cut(rows(90), 60, 30), **METHOD).components_.tobytes()
+    assert len(server.client_manager().all()) == 3
+
+
+def test_a_node_that_signs_in_while_others_say_what_they_hold_is_not_asked():
+    server = of_two()
+    honest = proxy_of(server, 0).get_properties
+
+    def slow(ins, timeout, group_id):
+        server.client_manager().register(twin(server, 1))
+        return honest(ins, timeout, group_id)
+
+    proxy_of(server, 0).get_properties = slow
+    assert finish(server).n_samples_ == 90
+
+
+def test_a_node_that_is_needed_by_nobody_may_die():
+    server = of_two()
+    dead = twin(server, 1)
+
+    def gone(*_):
+        raise RuntimeError("Error code 4: Node Unavailable")
+
+    dead.get_properties = gone
+    server.client_manager().register(dead)
+    assert finish(server).n_samples_ == 90
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_member_that_is_away_is_named(another, monkeypatch):
+    """Also where another has come in its place: it knows nothing of the run."""
+    monkeypatch.setattr(quorum, "time", Clock())
+    server = of_two(join_deadline=40.0)
+    manager, leaves = server.client_manager(), proxy_of(server, 1)
+    joins = twin(server, 1)
+
+    def change():
+        manager.unregister(leaves)
+        if another:
+            manager.register(joins)
+
+    context_of(server, 1).node_config["name"] = "south"
+    before(server, "project", change)
+    before(server, "start", change)
+    with refused(QuorumError, "client 1", "south", "join-deadline", 40):
+        finish(server)
+
+
+def test_a_member_that_comes_back_goes_on(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(quorum, "time", clock)
+    server = of_two()
+    manager, leaves = server.client_manager(), proxy_of(server, 1)
+    clock.sleep = lambda _: manager.register(leaves)
+    before(server, "start", lambda: manager.unregister(leaves))
+    assert finish(server).n_samples_ == 90
+
+
+def test_those_that_never_join_are_named(monkeypatch):
+    monkeypatch.setattr(quorum, "time", Clock())
+    server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, join_deadline=30.0)
+    for party in (0, 2):
+        server.client_manager().unregister(proxy_of(server, party))
+    with refused(QuorumError, 1, 3, "join-deadline", 30, "client 0", "client 2") as caught:
+        finish(server)
+    assert unnamed(str(caught.value), "client 1", "round-deadline") == ["client 1", "round-deadline"]
+
+
+@pytest.mark.parametrize("hang", [[1], [0, 1]])
+def test_a_node_that_does_not_say_what_it_holds_is_named_with_its_deadline(hang):
+    server = of_two(join_deadline=0.2)
+    release = threading.Event()
+    for party in hang:
+        proxy_of(server, party).make = release.wait
+    try:
+        with refused(QuorumError, "join-deadline", *(f"node {party + 1}" for party in hang)) as caught:
+            finish(server)
+    finally:
+        release.set()
+    assert unnamed(str(caught.value), "round-deadline")

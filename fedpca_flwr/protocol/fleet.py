@@ -1,0 +1,73 @@
+"""What a site asks Flower beside the runs: how it reads a config, and whether a SuperLink knows this site's key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Context, RecordDict
+from flwr.common.config import parse_config_args
+
+from fedpca_flwr.errors import ConfigError, FedPCAError
+
+
+def config_of(text: str, what: str) -> dict[str, Any]:
+    """A config as Flower's commands take it: ``key=value`` separated by spaces, or a TOML file."""
+    try:
+        return dict(parse_config_args([text]))
+    except Exception as error:  # of the command line or of a file
+        raise ConfigError(
+            f"the {what} cannot be read ({type(error).__name__}): expected key=value key='text'"
+        ) from None
+
+
+def context_of(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
+    """What a site is given in a run that nobody has started."""
+    return Context(run_id=0, node_id=0, node_config=dict(node_config), state=RecordDict(), run_config=dict(run_config))
+
+
+def require_registered(superlink: str, certificate: Path | None, key: Path) -> None:
+    """Refuse a key that the SuperLink does not know.
+
+    It is asked to activate the node with a heartbeat that it does not allow, and says so only if it knows the key: no
+    node becomes active.
+    """
+    try:
+        import httpx
+        from flwr.proto.fleet_pb2 import ActivateNodeRequest
+        from flwr.supercore.error import ApiErrorCode, FlowerError
+        from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+        from flwr.supernode.fleet_http_client import FleetHttpClient
+        from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+    except ImportError as error:
+        raise FedPCAError(f"this version of Flower cannot be asked ({error}); 'flwr supernode list' knows") from None
+    private = _private_key(key)
+    version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+    known_by = (version, NodeAuthHttpInterceptor(private, private.public_key()))
+    trusted = None if certificate is None else certificate.read_bytes()
+    with FleetHttpClient.from_server_address(superlink, certificate is None, trusted, interceptors=known_by) as client:
+        try:
+            client.ActivateNode(ActivateNodeRequest(public_key=public_key_to_bytes(private.public_key())))
+        except httpx.HTTPStatusError as error:
+            said = FlowerError.from_json(error.response.text)
+            if said and said.code == ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
+                return
+        except httpx.HTTPError as error:
+            raise FedPCAError(f"{superlink} does not answer ({type(error).__name__}): is it a SuperLink?") from None
+    raise FedPCAError(
+        f"{superlink} does not know the key {key}: the coordinator runs 'flwr supernode register {key.name}.pub'"
+    )
+
+
+def _private_key(key: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        private = load_ssh_private_key(key.read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the key {key} cannot be read ({type(error).__name__}): 'site node-key' makes one") from None
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"the key {key} is none that Flower takes: 'site node-key' makes one")
+    return private

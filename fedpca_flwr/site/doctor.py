@@ -1,0 +1,169 @@
+"""`site doctor`: what would keep a site out of a run, known before the first one."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from importlib import metadata
+from pathlib import Path
+from platform import python_version
+
+import numpy as np
+
+from fedpca_flwr import packages
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.protocol import fleet, memory
+from fedpca_flwr.protocol.client import RefusingClient
+from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.site import audit, identity
+from fedpca_flwr.site.journal import SCHEMA
+from fedpca_flwr.state.store import Store
+
+FLOWER = ((1, 41), (2,))  # from, and below
+AHEAD, BEHIND = 5, 300  # seconds of this clock beyond which a SuperLink refuses what a site signs
+SOON = 30  # days before its end that a certificate is worth a word
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is looked at: the configs as Flower's commands take them, and how this site signs in."""
+
+    node_config: str
+    run_config: str
+    superlink: str = ""
+    root_certificates: Path | None = None
+    key: Path | None = None
+
+
+def findings(site: Site) -> Iterator[tuple[bool, str]]:
+    """Whether each thing is right, and a line that says so or what to do."""
+    checks: dict[str, Callable[[Site], str]] = {"versions": _versions, "node-config": _node_config}
+    checks |= {"identity": _identity, "journal": _journal, "rows and run": _rows}
+    if site.superlink:
+        checks["superlink"] = _superlink
+        if site.key:
+            checks["key"] = _key
+    for what, check in checks.items():
+        try:
+            yield True, f"{what}: {check(site)}"
+        except FedPCAError as error:
+            yield False, f"{what}: {error}{f' ({error.local})' if error.local else ''}"
+
+
+def _versions(site: Site) -> str:
+    there = {name: metadata.version(name) for name in ("fedpca-flwr", "flwr", "numpy", "scipy")}
+    flower = tuple(int(part) for part in there["flwr"].split(".")[:2])
+    if not FLOWER[0] <= flower < FLOWER[1]:
+        raise ConfigError(f"flwr is {there['flwr']}, expected 1.41 or later and below 2: pip install 'flwr>=1.41,<2'")
+    return ", ".join(f"{name} {version}" for name, version in {**there, "Python": python_version()}.items())
+
+
+def _node(site: Site) -> NodeConfig:
+    return NodeConfig.parse(fleet.config_of(site.node_config, "node-config"), source="node-config")
+
+
+def _node_config(site: Site) -> str:
+    node = _node(site)
+    return f"partition {node.partition_id} of {node.num_partitions}, {node.name or 'without a name'}"
+
+
+def _identity(site: Site) -> str:
+    node = _node(site)
+    if not node.identity:
+        return "none; a site with data of its own needs one for secure aggregation"
+    return f"this site's key is in its line of a list of {len(identity.identity_of(node).members)}"
+
+
+def _journal(site: Site) -> str:
+    node = _node(site)
+    if not node.journal:
+        return "none; a site with data of its own needs one for secure aggregation and private methods"
+    store = Store(node.journal, SCHEMA)
+    store.prepare()
+    if not store.exists():
+        return "none yet; the first run begins one. If this site had one, put it back before"
+    found = audit.audit(node.journal)
+    if found.gap:
+        raise ConfigError(f"{store.file}: {found.verdict}; restore it from a copy")
+    return f"{len(found.events)} events, all as they were written"
+
+
+def _rows(site: Site) -> str:
+    """The rows, and what this site would say in the run, of which nothing is noted in its journal."""
+    methods = packages.strategies
+    run_config = {"method": "p-cov", **fleet.config_of(site.run_config, "run-config")}
+    methods.build_strategy(run_config)  # refuses a run-config that is wrong
+    context = fleet.context_of(fleet.config_of(site.node_config, "node-config"), run_config)
+    client = methods.build_client(context)
+    if isinstance(client, RefusingClient):
+        raise ConfigError(str(client.report["message"]))
+    client.site.journal = StateJournal(context.state)
+    table = client.site.table
+    said = client.get_properties({})
+    if "error" in said:
+        raise ConfigError(str(said["message"]))
+    n, d = table.rows.shape
+    _, needed = memory.largest(client.script, client.public, len(client.data))
+    gaps, there = int(np.sum(table.missing)), memory.memory()
+    of = f" of {there:,}" if there is not None else ""
+    return (
+        f"{n:,} rows of {d:,} features, {gaps:,} values missing; this site would take part in {run_config['method']}, "
+        f"whose largest question needs {needed:,} bytes of memory{of}"
+    )
+
+
+def _superlink(site: Site) -> str:
+    """Its certificate, its end, and this clock against that of the SuperLink."""
+    host, _, port = site.superlink.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"superlink is '{site.superlink}', expected host:port")
+    try:
+        if site.root_certificates is None:
+            end, connection = None, HTTPConnection(host, int(port), timeout=20)
+        else:
+            trust = ssl.create_default_context(cafile=str(site.root_certificates))
+            connection = secure = HTTPSConnection(host, int(port), timeout=20, context=trust)
+            secure.connect()
+            end = ssl.cert_time_to_seconds(str((secure.sock.getpeercert() or {})["notAfter"]))
+        connection.request("GET", "/health")
+        date = connection.getresponse().getheader("Date")
+        connection.close()
+    except ssl.SSLCertVerificationError as error:
+        raise FedPCAError(
+            f"the certificate of {site.superlink} is not one that {site.root_certificates} vouches for "
+            f"({error.verify_message}): get ca.crt from the coordinator, and call the SuperLink by a name in it"
+        ) from None
+    except (OSError, HTTPException) as error:
+        raise FedPCAError(
+            f"{site.superlink} cannot be reached ({error}): is the SuperLink up, the port open?"
+        ) from None
+    return f"{_time_left(end)}; {_clock(date)}"
+
+
+def _time_left(end: float | None) -> str:
+    if end is None:
+        return "without TLS, for rehearsals only"
+    days = (end - time.time()) / 86400
+    return f"its certificate ends in {days:.0f} days" + (", have it renewed" if days < SOON else "")
+
+
+def _clock(date: str | None) -> str:
+    if not date:
+        return "it does not say what time it is"
+    ahead = time.time() - parsedate_to_datetime(date).timestamp()
+    if not -BEHIND <= ahead <= AHEAD + 1:  # that date has whole seconds
+        raise FedPCAError(
+            f"this clock is {ahead:.0f} s ahead of the SuperLink's, {-BEHIND} to {AHEAD} are allowed: set it by NTP"
+        )
+    return f"this clock is within {abs(ahead) + 1:.0f} s of its"
+
+
+def _key(site: Site) -> str:
+    assert site.key is not None
+    fleet.require_registered(site.superlink, site.root_certificates, site.key.expanduser())
+    return "registered"
