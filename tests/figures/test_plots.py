@@ -114,7 +114,9 @@ def test_heterogeneity_measures_each_client():
         [bar.get_height() for bar in axes.patches] for axes in plots.heterogeneity(shifted, MODEL).axes
     )
     assert counts == [180, 100, 20]
+    distance = np.linalg.norm(shifted[1].mean(axis=0) - MODEL.mean_)
     assert np.argmax(shift) == 1
+    np.testing.assert_allclose(shift[1], distance / np.sqrt(MODEL.total_variance))
     assert all(0 < share <= 100 for share in kept)
 
 
