@@ -13,6 +13,7 @@ from fedpca_flwr.maths.eigen import (
     Eigenpairs,
     Resolution,
     angle_bound,
+    at_most,
     certified,
     fix_signs,
     leading_eigenpairs,
@@ -208,3 +209,8 @@ def test_what_is_rounding_grows_with_the_number_of_features():
     assert varying_directions(np.diag([1.0, 2e-12])) == 1
     assert varying_directions(np.diag([1.0, 2.1e-12])) == 2
     assert varying_directions(np.diag([1.0, 4e-12, 1.0, 1.0, 1.0])) == 4
+
+
+@pytest.mark.parametrize(("bound", "text"), [(1.04, "1.1"), (1.06, "1.1"), (2.0, "2"), (9.91e-7, "1e-06")])
+def test_few_digits_of_a_bound_are_no_less_than_it_is(bound, text):
+    assert at_most(bound) == text
