@@ -167,3 +167,9 @@ def test_a_share_of_the_trace_counts_what_is_assumed_everywhere():
     """Variances 5, 2 and 1, of which the first is less than 0.7 of 8."""
     factor = Factor(Head(5, np.zeros(3), np.zeros(3)), np.diag([2.0, 1.0, 0.0])[:2], 5.0, floor=1.0)
     np.testing.assert_allclose(leading_of_factor(factor, 0.7).values, [5.0, 2.0])
+
+
+def test_rows_that_are_tied_resolve_eigenvalues_to_the_square_of_their_rounding():
+    factor = Factor(Head(5, np.zeros(2), np.zeros(2)), np.diag([2e3, 2e3]), 8e6)
+    found = leading_of_factor(factor, 1).resolution
+    assert (found.floor, found.angle) == (pytest.approx((2e3 * 1e-15) ** 2 * 2, rel=1e-9, abs=0), 90.0)
