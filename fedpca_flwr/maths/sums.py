@@ -34,7 +34,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, head_order, packed_size, pool_heads, two_sum
 
 STEP, WORDS = 36, 3  # bits of a word, and how many words an entry has
-MOST = 2.0**STEP  # bound on an addend, in the unit of its first word
+MOST = 2.0**STEP  # an addend is below this, in the unit of its first word
 ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^36 2^17
 FINEST = 2.0 ** (-28 * STEP)  # the unit while all addends are zero
 CHUNK = 2**14  # how many entries are worked on at once: with all temporary arrays they fit into the cache of a core
@@ -93,8 +93,8 @@ def _add(unit: Array, words: Array, addend: NDArray[Any], left: Array, whole: Ar
     """Add to ``words`` (3, n) of ``unit`` (n,), both in place; two more arrays (n,) are for what comes between."""
     with np.errstate(over="ignore"):  # beyond float64 is beyond the grid, too
         np.divide(addend, unit, out=left)
-    if np.abs(left, out=whole).max() > MOST:
-        _raise_grid(unit, words, addend, np.flatnonzero(whole > MOST))
+    if np.abs(left, out=whole).max() >= MOST:
+        _raise_grid(unit, words, addend, np.flatnonzero(whole >= MOST))
         np.divide(addend, unit, out=left)
     for word in words[:-1]:
         word += np.rint(left, out=whole)

@@ -10,6 +10,7 @@ from sklearn.linear_model import LinearRegression
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused
@@ -92,3 +93,11 @@ def test_what_cannot_be_taken_out_is_refused(data):
         analyses.adjusted(moments.pooled(), [6], parties=True)
     with refused(ConfigError, "'age'"):
         analyses.adjusted(moments, ["age"])
+
+
+def test_what_rounding_misses_of_a_covariate_is_missed_of_what_it_explains():
+    """A slope of 2: of a feature off by 0.04 and a covariate off by 0.09 the rest is off by (0.2 + 2 0.3)^2."""
+    z, rest = np.array([-1.0, 1.0, -1.0, 1.0]), np.array([1.0, 1.0, -1.0, -1.0])
+    own = SecondMoments.of(np.column_stack([2 * z + rest, z]))
+    secure = SecondMoments(own.moments, missed=np.array([0.04, 0.09]))
+    np.testing.assert_allclose(analyses.adjusted(secure, [1]).moments.missed, [0.64])

@@ -116,3 +116,9 @@ def test_the_report_has_every_rule():
     for wrong in (95, 1.0, 0.0, float("nan")):
         with refused(ConfigError, "'fraction'", wrong):
             analyses.how_many(SecondMoments.of(rows(60)), fraction=wrong)
+
+
+def test_of_one_party_nothing_is_held_out():
+    whole = SecondMoments.of(rows(60, 5))
+    alone = SecondMoments(whole.moments, parties={"only": whole.moments})
+    assert analyses.how_many(alone).by_rule == analyses.how_many(whole).by_rule

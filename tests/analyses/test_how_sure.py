@@ -95,3 +95,9 @@ def test_components_of_rounding_have_no_errors():
     for ask in (analyses.how_sure, analyses.how_sure_by_parties):
         with refused(ContractError, 3):
             ask(parties.moments_, 3)
+
+
+def test_spikes_of_scaled_features_are_those_of_their_scaled_moments(moments):
+    found, expected = analyses.spikes(moments, 2, scale=True), analyses.spikes(moments.scaled(), 2)
+    np.testing.assert_array_equal(found.variances, expected.variances)
+    assert (found.variances != analyses.spikes(moments, 2).variances).any()

@@ -184,3 +184,13 @@ def test_what_cannot_be_judged_is_refused(model):
         analyses.outliers(model, X, level=99)
     with refused(ConfigError, "false_alarms", 0.0):
         analyses.drift(model, X, false_alarms=0.0)
+
+
+def test_the_spread_of_a_drift_knows_that_the_model_is_of_few_rows():
+    """Rows off the model whose mean error is a little above what the model left out: neither certain nor impossible."""
+    model = run("p-cov", cut(X[:20], 12, 8), n_components=3, min_rows=1)
+    left_out = model.total_variance - model.explained_variance_.sum()
+    sizes = np.sqrt(np.linspace(0.6, 1.6, 12) * left_out)
+    new = model.mean_ + np.outer(sizes, np.linalg.svd(model.components_)[2][-1])
+    step = (1.1 - 1) / (np.linspace(0.6, 1.6, 12).std(ddof=1) * np.sqrt(1 / 12 + 1 / 20))
+    assert analyses.drift(model, new).spread_probability == pytest.approx(t.sf(step, 11), rel=1e-9)

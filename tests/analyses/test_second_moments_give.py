@@ -235,3 +235,15 @@ def test_what_cannot_be_is_refused(diabetes):
         analyses.factor_analysis(still)
     with refused(DataError, 12, 11):
         analyses.ridge(moments, [10]).predict(diabetes)
+
+
+def test_least_squares_of_features_in_any_units():
+    X = rows(50, 2) * [1e-3, 1e4]
+    found = analyses.least_squares(SecondMoments.of(np.column_stack([X, X @ [2.0, -3.0] + 1])), [2])
+    np.testing.assert_allclose(found.coefficients[:, 0], [2.0, -3.0], rtol=1e-7)
+    np.testing.assert_allclose(found.intercepts, 1.0, rtol=1e-6)
+
+
+def test_a_response_that_does_not_vary_is_refused():
+    with refused(DataError, 2):
+        analyses.least_squares(SecondMoments.of(np.column_stack([rows(50, 2), np.full(50, 7.0)])), [2])

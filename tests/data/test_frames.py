@@ -14,7 +14,7 @@ from scipy import sparse
 
 from fedpca_flwr import Federation
 from fedpca_flwr.data.frames import as_array, as_rows
-from fedpca_flwr.data.table import check
+from fedpca_flwr.data.table import check, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.site.readers import read
@@ -210,3 +210,13 @@ def test_a_traceback_in_this_process_says_where(tmp_path):
         read(str(tmp_path / "own.csv"))
     assert "line 2" not in str(caught.value)
     assert caught.value.__notes__ == ["line 2, column 2 ('b'): texts"]
+
+
+def test_columns_of_one_name_are_refused():
+    with refused(DataError, "'age'"):
+        as_rows(pd.DataFrame(X[:, :2], columns=["age", "age"]), "the table")
+
+
+def test_the_digest_of_names_knows_where_each_ends_and_no_spaces():
+    assert names_digest(("a", "bc")) != names_digest(("ab", "c"))
+    assert names_digest((" a ", "bc")) == names_digest(("a", "bc"))

@@ -111,3 +111,15 @@ def test_a_simulated_party_holds_its_columns_of_all_rows():
         NodeConfig(partition_id=1, num_partitions=2), RunConfig(dataset="wine", partition="columns", columns=by_name)
     )
     np.testing.assert_array_equal(named.rows, load("wine").all_rows()[:, 12:])
+
+
+def test_sizes_that_do_not_add_up_are_refused():
+    with refused(ConfigError, "'columns'", "'3 4'", 2, 10):
+        split_columns(10, 2, "3 4")
+
+
+def test_rows_of_one_label_are_shuffled_and_every_part_is_in_order():
+    for kind in PARTITIONS:
+        for part in split(np.zeros(200, int), 2, kind=kind, seed=0, alpha=5.0):
+            assert (np.diff(part) > 0).all()
+            assert np.diff(part).max() > 1

@@ -89,3 +89,14 @@ def test_arrows_are_correlations_with_the_first_two_components():
     assert {text.get_text() for text in axes.texts} == {"", *map(str, range(8))}
     with refused(ConfigError):
         analysis_plots.biplot(analyses.read(MOMENTS, 1), scores)
+
+
+def test_rows_of_a_biplot_are_in_the_unit_of_the_largest_score_whatever_its_sign():
+    (axes,) = analysis_plots.biplot(analyses.read(MOMENTS, 2), np.array([[-4.0, 1.0], [2.0, -2.0]])).axes
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[-1.0, 0.5], [0.5, -1.0]])
+
+
+def test_a_rule_that_stops_beyond_what_is_shown_has_no_line():
+    found = analyses.HowMany({"far": 9, "near": 2}, np.arange(8.0, 0, -1), np.ones(8))
+    (axes,) = analysis_plots.how_many(found).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()][2:] == ["2: near"]

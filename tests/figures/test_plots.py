@@ -54,7 +54,8 @@ def test_ten_classes_have_ten_marks():
 def test_many_rows_are_thinned_evenly():
     many = np.tile(X, (20, 1))
     shown = points(plots.projection_overlay(TRUTH, MODEL, many).axes[0])[0]
-    assert plots.MOST / 2 < len(shown) <= plots.MOST
+    step = -(-len(many) // plots.MOST)
+    np.testing.assert_allclose(shown, TRUTH.transform(many[::step])[:, :2])
 
 
 def test_the_grid_has_one_panel_a_model():
@@ -118,13 +119,19 @@ def test_heterogeneity_measures_each_client():
     shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
     counts, shift, kept = map(heights, plots.heterogeneity(shifted, MODEL).axes)
     assert counts == [180, 100, 20]
+    distance = np.linalg.norm(shifted[1].mean(axis=0) - MODEL.mean_)
     assert np.argmax(shift) == 1
-    assert all(0 < share <= 100 for share in kept)
+    np.testing.assert_allclose(shift[1], distance / np.sqrt(MODEL.total_variance))
+    own = shifted[1] - shifted[1].mean(axis=0)
+    held = own @ MODEL.components_.T
+    np.testing.assert_allclose(kept[1], 100 * np.vdot(held, held) / np.vdot(own, own))
 
 
 def test_components_as_images():
     figure = plots.component_images(MODEL, (3, 4), count=3)
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), MODEL.components_[0].reshape(3, 4))
-    assert len(plots.component_images(MODEL, (2, 2, 3), count=2).axes[0].images[0].get_array().shape) == 3
+    coloured = plots.component_images(MODEL, (2, 2, 3), count=2).axes[0].images[0].get_array()
+    loadings = MODEL.components_[0].reshape(2, 2, 3)
+    np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
     with refused(ConfigError, "(5, 5)", 25, 12):
         plots.component_images(MODEL, (5, 5))

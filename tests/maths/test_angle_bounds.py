@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.angle_bounds import AngleBounds
+from fedpca_flwr.maths.angle_bounds import AngleBounds, Probe
 from fedpca_flwr.maths.block_iteration import BlockIteration
-from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, random_block
+from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Ritz, random_block
 
 TIED = np.diag(np.r_[9.0, 8.0, 5.0, 5.0, np.linspace(3, 0.5, 56)])
 ENDS = {2: 5.001, 4: 3.001}
@@ -25,9 +25,13 @@ def test_a_tie_at_the_cut_is_proven_only_where_both_its_ends_are(proven_at):
     bounds = AngleBounds(3, float(np.trace(TIED)), accelerated=True, sketch=None)
     bounds.take(known, known.ritz(), start, 1)
     bounds.hold({j: ENDS[j] for j in proven_at})
-    _, determined = bounds.wanted()
+    bounds.hold(dict.fromkeys(proven_at, 100.0))  # of two bounds the smaller one holds
+    degrees, determined = bounds.wanted()
     assert (bounds.upto, determined) == (4, 2)
     assert bounds.proven == (proven_at == (2, 4))
+    assert degrees < 1e-6 or not bounds.proven
+    half = known.ritz().residual(4) / np.sin(np.radians(0.1))
+    assert bounds.level(0.2) == pytest.approx(5.0 - 1.0001 * half, rel=1e-14)
 
 
 def test_a_tie_at_the_cut_is_not_certified_while_one_of_it_hides():
@@ -44,3 +48,15 @@ def test_a_tie_at_the_cut_is_not_certified_while_one_of_it_hides():
     assert found.proven
     assert (found.enough, found.determined) == (True, 1)
     assert seen(found) == 3
+
+
+def test_a_probe_adds_what_the_first_vectors_get_wrong():
+    """Eigenvalue 2 of a matrix whose first two vectors are wrong by 0.01: 8, and by Weyl's inequality as much more."""
+    A = np.diag([9.0, 8.0, *np.linspace(1, 0.1, 8)])
+    ritz = Ritz(np.array([9.0, 8.0]), np.eye(10)[:, :2], np.zeros((10, 2)), 0.01)
+    probe = Probe(ritz, 2, 5.0, 8, turn=0)
+    probe.add(probe.block, A @ probe.block, error=0.0)
+    assert not probe.room
+    ceilings = probe.ceilings(5.0)
+    assert ceilings[1] == pytest.approx(8.01, rel=1e-12)
+    assert 1.0 <= ceilings[2] < 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.inference import BLOCKS, bi_cross_validation, held_out_errors
+from fedpca_flwr.maths.inference import BLOCKS, _folds, bi_cross_validation, held_out_errors
 from fedpca_flwr.maths.moments import Moments
 
 SIZES = (80, 50, 40, 30)
@@ -72,3 +72,7 @@ def test_the_unit_of_the_data_does_not_matter():
     X = drawn(3)
     for unit in (2.0**-200, 2.0**200):
         assert bi_cross_validation(parts(X * unit)) == 3
+
+
+def test_folds_are_even_in_rows_not_in_parties():
+    assert _folds([10, 1, 1, 1, 1, 1, 1]) == [[0], [1, 5], [2, 6], [3], [4]]

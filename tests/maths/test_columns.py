@@ -7,7 +7,17 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr.maths import rows
-from fedpca_flwr.maths.columns import columns_of, energies, gram_product
+from fedpca_flwr.maths.columns import (
+    Columns,
+    columns_of,
+    direction,
+    energies,
+    gram_product,
+    leading_directions,
+    local_product,
+    merged_directions,
+    nystrom_pairs,
+)
 from fedpca_flwr.maths.own_rows import own_rows
 from fedpca_flwr.maths.personalised import energy_of, largest_eigenvalue, scatter_times
 from fedpca_flwr.maths.rows import Blocks, sparse_rows
@@ -88,3 +98,42 @@ def test_what_personalised_components_need_of_rows_is_had_from_either():
     np.testing.assert_allclose(scatter_times(held, V), product, rtol=1e-10, atol=1e-10 * np.abs(product).max())
     assert energy_of(held) == pytest.approx(energy_of(about), rel=1e-12)
     assert largest_eigenvalue(held) == pytest.approx(largest_eigenvalue(about), rel=1e-10)
+
+
+def test_what_rounding_the_mean_lost_is_subtracted_in_the_unit_of_the_columns():
+    """Columns 1 and 3 about 1.5, whose mean is half a unit above, in units of 2."""
+    found = Columns(np.array([[1.0], [3.0]]), np.array([1.5]), np.array([0.5]), np.array([2.0]), np.array([False]))
+    np.testing.assert_array_equal(found.X, [[-0.5], [0.5]])
+    np.testing.assert_array_equal(found @ np.array([[4.0]]), [[-2.0], [2.0]])
+    assert found.energy == 0.5
+
+
+def test_leading_directions_are_as_long_as_their_singular_values_and_tell_no_sign():
+    own = np.array([[0.0, 3.0], [-2.0, 0.0]])
+    np.testing.assert_allclose(leading_directions(own, 3), [[3.0, 0.0, 0.0], [0.0, 2.0, 0.0]], atol=1e-15)
+    for drawn in RNG.standard_normal((5, 6, 3)):
+        found = leading_directions(drawn, 3)
+        assert (found[np.abs(found).argmax(axis=0), range(3)] > 0).all()
+    basis, following = merged_directions([own], 1)
+    np.testing.assert_allclose(np.abs(basis), [[1.0], [0.0]], atol=1e-15)
+    assert following == pytest.approx(4.0)
+
+
+def test_the_authors_matrix_is_a_covariance_over_columns():
+    """Rows of two columns that differ by 2, and by 0: the first has a variance of 2."""
+    product = local_product(np.array([[1.0, 3.0], [2.0, 2.0]]), faithful=True)
+    np.testing.assert_array_equal(product(np.array([1.0, 0.0])), [2.0, 0.0])
+
+
+def test_a_direction_of_which_nothing_is_left_becomes_another_one():
+    found = np.eye(3)[:, :1]
+    np.testing.assert_array_equal(direction(np.array([2.0, 0.0, 0.0]), found), [0.0, 1.0, 0.0])
+
+
+def test_eigenvalues_that_are_rounding_are_not_counted_as_positive():
+    """Features of variances 1 and 1e-16: singular values of 1 and 1e-8."""
+    features = np.array([[1.0, 1.0], [-1.0, 1.0], [1.0, 1 + 2e-8], [-1.0, 1 + 2e-8]])
+    landmarks = np.arange(2)
+    pairs, total, positive = nystrom_pairs(features @ features[landmarks].T, landmarks, 1)
+    assert positive == 1
+    assert (pairs.values[0], total) == (pytest.approx(4.0), pytest.approx(4.0))

@@ -120,3 +120,8 @@ def test_few_rows_hold_one_dimension_to_minka_as_to_scikit_learn(strength):
     theirs = PCA("mle", svd_solver="full").fit(3 * basis * np.sqrt(values))
     np.testing.assert_allclose(theirs.explained_variance_, values[:1])
     assert rules.minka(values, 10) == theirs.n_components_ == 1
+
+
+def test_as_many_rows_as_features_have_an_evidence():
+    assert rules.minka(np.array([10.0, 1.0, 1.0]), 3) is not None
+    assert rules.minka(np.array([10.0, 1.0, 1.0]), 2) is None

@@ -13,12 +13,16 @@ from fedpca_flwr.maths.eigen import (
     Eigenpairs,
     Resolution,
     angle_bound,
+    at_most,
+    certified,
     fix_signs,
     leading_eigenpairs,
+    outside,
     principal_angles,
     resolution,
     rounding,
     sine_theorem,
+    varying_directions,
 )
 
 
@@ -171,3 +175,42 @@ def test_small_eigenvalues_are_the_same_in_any_unit(unit):
     np.testing.assert_allclose(pairs.values / unit, values[:17], rtol=0, atol=1e-14)
     np.testing.assert_allclose(pairs.following / unit, values[17], rtol=0, atol=1e-14)
     assert principal_angles(pairs.vectors, basis[:, :17]).max() < 0.1
+
+
+def test_a_fraction_of_a_larger_total_takes_more_components():
+    """Of 7 in the matrix, 4 are more than half; of 10 in all they are not."""
+    assert leading_eigenpairs(np.diag([4.0, 3.0]), 0.5).values.size == 1
+    assert leading_eigenpairs(np.diag([4.0, 3.0]), 0.5, total=10.0).values.size == 2
+
+
+def test_rounding_is_no_less_than_was_measured():
+    """38 epsilons in a scatter of 5 to 200 features."""
+    assert rounding(5) >= 38 * np.finfo(np.float64).eps
+
+
+def test_ninety_degrees_are_no_bound():
+    assert certified(90.0) == "no bound"
+    assert certified(89.5) == "90 degrees at most"
+
+
+def test_what_is_left_of_nearly_nothing_is_orthogonal():
+    """One projection leaves rounding of the whole vector, which is much beside a millionth of a millionth."""
+    Q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((50, 4)))
+    left = outside(Q[:, :3] @ [1.0, 2.0, 3.0] + 1e-12 * Q[:, 3], Q[:, :3])
+    assert np.abs(Q[:, :3].T @ left).max() < 1e-14 * np.linalg.norm(left)
+
+
+def test_after_the_first_pairs_the_next_one_follows():
+    pairs = Eigenpairs(np.array([5.0, 3.0, 1.0]), np.eye(4)[:, :3], 0.5)
+    assert [pairs.first(k).following for k in (1, 2, 3)] == [3.0, 1.0, 0.5]
+
+
+def test_what_is_rounding_grows_with_the_number_of_features():
+    assert varying_directions(np.diag([1.0, 2e-12])) == 1
+    assert varying_directions(np.diag([1.0, 2.1e-12])) == 2
+    assert varying_directions(np.diag([1.0, 4e-12, 1.0, 1.0, 1.0])) == 4
+
+
+@pytest.mark.parametrize(("bound", "text"), [(1.04, "1.1"), (1.06, "1.1"), (2.0, "2"), (9.91e-7, "1e-06")])
+def test_few_digits_of_a_bound_are_no_less_than_it_is(bound, text):
+    assert at_most(bound) == text

@@ -9,7 +9,7 @@ from fedpca_flwr.maths import krylov
 from fedpca_flwr.maths.angle_bounds import presumed_bound
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, columns_kept, random_block
+from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Restart, Ritz, columns_kept, random_block
 
 VALUES = np.r_[3.0, 2.5, 2.2, np.linspace(2, 0, 197)]
 
@@ -79,3 +79,14 @@ def test_memory_bounds_the_columns_only_where_they_are_long():
     assert columns_kept(784, 50, 60)[0] > 784  # never restarted
     assert columns_kept(54_051, 10, 20)[0] > 1000
     assert columns_kept(10**6, 10, 20) == (220, 110)
+
+
+def test_what_a_restart_leaves_outside_counts_in_the_unit_of_what_is_shown():
+    """Of a vector that is given up a half is shown; 0.3 of its residual lies outside, and 0.2 of the quarter within."""
+    first = FirstBlock(np.ones((5, 1)))
+    last = np.array([[0.0], [1.0]])
+    first.restarts = [Restart(last, np.array([1.0]), np.array([[0.5]]), 0.3, last, 0.2)]
+    ritz = Ritz(np.array([2.0, 1.0]), np.eye(5)[:, :2], np.zeros((5, 2)), 0.0, rotation=np.eye(2))
+    seen, outside = first.seen(ritz, 3.0)
+    np.testing.assert_allclose(seen, [[0.0], [0.25]])
+    assert outside == pytest.approx(0.3 * 0.5 + 0.2 * 0.25)

@@ -75,3 +75,7 @@ def test_erdos_renyi_is_the_same_graph_for_ever():
 def test_a_probability_that_connects_nobody_is_an_error():
     with refused(ValueError, 1000, 30):
         graph_of("erdos-renyi", 30, probability=0.001)
+
+
+def test_disagreement_that_changes_its_sign_stays():
+    assert mixing_rate(np.array([[0.0, 1.0], [1.0, 0.0]])) == pytest.approx(1.0)

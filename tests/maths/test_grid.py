@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths import privacy
 from fedpca_flwr.maths.privacy import STEPS, clip, on_grid, whole_products, whole_sum
 from tests.families import rows
 
@@ -39,8 +40,11 @@ def test_rounding_leaves_variances_as_they_are():
     np.testing.assert_allclose((placed**2).sum(axis=0), (data**2).sum(axis=0), rtol=2e-3)
 
 
-def test_sums_are_exact_whole_numbers():
+@pytest.mark.parametrize("at_once", [2**22, 100])
+def test_sums_are_exact_whole_numbers(at_once, monkeypatch):
     """Beyond what float32 or a rounding would keep: against Python's integers."""
+    monkeypatch.setattr(privacy, "CHUNK_ELEMENTS", at_once)
+    monkeypatch.setattr(privacy.chunks, "__defaults__", (at_once,))
     data, centre = rows(3000, 5) * 4, np.arange(5.0)
     placed = on_grid(data - centre, 2.0).astype(int).astype(object)
     expected = (placed.T @ placed)[np.triu_indices(5)]

@@ -157,3 +157,28 @@ def test_from_a_wrong_mean_one_step_finds_the_mean_and_the_scatter_about_it():
     em.add(sums_of(rows, em.model))
     np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
     np.testing.assert_allclose(em.scatter, Moments.of(rows).scatter, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "least", "multiple", "taken"),
+    [
+        ("...ab", 1, 1, [1, 1, 1, 1, 1]),
+        ("...aa", 2, 1, [1, 1, 1, 1, 1]),  # as many as the least
+        ("...aab", 2, 1, [1, 1, 1, 1, 1, 0]),
+        ("..n", 2, 1, [1, 1, 1]),  # a row without values has no gap that others could share
+        ("...", 2, 2, [1, 1, 0]),
+        ("...", 3, 2, [0, 0, 0]),  # two would be too few
+    ],
+)
+def test_rows_whose_gaps_enough_others_have_take_part(gaps, least, multiple, taken):
+    kinds = {".": [False, False], "a": [True, False], "b": [False, True], "n": [True, True]}
+    rows = np.where([kinds[gap] for gap in gaps], np.nan, 1.0)
+    np.testing.assert_array_equal(Patterns.in_rows(rows).shared(least, multiple), taken)
+
+
+def test_a_features_own_variance_is_about_its_mean_not_what_float64_makes_of_it():
+    """Of 2^53, 2^53 + 2 and 2^53 + 2 the mean is 2^53 + 4/3, which float64 does not hold."""
+    rows = 2.0**53 + np.array([[0.0], [2.0], [2.0], [np.nan]])
+    own = GappedRows(rows, Patterns.in_rows(rows)).own_values()
+    assert (own.mean - 2.0**53) + own.remainder == pytest.approx(4 / 3)
+    assert own.squares == pytest.approx(8 / 3)

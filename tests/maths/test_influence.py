@@ -10,7 +10,7 @@ from sklearn.datasets import load_wine
 from fedpca_flwr.maths import influence
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, triangular
-from fedpca_flwr.maths.influence import GROUPS, LEADING, Influence, Turn, indefinite, influences, told
+from fedpca_flwr.maths.influence import GROUPS, LEADING, Influence, Turn, bounded_turn, indefinite, influences, told
 from fedpca_flwr.maths.moments import Moments, pack, unpack
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
@@ -40,10 +40,15 @@ def test_shares_are_those_of_the_rows(part, center, scale):
     everyone, pairs, own = found(parties, 5, scale=scale, center=center, part=part)
     unit = np.ones(12) if scale is None else scale
     total = sum(((X / unit) ** 2).sum() for X in own)
-    for one, X in zip(everyone, own, strict=True):
+    usual = np.median([((X / unit) ** 2).sum() / len(X) for X in own])
+    for one, X, party in zip(everyone, own, parties, strict=True):
         np.testing.assert_allclose(one.components, ((X / unit @ pairs.vectors) ** 2).sum(axis=0) / pairs.values)
         np.testing.assert_allclose(one.variance, ((X / unit) ** 2).sum() / total)
         np.testing.assert_allclose(one.rows, len(X) / 400)
+        np.testing.assert_allclose(one.spread, ((X / unit) ** 2).sum() / len(X) / usual)
+        alone = (party - party.mean(axis=0)) / unit
+        held = ((alone @ pairs.vectors) ** 2).sum() / (alone**2).sum() if len(X) > 1 else np.nan
+        np.testing.assert_allclose(one.fit, held)
     np.testing.assert_allclose(sum(one.components for one in everyone), 1)
 
 
@@ -273,3 +278,13 @@ def test_shares_beyond_all_measure_that_cancel_are_found():
     X = Moments.of(rows(300))
     huge = [Moments(X.count, X.mean, X.remainder, sign * 1e300 * X.scatter) for sign in (1, -1)]
     assert indefinite([X, huge[0], X, huge[1]], 1.0, None, np.random.default_rng(1)) == [3]
+
+
+def test_the_bound_on_a_turn_is_that_of_both_cuts():
+    """Of eigenvalues 4 and 2, and 1 behind them, a change that couples both to the rest by 0.1 and 0.2."""
+    turn = bounded_turn(np.array([[0.0, 0.0], [0.0, 0.0], [0.1, 0.2]]), np.eye(3)[:, :2], np.array([4.0, 2.0]), 1.0)
+    first = np.arctan2(2 * 0.1, 4 - (1.5 + np.hypot(0.5, 0.2))) / 2
+    both = np.arctan2(2 * np.hypot(0.1, 0.2), 2 - 1) / 2
+    second = np.arcsin(np.hypot(np.sin(first), np.sin(both)))
+    np.testing.assert_allclose(turn.axes, np.degrees([first, second]), rtol=1e-12)
+    assert turn.span == pytest.approx(np.degrees(both), rel=1e-12)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.eigen import principal_angles, rounding
-from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
+from fedpca_flwr.maths.krylov import KnownProducts, Renewal, Ritz, random_block
 
 
 def test_the_error_of_a_block_is_divided_by_its_size():
@@ -109,3 +109,21 @@ def test_products_had_again_in_full_take_the_error_of_the_others_away_but_for_an
     assert true[0] > 1e-7
     assert true[1] <= after.residual(2) < 1e-11
     assert before.residual(2) >= true[0]
+
+
+def test_the_error_of_a_vector_counts_as_far_as_it_is_made_of_products_in_few_digits():
+    turned = np.array([[0.8, -0.6], [0.6, 0.8]])
+    ritz = Ritz(np.array([2.0, 1.0]), np.eye(2), np.zeros((2, 2)), 1.0, 0.1, turned, 1)
+    assert ritz.error_of(1) == pytest.approx(0.1 + 0.6)
+    assert ritz.error_of(2) == 1.0
+
+
+def test_products_are_asked_again_two_rounds_before_the_tolerance():
+    """Angles of 0.6 and 0.006 degrees: two more rounds of this rate reach a millionth, one does not."""
+    renewal = Renewal(1, 1e-6)
+
+    def wanted(residual):
+        ritz = Ritz(np.array([2.0, 1.0]), np.eye(3)[:, :2], residual * np.eye(3)[:, :2], 1e-7)
+        return renewal.wanted(ritz, last=False)
+
+    assert [wanted(1e-2), wanted(1e-4)] == [False, True]

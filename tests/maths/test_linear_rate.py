@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.graph import iterations_left, linear_rate
+from fedpca_flwr.maths.graph import iterations_left, linear_rate, way_left
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.9, 0.999])
@@ -33,3 +33,7 @@ def test_a_steady_rate_is_found_and_foretells_the_end(rate):
 def test_no_rate_is_read_into_other_steps(steps):
     assert linear_rate(steps) is None
     assert iterations_left(steps, 1e-6) is None
+
+
+def test_what_is_left_of_a_way_of_halves_is_the_last_step():
+    assert way_left(0.5 ** np.arange(32)) == pytest.approx(0.5**31)

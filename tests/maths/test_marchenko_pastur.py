@@ -138,3 +138,21 @@ def test_parts_are_told_by_their_ends():
 def test_the_edge_is_the_95th_percentile_of_tracy_and_widom():
     """0.9793 (Johnstone 2001; Bejan 2005); of 4 degrees of freedom and 4 features centre and spread are 16 and 4."""
     assert MarchenkoPastur(4, 4).edge(16.0, 0) == pytest.approx(16 + 4 * 0.9793)
+
+
+def test_the_edge_of_noise_is_johnstones():
+    """With 16 degrees of freedom and 16 features that are left: centre (4 + 4)^2, and 8 (1/4 + 1/4)^(1/3) about it."""
+    for j in (0, 2):
+        edge = MarchenkoPastur(16 + j, 16 + j).edge(256.0, j)
+        assert edge == pytest.approx(64 + 0.9793 * 8 * 0.5 ** (1 / 3), rel=1e-12)
+
+
+def test_the_spacing_of_noise_is_twice_the_slope_over_its_numbers():
+    """Eigenvalues that fall as i^(2/3) from the second on, behind one that is far above."""
+    values = np.r_[100.0, 50 - 3 * np.arange(1, 9) ** (2 / 3)]
+    found, spacing = largest_gap(values, 2)
+    assert (found, spacing) == (1, pytest.approx(6.0, rel=1e-12))
+
+
+def test_what_lies_between_two_cuts_turns_by_both():
+    assert parts_text([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"

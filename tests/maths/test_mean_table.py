@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.graph import MeanTable, diameter, graph_of
-from fedpca_flwr.maths.moments import head_and_diagonal
+from fedpca_flwr.maths.moments import Head, head_and_diagonal
 from tests.families import cut, rows
 
 
@@ -80,3 +80,8 @@ def test_the_order_of_the_parties_changes_no_bit():
         pooled, total, *_ = table.pooled()
         results.append((pooled.n, pooled.mean.tobytes(), pooled.remainder.tobytes(), total))
     assert results[0] == results[1]
+
+
+def test_of_a_party_that_both_know_one_keeps_its_own_row():
+    tables = [MeanTable.of(0, 2, Head(3, np.array([mean]), np.zeros(1)), 1.0, 1.0) for mean in (5.0, 7.0)]
+    assert tables[0].filled_from(tables[1]).means[0] == 5.0

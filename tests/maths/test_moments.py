@@ -10,7 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, head_and_diagonal, pack, packed_size, two_sum, unpack
+from fedpca_flwr.maths.moments import (
+    Head,
+    Moments,
+    diagonal_positions,
+    head_and_diagonal,
+    pack,
+    packed_size,
+    scaled_columns,
+    scatter_product,
+    symmetric,
+    two_sum,
+    unpack,
+)
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
 
@@ -119,3 +131,21 @@ def test_a_sum_of_two_loses_nothing(a, b):
     high, low = two_sum(np.array([a]), np.array([b]))
     assert high[0] == a + b
     assert Fraction(high[0]) + Fraction(low[0]) == Fraction(a) + Fraction(b)
+
+
+def test_a_product_with_the_scatter_takes_off_what_rounding_the_mean_lost():
+    """Rows 1 and 3 about 1.5, whose mean is half a unit above: their scatter is 2, not the 2.5 about 1.5."""
+    head = Head(2, np.array([1.5]), np.array([0.5]))
+    np.testing.assert_array_equal(scatter_product(np.array([[1.0], [3.0]]), head, np.array([[4.0]])), [[8.0]])
+
+
+def test_a_symmetric_matrix_has_its_diagonal_once():
+    np.testing.assert_array_equal(symmetric(np.array([1.0, 2.0, 3.0]), 2), [[1, 2], [2, 3]])
+
+
+def test_columns_are_scaled_by_powers_of_two_that_scale_them_back():
+    V = np.array([[3.0, 0.0, 2.0**-900], [-5.0, 0.0, 0.0]])
+    scaled, exponents = scaled_columns(V)
+    np.testing.assert_array_equal(exponents, [3, 0, -899])
+    np.testing.assert_array_equal(scaled, [[3 / 8, 0, 0.5], [-5 / 8, 0, 0]])
+    np.testing.assert_array_equal(np.ldexp(scaled, exponents), V)

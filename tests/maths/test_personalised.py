@@ -165,3 +165,10 @@ def test_perpca_finds_what_is_shared_and_what_is_not():
     found = perpca(rows, vectors[:3].T, 2)
     assert principal_angles(found[0][:, :2], basis[:, :2]).max() < 1
     assert max(principal_angles(one, true).max() for one, true in zip(found, truth, strict=True)) < 1
+
+
+def test_own_components_of_perpca_are_orthogonal_to_the_shared_ones():
+    parties = np.random.default_rng(0).standard_normal((3, 20, 6))
+    start = np.linalg.svd(parties.reshape(-1, 6))[2][:3].T
+    for U in perpca(parties, start, 1, iterations=2):
+        np.testing.assert_allclose(U.T @ U, np.eye(3), atol=1e-12)

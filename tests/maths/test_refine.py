@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.block_iteration import BlockIteration
-from fedpca_flwr.maths.eigen import leading_eigenpairs, principal_angles
+from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, principal_angles
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import RefinedSketch, corrected, corrected_angle_bound
@@ -110,3 +110,30 @@ def test_components_that_are_tied_with_the_next_have_no_bound():
     A = np.diag([3.0, 2.0, 2.0, 1.0])
     pairs = leading_eigenpairs(np.asfortranarray(A), 3)
     assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
+
+
+def test_the_error_of_a_vector_is_that_on_the_block_and_that_beside_it():
+    pairs = Eigenpairs(np.array([4.0]), np.eye(3)[:, :1], 1.0)
+    block = np.array([[np.cos(0.3)], [np.sin(0.3)], [0.0]])
+    _, wrong = corrected_angle_bound(pairs, 1, 0.1, 0.01, block)
+    assert wrong == pytest.approx(0.01 * np.cos(0.3) + 0.1 * np.sin(0.3), rel=1e-9)
+
+
+def test_the_following_eigenvalue_is_bounded_by_what_couples_it():
+    """Values 4, 1 and at most 0.5, wrong by 0.01 on the first two vectors and by 0.1 elsewhere."""
+    pairs = Eigenpairs(np.array([4.0, 1.0]), np.eye(3)[:, :2], 0.5)
+    degrees, _ = corrected_angle_bound(pairs, 1, 0.1, 0.01, np.eye(3)[:, :2])
+    following = (1.01 + 0.6) / 2 + np.hypot((1.01 - 0.6) / 2, 0.01)
+    assert degrees == pytest.approx(np.degrees(np.arcsin(0.01 / (4 - following))), rel=1e-9)
+
+
+def test_products_that_came_again_are_those_of_their_own_vectors():
+    A, _ = matrix(60)
+    refined = sketch_of(A, 12)
+    block = refined.next_block(15)
+    refined.known.add(block, A @ block)
+    refined.leading(5)
+    ritz = refined.known.ritz()
+    refined.renew(ritz, A @ ritz.vectors[:, :5])
+    Q, change = refined.known.Q, refined._change()
+    np.testing.assert_allclose(refined.product(Q) + change + Q @ (change.T @ Q), A @ Q, atol=1e-12)

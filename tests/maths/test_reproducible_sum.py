@@ -91,3 +91,10 @@ def test_more_than_words_can_hold_is_refused():
     assert total.total() == ADDENDS * 2.0**module.STEP
     with pytest.raises(OverflowError):
         total.add(one)
+
+
+@pytest.mark.parametrize("edge", [2.0**module.STEP, 1.5 * 2.0**module.STEP])
+def test_an_addend_on_the_edge_of_the_grid_moves_it_whoever_came_first(edge):
+    """What is below the grid of the largest addend is left out, also where smaller ones came before it."""
+    addends = [np.array([value]) for value in (1.0, edge, 2.0**-40, -edge)]
+    assert running(addends) == running([addends[i] for i in (1, 0, 2, 3)]) == 1.0

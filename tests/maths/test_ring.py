@@ -73,3 +73,8 @@ def test_fewer_colluders_are_no_worse_and_fewer_neighbours_are_too_few(parties):
 def test_where_hardly_anybody_is_honest_there_is_nobody_to_be_apart_from():
     assert expected_arcs(10, 9, 2) == 0
     assert expected_arcs(10, 3, 4) == 0
+
+
+def test_a_degree_is_even():
+    """Half of the neighbours stand on either side."""
+    assert {least_degree(60, colluding, 20) % 2 for colluding in range(2, 50)} == {0}

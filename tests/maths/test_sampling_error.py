@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import inference
+from fedpca_flwr.maths.marchenko_pastur import noise_variance
 
 VARIANCES = np.array([9.0, 4.0, 1.0, 0.25])
 
@@ -113,3 +114,25 @@ def test_the_loadings_of_three_rows_have_two_degrees_of_freedom():
 def test_an_interval_of_two_groups_has_one_degree_of_freedom(level):
     """Student's law is then that of Cauchy."""
     assert inference.student_step(2, level) == pytest.approx(math.tan(math.pi * level / 2))
+
+
+def test_fourth_powers_are_of_scores_in_their_deviations():
+    np.testing.assert_array_equal(inference.fourth_powers(np.array([[6.0, 1.0]]), np.array([4.0, 0.0])), [81, 0])
+
+
+def test_the_robust_interval_steps_by_the_root_of_the_kurtosis_less_one():
+    """Of kurtosis 3 in 8 rows the step is half a normal quantile."""
+    low, high = inference.robust_intervals(np.array([2.0]), np.array([3.0]), 8, 0.5)[0]
+    step = 0.6744897501960817 / 2
+    assert (low, high) == pytest.approx((2 / (1 + step), 2 / (1 - step)), rel=1e-12)
+
+
+def test_a_spike_of_few_rows_has_one_degree_of_freedom_less():
+    """Of five rows and eight features: the sample's variance and angle follow from the spike with a ratio of 8 / 4."""
+    values = np.array([400.0, 4.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0])
+    s2 = noise_variance(values, 5, 8)
+    (spike,), (angle,) = inference.spiked(values, 1, 5)
+    over = spike - s2
+    assert spike * (1 + 2 * s2 / over) == pytest.approx(400, rel=1e-12)
+    cosine = math.sqrt((1 - 2 * s2**2 / over**2) / (1 + 2 * s2 / over))
+    assert math.cos(math.radians(angle)) == pytest.approx(cosine, rel=1e-12)

@@ -23,3 +23,7 @@ def test_constant_is_what_the_rounding_of_a_mean_of_n_values_explains():
     deviations = np.array([0.5, 2.0]) * rounding
     found = constant_features(n * deviations**2, n, np.full(2, 5.0))
     np.testing.assert_array_equal(found, [True, False])
+
+
+def test_a_feature_of_zeros_is_constant():
+    np.testing.assert_array_equal(safe_deviation(np.array([0.0, 8.0]), 2, np.zeros(2)), [1, 2])

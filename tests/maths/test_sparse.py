@@ -13,8 +13,11 @@ from fedpca_flwr.maths.rows import (
     Blocks,
     centred_chunks,
     column_sums,
+    csr,
     energy,
+    fifth,
     largest_size,
+    of_columns,
     sparse_chunks,
     sparse_rows,
     whole,
@@ -133,3 +136,23 @@ def test_sums_of_float32_are_made_in_float64():
     """A sum of float32 stands still at 2^24, and ends at 3e38."""
     X = np.array([[2.0**24, 3e38], [1, 3e38], [1, 0], [1, 3e38]], np.float32)
     np.testing.assert_array_equal(column_sums(sparse_rows(sparse.csr_array(X))), X.sum(axis=0, dtype=np.float64))
+
+
+def test_duplicate_entries_are_added_up_in_a_copy():
+    matrix = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
+    assert csr(matrix).data.tolist() == [3.0]
+    assert matrix.data.tolist() == [1.0, 2.0]
+
+
+def test_chosen_columns_of_sparse_rows_stand_in_their_new_order():
+    (block,) = of_columns(sparse_rows(sparse.csr_array(np.array([[1.0, 2.0, 3.0]]))), [2, 0]).read()
+    assert (block.indices.tolist(), block.data.tolist()) == ([0, 1], [3.0, 1.0])
+
+
+def test_the_largest_size_is_that_of_a_negative_value_too():
+    X = np.array([[1.0, -5.0], [np.nan, 2.0]])
+    assert largest_size(X) == largest_size(sparse_rows(sparse.csr_array(X))) == 5.0
+
+
+def test_a_fifth_of_the_rows_is_held_out_rounded_down():
+    assert [int(fifth([bytes([i]) for i in range(n)]).sum()) for n in (4, 5, 14, 24)] == [0, 1, 2, 4]

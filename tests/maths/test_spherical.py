@@ -88,3 +88,17 @@ def test_a_step_that_noise_explains_is_not_made_and_a_clear_one_is():
 def test_variances_descend_and_are_never_below_the_noise():
     values = descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
     np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
+
+
+def test_a_centre_moves_as_far_as_noise_does_not_explain_it():
+    """A step of length 5 with noise of 3 in it: 16 / 25 of it are kept, and the rest is how far off it may be."""
+    step = NoisyCentre(np.array([3.0, 4.0]), 2, 100.0, 0.0, 3 * 2 / np.sqrt(2))
+    centre, radius = moved(np.ones(2), step)
+    np.testing.assert_allclose(centre, 1 + 0.64 * step.value)
+    assert radius == pytest.approx(step.radius + 0.36 * 5)
+
+
+def test_rows_about_a_noisy_centre_are_seen_by_the_square_of_its_distance():
+    centre = NoisyCentre(np.zeros(4), 10, 100.0, 0.0, 5.0)
+    assert centre.radius > 0.5
+    assert centre.seen_about(0.5) == 10 * 0.25

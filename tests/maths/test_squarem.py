@@ -1,10 +1,10 @@
-"""SQUAREM on maps whose fixed points are known."""
+"""SQUAREM and Anderson acceleration on maps whose fixed points are known."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fedpca_flwr.maths.gaussian_em import Squarem
+from fedpca_flwr.maths.gaussian_em import Anderson, Squarem
 
 ANYWHERE = lambda point: True  # noqa: E731
 
@@ -69,3 +69,23 @@ def test_a_map_that_rests_stays():
     for _ in range(5):
         iteration.add(np.ones(2))
         np.testing.assert_array_equal(iteration.point, np.ones(2))
+
+
+def half_way(x):
+    return 0.5 * x + 1  # to 2
+
+
+def test_anderson_finds_the_fixed_point_of_a_line_from_two_images():
+    found = Anderson(np.zeros(1), lambda point: True)
+    for height in (0.0, 1.0):
+        found.add(half_way(found.point), height)
+    np.testing.assert_allclose(found.point, [2.0])
+
+
+def test_anderson_gives_up_a_lower_point_and_all_that_it_remembers():
+    found = Anderson(np.zeros(1), lambda point: True)
+    found.add(half_way(found.point), 0.0)
+    found.add(np.array([5.0]), -1.0)
+    np.testing.assert_array_equal(found.point, [1.0])
+    found.add(half_way(found.point), 0.0)
+    np.testing.assert_array_equal(found.point, [1.5])

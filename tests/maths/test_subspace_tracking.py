@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.eigen import principal_angles, projector_distance
+from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import pieces
 from fedpca_flwr.maths.streams import Band, Energy, Fixed, Subspace, Tracker, merge, merge_in_tree, track
 from tests.families import rows
@@ -315,3 +316,32 @@ def test_what_several_parts_omit_adds_up():
     missing = np.linalg.norm(2 * X.T @ X - as_rows(merged).T @ as_rows(merged), 2)
     assert missing == pytest.approx(4)
     assert missing <= merged.omitted <= 4 * (1 + 1e-9)
+
+
+def test_energy_that_is_just_reached_is_enough():
+    assert Energy(0.5).step(np.array([1.0, 1.0]), 2.0) == 1
+
+
+def test_what_was_omitted_is_forgotten_too():
+    tracker = Tracker(2, Fixed(1), forgetting=0.5, center=False)
+    tracker.update(np.array([[2.0, 0.0], [0.0, 1.0]]))
+    assert tracker.subspace.omitted == pytest.approx(1.0)
+    tracker.update(np.array([[2.0, 0.0]]))
+    assert tracker.subspace.omitted == pytest.approx(0.25)
+
+
+def test_a_residual_that_is_taken_for_rounding_is_bounded():
+    tracker = Tracker(2, Fixed(2), center=False)
+    tracker.update(np.array([[1.0, 0.0]]))
+    tracker.update(np.array([[1.0, 1e-13]]))
+    assert tracker.subspace.sigma.size == 1
+    assert tracker.subspace.omitted >= 2e-13
+
+
+def test_eigenvalues_are_squares_of_singular_values():
+    subspace = Subspace(Head(2, np.zeros(3), np.zeros(3)), np.eye(3)[:, :2], np.array([3.0, 2.0]))
+    for k, following in ((1, 4.0), (2, 0.0)):
+        pairs = subspace.pairs(k)
+        np.testing.assert_array_equal(pairs.values, [9.0, 4.0][:k])
+        assert pairs.following == following
+    np.testing.assert_array_equal(subspace.pairs(3).values, [9.0, 4.0, 0.0])

@@ -352,3 +352,16 @@ def test_a_key_that_leave_could_not_name_is_refused(key, folder):
 def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(path):
     with refused(ConfigError, path.replace("\0", "?")):
         Federation.open(path).prepare()
+
+
+def test_what_was_replaced_may_come_again_and_an_empty_federation_takes_other_columns(tmp_path):
+    federation, X = Federation.open(tmp_path), rows(60)
+    federation.join("north", X[:40], columns="one")
+    federation.replace("north", X[40:])
+    federation.append("north", X[:40])
+    assert federation.members == {"north": 60}
+    federation.save()
+    federation.leave("north")
+    federation.join("south", rows(30, 5), columns="another")
+    federation.save()
+    assert Federation.open(tmp_path).journal == federation.journal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.maths.eigen import at_most, certified
 from fedpca_flwr.model.federation import Federation
-from fedpca_flwr.model.measurements import MEASUREMENTS, lines
+from fedpca_flwr.model.measurements import MEASUREMENTS, certificate, lines
 from fedpca_flwr.server_app import _compared_with_pooled
 from strategies import METHODS
 from tests.families import cut, rows
@@ -143,3 +144,9 @@ def test_a_certificate_says_what_it_is_of_and_what_it_presumes():
     assert certified(90.0) == "no bound"
     assert certified(3e-8) == "3e-08 degrees at most"
     assert certified(3e-8, first=2) == "3e-08 degrees at most, of the first 2 components"
+
+
+def test_a_certificate_of_some_components_says_of_which():
+    model = SimpleNamespace(n_components_=4)
+    of = [certificate({"certified_angle_degrees": 0.5, "certified_components": first}, model) for first in (3, 4)]
+    assert of == [certified(0.5, first=3), certified(0.5)]

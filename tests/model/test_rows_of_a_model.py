@@ -19,6 +19,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.summary import TOLD, shrinkage_notes
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import reconstruction_error
@@ -257,3 +258,21 @@ def test_the_estimator_takes_cells():
         np.testing.assert_array_equal(found.components_, of_frame.components_)
         assert found.feature_names_in_.tolist() == NAMES
         np.testing.assert_array_equal(found.transform(turned("cells")), of_frame.transform(frame()))
+
+
+def test_features_that_do_not_vary_shrink_no_score():
+    wide = rows(20, 40)
+    with_constants = np.column_stack([wide, np.ones((20, 30))])
+    models = [run("p-cov", cut(X, 12, 8), n_components=2, min_rows=1) for X in (wide, with_constants)]
+    np.testing.assert_allclose(models[0].shrinkage_, models[1].shrinkage_, rtol=1e-9)
+
+
+def test_where_rows_are_more_than_features_nobody_is_told_of_shrinkage():
+    model = run(
+        "p-cov",
+        cut(np.random.default_rng(0).standard_normal((14, 12)) * np.r_[3.0, np.ones(11)], 8, 6),
+        n_components=1,
+        min_rows=1,
+    )
+    assert model.shrinkage_.min() < TOLD
+    assert shrinkage_notes(model) == []

@@ -215,3 +215,15 @@ def test_the_mean_of_a_part_keeps_what_float64_cannot():
 def test_one_row_has_no_covariance():
     with refused(DataError, 1, 2):
         SecondMoments(Moments.of(X[:1])).covariance  # noqa: B018
+
+
+def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():
+    """Features of deviations 2 and 1 in two rows; what is missed of the second is all that it varies."""
+    moments = Moments.of(np.array([[-2.0, 1.0], [2.0, 3.0]]))
+    one, other = (SecondMoments(moments, missed=np.array(missed)) for missed in ([0.5, 2.0], [0.25, 1.0]))
+    np.testing.assert_array_equal(one.is_constant, [False, True])
+    np.testing.assert_array_equal(other.is_constant, [False, False])
+    np.testing.assert_array_equal(other.scaled().missed, [0.0625, 1.0])
+    both = one.merge(other)
+    np.testing.assert_array_equal(both.missed, [0.75, 3.0])
+    np.testing.assert_array_equal(both.subtract(other).missed, [1.0, 4.0])

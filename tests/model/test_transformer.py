@@ -108,3 +108,11 @@ def test_scores_of_columns_are_no_transformer():
     assert "2 components of 5 features" in repr(model)
     with refused(ContractError, "'vertical'", "scores_"):
         model.frozen()
+
+
+def test_what_scikit_learn_gets_is_its_own():
+    model = run("p-cov", cut(X, 70, 50), n_components=2, scale=True, engine="loopback")
+    scaler, pca = model.to_sklearn()
+    np.testing.assert_array_equal(scaler.var_, model.scale_**2)
+    pca.components_[:] = 0.0
+    assert model.components_.any()
