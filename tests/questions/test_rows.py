@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.questions.row_limits import ROWS
+from fedpca_flwr.questions.rows import _resolved_diagonal
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused
@@ -73,3 +77,14 @@ def test_a_private_last_round_tells_no_number_of_rows(size):
     finish(server)
     count, squared = told[-1]
     assert (count.tolist(), squared.tolist()) == (1, 0.0)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled):
+    """Or it would be divided by what rounding left of it."""
+    run = SimpleNamespace(config=SimpleNamespace(bound=1.0), options=SimpleNamespace(centred=True, scaled=scaled))
+    diagonal, missed = np.array([4.0, 1e-30]), np.array([0.0, 1e-30])
+    head = Head(10, np.zeros(2), np.zeros(2))
+    found, cautions = _resolved_diagonal(run, missed, diagonal, head, which="", joined=0.0)
+    np.testing.assert_array_equal(found, [4.0, 0.0] if scaled else diagonal)
+    assert len(cautions) == scaled
