@@ -43,3 +43,11 @@ def test_questions_of_other_forms_have_other_digests(tmp_path):
     digests = [digest_of(tmp_path / str(i), *arrays) for i, arrays in enumerate(forms)]
     assert len(set(digests)) == 5
     assert digest_of(tmp_path / "again", np.zeros((2, 3))) == digests[0]
+
+
+def test_the_rules_of_a_site_hold_for_every_question(tmp_path):
+    """A server need not ask first what a site holds."""
+    site = HostileSession(tmp_path, rows(4, 4), {"method": "p-cov", "n-components": 2})
+    replied, said = site.ask("moments", [])
+    assert not replied
+    assert not unnamed(said["message"], "'min-rows' = 5")

@@ -8,7 +8,7 @@ from fedpca_flwr.errors import DataError
 from simulations import measuring, report_drawing, report_page
 from simulations.comparing import compare
 from simulations.recommending import Choice, choices
-from simulations.records import RUNS, named
+from simulations.records import RUNS, SETTING, identity, named
 
 
 def record(method="p-cov", *, angle=0.0, exact=True, up=1.0, rounds=1, captured=0.9, **more):
@@ -40,6 +40,42 @@ def test_exact_is_what_says_so_and_is_so():
     assert found["exact, in the fewest rounds"] is truly
     assert found["exact, with the fewest bytes up"] is truly
     assert not any(wish.startswith("exact") for wish in wishes(by_luck, by_claim))
+
+
+def test_fewest_rounds_and_fewest_bytes_are_different_wishes():
+    """Of equals in one of them, the other decides."""
+    short, light = record("p-cov", rounds=1, up=5.0), record("sub-it", rounds=9, up=0.1)
+    found = wishes(light, record("qr-pca", rounds=1, up=6.0), short, record("streaming", rounds=10, up=0.1))
+    assert found["exact, in the fewest rounds"] is short
+    assert found["exact, with the fewest bytes up"] is light
+
+
+def test_within_an_angle_the_cheapest_is_told_where_it_is_no_exact_one():
+    exact, near, far = record(up=5.0), record("ap-cov", angle=0.05, up=1.0), record("compressed", angle=0.5, up=0.1)
+    approximate = [{**one, "exact": False} for one in (near, far)]
+    assert wishes(exact, *approximate)["within 0.1°"] is approximate[0]
+    assert not any(wish.startswith("within") for wish in wishes({**exact, "MB up": 0.01}, *approximate))
+
+
+@pytest.mark.parametrize("out", [{"method": "vertical"}, {"error": "DataError: a site is away"}])
+def test_what_failed_or_answers_another_question_is_not_recommended(out):
+    assert not wishes({**record(), **out})
+    assert wishes(record(), {**record(up=0.01), **out})["exact, with the fewest bytes up"] == record()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "up", "told"), [(1, 1.5, "one round, mean 1.5 MB up"), (2, 0.0015, "2 rounds, mean 1.5 kB up")]
+)
+def test_the_cost_in_words(rounds, up, told):
+    assert Choice("exact", record(rounds=rounds, up=up)).cost == told
+
+
+@pytest.mark.parametrize("key", SETTING)
+def test_runs_of_another_setting_are_other_runs(key):
+    one = {**dict.fromkeys(SETTING), **record()}
+    assert identity(one) != identity({**one, key: "another"})
+    turned = {**one, "options": {"b": 1, "a": 2}}
+    assert identity(turned) == identity({**one, "options": {"a": 2, "b": 1}})
 
 
 def test_of_private_runs_the_one_that_captures_most():
