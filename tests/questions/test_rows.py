@@ -11,6 +11,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.questions.row_limits import ROWS
 from fedpca_flwr.questions.rows import _resolved_diagonal
+from strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused
@@ -77,6 +78,16 @@ def test_a_private_last_round_tells_no_number_of_rows(size):
     finish(server)
     count, squared = told[-1]
     assert (count.tolist(), squared.tolist()) == (1, 0.0)
+
+
+def test_a_private_last_round_tells_no_error_of_the_rows(monkeypatch):
+    """Not even that they cannot be projected."""
+
+    def fail(party, asked):
+        raise ValueError
+
+    monkeypatch.setattr(DPPCAClient, "keep_scores", fail)
+    finish(server_of("dp-pca", PARTIES, n_components=2, epsilon=10.0))
 
 
 @pytest.mark.parametrize("scaled", [True, False])
