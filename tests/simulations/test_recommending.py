@@ -8,7 +8,7 @@ from fedpca_flwr.errors import DataError
 from simulations import measuring, report_drawing, report_page
 from simulations.comparing import compare
 from simulations.recommending import Choice, choices
-from simulations.records import RUNS, SETTING, identity, named
+from simulations.records import LATER, RUNS, SETTING, TYPES, identity, named, require_record
 
 
 def record(method="p-cov", *, angle=0.0, exact=True, up=1.0, rounds=1, captured=0.9, **more):
@@ -158,3 +158,35 @@ def test_bytes_down_are_those_before_the_last_round(monkeypatch):
     monkeypatch.setattr(measuring, "run", run)
     (one,) = compare(["p-cov"], datasets=["wine"], clients=[3], components=2)
     assert (one["rounds"], one["MB up"], one["MB down"]) == (2, 2.0, 3.0)
+
+
+WHOLE = {
+    **dict.fromkeys(TYPES.keys() - LATER, 0),
+    **dict.fromkeys(("dataset", "data root", "partition", "engine"), ""),
+    "method": "p-cov",
+    "options": {},
+    "alpha": None,
+    "model": None,
+    "knn": False,
+    "exact": True,
+    "measured": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", "../models/0123456789abcdef.npz"),
+        ("model", "models/0123456789abcdef.npz/../../x.npz"),
+        ("model", "models/0123456789ABCDEF.npz"),
+        ("method", "no such method"),
+        ("max angle", "0"),
+        ("clients", -1),
+        ("knn", 1),
+    ],
+)
+def test_a_record_is_what_it_must_be(key, value):
+    require_record({**WHOLE, "model": "models/0123456789abcdef.npz"})
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        require_record({**WHOLE, key: value})
+    assert f"'{key}'" in str(caught.value)
