@@ -40,6 +40,14 @@ def test_each_of_three_parts_of_an_uncentred_share_is_rounded():
     assert told_share(1e6, survivors=3) == pytest.approx(3 * one / TOTAL, rel=1e-9, abs=0)
 
 
+def test_what_is_missed_of_scaled_features_is_in_their_own_units():
+    """The same of each feature, and so the larger a share the less it varies."""
+    one = 3 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)
+    diagonal = np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum(axis=0)
+    assert diagonal.max() > 2 * diagonal.min()
+    assert told_share(1e24, scale=True) == pytest.approx((one / diagonal).mean(), rel=1e-2, abs=0)
+
+
 @pytest.mark.parametrize("way", [{"secure_aggregation": True, "bound": 100.0}, {}], ids=["masked", "clear"])
 def test_a_last_round_of_other_rows_is_refused(way):
     """One party leaves a row out, and says so wherever it is asked."""
