@@ -51,3 +51,13 @@ def test_the_rules_of_a_site_hold_for_every_question(tmp_path):
     replied, said = site.ask("moments", [])
     assert not replied
     assert not unnamed(said["message"], "'min-rows' = 5")
+
+
+def test_after_a_refusal_nothing_is_answered(tmp_path):
+    """Also where it was the first question of the run: the journal holds that it was refused."""
+    site = HostileSession(tmp_path, rows(30, 4), {"method": "p-cov", "n-components": 2})
+    assert not site.ask("no such phase", [])[0]
+    assert not site.ask("moments", [])[0]
+    with closing(sqlite3.connect(tmp_path / "journal" / "site.sqlite")) as database:
+        kinds = [kind for (kind,) in database.execute("SELECT kind FROM event ORDER BY number")]
+    assert kinds[:2] == ["refused", "ended"]

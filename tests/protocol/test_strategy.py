@@ -14,7 +14,7 @@ from strategies import build_strategy, run_config_of
     [
         ("sub-it", 0.0, True),
         ("sub-it", EXACT, True),
-        ("sub-it", np.nextafter(EXACT, 1), False),
+        ("sub-it", float(np.nextafter(EXACT, 1)), False),
         ("sub-it", 90.0, False),
         ("ap-cov", 0.0, False),
     ],

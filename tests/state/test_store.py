@@ -132,6 +132,9 @@ def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
         database.execute("UPDATE piece SET value = CAST(value || 'x' AS BLOB) WHERE number = 0")
         with refused(StoreError, "shelf.sqlite", match="damaged"):
             held.get(database, name, size)
+        database.execute("UPDATE piece SET value = zeroblob(length(value))")
+        with refused(StoreError, "shelf.sqlite", match="damaged"):
+            held.get(database, name, size + 1)
         with refused(StoreError, "shelf.sqlite", match="change"):
             held.get(database, "a" * 64, size)
 
@@ -157,10 +160,16 @@ def test_a_file_that_is_no_database_is_named_and_stays(tmp_path, content):
 def test_a_database_of_another_program_is_named(tmp_path):
     with sqlite3.connect(tmp_path / "shelf.sqlite") as database:
         database.execute("CREATE TABLE book (title TEXT)")
-        database.execute("PRAGMA user_version = 3")  # by chance that of ours
     database.close()
     with refused(StoreError, "shelf.sqlite"):
         titles(tmp_path)
+
+
+def test_a_store_of_another_kind_is_named(tmp_path):
+    """Of the same file name, tables and format."""
+    add(tmp_path, "one")
+    with refused(StoreError, tmp_path / "shelf.sqlite"):
+        Store(tmp_path, replace(SCHEMA, application=b"abcd")).transaction().__enter__()
 
 
 @pytest.mark.parametrize("other", [2, 4])

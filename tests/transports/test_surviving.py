@@ -19,7 +19,8 @@ def test_what_is_signed_for_one_sum_is_not_signed_for_the_next():
     party = SurvivingParty(Group(parties=5, least=2, signer=signer, survivors=4))
     party.sums = ["first", "second", "third"]
     abouts = []
-    for party.sum in party.sums:
+    for name in ("first", "second", "third"):
+        party.sum = name
         abouts.append(party._signer.about)
     assert abouts[0] == signer.about
     assert len(set(abouts)) == 3
