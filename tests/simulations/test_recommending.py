@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.errors import ConfigError, DataError
 from simulations import measuring, report_drawing, report_page
 from simulations.comparing import compare
 from simulations.recommending import Choice, choices
-from simulations.records import LATER, RUNS, SETTING, TYPES, identity, named, require_record
+from simulations.records import LATER, RUNS, SETTING, TYPES, append, forget, identity, named, read, require_record
 
 
 def record(method="p-cov", *, angle=0.0, exact=True, up=1.0, rounds=1, captured=0.9, **more):
@@ -70,7 +70,10 @@ def test_the_cost_in_words(rounds, up, told):
     assert Choice("exact", record(rounds=rounds, up=up)).cost == told
 
 
-@pytest.mark.parametrize("key", SETTING)
+@pytest.mark.parametrize(
+    "key",
+    ["dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound", "method"],
+)
 def test_runs_of_another_setting_are_other_runs(key):
     one = {**dict.fromkeys(SETTING), **record()}
     assert identity(one) != identity({**one, key: "another"})
@@ -190,3 +193,23 @@ def test_a_record_is_what_it_must_be(key, value):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         require_record({**WHOLE, key: value})
     assert f"'{key}'" in str(caught.value)
+
+
+def test_a_comparison_is_forgotten_and_nothing_beside_it(tmp_path):
+    append(tmp_path, WHOLE)
+    (tmp_path / "models").mkdir()
+    for name in ("0123456789abcdef.npz", "notes.txt"):
+        (tmp_path / "models" / name).touch()
+    assert len(read(tmp_path)) == 1
+    forget(tmp_path)
+    assert not read(tmp_path)
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["notes.txt"]
+
+
+def test_nothing_is_forgotten_of_a_folder_of_another_kind(tmp_path):
+    (tmp_path / RUNS).write_text("no record\n")
+    (tmp_path / "report.html").touch()
+    with pytest.raises(ConfigError) as caught:
+        forget(tmp_path)
+    assert RUNS in str(caught.value)
+    assert len(list(tmp_path.iterdir())) == 2
