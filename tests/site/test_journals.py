@@ -1,4 +1,4 @@
-"""Journals in files: with them every method comes to its end, with the same bits; what is noted counts where it must."""
+"""Journals in files: with them every method comes to its end, with the same bits, and what is noted counts."""
 
 from __future__ import annotations
 
