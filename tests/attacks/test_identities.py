@@ -314,6 +314,15 @@ def test_survivors_reveal_for_the_list_that_they_all_signed(tmp_path):
         assert asked_to_reveal(sessions, party, told, [said[i] for i in told], sealed)[0]
 
 
+def test_a_party_agrees_to_no_list_without_itself(tmp_path, caplog):
+    sessions = sites(tmp_path, SURVIVING)
+    keys, signatures = keys_of(sessions)
+    asked_first(sessions[1], "surviving", keys, signatures)
+    assert sessions[1].ask("uncentred", [np.arange(PARTIES)])[0]
+    assert sessions[1].ask("agree", [np.array([0, 2, 3, 4])])[0] == []
+    assert "own place 1" in caplog.text
+
+
 def test_a_party_that_was_told_another_list_has_not_agreed(tmp_path):
     sessions = sites(tmp_path, SURVIVING)
     lists = [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2, 3]] + [[0, 1, 2, 4]]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -45,6 +48,10 @@ def test_nor_of_secure_sums(tmp_path):
     server = at_own_files(tmp_path, "sub-it", [rows(60, 8, seed=seed) for seed in range(3)], **SECURE)
     finish(server)
     assert [kept_of(server, party) for party in range(3)] == [[], [], []]
+    for party in range(3):
+        with closing(sqlite3.connect(tmp_path / f"journal {party}" / "site.sqlite")) as journal:
+            assert journal.execute("SELECT count(*) FROM event WHERE kind = 'answer'").fetchone() > (1,)
+            assert journal.execute("SELECT name FROM secret").fetchall() == []
 
 
 def test_nor_where_the_server_asks_what_the_run_does_not_have(tmp_path):

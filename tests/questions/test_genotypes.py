@@ -7,7 +7,8 @@ import pytest
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.protocol.question import Total
-from fedpca_flwr.questions.genotypes import pooled_counts
+from fedpca_flwr.questions.genotypes import ALLELES, pooled_counts
+from fedpca_flwr.questions.row_limits import ROWS
 from tests.refusals import refused
 
 
@@ -37,3 +38,13 @@ def test_counts_that_no_genotypes_have_are_a_false_share(called, alleles, square
     """The square of 0, 1 or 2 copies is at least their number, and at most twice that."""
     with refused(ContractError, 1, match="allele"):
         opened(called, alleles, squares)
+
+
+def test_all_people_that_can_be_may_have_two_copies_of_every_allele():
+    limits = ALLELES["alleles"].limits({}, None)
+    assert {name: float(limit) / ROWS for name, limit in limits.items()} == {
+        "count": 1,
+        "called": 1,
+        "alleles": 2,
+        "squares": 2**2,
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fedpca_flwr.maths.moments import Moments, pack
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import check_together
 from fedpca_flwr.questions.fields import MOMENTS
+from fedpca_flwr.questions.influence import PartyInfluence, _require_below
 from simulations.benchmarks.influence import LIES, digits, liars_of, named_in, until_nobody_stands_out, with_lies
 from strategies import METHODS
 from tests.families import cut, rows
@@ -209,3 +211,16 @@ def test_a_limit_is_refused_where_there_are_no_moments(method):
 def test_a_limit_is_refused_where_nobody_sees_shares(survivors):
     with refused(ConfigError, "max-share", "0.5", "secure-aggregation=true"):
         server_of("p-cov", cut(rows(90), 30, 30, 30), max_share=0.5, **HIDDEN, survivors=survivors)
+
+
+PARTY = PartyInfluence("client 1", SimpleNamespace(components=np.array([0.25, 0.75, 0.5]), rows=0.125))
+
+
+def test_the_largest_share_is_told_with_its_component_from_one():
+    assert PARTY.most == (0.75, 2)
+
+
+def test_a_share_may_be_as_large_as_the_limit():
+    _require_below(0.75, [PARTY])
+    with refused(ContractError, "client 1", "75.00%", 2, "12.50%", "'max-share'", 0.749):
+        _require_below(0.749, [PARTY])

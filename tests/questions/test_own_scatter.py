@@ -13,6 +13,7 @@ from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.questions.own_scatter import OwnScatter, worth_forming
 from simulations import run
 from tests.families import cut, rows
+from tests.harness import context_of, finish, server_of
 
 
 def own(X, *, columns, state=None, parties=3):
@@ -61,6 +62,13 @@ def test_what_is_kept_is_forgotten():
     assert list(state.records.array_records)
     scatter.drop()
     assert not list(state.records.array_records)
+
+
+def test_in_a_simulation_nothing_is_kept_beyond_the_last_round():
+    """There the parties share a memory, and other runs follow."""
+    server = server_of("sub-it", cut(rows(900, 60), 500, 400), n_components=4)
+    finish(server)
+    assert [list(context_of(server, party).state.array_records) for party in range(2)] == [[], []]
 
 
 def test_sparse_rows_are_never_formed():

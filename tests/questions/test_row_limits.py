@@ -5,9 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.secure import Layout
-from fedpca_flwr.questions.row_limits import ROWS, deviation_limits, projection_limits, require_few_rows, rows_in
+from fedpca_flwr.questions.row_limits import (
+    ROWS,
+    UNSEEN,
+    deviation_limits,
+    pooled_of,
+    product_limits,
+    projection_limits,
+    require_few_rows,
+    require_resolved,
+    rows_in,
+    scatter_limits,
+    sum_limits,
+    uncentred_limits,
+)
 from tests.refusals import refused
 
 
@@ -51,3 +64,38 @@ def test_a_squared_error_of_all_the_variance_fits_with_room_for_rounding():
     assert takes(limits, count=10, squared=10.0)
     assert not takes(limits, count=10, squared=np.nextafter(10.0, 11))
     assert not takes(limits, count=11, squared=5.0)
+
+
+def test_all_rows_that_can_be_may_have_the_largest_value():
+    limits = sum_limits(3.0, 2)
+    assert takes(limits, count=ROWS, sum=-3.0 * ROWS)
+    assert not takes(limits, count=ROWS, sum=np.nextafter(3.0 * ROWS, np.inf))
+    squares = uncentred_limits(3.0, 2, within=True)
+    assert takes(squares, count=ROWS, sum=3.0 * ROWS, scatter=-9.0 * ROWS, squares=9.0 * ROWS)
+    assert not takes(squares, count=ROWS, sum=0.0, scatter=np.nextafter(9.0 * ROWS, np.inf), squares=0.0)
+    assert not takes(squares, count=ROWS, sum=0.0, scatter=0.0, squares=np.nextafter(9.0 * ROWS, np.inf))
+
+
+def test_products_are_within_those_of_deviations():
+    """Cauchy and Schwarz, which rows that are all on one line meet."""
+    spread = np.array([2.0, 3.0])
+    np.testing.assert_array_equal(scatter_limits(spread)["scatter"], [4.0, 6.0, 9.0])
+    block = np.array([[1.0, 0.0], [-1.0, 5.0]])
+    np.testing.assert_array_equal(product_limits(spread, block)["product"], [[10.0, 30.0], [15.0, 45.0]])
+
+
+def test_what_two_sums_tell_in_closed_form():
+    """Four rows whose values are 0.5 beyond the centre in the mean, of squares about it that add up to 9."""
+    pooled = pooled_of(10.0, 4, np.array([1.0, 1.0]), np.array([2.0, 0.0]), np.array([9.0, 0.0]))
+    np.testing.assert_array_equal(pooled.remainder, [0.5, 0.0])
+    np.testing.assert_array_equal(pooled.diagonal, [9.0 - 4 * 0.25, 0.0])
+    assert 3.0 < pooled.spread[0] < 3.0 + 1e-5, "about the centre, since later sums are"
+    assert 0 < pooled.spread[1] < 1e-20, "fixed point may have missed what is not zero"
+
+
+def test_a_billionth_of_the_variance_may_be_missed():
+    diagonal = np.array([3.0, 1.0])
+    require_resolved(1.0, np.array([UNSEEN * 4.0, 0.0]), diagonal)
+    with refused(ConfigError, "'bound'"):
+        require_resolved(1.0, np.array([UNSEEN * 4.0, 1e-15]), diagonal)
+    assert UNSEEN <= 1e-9

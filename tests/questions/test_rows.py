@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.questions.row_limits import ROWS
+from fedpca_flwr.questions.rows import _resolved_diagonal
+from strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused
@@ -33,6 +38,14 @@ def test_each_of_three_parts_of_an_uncentred_share_is_rounded():
     """Scatter, products of the mean, and what float64 rounds off these: each in three words of its own."""
     one = 3 * 4 * (ROWS * 1e6**2) * 2.0 ** -(62 + 2 * 46)
     assert told_share(1e6, survivors=3) == pytest.approx(3 * one / TOTAL, rel=1e-9, abs=0)
+
+
+def test_what_is_missed_of_scaled_features_is_in_their_own_units():
+    """The same of each feature, and so the larger a share the less it varies."""
+    one = 3 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)
+    diagonal = np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum(axis=0)
+    assert diagonal.max() > 2 * diagonal.min()
+    assert told_share(1e24, scale=True) == pytest.approx((one / diagonal).mean(), rel=1e-2, abs=0)
 
 
 @pytest.mark.parametrize("way", [{"secure_aggregation": True, "bound": 100.0}, {}], ids=["masked", "clear"])
@@ -73,3 +86,24 @@ def test_a_private_last_round_tells_no_number_of_rows(size):
     finish(server)
     count, squared = told[-1]
     assert (count.tolist(), squared.tolist()) == (1, 0.0)
+
+
+def test_a_private_last_round_tells_no_error_of_the_rows(monkeypatch):
+    """Not even that they cannot be projected."""
+
+    def fail(party, asked):
+        raise ValueError
+
+    monkeypatch.setattr(DPPCAClient, "keep_scores", fail)
+    finish(server_of("dp-pca", PARTIES, n_components=2, epsilon=10.0))
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled):
+    """Or it would be divided by what rounding left of it."""
+    run = SimpleNamespace(config=SimpleNamespace(bound=1.0), options=SimpleNamespace(centred=True, scaled=scaled))
+    diagonal, missed = np.array([4.0, 1e-30]), np.array([0.0, 1e-30])
+    head = Head(10, np.zeros(2), np.zeros(2))
+    found, cautions = _resolved_diagonal(run, missed, diagonal, head, which="", joined=0.0)
+    np.testing.assert_array_equal(found, [4.0, 0.0] if scaled else diagonal)
+    assert len(cautions) == scaled

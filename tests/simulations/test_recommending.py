@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.errors import ConfigError, DataError
 from simulations import engines, measuring, report_drawing, report_page
 from simulations.comparing import compare
 from simulations.recommending import Choice, choices
-from simulations.records import RUNS, named
+from simulations.records import LATER, RUNS, SETTING, TYPES, append, forget, identity, named, read, require_record
 
 
 def record(method="p-cov", *, angle=0.0, exact=True, up=1.0, rounds=1, captured=0.9, **more):
@@ -40,6 +40,45 @@ def test_exact_is_what_says_so_and_is_so():
     assert found["exact, in the fewest rounds"] is truly
     assert found["exact, with the fewest bytes up"] is truly
     assert not any(wish.startswith("exact") for wish in wishes(by_luck, by_claim))
+
+
+def test_fewest_rounds_and_fewest_bytes_are_different_wishes():
+    """Of equals in one of them, the other decides."""
+    short, light = record("p-cov", rounds=1, up=5.0), record("sub-it", rounds=9, up=0.1)
+    found = wishes(light, record("qr-pca", rounds=1, up=6.0), short, record("streaming", rounds=10, up=0.1))
+    assert found["exact, in the fewest rounds"] is short
+    assert found["exact, with the fewest bytes up"] is light
+
+
+def test_within_an_angle_the_cheapest_is_told_where_it_is_no_exact_one():
+    exact, near, far = record(up=5.0), record("ap-cov", angle=0.05, up=1.0), record("compressed", angle=0.5, up=0.1)
+    approximate = [{**one, "exact": False} for one in (near, far)]
+    assert wishes(exact, *approximate)["within 0.1°"] is approximate[0]
+    assert not any(wish.startswith("within") for wish in wishes({**exact, "MB up": 0.01}, *approximate))
+
+
+@pytest.mark.parametrize("out", [{"method": "vertical"}, {"error": "DataError: a site is away"}])
+def test_what_failed_or_answers_another_question_is_not_recommended(out):
+    assert not wishes({**record(), **out})
+    assert wishes(record(), {**record(up=0.01), **out})["exact, with the fewest bytes up"] == record()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "up", "told"), [(1, 1.5, "one round, mean 1.5 MB up"), (2, 0.0015, "2 rounds, mean 1.5 kB up")]
+)
+def test_the_cost_in_words(rounds, up, told):
+    assert Choice("exact", record(rounds=rounds, up=up)).cost == told
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound", "method"],
+)
+def test_runs_of_another_setting_are_other_runs(key):
+    one = {**dict.fromkeys(SETTING), **record()}
+    assert identity(one) != identity({**one, key: "another"})
+    turned = {**one, "options": {"b": 1, "a": 2}}
+    assert identity(turned) == identity({**one, "options": {"a": 2, "b": 1}})
 
 
 def test_of_private_runs_the_one_that_captures_most():
@@ -122,3 +161,55 @@ def test_bytes_down_are_those_before_the_last_round(monkeypatch):
     monkeypatch.setattr(measuring, "run", run)
     (one,) = compare(["p-cov"], datasets=["wine"], clients=[3], components=2)
     assert (one["rounds"], one["MB up"], one["MB down"]) == (2, 2.0, 3.0)
+
+
+WHOLE = {
+    **dict.fromkeys(TYPES.keys() - LATER, 0),
+    **dict.fromkeys(("dataset", "data root", "partition", "engine"), ""),
+    "method": "p-cov",
+    "options": {},
+    "alpha": None,
+    "model": None,
+    "knn": False,
+    "exact": True,
+    "measured": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", "../models/0123456789abcdef.npz"),
+        ("model", "models/0123456789abcdef.npz/../../x.npz"),
+        ("model", "models/0123456789ABCDEF.npz"),
+        ("method", "no such method"),
+        ("max angle", "0"),
+        ("clients", -1),
+        ("knn", 1),
+    ],
+)
+def test_a_record_is_what_it_must_be(key, value):
+    require_record({**WHOLE, "model": "models/0123456789abcdef.npz"})
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        require_record({**WHOLE, key: value})
+    assert f"'{key}'" in str(caught.value)
+
+
+def test_a_comparison_is_forgotten_and_nothing_beside_it(tmp_path):
+    append(tmp_path, WHOLE)
+    (tmp_path / "models").mkdir()
+    for name in ("0123456789abcdef.npz", "notes.txt"):
+        (tmp_path / "models" / name).touch()
+    assert len(read(tmp_path)) == 1
+    forget(tmp_path)
+    assert not read(tmp_path)
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["notes.txt"]
+
+
+def test_nothing_is_forgotten_of_a_folder_of_another_kind(tmp_path):
+    (tmp_path / RUNS).write_text("no record\n")
+    (tmp_path / "report.html").touch()
+    with pytest.raises(ConfigError) as caught:
+        forget(tmp_path)
+    assert RUNS in str(caught.value)
+    assert len(list(tmp_path.iterdir())) == 2

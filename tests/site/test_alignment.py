@@ -8,7 +8,7 @@ import pytest
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.site.local_table import digests, local_table
+from fedpca_flwr.site.local_table import difference, digests, ids_secret, local_table
 from fedpca_flwr.site.readers import read_ids
 from simulations import run
 from strategies import build_client
@@ -110,6 +110,27 @@ def test_the_id_column_is_found_by_name_or_number_and_is_no_feature(tmp_path):
         found = local_table(node, RunConfig())
         np.testing.assert_array_equal(found.rows[found.places], X[:, :2])
         assert (np.diff(found.ids.astype(float)) > 0).all()
+
+
+def test_without_a_secret_every_seed_has_other_digests(tmp_path):
+    file = three_files(tmp_path)[0]
+    node = NodeConfig(partition_id=0, num_partitions=3, data=file, label="kind", ids="id", split="columns")
+    found = [local_table(node, RunConfig(seed=seed)).ids for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not set(found[0].tolist()) & set(found[2].tolist())
+
+
+def test_a_secret_has_sixteen_bytes_at_least(tmp_path):
+    (tmp_path / "secret").write_bytes(bytes(16))
+    assert ids_secret(str(tmp_path / "secret")) == bytes(16)
+    (tmp_path / "secret").write_bytes(bytes(15))
+    with refused(ConfigError, "'ids-secret'", 15, 16):
+        ids_secret(str(tmp_path / "secret"))
+
+
+def test_ids_that_are_missing_and_those_too_many_are_told_apart():
+    own, others = digests(IDS[:7], b"salt"), digests(IDS[2:12], b"salt")
+    assert difference(own, others) == (5, 2)
 
 
 def test_where_ids_cannot_be(tmp_path):

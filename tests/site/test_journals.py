@@ -1,13 +1,19 @@
-"""Sites that keep their data and their journal in files: every method comes to its end, with the same bits."""
+"""Journals in files: with them every method comes to its end, with the same bits, and what is noted counts."""
 
 from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
 
+from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.site.journal import FileJournal
 from strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, own, server_of
+from tests.refusals import refused
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows" and name != "dp-pca"]
 """The noise of `dp-pca` is never the same; its journals have tests of their own."""
@@ -26,3 +32,41 @@ def test_a_journal_changes_no_bit(method, tmp_path):
     model = finish(at_sites(server_of(method, parties, **options), nodes))
     expected = fit(method, parties, **options)
     assert model.components_.tobytes() == expected.components_.tobytes()
+
+
+def release(folder, party, phase, multiplier, seen):
+    journal = FileJournal(str(folder), "1", party)
+    journal.note_release(phase, "add-remove", multiplier, lambda own, others: seen.append((own, others)))
+
+
+def test_a_phase_is_released_once_and_counts_for_its_run_and_party(tmp_path):
+    seen = []
+    release(tmp_path, 0, "sum", 2.0, seen)
+    release(tmp_path, 1, "sum", 3.0, seen)
+    release(tmp_path, 0, "products", 4.0, seen)
+    assert seen == [([], []), ([], [2.0]), ([2.0], [3.0])]
+    with refused(DisclosureError, "'sum'"):
+        release(tmp_path, 0, "sum", 2.0, seen)
+    assert len(seen) == 3
+
+
+def test_nothing_is_counted_in_a_journal_that_lacks_an_event(tmp_path):
+    """Else what was spent, or told, would be nothing."""
+    release(tmp_path, 0, "sum", 2.0, [])
+    with closing(sqlite3.connect(tmp_path / "site.sqlite")) as database, database:
+        database.execute("DELETE FROM event")
+    seen = []
+    with refused(DisclosureError):
+        release(tmp_path, 1, "sum", 2.0, seen)
+    with refused(DisclosureError):
+        FileJournal(str(tmp_path), "2", 0).remember("bound", "data", lambda same, others: seen.append(same) or "now")
+    assert not seen
+
+
+def test_secrets_are_those_of_one_party_in_one_run(tmp_path):
+    journals = [FileJournal(str(tmp_path), run, party) for run, party in (("1", 0), ("1", 1), ("2", 0))]
+    for number, journal in enumerate(journals):
+        journal.keep("private", bytes([number]))
+    assert [journal.recall("private") for journal in journals] == [b"\x00", b"\x01", b"\x02"]
+    journals[0].forget()
+    assert [journal.recall("private") for journal in journals] == [None, b"\x01", b"\x02"]

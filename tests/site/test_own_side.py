@@ -33,6 +33,13 @@ def test_scores_are_written_whole_and_in_order(suffix, tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_rows_that_rounding_leaves_over_are_in_no_sum_and_have_scores(tmp_path):
+    X, path = rows(307), tmp_path / "scores.npy"
+    model = finish(server_of("p-cov", [X], n_components=3, scores=str(path), site={"round-rows": 10}))
+    assert model.n_samples_ == 300
+    np.testing.assert_allclose(np.load(path), model.transform(X), atol=1e-12)
+
+
 @pytest.mark.parametrize("scale", [False, True])
 def test_a_site_keeps_what_projects_new_rows(scale, tmp_path):
     path = tmp_path / "own.npz"

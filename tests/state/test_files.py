@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import zipfile
 
-from fedpca_flwr.state.files import written_whole
+import numpy as np
+
+from fedpca_flwr.state.files import TooLargeError, read, write, written_whole
+from tests.refusals import refused
 
 
 def test_a_file_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -22,3 +26,13 @@ def test_a_file_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
     assert target.read_bytes() == b"and after"
     assert synced == [(target.stat().st_ino, 9, b"before")]
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_all_members_of_a_file_together_unpack_to_so_many_bytes(tmp_path):
+    target = tmp_path / "two.npz"
+    write(target, {"a": np.zeros(10), "b": np.zeros(10)}, {"about": 1}, text="about.json")
+    with zipfile.ZipFile(target) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    assert read(target, text="about.json", most_bytes=size)[1] == {"about": 1}
+    with refused(TooLargeError, size, size - 1):
+        read(target, text="about.json", most_bytes=size - 1)

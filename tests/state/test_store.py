@@ -87,6 +87,17 @@ def test_transactions_that_meet_wait_for_each_other(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["shelf.sqlite"]
 
 
+def test_a_transaction_waits_while_another_one_lasts(tmp_path):
+    add(tmp_path, "one")
+    waiting = threading.Thread(target=add, args=(tmp_path, "two"))
+    with Store(tmp_path, SCHEMA).transaction():
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+    waiting.join()
+    assert titles(tmp_path) == ["one", "two"]
+
+
 def test_a_file_that_another_process_makes_meanwhile_does_not_stand_without_it(tmp_path, monkeypatch):
     """The fault: between two looks the other made the file and began; its journal then seemed to stand alone."""
     add(tmp_path, "one")
@@ -121,6 +132,9 @@ def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
         database.execute("UPDATE piece SET value = CAST(value || 'x' AS BLOB) WHERE number = 0")
         with refused(StoreError, "shelf.sqlite", match="damaged"):
             held.get(database, name, size)
+        database.execute("UPDATE piece SET value = zeroblob(length(value))")
+        with refused(StoreError, "shelf.sqlite", match="damaged"):
+            held.get(database, name, size + 1)
         with refused(StoreError, "shelf.sqlite", match="change"):
             held.get(database, "a" * 64, size)
 
@@ -151,10 +165,18 @@ def test_a_database_of_another_program_is_named(tmp_path):
         titles(tmp_path)
 
 
-def test_another_format_is_named(tmp_path):
+def test_a_store_of_another_kind_is_named(tmp_path):
+    """Of the same file name, tables and format."""
     add(tmp_path, "one")
-    with refused(StoreError, tmp_path / "shelf.sqlite", 3, 4):
-        Store(tmp_path, replace(SCHEMA, format=4)).transaction().__enter__()
+    with refused(StoreError, tmp_path / "shelf.sqlite"):
+        Store(tmp_path, replace(SCHEMA, application=b"abcd")).transaction().__enter__()
+
+
+@pytest.mark.parametrize("other", [2, 4])
+def test_another_format_is_named(other, tmp_path):
+    add(tmp_path, "one")
+    with refused(StoreError, tmp_path / "shelf.sqlite", 3, other):
+        Store(tmp_path, replace(SCHEMA, format=other)).transaction().__enter__()
 
 
 def test_files_of_an_earlier_version_are_refused_until_there_is_a_store(tmp_path):

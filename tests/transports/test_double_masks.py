@@ -103,6 +103,18 @@ def test_shares_are_for_their_recipient_only():
             group.channels[recipient].unsealed(sender, sent)
 
 
+def test_no_two_messages_of_shares_have_one_key():
+    """Their nonce is constant: under one key the difference of two would be that of what they say."""
+    ring = Group().ring
+    assert len({ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
+
+
+def test_masks_among_other_members_are_others():
+    """Or a server that tells parties of different members would have masks that cancel all the same."""
+    ring = Group().ring
+    assert ring.mask_context("moments", [0, 1, 2, 3]) != ring.mask_context("moments", [0, 1, 2, 4])
+
+
 def test_sites_of_other_runs_read_nothing():
     group = Group(about=(b"{}", b"another run", *[b"{}"] * 3))
     text = group.channels[0].sealed(1, bytes(2 * SHARE))

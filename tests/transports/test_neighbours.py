@@ -10,6 +10,8 @@ from scipy.stats import chi2
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.secure import expected_arcs
 from fedpca_flwr.transports import neighbours
+from fedpca_flwr.transports.encoding import Group
+from fedpca_flwr.transports.masked import Masked
 from fedpca_flwr.transports.neighbours import COMPLETE, commitment, degree, require_opened, seed_of
 from simulations import run
 from strategies import METHODS, TRAVEL, script_of
@@ -89,8 +91,12 @@ def phases(parties, **options):
     return [entry["phase"] for entry in secure.log["rounds"]], secure.log["notes"][-1]
 
 
-def test_of_more_than_fifty_parties_keys_are_committed_to_first():
+def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
+    """And the sum that a site is in is over all of them, whoever its neighbours are."""
+    members, summed = Group.members, []
+    monkeypatch.setattr(Group, "members", lambda self, of: summed.append(len(of)) or members(self, of))
     asked, note = phases(COMPLETE + 1)
+    assert summed == [COMPLETE + 1] * (COMPLETE + 1)
     assert asked == ["keys", "openings", "sums", "deviations", "scatter", "project"]
     assert "it must collude with more than 34 of the parties" in note
 
@@ -105,6 +111,9 @@ def test_noise_that_few_honest_parties_share_is_hidden_among_all():
     for method, committed in (("p-cov", True), ("dp-pca", False)):
         script = script_of(METHODS[method], TRAVEL["masked"], METHODS[method].strategy.card.examples[0])
         assert ("openings" in script) == committed
+        masked = Masked()
+        masked.own = script_of(METHODS[method], TRAVEL["clear"], METHODS[method].strategy.card.examples[0])
+        assert masked.commits(COMPLETE + 1) == committed
 
 
 def test_a_commitment_is_compared_to_its_last_byte():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fedpca_flwr.errors import DisclosureError
@@ -46,3 +47,13 @@ def test_a_party_signs_as_itself_only():
     said = replace(PARTY, identity=first).sign("run keys", b"key")
     with refused(DisclosureError, "party 1", "'identities'"):
         replace(OTHER, identity=second).require(1, "run keys", said, b"key")
+
+
+def test_a_party_counts_once():
+    """Or keys of two parties would pass for those of three, and a sum of two for one of as many as a site asks for."""
+    keys = [bytes([i]) * 32 for i in range(3)]
+    signatures = np.stack(
+        [Signer(simulated(3, i), **RUN).sign("run keys", key) for i, key in zip((0, 1, 1), keys, strict=True)]
+    )
+    with refused(DisclosureError, "party 1", "more than once"):
+        PARTY.require_keys([0, 1, 1], keys, signatures, keys[0])
