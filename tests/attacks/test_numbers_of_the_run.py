@@ -75,7 +75,7 @@ def test_a_run_without_a_centre_projects_about_zero(tmp_path):
 def test_a_centre_far_from_the_rows_is_answered_with_random_words(centre, opens, tmp_path, monkeypatch, caplog):
     """2^10 times the public bound is farther than the mean of any rows within it can be; no word tells which site."""
     monkeypatch.setattr(
-        "fedpca_flwr.questions.rows.deviation_limits",
+        "fedpca_flwr.questions.row_limits.deviation_limits",
         lambda bound, rows, d: {"shift": np.full(d, 1e300), "diagonal": np.full(d, 1e300)},
     )
     far = CENTRE.copy()

@@ -120,7 +120,7 @@ def test_what_is_wrong_with_names_is_said_by_all_parties():
         ({"adjust_for": "1, 1"}, ["adjust_for"]),
         ({"adjust_for": "0,1,2,3,4,5,6,7"}, ["adjust_for", 8]),
         ({"adjust_for": "1", "center": False}, ["adjust_for", "center=True"]),
-        ({"harmonise": "means", "keep": "moments", **SECURE}, ["'keep'", "'moments'", "harmonise='means'"]),
+        ({"harmonise": "means", "keep": "moments", **SECURE}, ["'keep'", "'moments'", "'harmonise'"]),
         ({"adjust_for": "1", "n_components": 8}, ["n_components", 8, 7]),
     ):
         with refused(ConfigError, *named):

@@ -106,7 +106,7 @@ def test_a_method_that_is_no_sum_is_named():
 
 
 def test_a_warm_start_is_refused():
-    with refused(ConfigError, "warm_start", "'svd'"):
+    with refused(ConfigError, "warm_start='random'", "'sub-it'"):
         secure("sub-it", three(), warm_start="svd", n_components=2)
 
 
