@@ -32,3 +32,11 @@ def test_no_secret_outlives_a_question_that_ends_the_run():
     with refused(ContractError):
         journal.begin("moments", "", b"options", refuse)
     assert journal.recall("private") is None
+
+
+def test_a_party_that_has_ended_its_part_is_asked_nothing_more():
+    journal = StateJournal(RecordDict())
+    journal.begin("moments", "", b"options", lambda answered: None)
+    journal.end("ContractError")
+    with refused(ContractError):
+        journal.begin("project", "", b"options", lambda answered: None)
