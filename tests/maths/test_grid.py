@@ -7,6 +7,7 @@ import pytest
 
 from fedpca_flwr.maths import privacy
 from fedpca_flwr.maths.privacy import STEPS, clip, on_grid, whole_products, whole_sum
+from fedpca_flwr.maths.rows import chunks
 from tests.families import rows
 
 
@@ -44,7 +45,7 @@ def test_rounding_leaves_variances_as_they_are():
 def test_sums_are_exact_whole_numbers(at_once, monkeypatch):
     """Beyond what float32 or a rounding would keep: against Python's integers."""
     monkeypatch.setattr(privacy, "CHUNK_ELEMENTS", at_once)
-    monkeypatch.setattr(privacy.chunks, "__defaults__", (at_once,))
+    monkeypatch.setattr(chunks, "__defaults__", (at_once,))
     data, centre = rows(3000, 5) * 4, np.arange(5.0)
     placed = on_grid(data - centre, 2.0).astype(int).astype(object)
     expected = (placed.T @ placed)[np.triu_indices(5)]

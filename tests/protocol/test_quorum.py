@@ -106,7 +106,7 @@ def test_a_member_that_comes_back_goes_on(monkeypatch):
     monkeypatch.setattr(quorum, "time", clock)
     server = of_two()
     manager, leaves = server.client_manager(), proxy_of(server, 1)
-    clock.sleep = lambda _: manager.register(leaves)
+    monkeypatch.setattr(clock, "sleep", lambda _: manager.register(leaves))
     before(server, "start", lambda: manager.unregister(leaves))
     assert finish(server).n_samples_ == 90
 

@@ -47,5 +47,5 @@ def test_a_factor_that_is_cut_or_rounded_is_not_exact(method, exact):
 def test_a_compressed_run_is_exact_where_that_was_wanted_and_both_bounds_hold(tolerance, degrees, values_hold, exact):
     method = f"compressed tolerance={tolerance}"
     strategy = build_strategy(run_config_of({"method": method, "n-components": 2, "clients": 3}))
-    strategy.proven_angle, strategy.values_hold = degrees, values_hold
+    vars(strategy).update(proven_angle=degrees, values_hold=values_hold)
     assert strategy.exact is exact

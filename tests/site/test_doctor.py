@@ -8,12 +8,12 @@ import ssl
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import metadata
 
 import numpy as np
 import pytest
 
 from fedpca_flwr.protocol import memory
-from fedpca_flwr.site import doctor
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.certificates import make_certificates
 from fedpca_flwr.site.identity import make_key
@@ -34,6 +34,7 @@ def site(tmp_path):
 
 def examined(capsys, site, *more):
     """Exit code, and the lines by what they are about, each with whether it is right."""
+    code: int | str | None
     code, config = 0, " ".join(f"{key}={json.dumps(value)}" for key, value in site.items())
     try:
         main(["doctor", "--node-config", config, *more])
@@ -95,8 +96,8 @@ def test_memory_that_is_not_there_is_named(site, capsys, monkeypatch):
 
 
 def test_another_version_of_flower_is_named(site, capsys, monkeypatch):
-    version = doctor.metadata.version
-    monkeypatch.setattr(doctor.metadata, "version", lambda name: "2.0.1" if name == "flwr" else version(name))
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "2.0.1" if name == "flwr" else version(name))
     code, found = examined(capsys, site)
     assert (code, found["versions"][0]) == (1, False)
 
