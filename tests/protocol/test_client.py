@@ -60,4 +60,4 @@ def test_after_a_refusal_nothing_is_answered(tmp_path):
     assert not site.ask("moments", [])[0]
     with closing(sqlite3.connect(tmp_path / "journal" / "site.sqlite")) as database:
         kinds = [kind for (kind,) in database.execute("SELECT kind FROM event ORDER BY number")]
-    assert kinds[:2] == ["refused", "ended"]
+    assert kinds[:3] == ["run", "refused", "ended"]
