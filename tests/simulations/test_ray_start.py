@@ -34,6 +34,7 @@ def test_ray_that_does_not_start(nothing_begins, monkeypatch):
     def fail(**_):
         raise RuntimeError("the object store has 64 MB")
 
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # another test of this process may have started it
     monkeypatch.setattr(ray, "init", fail)
     with refused(FedPCAError, "RuntimeError", 64, "/dev/shm", 'engine="loopback"'):
         go()
