@@ -19,7 +19,7 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.protocol import quorum
 from strategies import METHODS, transports_of
 from tests.families import FAMILIES, cut, rows
-from tests.harness import Clock, finish, fit, late, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import Clock, exits, finish, fit, late, proxy_of, server_of, tamper, tamper_arrays
 from tests.refusals import refused
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows"]
@@ -257,11 +257,8 @@ def test_a_client_that_raises_ends_the_run_without_its_text(method, monkeypatch)
 
 @every_method
 def test_a_client_that_dies_is_named(method):
-    def die(reply):
-        raise SystemExit
-
     server = server_of(method, parties_of_three(), n_components=2)
-    tamper(server, 2, die)
+    exits(server, 2)
     with refused(QuorumError, 1, 3, "client 2"):
         finish(server)
 

@@ -20,7 +20,7 @@ from fedpca_flwr.protocol import quorum
 from simulations import run
 from strategies import METHODS
 from tests.families import FAMILIES, rows
-from tests.harness import Clock, finish, own, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import Clock, exits, finish, own, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused
 
 BY_COLUMNS = [name for name, method in METHODS.items() if method.strategy.card.split == "columns"]
@@ -167,11 +167,8 @@ def test_a_party_that_raises_ends_the_run_without_its_text(method, monkeypatch):
 
 @every_method
 def test_a_party_that_dies_or_is_missing_is_named(method, monkeypatch):
-    def die(reply):
-        raise SystemExit
-
     server = server_of(method, parties_of_three(), n_components=2)
-    tamper(server, 2, die)
+    exits(server, 2)
     with refused(QuorumError, 1, 3, "client 2"):
         finish(server)
     monkeypatch.setattr(quorum, "time", Clock())

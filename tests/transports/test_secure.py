@@ -12,7 +12,7 @@ from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
 from simulations import run
 from tests.families import FAMILIES, cut, rows
-from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import answers_twice, client_of, exits, finish, messages_of, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused, unnamed
 
 every_method = pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it"])
@@ -147,11 +147,8 @@ def test_a_site_may_refuse_to_answer_otherwise(method):
 
 @every_method
 def test_without_one_party_there_is_nothing(method):
-    def die(reply):
-        raise SystemExit
-
     server = secure_server(method)
-    tamper(server, 2, die)
+    exits(server, 2)
     with refused(QuorumError, 1, 3, "client 2"):
         finish(server)
 
@@ -174,14 +171,7 @@ def test_a_party_that_is_asked_something_else_leaves_noise(phase):
 @pytest.mark.parametrize("phase", ["keys", "sums", "deviations", "scatter", "project"])
 def test_a_request_is_answered_once(phase):
     server = secure_server("p-cov")
-    proxy = proxy_of(server, 1)
-    honest = proxy.fit
-
-    def twice(ins, timeout, group_id):
-        reply = honest(ins, timeout, group_id)
-        return honest(ins, timeout, group_id) if ins.config["phase"] == phase else reply
-
-    proxy.fit = twice
+    answers_twice(server, 1, phase)
     with refused(ContractError, "client 1", phase, 2, 1):
         finish(server)
 

@@ -13,7 +13,7 @@ from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.transports.encoding import MaskedSum
 from simulations import run
 from tests.families import FAMILIES, rows
-from tests.harness import client_of, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import client_of, exits, finish, messages_of, proxy_of, server_of, tamper, tamper_arrays
 from tests.refusals import refused
 
 WAYS = [
@@ -197,11 +197,8 @@ def test_merging_is_refused():
 
 @every_way
 def test_a_party_that_is_missing_ends_the_run(way):
-    def die(reply):
-        raise SystemExit
-
     server = secure_server(way)
-    tamper(server, 2, die)
+    exits(server, 2)
     with refused(QuorumError, 1, 3, "client 2"):
         finish(server)
 

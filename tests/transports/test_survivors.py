@@ -16,7 +16,19 @@ from fedpca_flwr.questions.row_limits import UNCENTRED_WORDS, uncentred_limits
 from fedpca_flwr.transports.double_masks import SHARE
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
-from tests.harness import Clock, client_of, context_of, finish, fit, late, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import (
+    Clock,
+    answers_twice,
+    client_of,
+    context_of,
+    finish,
+    fit,
+    late,
+    proxy_of,
+    server_of,
+    tamper,
+    tamper_arrays,
+)
 from tests.refusals import refused
 
 PARTIES = cut(rows(400) + 1, 150, 100, 80, 50, 20)
@@ -355,14 +367,7 @@ def test_a_server_that_tells_two_lists_of_survivors_opens_neither():
 @pytest.mark.parametrize("phase", ["keys", "shares", "uncentred", "agree", "reveal"])
 def test_each_request_is_answered_once_and_in_order(phase):
     running = server()
-    proxy = proxy_of(running, 1)
-    honest = proxy.fit
-
-    def twice(ins, timeout, group_id):
-        reply = honest(ins, timeout, group_id)
-        return honest(ins, timeout, group_id) if ins.config["phase"] == phase else reply
-
-    proxy.fit = twice
+    answers_twice(running, 1, phase)
     with refused(ContractError, "client 1", phase, 2, 1):
         finish(running)
 
