@@ -148,9 +148,10 @@ def _angle_bound(values: Array, k: int, more: int, wrong: Wrong) -> float:
     if more == k:
         return sine_theorem(wrong.about_first, to_rest)
     to_next, coupled = last - float(values[k]) - wrong.in_next, wrong.about_next
-    if to_rest <= 0 or to_next * to_rest <= coupled**2:
+    by_rest = coupled / to_rest if to_rest > 0 else np.inf
+    if to_next <= by_rest * coupled:
         return 90.0
-    beside = (wrong.between * to_rest + coupled * wrong.about_first) / (to_next * to_rest - coupled**2)
+    beside = (wrong.between + by_rest * wrong.about_first) / (to_next - by_rest * coupled)
     return sine_theorem(float(np.hypot(beside, (wrong.about_first + coupled * beside) / to_rest)), 1.0)
 
 
