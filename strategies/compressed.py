@@ -9,9 +9,10 @@ Count and mean travel as they are, the scatter by a codec (`fedpca_flwr.maths.co
 * ``low-rank``: the leading ``rank`` eigenvectors times the roots of their eigenvalues, in ``bits`` bits, with half of
   the first omitted eigenvalue assumed in every other direction;
 * ``combined``: ``low-rank``, and what it leaves out by ``shared-step``;
-* ``top-k`` (the share ``keep`` of the entries) and ``sketch`` (``rank`` random products): for comparison;
-* ``short-words``, under secure aggregation, where codes must add up: the triangle in ``bits`` bits a value, several to
-  a word of 64 bits (`fedpca_flwr.questions.short_words`).
+* ``top-k`` (the share ``keep`` of the entries) and ``sketch`` (``rank`` random products): for comparison.
+
+Under secure aggregation codes must add up, so there is one way: the triangle in ``bits`` bits a value, several to a
+word of 64 bits (`fedpca_flwr.questions.short_words`).
 
 A correction (``corrections``) is one more round: the leading components go down (8 bits a value, 8 more in each further
 one), and what each party's encoding still gets wrong about them comes up (8 bits a value). Both sides mend their
@@ -40,15 +41,14 @@ from fedpca_flwr.maths.sums import MomentsSum
 from fedpca_flwr.questions import method, short_words
 
 MOST_CORRECTIONS = 10
-SHORT = "short-words"
-INSTEAD = f"set codec='{SHORT}'"
+INSTEAD = "leave out 'codec': sums travel in short words"
 
 
 class CompressedOptions(method.Options):
     """Options of the compressed method."""
 
-    codec: Literal["quantise", "shared-step", "low-rank", "combined", "top-k", "sketch", "short-words"] = "quantise"
-    """How the scatter travels; with secure aggregation: 'short-words'."""
+    codec: Literal["auto", "quantise", "shared-step", "low-rank", "combined", "top-k", "sketch"] = "auto"
+    """How the scatter travels; 'auto': 'quantise', and with secure aggregation in short words."""
     bits: Annotated[int, Limits(ge=4, le=32, examples=[4, 8, 16, 32])] = 16
     """For each value; of all codecs but ``shared-step``."""
     step: Annotated[float, Limits(gt=0, le=1, examples=[1e-7, 1e-5, 1e-2, 1.0])] = 1e-5
@@ -77,13 +77,14 @@ class CompressedOptions(method.Options):
 
     def columns(self, public: method.Public) -> int:
         """How many the scatter is multiplied with: in short words by blocks."""
-        return self.most_corrections * self.block(public.features) if self.codec == SHORT else 0
+        return self.most_corrections * self.block(public.features) if in_short_words(public.config) else 0
 
     def coder(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
         """The codec for ``d`` features; ``step`` is in the unit of the scatter."""
         rank = min(self.rank or 2 * self.n_components, d)
         low_rank, shared_step = codecs.LowRank(rank, self.bits), codecs.SharedStep(step)
         known: dict[str, codecs.ScatterCodec] = {
+            "auto": codecs.Quantise(self.bits),
             "quantise": codecs.Quantise(self.bits),
             "shared-step": shared_step,
             "low-rank": low_rank,
@@ -101,14 +102,14 @@ ERRORS = method.Field("wrong", ("2",), kind="size")
 """Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
 
 
+def in_short_words(config: method.RunConfig) -> bool:
+    """Whether scatters travel in words that add up."""
+    return method.by_transport(config, clear=False, masked=True)
+
+
 def phases(config: method.RunConfig, options: CompressedOptions) -> method.Questions:
     """The scale of the step, the encoded scatters, the corrections."""
-    if options.codec == SHORT:
-        if not method.by_transport(config, clear=False, masked=True):
-            raise method.ConfigError(
-                f"run-config: 'codec' is '{SHORT}', which is for sums under secure aggregation; set "
-                "secure-aggregation=true and 'bound', or take another codec"
-            )
+    if in_short_words(config) and options.codec == "auto":
         return {
             **short_words.short_phases(
                 config,
@@ -213,10 +214,15 @@ CARD = method.MethodCard(
         "components)",
         network="sizes and times of messages; a compressed size depends a little on the covariance",
     ),
+    shows_summed=method.Shown(
+        "number of rows, mean, variances, scatter in `bits` bits, its products with the corrected vectors, what "
+        "rounding took off them, squared error",
+        "mean, variances and number of rows of all; the pooled components so far",
+    ),
     options=CompressedOptions,
     phases=phases,
     reference="this project; `fedpca_flwr.maths.codecs` and `fedpca_flwr.maths.refine` derive it",
-    examples=({}, {"codec": "shared-step", "corrections": 10}),
+    examples=({}, {"codec": "shared-step", "corrections": 10}, {"corrections": 10}),
 )
 
 
@@ -229,7 +235,7 @@ class Compressed(method.Strategy):
 
     def aggregate(self) -> method.Fitting:
         options, wanted = self.options, self.options.n_components
-        scatter = short_words.ShortScatter(self) if options.codec == SHORT else CodedScatters(self)
+        scatter = short_words.ShortScatter(self) if in_short_words(self.config) else CodedScatters(self)
         yield from scatter.ask()
         head, total = scatter.head, scatter.total
         self.n_components(head.n, head.mean.size)

@@ -36,6 +36,9 @@ FEATURES, COLUMNS = Field("features", ("d",), kind="size"), Field("columns", ("b
 
 CORRECTION = Short(3, residual=True)
 
+UNSEEN = 2.0**-48
+"""Share of the largest deviation below which a feature does not travel: beside it, rounding in float64 is as large."""
+
 
 def short_phases(config: RunConfig, bits: int, width: Callable[[Public], int], *, corrections: int) -> Questions:
     """The questions of `ShortScatter`: a scatter in so many ``bits``, and corrections on blocks of a ``width``."""
@@ -63,7 +66,12 @@ def short_phases(config: RunConfig, bits: int, width: Callable[[Public], int], *
 
 def _scatter_limits(asked: Fields, public: Public) -> SumLimits:
     spread = asked["spread"]
-    return {**scatter_limits(spread), "wrong": np.full(2, spread @ spread)}
+    return {**scatter_limits(_travelling(spread)), "wrong": np.full(2, spread @ spread)}
+
+
+def _travelling(spread: Array) -> Array:
+    """The roots of the scatter's diagonal (d,), with 0 for features that are constant but for rounding."""
+    return np.where(spread > UNSEEN * spread.max(), spread, 0.0)
 
 
 def _product_limits(asked: Fields, public: Public) -> SumLimits:
@@ -75,7 +83,8 @@ def _product_limits(asked: Fields, public: Public) -> SumLimits:
 def _scatter(party: RowsClient, asked: Fields, words: Short) -> Fields:
     """Packed scatter about the centre, and what rounding makes of it."""
     scatter = party.own.moments().scatter_about(asked["centre"])
-    shown = ShortWords(scatter_limits(asked["spread"])["scatter"], words, party.public.parties).rounded(scatter)
+    limits = _scatter_limits(asked, party.public)["scatter"]
+    shown = ShortWords(limits, words, party.public.parties).rounded(scatter)
     wrong = spectral_norm(unpack(scatter - shown, asked["spread"].size))
     return {"scatter": scatter, "wrong": np.array([wrong, wrong])}
 
@@ -120,8 +129,7 @@ class ShortScatter:
         pooled = yield from pooled_centre(self.run)
         self.head, self.total = pooled.head, float(pooled.diagonal.sum())
         self.evidence = Evidence(missed=pooled.missed, cautions=pooled.cautions)
-        spread = np.where(pooled.diagonal > pooled.missed, pooled.spread, 0.0)  # constant features do not travel
-        self._centre, self._spread = pooled.centre, spread
+        self._centre, self._spread = pooled.centre, _travelling(pooled.spread)
         words = self.run.phases["scatter"].short["scatter"]
         try:
             self._share = float(ShortWords(np.ones(1), words, self.run.public.parties).missed[0])
@@ -129,8 +137,8 @@ class ShortScatter:
             raise ConfigError(
                 f"run-config: 'bits' is too small for {self.run.public.parties} parties: {error}"
             ) from None
-        sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": spread})
-        self.matrix = symmetric(sums["scatter"], spread.size)
+        sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": pooled.spread})
+        self.matrix = symmetric(sums["scatter"], pooled.spread.size)
         # the sum is about the centre, which the mean is beside by rounding
         beside = pooled.rows * float(pooled.remainder @ pooled.remainder)
         self.wrong = self.on_block = self.on_first = float(_norms(sums)[0]) + beside

@@ -290,7 +290,7 @@ def test_components_within_the_angle_are_not_exact_while_their_variances_are_not
 
 
 def in_short_words(parts=None, **options):
-    options = {"codec": "short-words", "secure_aggregation": True, "bound": 100.0, **options}
+    options = {"secure_aggregation": True, "bound": 100.0, **options}
     return run("compressed", parts or parties(), n_components=4, engine="loopback", **options)
 
 
@@ -321,8 +321,6 @@ def test_one_rounding_of_a_component_lies_beside_it_by_less_than_the_bound():
     assert 1e-4 < angle <= bound
 
 
-def test_short_words_are_for_sums_and_other_codes_are_not():
-    with refused(ConfigError, "'codec'", "short-words", "secure_aggregation"):
-        run("compressed", parties(), n_components=4, engine="loopback", codec="short-words")
-    with refused(ConfigError, "'encoded'", "codec='short-words'"):
-        run("compressed", parties(), n_components=4, engine="loopback", secure_aggregation=True, bound=100.0)
+def test_codes_that_do_not_add_up_are_refused_where_only_sums_open():
+    with refused(ConfigError, "'encoded'", "'codec'"):
+        in_short_words(codec="low-rank")
