@@ -83,7 +83,12 @@ def scores(
     axes = figure.subplots()
     for own, its, mark in zip(points.values(), classes, _marks(), strict=False):
         shown = thinned(len(own), max(1, MOST_SCORES // len(points)))
-        how: dict[str, Any] = {"s": 18, "alpha": 0.6, "linewidths": 0, "rasterized": True}
+        how: dict[str, Any] = {
+            "s": 18,
+            "alpha": 0.6,
+            "linewidths": 0,
+            "rasterized": sum(map(len, points.values())) > MOST,
+        }
         axes.scatter(own[shown, 0], own[shown, 1], marker=mark, c=[colours[one] for one in its[shown]], **how)
     whole = np.concatenate(list(points.values()))
     for one, colour in colours.items() if ellipses else ():
