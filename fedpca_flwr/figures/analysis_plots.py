@@ -99,7 +99,7 @@ def biplot(found: Reading, scores: Array) -> Figure:
 def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:
     """Write each name as near to its tip (n, 2) as there is room for it inside the axes and beside the other names.
 
-    A thin line joins a name to its tip. The places that are tried are those of a grid, so there is room for all names
+    A thin line joins the two. The places that are tried are those of a grid, so there is room for all names
     that fit into the axes at all.
     """
     inside, per_unit = axes.get_window_extent(), axes.transData.transform([(0, 0), (1, 1)])
@@ -117,5 +117,6 @@ def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:
         apart = np.abs(grid[order, None] - taken[:, :2]) >= half + taken[:, 2:]
         place = grid[order[np.argmax(apart.any(axis=2).all(axis=1))]]
         text.set_position(place)
-        axes.plot(*np.stack([tip, place]).T, color=GREY, linewidth=0.4, zorder=0)
+        near = np.clip(tip, place - half, place + half)  # of the name's box
+        axes.plot(*np.stack([tip, near]).T, color=GREY, linewidth=0.4, zorder=0)
         taken = np.vstack([taken, np.concatenate([place, half])])
