@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
         written, faults = output.save(model)  # before anything else can go wrong
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
-        raise
+        raise error.with_traceback(None) from None  # Flower prints the traceback, and the sentence should be seen
     if strategy.config.reference and strategy.quorum.simulated:
         model.log["measured"] |= _compared_with_pooled(model, strategy)
         written, more = written.save(model)

@@ -196,7 +196,7 @@ def test_a_client_with_unusable_data_is_named(method, data, named):
 @every_method
 def test_a_client_with_other_features_is_named(method):
     parties = [*parties_of_three(), rows(40, 11)]
-    with refused(ContractError, "client 3", 11, "client 0", 12):
+    with refused(DataError, "client 3", 11, "client 0", 12):
         fit(method, parties, n_components=2)
 
 
