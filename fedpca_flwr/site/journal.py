@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.protocol import journal
+from fedpca_flwr.site import kept_rows
 from fedpca_flwr.site.repeats import Release
 from fedpca_flwr.state.store import Schema, Store, StoreError
 
@@ -142,6 +143,8 @@ class FileJournal(journal.Journal):
     ``about`` says what run it is, in its first line.
     """
 
+    rows: Path
+
     def __init__(
         self, folder: str, run: str, party: int, memory: journal.StateJournal | None = None, about: str = ""
     ) -> None:
@@ -149,6 +152,7 @@ class FileJournal(journal.Journal):
         self.about = about
         self.key = (run, party)
         self.memory = memory
+        self.rows = kept_rows.folder_of(Path(folder).expanduser().absolute(), self.key)
 
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
         refusal: Exception | None = None
@@ -213,6 +217,7 @@ class FileJournal(journal.Journal):
             self._say_what_run(database)
             if not self._of_kind(database, "refused"):
                 self._note(database, "refused", why)
+        kept_rows.remove(self.rows)
 
     def end(self, why: str) -> None:
         with self._transaction() as database:
@@ -229,6 +234,7 @@ class FileJournal(journal.Journal):
     def forget(self) -> None:
         with self._transaction() as database:
             database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
+        kept_rows.remove(self.rows)
 
     # Inside
 
@@ -271,6 +277,7 @@ class FileJournal(journal.Journal):
         since = _time(datetime.now(UTC) - SILENT)
         alive = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (since, *self.key))
+        kept_rows.remove_others(self.rows.parent, database.execute(alive, (since, *self.key)))
         self._keep(database, "configuration", configuration)
 
     def _say_what_run(self, database: sqlite3.Connection) -> None:
@@ -296,6 +303,7 @@ class FileJournal(journal.Journal):
     def _end(self, database: sqlite3.Connection, why: str) -> None:
         self._note(database, "ended", why)
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
+        kept_rows.remove(self.rows)
 
 
 def _time(moment: datetime) -> str:
