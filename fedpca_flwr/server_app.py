@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import replace
 from logging import WARNING, StreamHandler
@@ -34,6 +35,7 @@ def main(grid: Grid, context: Context) -> None:
         written, faults = output.save(model)  # before anything else can go wrong
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
+        _log_no_more(error)
         raise
     if strategy.config.reference and strategy.quorum.simulated:
         model.log["measured"] |= _compared_with_pooled(model, strategy)
@@ -44,6 +46,11 @@ def main(grid: Grid, context: Context) -> None:
         files += f"  {'moments':<22}{written.moments}\n"
     elsewhere = "".join(f"  not where it should be: {fault}\n" for fault in dict.fromkeys(faults))
     print(f"\nFederated PCA\n{model.summary()}\n{files}{elsewhere}", flush=True)
+
+
+def _log_no_more(error: FedPCAError) -> None:
+    """Keep Flower, which must know of an error, from logging it once more, with its traceback."""
+    logging.getLogger("flwr").addFilter(lambda record: record.exc_info is None or record.exc_info[1] is not error)
 
 
 def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
