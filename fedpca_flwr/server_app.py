@@ -17,6 +17,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.output import Output
 from fedpca_flwr.model.reference import captured_variance, pooled_pca, principal_angles
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.protocol.metrics import measured
 from fedpca_flwr.protocol.progress import flower_from, shown_by
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
@@ -27,10 +28,10 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     try:
         strategy = strategies.build_strategy(context.run_config)
-        output = Output.of(strategy.config, context.run_id)
-        strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
-        print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)
-        with shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
+        with measured(strategy, context.run_id), shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
+            output = Output.of(strategy.config, context.run_id)
+            strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
+            print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)
             model = run_on(grid, strategy)
         written, faults = output.save(model)  # before anything else can go wrong
     except FedPCAError as error:

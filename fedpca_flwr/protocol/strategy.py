@@ -85,6 +85,7 @@ class PCAStrategy(Strategy):
         self.certificate = 0.0
         self.alternatives: Alternatives = no_alternatives
         self.before_questions: Callable[[], None] = lambda: None  # once the parties and their features are known
+        self.after_round: Callable[[], None] = lambda: None
         self._program: Program | None = None
         self._asked = Ask("")  # the question of this round
         self.rounds_so_far: list[dict[str, Any]] = []
@@ -243,6 +244,7 @@ class PCAStrategy(Strategy):
                 self._asked = self._program.send(replies)
             except StopIteration:
                 self.done = True
+        self.after_round()
         return None, {}
 
     def configure_evaluate(
