@@ -10,12 +10,14 @@ from flwr.clientapp.typing import ClientAppCallable
 from fedpca_flwr.flower import one_blas_thread
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.site import audit
+from fedpca_flwr.site.outlived import end_with_node
 from fedpca_flwr.site.site import show_log
 
 
 def client_fn(context: Context) -> Client:
     if "data" in context.node_config:  # a site, and no party of a simulation
         show_log()
+        end_with_node()
     return strategies.build_client(context).to_client()
 
 
