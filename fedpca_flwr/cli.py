@@ -10,6 +10,7 @@ from fedpca_flwr.packages import module
 COMMANDS = {
     "compare": ("simulations.compare", "run several methods on the same parties, and recommend one"),
     "report": ("simulations.report", "write the page of a comparison again"),
+    "launch": ("fedpca_flwr.site.flower_command", "flwr run --stream, with an exit code that says how the run ended"),
     "monitor": ("simulations.monitor", "look for odd rows and for drift in new rows"),
     "methods": ("strategies.__main__", "list the methods, their rounds, bytes and what the server sees"),
     "rehearse": ("fedpca_flwr.site.__main__", "run a whole deployment on this machine, with secure sums and a dropout"),
