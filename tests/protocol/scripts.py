@@ -113,6 +113,10 @@ SCRIPTS = [
         {"method": "compressed", "n-components": 2, "codec": "low-rank", "corrections": 1},
         once("encoded", "correction", "project"),
     ),
+    Script(
+        {"method": "compressed", "n-components": 2, "corrections": 2, **SECURE},
+        {**once("keys", "sums", "deviations", "scatter"), "correction": 2, "project": 1},
+    ),
     Script({"method": "adaptive", "n-components": 2}, once("survey")),
     Script({**OF_GENOTYPES, "method": "adaptive"}, once("alleles", "survey")),
     Script({"method": "em", "n-components": 2, "max-rounds": 3}, {**OBSERVED, "expected": 3, "project": 1}),

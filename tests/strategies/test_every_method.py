@@ -380,7 +380,12 @@ def test_every_error_is_ours(method):
 # However answers travel: sums only, over all parties or over those that are left
 
 WAYS = {"masked": {"secure_aggregation": True}, "surviving": {"secure_aggregation": True}}
-SUMS = [(method, way) for method in DETERMINED for way in transports_of(METHODS[method]) if way in WAYS]
+SUMS = [
+    (method, way)
+    for method in DETERMINED
+    for way in transports_of(METHODS[method])
+    if way in WAYS and method != "compressed"  # whose codes in clear do not add up
+]
 TOGETHER = {name: family for name, family in FAMILIES.items() if len(family.parties) > 1}
 OF_OPTIONS = ["means shifted by ten deviations", "wide", "constant columns", "offset 1e6"]
 """Families in which scaling, and no centre, make a difference."""
