@@ -137,6 +137,20 @@ def tamper(server: PCAServer, party: int, change: Callable[[Any], Any]) -> None:
     proxy.fit = lambda ins, timeout, group_id: change(honest(ins, timeout, group_id))
 
 
+def say(server: PCAServer, party: int, **metrics: Any) -> PCAServer:
+    """Let one party say something else of itself in every fit reply; None: say nothing."""
+
+    def change(reply: Any) -> Any:
+        for key, value in metrics.items():
+            reply.metrics.pop(key, None)
+            if value is not None:
+                reply.metrics[key] = value
+        return reply
+
+    tamper(server, party, change)
+    return server
+
+
 def exits(server: PCAServer, party: int) -> None:
     """Let one party's process exit after its first answer, which nobody gets."""
 
@@ -220,6 +234,13 @@ def messages_of(server: PCAServer) -> list[bytes]:
 
         proxy.fit = listen
     return messages
+
+
+def differences(one: PCAModel, other: PCAModel) -> list[str]:
+    """Names of what is not the same in two models, bit for bit."""
+    names = ("components_", "scores_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names if getattr(one, name) is not None}
+    return [name for name, (a, b) in pairs.items() if a.tobytes() != b.tobytes()]
 
 
 def reconstruction_error(model: PCAModel, X: Any) -> float:

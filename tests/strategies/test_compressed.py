@@ -79,11 +79,6 @@ def test_every_further_correction_shrinks_the_angle():
     assert np.diff(sent).max() < sent[0]
 
 
-def test_the_shared_step_is_the_same_at_every_party():
-    model = run("compressed", parties(), n_components=4, engine="loopback", codec="shared-step")
-    assert [entry["phase"] for entry in model.log["rounds"]] == ["scale", "encoded", "project"]
-
-
 def test_a_step_that_is_too_small_is_named():
     with refused(ConfigError, "client 0", "'step'", "1e-12"):
         fit(codec="shared-step", step=1e-12)
@@ -112,25 +107,20 @@ def test_a_trace_in_whose_unit_a_code_is_no_scatter_breaks_nothing(codec, trace)
         return [np.array([trace]) if array.dtype == np.float64 and array.shape == (1,) else array for array in arrays]
 
     tamper_arrays(server, 1, lied)
+    if trace == 1e-310 and codec in {"shared-step", "combined"}:
+        with refused(ContractError, "client 1", match="code"):
+            finish(server)
+        return
     with suppress(FedPCAError):
         assert np.isfinite(finish(server).explained_variance_).all()
 
 
-@pytest.mark.parametrize("codec", ["shared-step", "combined"])
-def test_a_code_that_is_infinite_in_the_unit_of_its_trace_is_named(codec):
-    server = server_of("compressed", parties(), n_components=4, codec=codec)
-
-    def lied(arrays):
-        return [np.array([1e-310]) if array.dtype == np.float64 and array.shape == (1,) else array for array in arrays]
-
-    tamper_arrays(server, 1, lied)
-    with refused(ContractError, "client 1", match="code"):
-        finish(server)
-
-
-@pytest.mark.parametrize("unit", [1e-30, 1e-12, 1e25])
-@pytest.mark.parametrize("options", [{}, {"codec": "low-rank", "corrections": 1}, {"codec": "shared-step"}], ids=str)
-def test_the_unit_of_the_data_does_not_matter(unit, options):
+@pytest.mark.parametrize(
+    ("options", "unit"),
+    [({}, 1e-30), ({"codec": "low-rank", "corrections": 1}, 1e25), ({"codec": "shared-step"}, 1e-12)],
+    ids=str,
+)
+def test_the_unit_of_the_data_does_not_matter(options, unit):
     plain = run("compressed", parties(), n_components=4, engine="loopback", **options)
     other = run("compressed", [part * unit for part in parties()], n_components=4, engine="loopback", **options)
     assert principal_angles(plain, other).max < 0.1

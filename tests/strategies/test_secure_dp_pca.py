@@ -88,14 +88,6 @@ def test_distributed_noise_needs_it_on_a_real_site(tmp_path):
         finish(server_of("dp-pca", PARTIES, **{**options, "honest_parties": 3}, site=site, secure_aggregation=True))
 
 
-def test_a_budget_is_not_met_by_masks_alone(tmp_path):
-    """Secure aggregation hides a party's share, not what the sum tells."""
-    site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
-    options = {"n_components": 2, "secure_aggregation": True, "bound": 100.0}
-    with refused(DisclosureError, "p-cov"):
-        finish(server_of("p-cov", PARTIES, **options, site=site))
-
-
 @pytest.mark.parametrize("phase", ["centre", "products", "joint", "octaves", "directions", "variances"])
 @pytest.mark.parametrize("count", ["public", "noised"])
 def test_whole_numbers_travel_as_they_are(phase, count):

@@ -139,11 +139,6 @@ def test_a_party_whose_columns_change_during_the_run_is_noticed():
         finish(server)
 
 
-def test_a_wrong_solver_is_named():
-    with refused(ConfigError, "'solver'", "'lanczos'"):
-        fit(cut(rows(60), 3), solver="lanczos")
-
-
 @pytest.mark.parametrize(("method", "split"), [("vertical", "rows"), ("p-cov", "columns")])
 def test_a_site_whose_file_is_split_the_other_way_refuses(method, split, tmp_path):
     parties = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
