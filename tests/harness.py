@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Context
@@ -216,6 +216,43 @@ def tamper_arrays(server: PCAServer, party: int, change: Callable[[list[NDArray]
         return reply
 
     tamper(server, party, on_reply)
+
+
+def on_request(server: PCAServer, party: int, phase: str, change: Callable[[list[NDArray]], list[NDArray]]) -> None:
+    """Let ``change`` alter the arrays of every request of a phase to one party."""
+    proxy = proxy_of(server, party)
+    honest = proxy.fit
+
+    def altered(ins, timeout, group_id):
+        if ins.config["phase"] == phase:
+            arrays = change(parameters_to_ndarrays(ins.parameters))
+            ins = type(ins)(ndarrays_to_parameters(arrays), ins.config)
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = altered
+
+
+class Heard(NamedTuple):
+    """A question to a party, and its answer."""
+
+    phase: str
+    asked: list[NDArray]
+    said: list[NDArray]
+
+
+def heard(server: PCAServer, party: int) -> list[Heard]:
+    """Fills with what one party is asked and says."""
+    proxy, exchanged = proxy_of(server, party), list[Heard]()
+    honest = proxy.fit
+
+    def listen(ins, timeout, group_id):
+        reply = honest(ins, timeout, group_id)
+        arrays = map(parameters_to_ndarrays, (ins.parameters, reply.parameters))
+        exchanged.append(Heard(ins.config["phase"], *arrays))
+        return reply
+
+    proxy.fit = listen
+    return exchanged
 
 
 def messages_of(server: PCAServer) -> list[bytes]:

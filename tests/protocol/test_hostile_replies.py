@@ -9,26 +9,12 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from simulations import run
 from tests.families import cut, rows
-from tests.harness import finish, proxy_of, server_of, tamper
+from tests.harness import finish, proxy_of, say, server_of, tamper
 from tests.refusals import refused
 
 
 def honest():
     return server_of("p-cov", cut(rows(90), 60, 30), n_components=2)
-
-
-def say(server, party, **metrics):
-    """Let one party say something else of itself; None: say nothing."""
-
-    def change(reply):
-        for key, value in metrics.items():
-            reply.metrics.pop(key.replace("_", "-"), None)
-            if value is not None:
-                reply.metrics[key.replace("_", "-")] = value
-        return reply
-
-    tamper(server, party, change)
-    return server
 
 
 @pytest.mark.parametrize(
@@ -51,7 +37,7 @@ def say(server, party, **metrics):
 )
 def test_what_a_client_says_of_itself_is_checked(metrics):
     with pytest.raises((ContractError, ConfigError)):
-        finish(say(honest(), 1, **metrics))
+        finish(say(honest(), 1, **{key.replace("_", "-"): value for key, value in metrics.items()}))
 
 
 @pytest.mark.parametrize(
@@ -184,22 +170,6 @@ def test_a_partition_that_nobody_has_is_not_taken_in_a_later_round():
     server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2)
     with refused(ContractError, "client 1", "partition 7"):
         finish(as_of(server, ["project"], {1: 7}))
-
-
-def test_infinite_errors_do_not_pass():
-    with pytest.raises((ContractError, DataError)):
-        run("p-cov", [rows(30) * 1e152, rows(30) * 1e154], n_components=2, engine="loopback")
-
-
-def test_one_simulated_party_among_sites_is_named():
-    with refused(ConfigError, "client 0", "'data'"):
-        finish(say(honest(), 1, simulated=False))
-
-
-def test_other_column_names_are_named():
-    server = say(say(honest(), 0, columns="cd" * 8), 1, columns="ab" * 8)
-    with refused(ConfigError, "client 1", "client 0", "'features'"):
-        finish(server)
 
 
 def test_masked_and_ragged_parties_are_refused():
