@@ -13,7 +13,6 @@ from fedpca_flwr.data import table
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths import rows as blocks
-from fedpca_flwr.maths import rows as centred
 from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.reference import principal_angles
@@ -128,8 +127,8 @@ def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_pat
     scores = "vertical-scores", {**options, "min_rows": 1}
     dense = [run(name, cuts, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
     monkeypatch.setattr(Columns, "X", None)
-    for module in (blocks, centred):
-        monkeypatch.setattr(module, "whole" if module is blocks else "dense_rows", None)
+    for name in ("whole", "dense_rows"):
+        monkeypatch.setattr(blocks, name, None)
     found = [run(name, kinds, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
     for one, other in zip(dense, found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-7)
