@@ -218,15 +218,6 @@ def test_a_graph_that_cannot_be_connected_is_named():
         run("dsa", parties(), engine="loopback", graph="erdos-renyi", edge_probability=1e-6)
 
 
-def test_the_unit_of_the_data_does_not_matter():
-    """The step is against the pooled scatter with trace one."""
-    one, other = (
-        run("fast-pca", [c * part for part in parties()], engine="loopback", n_components=2, iterations=30)
-        for c in (1.0, 2.0**20)
-    )
-    np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-12)
-
-
 # What a party answers
 
 
@@ -242,13 +233,6 @@ def test_heads_are_passed_on_as_often_as_the_graph_needs():
     assert told(client_of(server, 0), "heads", table) == ""
     assert not unnamed(told(client_of(server, 0), "heads", table), "'heads'", 2, 1)
     assert told(client_of(server, 0), "start", table)
-
-
-def test_in_a_complete_graph_nobody_passes_heads_on():
-    server = server_of("dsa", parties(), n_components=2, graph="complete")
-    table = [np.zeros((3, 4), np.int64), np.zeros((3, 4)), np.zeros((3, 4)), np.zeros((3, 4, 8)), np.zeros((3, 4, 8))]
-    assert told(client_of(server, 0), "head", []) == ""
-    assert not unnamed(told(client_of(server, 0), "heads", table), "'heads'", "head", "start")
 
 
 @pytest.mark.parametrize(
