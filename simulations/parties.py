@@ -64,7 +64,9 @@ def _require_parties(given: Any) -> None:
         kind = type(given).__name__
         told = f"{kind}, one table" if one_table else kind
         do = "; [X] makes it one party" if one_table else ""
-        if hasattr(given, "groupby"):
+        if hasattr(given, "ngroups"):  # what groupby gives
+            do = "; {str(name): rows.drop(columns='site') for name, rows in parties} makes each group one"
+        elif hasattr(given, "groupby"):
             do += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
         raise ConfigError(
             f"'parties' is of type {told}, expected a list of arrays, one for each party, or {{name: array}}{do}"

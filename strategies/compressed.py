@@ -11,6 +11,9 @@ Count and mean travel as they are, the scatter by a codec (`fedpca_flwr.maths.co
 * ``combined``: ``low-rank``, and what it leaves out by ``shared-step``;
 * ``top-k`` (the share ``keep`` of the entries) and ``sketch`` (``rank`` random products): for comparison.
 
+Under secure aggregation codes must add up, so there is one way: the triangle in ``bits`` bits a value, several to a
+word of 64 bits (`fedpca_flwr.questions.short_words`).
+
 A correction (``corrections``) is one more round: the leading components go down (8 bits a value, 8 more in each further
 one), and what each party's encoding still gets wrong about them comes up (8 bits a value). Both sides mend their
 approximation by it (`fedpca_flwr.maths.refine.corrected`), so the next correction is smaller, and its rounding too.
@@ -19,7 +22,8 @@ With a ``tolerance`` corrections go on until the bound is no larger, or ten were
 is at most 1e-6 degrees.
 
 Each party measures the spectral norm of what its own approximation gets wrong. The model holds the sum, the bound on
-the angle that follows, and the ratio to a full float64 covariance.
+the angle that follows, and the ratio to a full float64 covariance. In short words corrections come up in 21 bits a
+value, and the block goes down in float32.
 """
 
 from __future__ import annotations
@@ -34,16 +38,17 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.maths import codecs, eigen, moments, refine
 from fedpca_flwr.maths.sums import MomentsSum
-from fedpca_flwr.questions import method
+from fedpca_flwr.questions import method, short_words
 
 MOST_CORRECTIONS = 10
+INSTEAD = "leave out 'codec': sums travel in short words"
 
 
 class CompressedOptions(method.Options):
     """Options of the compressed method."""
 
-    codec: Literal["quantise", "shared-step", "low-rank", "combined", "top-k", "sketch"] = "quantise"
-    """How the scatter travels."""
+    codec: Literal["auto", "quantise", "shared-step", "low-rank", "combined", "top-k", "sketch"] = "auto"
+    """How the scatter travels; 'auto': 'quantise', and with secure aggregation in short words."""
     bits: Annotated[int, Limits(ge=4, le=32, examples=[4, 8, 16, 32])] = 16
     """For each value; of all codecs but ``shared-step``."""
     step: Annotated[float, Limits(gt=0, le=1, examples=[1e-7, 1e-5, 1e-2, 1.0])] = 1e-5
@@ -70,11 +75,16 @@ class CompressedOptions(method.Options):
     def stepped(self) -> bool:
         return self.codec in {"shared-step", "combined"}
 
+    def columns(self, public: method.Public) -> int:
+        """How many the scatter is multiplied with: in short words by blocks."""
+        return self.most_corrections * self.block(public.features) if in_short_words(public.config) else 0
+
     def coder(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
         """The codec for ``d`` features; ``step`` is in the unit of the scatter."""
         rank = min(self.rank or 2 * self.n_components, d)
         low_rank, shared_step = codecs.LowRank(rank, self.bits), codecs.SharedStep(step)
         known: dict[str, codecs.ScatterCodec] = {
+            "auto": codecs.Quantise(self.bits),
             "quantise": codecs.Quantise(self.bits),
             "shared-step": shared_step,
             "low-rank": low_rank,
@@ -92,14 +102,30 @@ ERRORS = method.Field("wrong", ("2",), kind="size")
 """Spectral norms of what a party's approximation gets wrong: everywhere, and on the block of the correction."""
 
 
+def in_short_words(config: method.RunConfig) -> bool:
+    """Whether scatters travel in words that add up."""
+    return method.by_transport(config, clear=False, masked=True)
+
+
 def phases(config: method.RunConfig, options: CompressedOptions) -> method.Questions:
     """The scale of the step, the encoded scatters, the corrections."""
+    if in_short_words(config) and options.codec == "auto":
+        return {
+            **short_words.short_phases(
+                config,
+                options.bits,
+                lambda public: options.block(public.features),
+                corrections=options.most_corrections,
+            ),
+            **method.projection_phase(about="centre"),
+        }
     scale = method.Question(reply=method.Payload((*method.HEAD, TRACE)), answer=_own_scale)
     encoded = method.Question(
         asked=method.Payload((method.Field("step", (), kind="size"),)),
         reply=method.Payload((*CODE, *method.HEAD, TRACE, ERRORS)),
         answer=_encoded,
         forms=TRIANGLE,
+        instead=INSTEAD,
     )
     correction = method.Question(
         asked=method.Payload((*CODE, method.Field("bits", (), "int64", kind="count"))),
@@ -188,10 +214,15 @@ CARD = method.MethodCard(
         "components)",
         network="sizes and times of messages; a compressed size depends a little on the covariance",
     ),
+    shows_summed=method.Shown(
+        "number of rows, mean, variances, scatter in `bits` bits, its products with the corrected vectors, what "
+        "rounding took off them, squared error",
+        "mean, variances and number of rows of all; the pooled components so far",
+    ),
     options=CompressedOptions,
     phases=phases,
     reference="this project; `fedpca_flwr.maths.codecs` and `fedpca_flwr.maths.refine` derive it",
-    examples=({}, {"codec": "shared-step", "corrections": 10}),
+    examples=({}, {"codec": "shared-step", "corrections": 10}, {"corrections": 10}),
 )
 
 
@@ -203,36 +234,23 @@ class Compressed(method.Strategy):
     proven_angle, values_hold = 90.0, False
 
     def aggregate(self) -> method.Fitting:
-        options, step, uploaded = self.options, 0.0, 0.0
-        if options.stepped:
-            replies = yield method.Ask("scale")
-            uploaded += self._mean_upload()
-            head, total = self._pooled(replies)
-            step = options.step * total / head.mean.size
-        replies = yield method.Ask("encoded", {"step": np.asarray(step)})
-        uploaded += self._mean_upload()
-        head, total = self._pooled(replies)
-        d, wanted, block = head.mean.size, options.n_components, None
-        matrix = self._decoded(replies, d, step)
-        units = {reply.party: _unit_of(reply) for reply in replies}
-        several = eigen.leading_eigenpairs(matrix, options.block(d))
+        options, wanted = self.options, self.options.n_components
+        scatter = short_words.ShortScatter(self) if in_short_words(self.config) else CodedScatters(self)
+        yield from scatter.ask()
+        head, total = scatter.head, scatter.total
+        self.n_components(head.n, head.mean.size)
+        method.require_variance(total, head.n, head.mean)
+        width = options.block(head.mean.size)
         for number in range(options.most_corrections + 1):
-            wrong, on_block = (math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1))
-            worst, value_error = refine.corrected_angle_bound(several, wanted, wrong, on_block, block)
+            several = eigen.leading_eigenpairs(scatter.matrix, width)
+            worst, value_error = refine.corrected_angle_bound(
+                several, wanted, scatter.wrong, scatter.on_block, scatter.block, scatter.on_first
+            )
             last = max(0.0, float(several.values[wanted - 1]))
             self.proven_angle, self.values_hold = worst, value_error <= refine.SAME * last
             if number == options.most_corrections or self._done:
                 break
-            coded, bits = codecs.encoded_components(several.vectors, refine.block_bits(number))
-            block = codecs.orthonormal_block(coded, bits, several.vectors.shape)
-            replies = yield method.Ask(
-                "correction", {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)}
-            )
-            uploaded += self._mean_upload()
-            sent = {reply.party: reply for reply in replies}
-            missed = [_missed(sent[party], block.shape, units[party]) for party in self._order]
-            matrix = refine.corrected(matrix, block, np.sum(missed, axis=0))
-            several = eigen.leading_eigenpairs(matrix, options.block(d))
+            yield from scatter.correct(several.vectors, number)
         pairs = several.first(wanted)
         if pairs.values[0] <= 0:
             raise method.ConfigError(
@@ -240,19 +258,20 @@ class Compressed(method.Strategy):
                 "eigenvalue; take another codec, or 'p-cov'"
             )
         self.certificate = worst
-        excess = float(pairs.values.sum()) / total
+        excess, d = float(pairs.values.sum()) / total, head.mean.size
         return method.Solution(
             pairs=pairs,
             mean=head.mean,
             total=total,
             rows=head.n,
+            evidence=scatter.evidence,
             notes=[
                 *([f"rounding makes the variances add up to {excess:.1%} of the total"] if excess > 1 else []),
                 *self._shortfall(number),
             ],
             measured={
-                "compression_ratio": 8 * (d * d + d + 1) / uploaded,
-                "scatter_error_variance_share": wrong / total,
+                "compression_ratio": 8 * (d * d + d + 1) / self._uploaded(),
+                "scatter_error_variance_share": scatter.wrong / total,
                 "angle_bound_degrees": worst,
             },
         )
@@ -276,33 +295,73 @@ class Compressed(method.Strategy):
         angle = bounded if self.proven_angle < 90 else "no bound on the angle"
         return [f"stopped after {corrections} corrections with {angle}; wanted {tolerance:.2g} degrees"]
 
-    def _pooled(self, replies: Sequence[method.Reply]) -> tuple[moments.Head, float]:
+    def _uploaded(self) -> float:
+        """Bytes that a party has sent so far, on average."""
+        return math.fsum(sum(entry["up"]) / len(entry["up"]) for entry in self.rounds_so_far)
+
+
+class CodedScatters:
+    """An approximation ``matrix`` (d, d) of the scatter of all rows, from each party's code, which corrections mend.
+
+    Its attributes are those of `fedpca_flwr.questions.short_words.ShortScatter`.
+    """
+
+    head: moments.Head
+    total: float
+    matrix: method.Array
+    block: method.Array | None = None
+    wrong: float
+    on_block: float
+    on_first: float | None = None
+
+    def __init__(self, run: Compressed) -> None:
+        self.run, self.evidence = run, method.Evidence()
+
+    def ask(self) -> method.Program:
+        """Ask for the scale of the step, where there is one, and for each scatter in code."""
+        options, step = self.run.options, 0.0
+        if options.stepped:
+            self._pool((yield method.Ask("scale")))
+            step = options.step * self.total / self.head.mean.size
+        replies = yield method.Ask("encoded", {"step": np.asarray(step)})
+        self._pool(replies)
+        self._take_errors(replies)
+        self._units = {reply.party: _unit_of(reply) for reply in replies}
+        self.matrix = self._decoded(replies, self.head.mean.size, step)
+
+    def correct(self, vectors: method.Array, number: int) -> method.Program:
+        """Ask what is wrong about the leading ``vectors`` (d, b), and mend it."""
+        coded, bits = codecs.encoded_components(vectors, refine.block_bits(number))
+        block = codecs.orthonormal_block(coded, bits, vectors.shape)
+        replies = yield method.Ask("correction", {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)})
+        self._take_errors(replies)
+        sent = {reply.party: reply for reply in replies}
+        missed = [_missed(sent[party], block.shape, self._units[party]) for party in self._order]
+        self.matrix, self.block = refine.corrected(self.matrix, block, np.sum(missed, axis=0)), block
+
+    def _take_errors(self, replies: Sequence[method.Reply]) -> None:
+        self.wrong, self.on_block = (math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1))
+
+    def _pool(self, replies: Sequence[method.Reply]) -> None:
         """Count and mean of all rows, and the trace of their scatter; in an order that the data fix."""
         ordered = sorted(replies, key=lambda reply: (reply.rows, reply.fields["mean"].tobytes()))
         self._order = [reply.party for reply in ordered]
         heads = [method.head_in(reply.fields) for reply in ordered]
-        pooled, deviations = moments.pool_heads(heads)
+        self.head, deviations = moments.pool_heads(heads)
         between = (head.n * float(deviation @ deviation) for head, deviation in zip(heads, deviations, strict=True))
-        total = math.fsum([*(float(reply.fields["trace"][0]) for reply in ordered), *between])
-        self.n_components(pooled.n, pooled.mean.size)
-        method.require_variance(total, pooled.n, pooled.mean)
-        return pooled, total
-
-    def _mean_upload(self) -> float:
-        """Bytes that a party has sent in the last round, on average."""
-        up = self.rounds_so_far[-1]["up"]
-        return float(sum(up)) / len(up)
+        self.total = math.fsum([*(float(reply.fields["trace"][0]) for reply in ordered), *between])
+        self.run.n_components(self.head.n, self.head.mean.size)
+        method.require_variance(self.total, self.head.n, self.head.mean)
 
     def _decoded(self, replies: Sequence[method.Reply], d: int, step: float) -> method.Array:
         """The approximate scatter (d, d) of all rows."""
         added = MomentsSum(d)
         for reply in replies:
             unit = _unit_of(reply)
-            codec = self.options.coder(d, step / unit, self.config.seed)
+            codec = self.run.options.coder(d, step / unit, self.run.config.seed)
             scatter = _scaled(reply, unit, partial(codec.decode, d=d))
             added.add(moments.Moments(*method.head_in(reply.fields), scatter=scatter))
-        lower = moments.unpack(added.pooled().scatter, d)
-        return lower + np.tril(lower, -1).T
+        return moments.symmetric(added.pooled().scatter, d)
 
 
 def _unit_of(reply: method.Reply) -> float:

@@ -9,6 +9,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import matplotlib
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
@@ -153,6 +154,22 @@ def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
             context = Context(1, 0, {}, RecordDict(), {})
             names["server"](GridOfThisProcess(3, names["client"]), context)
         assert capsys.readouterr().out
+
+
+def test_the_readmes_figure_is_what_its_first_example_draws(monkeypatch, tmp_path):
+    """Its marks and words; where they stand depends on matplotlib's version."""
+    monkeypatch.chdir(tmp_path)
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), {})
+    drawn, shown = (path.read_text() for path in (tmp_path / "scores.svg", ROOT / "docs" / "scores.svg"))
+    assert drawn.count("<use ") == shown.count("<use ") > 178
+    words = [re.findall(r"<text[^>]*>([^<]+)<", text) for text in (drawn, shown)]
+    assert words[0] == words[1]
+    assert len(shown) < 50_000
+
+
+def test_the_readme_is_short():
+    assert len(PAGES["README.md"].splitlines()) <= 120
 
 
 def test_the_page_of_apps_has_the_examples_as_they_are():

@@ -9,12 +9,13 @@ whose product :math:`A Q` has been asked since, the approximation is corrected t
 
 (the symmetric block secant update). Its leading eigenvectors are the answer so far and the next question.
 
-**Its bound** (`corrected_angle_bound`) takes, of each party, the spectral norms of the error of its encoding:
-everywhere, and on the block of the last correction. Davis and Kahan, with the residual of the exact matrix, need a
-bound on its eigenvalue k + 1: the largest of the matrix on all that is orthogonal to the first k vectors of the
-approximation (Courant and Fischer). With W some of the next vectors, :math:`\mu_1` the value of the first of them and
-:math:`\mu_2` of the first behind them, that is no more than the larger eigenvalue of ``[[mu_1 + c, c], [c, mu_2 +
-error]]``, where c bounds the error of the approximation on W.
+**Its bound** (`corrected_angle_bound`) takes the spectral norms of the error :math:`F = A - M`: everywhere, and on the
+block of the last correction. Let U be the first k eigenvectors of M, W some of the next and Z the rest, and Y the first
+k of A. What ``A Y = Y (Y' A Y)`` says of ``W'Y`` and ``Z'Y``, with the gaps g of their eigenvalues to the k-th of A, is
+
+    ``g_W |W'Y| <= |W'F U| + |W'F Z| |Z'Y|,    g_Z |Z'Y| <= |Z'F U| + |Z'F W| |W'Y|.``
+
+The block holds U and W but for a little, so the two terms of W, whose gap is small, are small too: ``F V`` is.
 
 **How many corrections** a scatter in multiples of a step will need (`Corrections`). Errors of rounding that are
 independent have a norm of :math:`2 \sqrt{d}` deviations, and a block of b columns meets :math:`\sqrt{d} + \sqrt{b}` of
@@ -27,8 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ SAME = 1e-9  # where a model is exact, errors are at most this share of the last
 # the largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians, more
 # of features that do not vary alike
 DEVIATIONS = 6.0
+TAILS = 3.0  # so many times a Gaussian's rounding, where a block's largest number stands alone
 
 
 def block_bits(number: int) -> int:
@@ -68,39 +70,89 @@ def corrected(matrix: Array, V: Array, E: Array) -> Array:
 
 
 def corrected_angle_bound(
-    pairs: Eigenpairs, k: int, error: float, on_block: float, block: NDArray[Any] | None
+    pairs: Eigenpairs,
+    k: int,
+    error: float,
+    on_block: float,
+    block: NDArray[Any] | None,
+    on_first: float | None = None,
 ) -> tuple[float, float]:
     """Bounds on the angle, in degrees, to the first k components of a matrix whose approximation was corrected, and on
     the error of their values.
 
     The ``pairs``, k or more, are of the approximation; ``error`` and ``on_block`` are spectral norms of its error,
-    everywhere and on the ``block`` (d, b) of the last correction, which is None before any.
+    everywhere and on the orthonormal ``block`` (d, b) of the last correction, which is None before any; ``on_first`` is
+    that on the block's first k columns, where it is known.
     """
-    rounded = rounding(len(pairs.vectors)) * float(pairs.values[0])
-    error += rounded
-
-    def wrong_about(U: Array) -> float:
-        if block is None:
-            return error
-        V = block.astype(np.float64)
-        inside = V.T @ U
-        outside = float(np.linalg.norm(U - V @ inside, 2))
-        return min(error, (on_block + rounded) * float(np.linalg.norm(inside, 2)) + error * outside)
-
     values = np.append(pairs.values, pairs.following)
-    following = _following_bound(values, k, error, lambda more: wrong_about(pairs.vectors[:, k:more]))
-    wrong = wrong_about(pairs.vectors[:, :k])
-    return sine_theorem(wrong, float(values[k - 1]) - following), wrong
+    rounded = rounding(len(pairs.vectors)) * float(pairs.values[0])
+    wrong = Wrong(error + rounded, on_block + rounded, on_block + rounded, 1.0, 1.0)
+    V = np.zeros((len(pairs.vectors), 0)) if block is None else block.astype(np.float64)
+    inside = V.T @ pairs.vectors
+    outside = pairs.vectors - V @ inside
+    if on_first is not None:
+        others = float(np.linalg.norm(inside[k:, :k], 2)) if len(inside) > k else 0.0
+        wrong = wrong._replace(on_first=on_first + rounded + wrong.on_block * others)
+    if block is not None:
+        wrong = wrong._replace(first=float(np.linalg.norm(outside[:, :k], 2)))
+    angle = 90.0
+    for more in range(k, values.size):
+        if block is not None and more > k:
+            wrong = wrong._replace(next=float(np.linalg.norm(outside[:, k:more], 2)))
+        angle = min(angle, _angle_bound(values, k, more, wrong))
+    moved = (float(values[0]) + error) * float(np.sin(np.radians(angle))) ** 2
+    return angle, min(wrong.about_first, wrong.in_first + moved)
 
 
-def _following_bound(values: Array, k: int, error: float, wrong_about: Callable[[int], float]) -> float:
-    """Bound on eigenvalue k + 1, from those of the approximation (m + 1,) and its error about vectors k + 1 to some."""
-    following = float(values[k]) + error
-    for more in range(k + 1, values.size):
-        coupled = wrong_about(more)
-        first, second = float(values[k]) + coupled, float(values[more]) + error
-        following = min(following, (first + second) / 2 + float(np.hypot((first - second) / 2, coupled)))
-    return following
+class Wrong(NamedTuple):
+    """Bounds on the error F of a matrix that was corrected on a block, as spectral norms: about its first k
+    eigenvectors U and the next ones W."""
+
+    everywhere: float
+    on_block: float
+    on_first: float  # on what of the block U is made of
+    first: float  # how far U lies beside the block
+    next: float  # and W
+
+    @property
+    def about_first(self) -> float:
+        """Of F U."""
+        return min(self.everywhere, self.on_first + self.everywhere * self.first)
+
+    @property
+    def about_next(self) -> float:
+        """Of F W."""
+        return min(self.everywhere, self.on_block + self.everywhere * self.next)
+
+    @property
+    def in_first(self) -> float:
+        """Of U'F U."""
+        return min(self.about_first, self.on_first * (1 + 2 * self.first) + self.everywhere * self.first**2)
+
+    @property
+    def in_next(self) -> float:
+        """Of W'F W."""
+        return min(self.about_next, self.on_block * (1 + 2 * self.next) + self.everywhere * self.next**2)
+
+    @property
+    def between(self) -> float:
+        """Of W'F U."""
+        beside = self.on_first * self.next + self.on_block * self.first + self.everywhere * self.first * self.next
+        return min(self.about_first, self.about_next, self.on_first + beside)
+
+
+def _angle_bound(values: Array, k: int, more: int, wrong: Wrong) -> float:
+    """Bound on the angle to the first k components, in degrees, where the vectors W are those up to ``more``."""
+    last = float(values[k - 1]) - wrong.in_first
+    to_rest = last - float(values[more]) - wrong.everywhere
+    if more == k:
+        return sine_theorem(wrong.about_first, to_rest)
+    to_next, coupled = last - float(values[k]) - wrong.in_next, wrong.about_next
+    by_rest = coupled / to_rest if to_rest > 0 else np.inf
+    if to_next <= by_rest * coupled:
+        return 90.0
+    beside = (wrong.between + by_rest * wrong.about_first) / (to_next - by_rest * coupled)
+    return sine_theorem(float(np.hypot(beside, (wrong.about_first + coupled * beside) / to_rest)), 1.0)
 
 
 class RefinedSketch:
@@ -202,15 +254,11 @@ class Corrections:
         on_block = float(self.parties * deviation * (np.sqrt(d) + np.sqrt(b)))
         reach, moved, rounded = on_block / np.sqrt(self.parties), np.inf, 0.0  # reach: of all parties' errors together
         for number in range(most + 1):
-
-            def wrong_about(last: int, on: float = on_block, by: float = moved, bits: float = rounded) -> float:
-                return min(everywhere, on + everywhere * self._beside(last, by, bits))
-
-            if self._holds(tolerance, everywhere, wrong_about):
+            if self._holds(tolerance, everywhere, on_block, partial(self._beside, moved=moved, rounded=rounded)):
                 return number
             moved = on_block / np.sqrt(self.parties) + reach * self._beside(self.k, moved, rounded) if number else reach
             rounded = rounded_share(block_bits(number)) * (1 + float(np.sqrt(b / d)))
-            on_block *= rounded_share(CORRECTION_BITS)
+            on_block *= TAILS * rounded_share(CORRECTION_BITS)
         return None
 
     def _beside(self, last: int, moved: float, rounded: float) -> float:
@@ -220,10 +268,9 @@ class Corrections:
         gap = self.spectrum[last - 1] - (self.spectrum[self.width] if self.width < self.spectrum.size else 0.0)
         return min(1.0, float(moved / gap) + rounded) if gap > 0 else 1.0
 
-    def _holds(self, tolerance: float, everywhere: float, wrong_about: Callable[[int], float]) -> bool:
+    def _holds(self, tolerance: float, everywhere: float, on_block: float, beside: Callable[[int], float]) -> bool:
         """Whether a run ends: by `corrected_angle_bound`, and of exact components by their variances too."""
-        values, k, wrong = np.append(self.spectrum, 0.0), self.k, wrong_about(self.k)
-        following = _following_bound(values[: max(k, self.width) + 1], k, everywhere, wrong_about)
-        if tolerance <= EXACT and wrong > SAME * values[k - 1]:
-            return False
-        return sine_theorem(wrong, float(values[k - 1]) - following) <= tolerance
+        values, k = np.append(self.spectrum, 0.0)[: max(self.k, self.width) + 1], self.k
+        wrong = Wrong(everywhere, on_block, on_block, beside(k), 0.0)
+        angles = [_angle_bound(values, k, more, wrong._replace(next=beside(more))) for more in range(k, values.size)]
+        return min(angles) <= tolerance and (tolerance > EXACT or wrong.in_first <= SAME * values[k - 1])

@@ -4,7 +4,8 @@
 A value x travels as ``rint(x 2^e)`` in two's complement. The exponent e is the largest for which the *sum over all
 parties* stays within 2^62, given a limit on that sum which both sides know: rounding then costs at most
 ``limit 2^-62`` a party, less than float64's own rounding of a value near the limit. Where a limit says little (a
-generous one on raw values, before the variances are known) further words hold what those before rounded off.
+generous one on raw values, before the variances are known) further words hold what those before rounded off. Where it
+says much, several values share a word (`fedpca_flwr.maths.short_words`).
 
 **Neighbours on a ring**: how many keep honest parties together, where those who collude stand anywhere on it. Parties
 sit on a ring in a random order, and each is tied to the ``k / 2`` next ones on either side: Harary's graph on permuted
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
 from math import comb
@@ -35,6 +36,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import two_sum
+from fedpca_flwr.maths.short_words import ShortWords
 
 FURTHER = 46  # bits that each further word adds: what up to 2^16 parties rounded off before stays within 2^62
 BLOCK = 2**13  # how many values are encoded or decoded at once
@@ -53,11 +55,13 @@ class Layout:
     # by field, the largest size that each entry of the sum over all parties can have; same shape as the field
     limits: Mapping[str, Array]
     words: int = 1  # words for each value
+    short: Mapping[str, ShortWords] = field(default_factory=dict)  # the fields after these whose values share words
 
     @property
     def size(self) -> int:
         """Words of the vector."""
-        return 1 + self.words * sum(limit.size for limit in self.limits.values())
+        whole = self.words * sum(limit.size for limit in self.limits.values())
+        return 1 + whole + sum(words.size for words in self.short.values())
 
     def encode(self, values: Mapping[str, NDArray[Any]]) -> Words:
         """One party's vector (size,).
@@ -76,6 +80,10 @@ class Layout:
                     raise ValueError(f"'{name}' is beyond its public limit")
                 self._encode(flat[part], most[part], numbers[:, part])
             start = end
+        for name, words in self.short.items():
+            end = start + words.size
+            vector[start:end] = words.encode(values[name], name)
+            start = end
         return vector.view(np.uint64)
 
     def _encode(self, value: Array, limit: Array, numbers: NDArray[np.int64]) -> None:
@@ -92,7 +100,7 @@ class Layout:
 
         A field that a part lacks is zero there; errors are those of `encode`.
         """
-        if len(parts) == 1 and parts[0].keys() >= self.limits.keys():
+        if len(parts) == 1 and parts[0].keys() >= self.limits.keys():  # as with short words always
             return self.encode(parts[0])
         zeros = {name: np.zeros(limit.shape) for name, limit in self.limits.items()}
         total = np.zeros(self.size, np.uint64)
@@ -101,10 +109,17 @@ class Layout:
         total[0] = 1
         return total
 
-    def decode(self, total: Words) -> tuple[int, dict[str, Array]]:
-        """How many parties are in a sum of vectors (modulo 2^64), and the sum of each field."""
+    def decode(self, total: Words, near: Mapping[str, Array] | None = None) -> tuple[int, dict[str, Array]]:
+        """How many parties are in a sum of vectors (modulo 2^64), and the sum of each field, of which some are known to
+        be ``near`` these values."""
         parties, fields = self.decode_double(total)
-        return parties, {name: high for name, (high, _) in fields.items()}
+        found = {name: high for name, (high, _) in fields.items()}
+        start = self.size - sum(words.size for words in self.short.values())
+        for name, words in self.short.items():
+            end = start + words.size
+            found[name] = words.decode(total.view(np.int64)[start:end], (near or {}).get(name))
+            start = end
+        return parties, found
 
     def decode_double(self, total: Words) -> tuple[int, dict[str, tuple[Array, Array]]]:
         """As `decode`, each sum as ``high + low``: two float64 numbers hold what one rounds off."""
@@ -129,6 +144,11 @@ class Layout:
                 high, error = two_sum(np.ldexp(half.astype(np.float64), -e), high)
                 low += error
         return two_sum(high, low)
+
+    def missed(self, parties: int) -> dict[str, Array]:
+        """Bound on what rounding costs each entry of a sum over so many parties."""
+        whole = {name: parties * self.resolution * limit for name, limit in self.limits.items()}
+        return whole | {name: words.missed for name, words in self.short.items()}
 
     @property
     def resolution(self) -> float:

@@ -104,9 +104,9 @@ class Payload:
         bodies = sum(math.prod(field.lengths(sizes)) * field.dtypes[0].itemsize for field in counted)
         return HEADER * len(self.fields) + bodies
 
-    def values(self, sizes: Mapping[str, int]) -> int:
-        """Numbers in all fields."""
-        return sum(math.prod(field.lengths(sizes)) for field in self.fields)
+    def counts(self, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
+        """Numbers in each field."""
+        return [(field.name, math.prod(field.lengths(sizes))) for field in self.fields]
 
     def features(self, values: Fields) -> int | None:
         """The number of features that a payload claims: the length of its first axis named ``d``."""

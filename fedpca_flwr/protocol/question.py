@@ -22,6 +22,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.maths.short_words import Short, ShortWords
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import HEADER, Field, Fields, Payload
@@ -81,6 +82,8 @@ class Question:
     instead: str = ""
     """Of a question without limits: what to choose where only sums may be shown, as the end of an error."""
     words: int = 1  # words of 64 bits that a value of that sum travels in
+    short: Mapping[str, Short] = field(default_factory=dict)
+    """By field of that sum whose values share words: how."""
     summed: Payload | None = None  # what a reply of such words holds
     forms: tuple[str, ...] = ()
     """What a party holds while it answers, where that may be larger than the reply: the shape of a float64 array."""
@@ -115,12 +118,15 @@ class Question:
             if known.name in limits and limits[known.name].ndim < len(known.shape):
                 shape = known.lengths(self.reply_sizes(asked, public))
                 limits[known.name] = np.broadcast_to(limits[known.name], shape)
-        return Layout(limits, words=self.words)
+        short = {name: ShortWords(limits.pop(name), how, public.parties) for name, how in self.short.items()}
+        return Layout(limits, words=self.words, short=short)
 
     def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
         """Bytes of a reply: at least so many (see `Payload.nbytes`)."""
         if self.summed is not None:
-            return HEADER + 8 * (1 + self.words * self.summed.values(sizes))
+            short = {name: how.each for name, how in self.short.items()}
+            words = (-(-self.words * count // short.get(name, 1)) for name, count in self.summed.counts(sizes))
+            return HEADER + 8 * (1 + sum(words))
         return self.reply.nbytes(sizes, whole=whole)
 
     @property
@@ -178,8 +184,12 @@ class Ask:
     refuses by a `ContractError` is kept."""
 
 
+@dataclass(frozen=True)
 class Sum(Ask):
     """A question of whose replies only the sum is needed."""
+
+    near: Fields = field(default_factory=dict)
+    """What the server knows of that sum: a field whose residual alone has limits is near this."""
 
 
 @dataclass(frozen=True)

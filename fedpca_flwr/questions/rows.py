@@ -240,6 +240,10 @@ def pooled_centre(
     second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
     pooled = row_limits.pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
     missed = second.missed["diagonal"]
+    with sums_of_rows():
+        most = 2 * (second["diagonal"] + missed) + rows * np.spacing(np.abs(centre)) ** 2
+        if (rows * pooled.remainder**2 > most).any():  # by Cauchy and Schwarz no rows have such sums
+            raise ArithmeticError
     diagonal, cautions = _resolved_diagonal(run, missed, pooled.diagonal, pooled.head, which=which, joined=joined)
     return pooled._replace(diagonal=diagonal, missed=missed, cautions=cautions)
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpca_flwr.errors import BeyondLimitError, ConfigError, ContractError, DisclosureError, TravelError
-from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
@@ -124,21 +123,17 @@ class MaskedSum:
                 self.add(reply.fields, reply.sender)
         return self._words
 
-    def decoded(self, replies: Sequence[Reply]) -> Total:
-        """What the whole sum says: masks cancel only if those of all parties are in it."""
-        parties, fields = self.layout.decode(self.whole(replies))
+    def decoded(self, replies: Sequence[Reply], near: Fields) -> Total:
+        """What the whole sum says, of which some fields are ``near`` what the server knows: masks cancel only if those
+        of all parties are in it."""
+        parties, fields = self.layout.decode(self.whole(replies), near)
         if parties != len(replies):
             raise ContractError(
                 f"the masks of the {len(replies)} parties do not cancel: a request was altered on its way, or a site's "
                 "share was beyond its public limit (did its data change during the run?); its own log says so. Nothing "
                 "can be read from the sum"
             )
-        return Total(fields, parties, missed=missed_by(self.layout, parties))
-
-
-def missed_by(layout: Layout, parties: int) -> dict[str, Array]:
-    """Bound on what fixed point rounded off in each entry of a sum over so many parties."""
-    return {name: parties * layout.resolution * limit for name, limit in layout.limits.items()}
+        return Total(fields, parties, missed=self.layout.missed(parties))
 
 
 def secret_of(party: PCAClient, name: str) -> bytes:

@@ -105,7 +105,7 @@ class MaskedServer(Masked, ServerTransport):
         self._keys_are_relayed = True
         total = MaskedSum(self.own[question.phase].layout(question.asked, run.public))
         replies = yield Ask(question.phase, {**keys, **question.asked}, take=total.add)
-        return total.decoded(replies)
+        return total.decoded(replies, question.near)
 
     def _keys(self, parties: int) -> Program:
         """Ask for the parties' keys; those that are to be relayed to all of them."""

@@ -43,7 +43,6 @@ from fedpca_flwr.transports.encoding import (
     MaskedSum,
     as_sums,
     encoded,
-    missed_by,
     secret_of,
 )
 from fedpca_flwr.transports.masked import relayed_keys
@@ -189,7 +188,7 @@ class SurvivingServer(Surviving, ServerTransport):
             {name: high for name, (high, _) in fields.items()},
             len(there),
             low={name: low for name, (_, low) in fields.items()},
-            missed=missed_by(layout, len(there)),
+            missed=layout.missed(len(there)),
         )
 
     def _last(self, question: Ask, run: PCAStrategy) -> Program:
@@ -198,7 +197,7 @@ class SurvivingServer(Surviving, ServerTransport):
         replies = yield Ask(question.phase, question.asked, take=total.add)
         if len(replies) < len(self._in_sum):
             return None
-        return total.decoded(replies)
+        return total.decoded(replies, {})
 
 
 def _whole(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:

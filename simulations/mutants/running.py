@@ -18,7 +18,7 @@ from fedpca_flwr.errors import FedPCAError
 from .faults import ROOT, Fault
 
 SEEN, UNSEEN, BROKEN = "seen", "NOT SEEN", "BROKEN"
-"""What comes of a fault: a test is red; all are green; pytest could not run them at all."""
+"""What comes of a fault: a test is red, or dies; all are green; pytest could not run them at all."""
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def outcome(copy: Path, fault: Fault) -> str:
         code = run_tests(copy, fault.tests).returncode
     finally:
         path.write_text(text, "utf-8")
-    return {0: UNSEEN, 1: SEEN}.get(code, BROKEN)
+    return SEEN if code < 0 else {0: UNSEEN, 1: SEEN}.get(code, BROKEN)  # below zero: a signal ended the tests
 
 
 def require_green(copy: Path, faults: Iterable[Fault]) -> None:

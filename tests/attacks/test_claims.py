@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from flwr.common import Parameters
 
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.model.model import PCAModel
 from tests.families import rows
 from tests.harness import finish, peak_of, proxy_of, server_of, tamper, tamper_arrays
+from tests.refusals import refused
 
 SECURE = {"secure_aggregation": True, "bound": 10.0}
 
@@ -40,7 +41,7 @@ def test_one_partys_claim_of_many_features_is_not_believed(secure, claim):
     claiming(server, 0, claim)
 
     def named():
-        with pytest.raises(ContractError, match=f"client 0: its data has {claim} features, client 1 has 8"):
+        with refused(DataError, "client 0", claim, "client 1", 8):
             finish(server)
 
     assert peak_of(named) < 2**26

@@ -44,6 +44,11 @@ def test_the_error_is_at_most_half_a_step_a_party(shares, limit, words, magnitud
     assert abs(Fraction(float(fields["x"][0])) - exact) <= rounding
 
 
+def test_values_are_rounded_to_the_nearest_step():
+    _, fields = summed(Layout({"x": np.array([2.0**61])}), [np.array([0.75])] * 3)  # a step of 1
+    assert fields["x"] == 3.0
+
+
 def test_the_order_of_the_parties_changes_no_bit():
     rng = np.random.default_rng(0)
     layout = Layout({"x": np.full((3, 4), 100.0)})

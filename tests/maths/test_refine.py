@@ -114,17 +114,22 @@ def test_components_that_are_tied_with_the_next_have_no_bound():
 
 def test_the_error_of_a_vector_is_that_on_the_block_and_that_beside_it():
     pairs = Eigenpairs(np.array([4.0]), np.eye(3)[:, :1], 1.0)
-    block = np.array([[np.cos(0.3)], [np.sin(0.3)], [0.0]])
-    _, wrong = corrected_angle_bound(pairs, 1, 0.1, 0.01, block)
-    assert wrong == pytest.approx(0.01 * np.cos(0.3) + 0.1 * np.sin(0.3), rel=1e-9)
+    block, beside = np.array([[np.cos(0.3)], [np.sin(0.3)], [0.0]]), np.sin(0.3)
+    degrees, wrong = corrected_angle_bound(pairs, 1, 0.1, 0.01, block)
+    in_first = 0.01 * (1 + 2 * beside) + 0.1 * beside**2
+    sine = (0.01 + 0.1 * beside) / (4 - in_first - 1.1)
+    assert degrees == pytest.approx(np.degrees(np.arcsin(sine)), rel=1e-9)
+    assert wrong == pytest.approx(in_first + 4.1 * sine**2, rel=1e-9)
 
 
-def test_the_following_eigenvalue_is_bounded_by_what_couples_it():
-    """Values 4, 1 and at most 0.5, wrong by 0.01 on the first two vectors and by 0.1 elsewhere."""
-    pairs = Eigenpairs(np.array([4.0, 1.0]), np.eye(3)[:, :2], 0.5)
-    degrees, _ = corrected_angle_bound(pairs, 1, 0.1, 0.01, np.eye(3)[:, :2])
-    following = (1.01 + 0.6) / 2 + np.hypot((1.01 - 0.6) / 2, 0.01)
-    assert degrees == pytest.approx(np.degrees(np.arcsin(0.01 / (4 - following))), rel=1e-9)
+def test_what_lies_behind_the_block_moves_the_first_vectors_only_by_way_of_the_next():
+    """Values 4, 3.9 and at most 0.5, wrong by 0.01 on the first vector, 0.02 on the second, and by 0.1 elsewhere."""
+    pairs = Eigenpairs(np.array([4.0, 3.9]), np.eye(3)[:, :2], 0.5)
+    degrees, _ = corrected_angle_bound(pairs, 1, 0.1, 0.02, np.eye(3)[:, :2], on_first=0.01)
+    to_next, to_rest = 4 - 0.01 - 3.9 - 0.02, 4 - 0.01 - 0.5 - 0.1
+    beside = (0.01 * to_rest + 0.02 * 0.01) / (to_next * to_rest - 0.02**2)
+    behind = (0.01 + 0.02 * beside) / to_rest
+    assert degrees == pytest.approx(np.degrees(np.arcsin(np.hypot(beside, behind))), rel=1e-9)
 
 
 def test_products_that_came_again_are_those_of_their_own_vectors():

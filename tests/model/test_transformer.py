@@ -92,6 +92,8 @@ def test_a_model_shows_itself_in_a_line_and_on_a_page(model):
     page = model._repr_html_()
     assert html.escape(repr(model)) in page
     assert page.count("<tr>") == 3
+    assert all(html.escape(note) in page.split("<details>")[0] for note in model.log["notes"])  # seen without a click
+    assert f"feature {np.abs(model.components_[0]).argmax()} +" in page
     assert html.escape(model.summary()) in page
     assert len(repr(pooled_pca(X, 2))) < 200
     assert "<table>" in pooled_pca(X, 2)._repr_html_()

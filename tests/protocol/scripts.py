@@ -85,6 +85,7 @@ ap-stack: truncated, project
 compressed: encoded, project
 compressed codec=shared-step corrections=1: scale, encoded, correction, project
 compressed codec=low-rank corrections=1: encoded, correction, project
+compressed corrections=2 masked: keys, sums, deviations, scatter, correction *2, project
 adaptive: survey
 adaptive genotypes=True: alleles, survey
 em max-rounds=3: observed, deviations, expected *3, project

@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.maths.adjustment import fitted
+from fedpca_flwr.maths.adjustment import Adjustment, fitted
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -109,6 +109,12 @@ def test_a_note_says_where_what_is_left_may_correlate_with_covariates_again(harm
     assert again == (harmonise == "variances")
     without = fit("p-cov", PARTIES, n_components=2, harmonise=harmonise)
     assert not any("correlate" in note for note in without.log["notes"])
+
+
+def test_what_covariates_explain_but_for_rounding_is_nothing():
+    S = np.array([[1.0, 1.0], [1.0, 1 + 2.0**-50]])
+    left = Adjustment(np.array([0]), np.array([[0.0, 1.0]])).of_scatter(S)
+    assert not left.any()
 
 
 def test_what_is_wrong_with_names_is_said_by_all_parties():

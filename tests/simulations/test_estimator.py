@@ -17,7 +17,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedpca_flwr import ConfigError, DataError, FederatedPCA, run
-from fedpca_flwr.errors import ContractError
 from strategies import METHODS
 from tests.families import rows
 from tests.refusals import refused
@@ -156,7 +155,7 @@ def test_labels_of_several_kinds_are_parties_each():
 
 @pytest.mark.parametrize("wanted", [None, 2, 5])
 def test_parties_of_five_and_four_columns_are_told_by_their_numbers_of_features(wanted):
-    with refused(ContractError, "client 1", 4, "client 0", 5):
+    with refused(DataError, "client 1", 4, "client 0", 5):
         FederatedPCA(wanted).fit([X[:40, :5], X[40:, :4]])
 
 

@@ -282,7 +282,9 @@ def test_a_party_with_missing_values_is_named_or_takes_part(method):
 @every_method
 def test_a_party_that_does_not_fit_the_others_is_named(method):
     odd = [*three(method), rows(40, 11)]
-    with refused(ContractError, "client 3", "client 0", *((11, 12) if method in BY_ROWS else (40, 60, "p-cov"))):
+    with refused(
+        (ContractError, DataError), "client 3", "client 0", *((11, 12) if method in BY_ROWS else (40, 60, "p-cov"))
+    ):
         fit(method, odd, n_components=2)
 
 
@@ -458,7 +460,7 @@ SUMS = [
     (method, way)
     for method in DETERMINED
     for way in transports_of(METHODS[method])
-    if way in WAYS and method in BY_ROWS
+    if way in WAYS and method in BY_ROWS and method != "compressed"  # whose codes in clear do not add up
 ]
 TOGETHER = {name: family for name, family in FAMILIES.items() if len(family.parties) > 1}
 OF_OPTIONS = ["means shifted by ten deviations", "wide", "constant columns", "offset 1e6"]
