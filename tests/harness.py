@@ -181,18 +181,6 @@ def exits(server: PCAServer, party: int) -> None:
     tamper(server, party, leave)
 
 
-def answers_twice(server: PCAServer, party: int, phase: str) -> None:
-    """Let the server ask one party the same in a phase again, and take the second answer."""
-    proxy = proxy_of(server, party)
-    honest = proxy.fit
-
-    def twice(ins, timeout, group_id):
-        reply = honest(ins, timeout, group_id)
-        return honest(ins, timeout, group_id) if ins.config["phase"] == phase else reply
-
-    proxy.fit = twice
-
-
 def fail_at(server: PCAServer, party: int, phase: str) -> None:
     """Let one party's process die when it is asked in a phase."""
     proxy = proxy_of(server, party)

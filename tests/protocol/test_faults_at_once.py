@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, QuorumError
+from fedpca_flwr.errors import ConfigError, DataError, QuorumError
 from fedpca_flwr.protocol import quorum
 from strategies import build_strategy, run_config_of
 from tests.families import cut, rows
@@ -129,7 +129,7 @@ def test_all_options_that_are_missing_are_told_together():
 
 def test_the_first_of_equally_many_is_the_one_that_others_are_held_against():
     server = server_of("p-cov", [rows(30), rows(30)[:, :4]], n_components=2)
-    with refused(ContractError, "client 1", 4):
+    with refused(DataError, "client 1", 4):
         finish(before_any_round(server))
 
 

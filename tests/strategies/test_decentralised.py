@@ -79,7 +79,7 @@ def test_fast_pca_converges_linearly_to_the_exact_components(graph, count, step,
 
 
 def test_dsa_stalls_at_a_distance_that_shrinks_with_the_step():
-    parts = parties()
+    parts = parties()[:3]
     vectors = truth(parts).components_.T
     floors = []
     for step, iterations in ((0.4, 80), (0.2, 160)):
@@ -173,14 +173,14 @@ def test_an_iterate_of_no_numbers_has_diverged(method):
 
 
 DIGITS_APART = {"fast-pca": 0.01, "dsa": 1.0}
-"""Degrees at the defaults: three parties, ten components."""
+"""Degrees at the defaults: two parties, ten components."""
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_the_defaults_come_close_on_digits(method):
     """With a step of 0.2, which is small against a first eigenvalue of 0.15, they were 89 degrees off."""
     X = load_digits().data
-    parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 3)
+    parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 2)
     model = run(method, parts, engine="loopback", n_components=10)
     assert principal_angles(model.components_.T, truth(parts, 10).components_.T).max() <= DIGITS_APART[method]
     assert model.rounds == 502
@@ -218,15 +218,6 @@ def test_a_graph_that_cannot_be_connected_is_named():
         run("dsa", parties(), engine="loopback", graph="erdos-renyi", edge_probability=1e-6)
 
 
-def test_the_unit_of_the_data_does_not_matter():
-    """The step is against the pooled scatter with trace one."""
-    one, other = (
-        run("fast-pca", [c * part for part in parties()], engine="loopback", n_components=2, iterations=30)
-        for c in (1.0, 2.0**20)
-    )
-    np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-12)
-
-
 # What a party answers
 
 
@@ -242,13 +233,6 @@ def test_heads_are_passed_on_as_often_as_the_graph_needs():
     assert told(client_of(server, 0), "heads", table) == ""
     assert not unnamed(told(client_of(server, 0), "heads", table), "'heads'", 2, 1)
     assert told(client_of(server, 0), "start", table)
-
-
-def test_in_a_complete_graph_nobody_passes_heads_on():
-    server = server_of("dsa", parties(), n_components=2, graph="complete")
-    table = [np.zeros((3, 4), np.int64), np.zeros((3, 4)), np.zeros((3, 4)), np.zeros((3, 4, 8)), np.zeros((3, 4, 8))]
-    assert told(client_of(server, 0), "head", []) == ""
-    assert not unnamed(told(client_of(server, 0), "heads", table), "'heads'", "head", "start")
 
 
 @pytest.mark.parametrize(

@@ -279,12 +279,8 @@ def test_two_parties_have_noise_of_their_own_with_the_variance_promised():
         assert abs(float((noise**2).sum()) - noise.size) < 5 * np.sqrt(2 * noise.size)
 
 
-def test_every_run_has_fresh_noise_and_every_phase_only_one():
-    server = server_of("dp-pca", [rows(50)], **FRESH)
-    (_, first), _, _ = ask(server)
-    kind, text = refusal_of(ask(server))
-    assert (kind, unnamed(text, "'centre'", 2, 1)) == ("ContractError", [])
-    (_, fresh), _, _ = ask(server_of("dp-pca", [rows(50)], **FRESH))
+def test_every_run_has_fresh_noise():
+    first, fresh = (ask(server_of("dp-pca", [rows(50)], **FRESH))[0][1] for _ in range(2))
     assert not np.array_equal(first, fresh)
 
 

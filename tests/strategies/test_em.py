@@ -147,12 +147,6 @@ def test_new_rows_are_completed_by_what_is_expected_of_them(tmp_path):
         model.transform(np.full((1, 6), np.inf))
 
 
-def test_a_model_of_another_method_takes_no_missing_values():
-    model = fit("p-cov", cut(rows(300, 6), 180, 120), n_components=3)
-    with refused(DataError, "X", "NaN"):
-        model.transform(np.full((1, 6), np.nan))
-
-
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("way", [{}, {**SUMS, "bound": 1e3}], ids=["clear", "masked"])
 def test_sites_keep_the_scores_of_incomplete_rows(tmp_path, way, scaled):

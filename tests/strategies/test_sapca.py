@@ -172,13 +172,6 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
     assert not unnamed(again, "'merged'", 3, 2)
 
 
-def test_in_a_star_nobody_is_given_a_subspace():
-    server = server_of("sapca", parties(*[40] * 3), n_components=2)
-    assert told(client_of(server, 0), "summary")[1] == 40
-    message = told(client_of(server, 0), "merged")[2]["message"]
-    assert not unnamed(message, "'merged'", "summary", "project")
-
-
 # A model that runs on
 
 

@@ -257,13 +257,6 @@ def test_who_is_missing_among_more_partitions_than_parties_is_counted(state):
         finish(server)
 
 
-def test_a_damaged_state_is_named_before_anyone_is_asked(state, tmp_path):
-    fit(state, [A, B])
-    (tmp_path / "federation" / "federation.sqlite").write_bytes(b"")
-    with refused(ContractError, "federation.sqlite"):
-        fit(state, [A, B])
-
-
 def test_python_and_runs_share_a_federation(state):
     fit(state, [A, B])
     federation = Federation.open(state)

@@ -13,7 +13,7 @@ from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.krylov import KnownProducts
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
-from tests.families import FAMILIES, cut, rows
+from tests.families import cut, rows
 from tests.harness import finish, server_of
 from tests.refusals import refused
 
@@ -91,12 +91,6 @@ def test_blocks_go_down_in_float32_and_products_come_up_in_float64():
 def test_the_seed_moves_nothing_but_the_path():
     one, other = fit(parties(), seed=1), fit(parties(), seed=2)
     np.testing.assert_allclose(one.components_, other.components_, atol=1e-9)
-
-
-def test_equal_eigenvalues_are_all_found():
-    family = FAMILIES["repeated eigenvalues"]
-    model = fit(family.parties, n_components=3, block_size=3)
-    assert principal_angles(model, pooled_pca(family.pooled, 3)).max <= 1e-6
 
 
 WARM = {"warm_start": "svd"}

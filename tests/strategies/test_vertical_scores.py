@@ -7,7 +7,6 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.model.loadings import Loadings
-from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import rows
@@ -108,13 +107,6 @@ def test_the_first_components_are_enough_where_fewer_are_asked_for(kept):
     assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
 
 
-def test_a_model_comes_back_from_its_file(kept, tmp_path):
-    model = project(cut(new()), kept, **WAYS[1])
-    again = PCAModel.load(model.save(tmp_path / "model"))
-    assert again.scores_.tobytes() == model.scores_.tobytes()
-    assert again.summary() == model.summary()
-
-
 def test_ids_put_the_new_rows_in_one_order(kept, tmp_path):
     """Each site's file has the rows in an order of its own, and so has its file of scores."""
     rng, ids = np.random.default_rng(0), np.arange(100, 107)
@@ -148,14 +140,6 @@ def test_loadings_of_another_run_are_named(way, kept, tmp_path):
 def test_other_columns_than_those_of_the_loadings_are_named(way, kept):
     with refused(DataError, "client 0", 4, 6):
         project(cut(new(), 4, 4, 4), kept, **way)
-
-
-@every_way
-def test_rows_that_differ_in_number_are_named(way, kept):
-    parties = cut(new())
-    parties[1] = parties[1][:6]
-    with refused(ContractError, "client 1", 6, "client 0", 7):
-        project(parties, kept, **way)
 
 
 def test_missing_loadings_are_named_without_their_path(kept, tmp_path):

@@ -15,7 +15,6 @@ from strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import (
     Clock,
-    answers_twice,
     client_of,
     context_of,
     finish,
@@ -329,14 +328,6 @@ def test_a_server_that_tells_two_lists_of_survivors_opens_neither():
         arrays, _, said = ask(party, "reveal", np.array(agreed), np.stack([signatures[i] for i in agreed]), shares)
         assert arrays == []
         assert "under the survivors is not right" in said["message"] or "goes on with" in said["message"]
-
-
-@pytest.mark.parametrize("phase", ["keys", "shares", "uncentred", "agree", "reveal"])
-def test_each_request_is_answered_once_and_in_order(phase):
-    running = server()
-    answers_twice(running, 1, phase)
-    with refused(ContractError, "client 1", phase, 2, 1):
-        finish(running)
 
 
 # What the server has
