@@ -1,4 +1,4 @@
-"""What SECURITY.md says of genotypes: who is in a run (Homer et al. 2008), and who alone misses a call, can be read."""
+"""Who is in a run (Homer et al. 2008), and who alone misses a call, can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SECURITY.md says can be learned, learned: an attack that fails would make the page wrong."""
+"""What docs/security says can be learned, learned: an attack that fails would make the page wrong."""
 
 from __future__ import annotations
 
