@@ -50,8 +50,13 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _log_no_more(error: FedPCAError) -> None:
-    """Keep Flower, which must know of an error, from logging it once more, with its traceback."""
-    logging.getLogger("flwr").addFilter(lambda record: record.exc_info is None or record.exc_info[1] is not error)
+    """Keep Flower, which must know of an error, from logging it once more: with its traceback, and as 'unhandled'."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        told = record.exc_info is not None and record.exc_info[1] is error
+        return not told and not str(record.msg).startswith("Exit Code")
+
+    logging.getLogger("flwr").addFilter(is_news)
 
 
 def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:

@@ -125,7 +125,9 @@ def _add(name: str, record: Record) -> None:
 
 
 def write_records(name: str, at: str, records: Sequence[Record]) -> None:
-    """Write the files of a site anew, from all its runs."""
+    """Write the files of a site anew, from all its runs, once there is one."""
+    if not records:
+        return
     with written_whole(Path(f"{name}.jsonl")) as stream:
         stream.writelines(f"{record.line()}\n".encode() for record in records)
     _write_text(name, at, records[-1], [asdict(record) for record in records])

@@ -23,7 +23,7 @@ FIRST_LOOK = 0.1
 SHARE_WAITED = 0.1
 """Of the time waited so far: a reply is found at most so much later than it came."""
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds of a round after which a line names the parties that have not answered; twice as many until the next."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.errors import ConfigError, FedPCAError, printable
+from fedpca_flwr.errors import ConfigError, printable
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
 from fedpca_flwr.protocol.metrics import Record, write_records
 from fedpca_flwr.site.journal import SCHEMA, Event, events, first_gap
@@ -113,8 +113,8 @@ def write_metrics(node_config: Mapping[str, Any]) -> None:
         write_records(
             node.metrics, node.name or f"client {node.partition_id}", [_record(run, epsilon) for run in found.runs()]
         )
-    except (FedPCAError, OSError) as error:
-        logger.warning("this site's numbers were not written: %s", error)
+    except Exception as error:  # whatever it is, it costs no answer
+        logger.warning("this site's numbers were not written: %s: %s", type(error).__name__, error)
 
 
 def _record(run: Mapping[str, Any], epsilon: float) -> Record:

@@ -46,6 +46,7 @@ def test_an_error_is_told_once_and_without_a_traceback(monkeypatch, capsys, capl
     with pytest.raises(ConfigError) as caught:
         server_app.main(None, context(clients=-1))
     logger.error("ServerApp raised an exception", exc_info=caught.value)
+    logger.error("Exit Code: 201\nAn unhandled exception occurred")
     logger.error("another", exc_info=ZeroDivisionError())
     assert capsys.readouterr().out.count("'clients'") == 1
     assert [record.message for record in caplog.records] == ["another"]

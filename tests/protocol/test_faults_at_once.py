@@ -127,13 +127,6 @@ def test_all_options_that_are_missing_are_told_together():
         build_strategy({"method": "dp-pca release=two-stage trust=distributed", "secure-aggregation": True})
 
 
-def test_widths_may_differ_where_parties_hold_columns():
-    server = server_of(
-        "vertical", [rows(60)[:, :2], rows(60)[:, 2:]], n_components=2, site={"may-show": "inner products"}
-    )
-    assert finish(server).n_components_ == 2
-
-
 def test_the_first_of_equally_many_is_the_one_that_others_are_held_against():
     server = server_of("p-cov", [rows(30), rows(30)[:, :4]], n_components=2)
     with refused(DataError, "client 1", 4):
