@@ -10,6 +10,10 @@ from fedpca_flwr.packages import module
 COMMANDS = {
     "compare": ("simulations.compare", "run several methods on the same parties, and recommend one"),
     "report": ("simulations.report", "write the page of a comparison again"),
+    "launch": (
+        "fedpca_flwr.site.flower_command",
+        "start `flwr run --stream`, and end with an exit code that says how the run ended",
+    ),
     "monitor": ("simulations.monitor", "look for odd rows and for drift in new rows"),
     "methods": ("strategies.__main__", "list the methods, their rounds, bytes and what the server sees"),
     "rehearse": ("fedpca_flwr.site.__main__", "run a whole deployment on this machine, with secure sums and a dropout"),
@@ -20,8 +24,7 @@ COMMANDS = {
 HELP = "\n".join(
     [
         "Federated PCA on Flower. Start a run with `flwr run .` in the repository, or in Python:",
-        "  from fedpca_flwr import run",
-        '  print(run("p-cov", {"north": rows, "south": others}, n_components=2).summary())',
+        '  from fedpca_flwr import run; print(run("p-cov", {"north": X, "south": Y}, n_components=2).summary())',
         "Commands (`python -m fedpca_flwr COMMAND -h` lists the options of one):",
         *(f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()),
     ]

@@ -23,7 +23,7 @@ from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from simulations.hunt.options import option_values
 from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
-from strategies.__main__ import descriptions, measurements_page, methods_page, shown_table, with_tables
+from strategies.__main__ import descriptions, measurements_page, methods_page, questions_page, shown_table, with_tables
 from tests.families import cut, rows
 from tests.grid import GridOfThisProcess
 
@@ -32,7 +32,7 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [
         *ROOT.glob("*.md"),
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("*/README.md"),
         *ROOT.glob("simulations/*/README.md"),
     ]
@@ -77,16 +77,20 @@ def test_the_page_of_measurements_is_that_of_the_code():
 
 
 def test_the_table_of_questions_is_that_of_the_scripts():
-    page = PAGES["SECURITY.md"]
-    assert with_tables(page) == page, f"SECURITY.md's table of questions is not up to date; {WRITE}"
-    table = page[page.index("| method | in clear |") :].split("\n\n")[0]
-    assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS), "SECURITY.md has no such table"
+    page = PAGES["docs/security/questions.md"]
+    assert page == questions_page(), f"docs/security/questions.md is not up to date; {WRITE}"
+    table = page[page.index("| method | in clear |") :]
+    assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS)
+
+
+def test_an_officer_reads_a_short_page():
+    assert len(PAGES["SECURITY.md"].encode()) <= 8192
 
 
 def test_the_table_of_who_sees_what_is_that_of_the_cards():
     """A row for every way that a method's answers travel."""
-    page = PAGES["SECURITY.md"]
-    assert with_tables(page) == page, f"SECURITY.md's first table is not up to date; {WRITE}"
+    page = PAGES["docs/security/methods.md"]
+    assert with_tables(page) == page, f"docs/security/methods.md's first table is not up to date; {WRITE}"
     heads = [line.split("|")[1] for line in shown_table().splitlines()[2:]]
     ways = {"clear": "", "masked": " with secure aggregation", "surviving": " with `survivors`"}
     rows = [f"`{name}`{ways[way]}" for name, method in METHODS.items() for way in transports_of(method)]

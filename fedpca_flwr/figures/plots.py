@@ -43,14 +43,11 @@ MOST_SCORES = 3000  # Rows of all parties together, where each is one mark.
 
 @rc_context(STYLE)
 def scores(
-    parties: Any,
-    model: PCAModel | None = None,
-    *,
-    labels: Any = None,
-    components: tuple[int, int] = (1, 2),
-    ellipses: bool = True,
+    parties: Any, model: PCAModel | None = None, *, labels: Any = None, components: tuple[int, int] = (1, 2)
 ) -> Figure:
     """Rows of all parties in two components, each party in its colour and with its mark.
+
+    The ellipses hold 95 % of normal rows with the mean and covariance of the rows of one colour.
 
     Parameters
     ----------
@@ -63,8 +60,6 @@ def scores(
         A class for each row. Colours and ellipses are then those of the classes, marks those of the parties.
     components : (int, int)
         Which are drawn, from 1.
-    ellipses : bool
-        Draw for each colour the ellipse that holds 95 % of normal rows with the mean and covariance of its rows.
 
     Examples
     --------
@@ -79,21 +74,17 @@ def scores(
     classes = [[name] * len(own) for name, own in points.items()] if labels is None else _classes(points, labels)
     of_class = np.array([one for own in classes for one in own])
     colours = dict(zip(points if labels is None else np.unique(of_class).tolist(), cycle(COLOURS), strict=False))
+    whole = np.concatenate(list(points.values()))
     figure = Figure(figsize=(7, 4.6))
     axes = figure.subplots()
     for own, its, mark in zip(points.values(), classes, _marks(), strict=False):
         shown = thinned(len(own), max(1, MOST_SCORES // len(points)))
-        how: dict[str, Any] = {
-            "s": 18,
-            "alpha": 0.6,
-            "linewidths": 0,
-            "rasterized": sum(map(len, points.values())) > MOST,
-        }
-        axes.scatter(own[shown, 0], own[shown, 1], marker=mark, c=[colours[one] for one in its[shown]], **how)
-    whole = np.concatenate(list(points.values()))
-    for one, colour in colours.items() if ellipses else ():
+        paint: dict[str, Any] = {"c": [colours[one] for one in its[shown]], "alpha": 0.6, "linewidths": 0}
+        axes.scatter(own[shown, 0], own[shown, 1], 18, marker=mark, rasterized=len(whole) > MOST, **paint)
+    for one, colour in colours.items():
         axes.plot(*_ellipse(whole[of_class == one]), color=colour, linewidth=1.2)
-    _name_axes(axes, model, components)
+    axes.set(xlabel=_name(model, components[0]), ylabel=_name(model, components[1]))
+    axes.set_aspect("equal", adjustable="datalim")
     _name_marks(axes, points, colours, classes_too=labels is not None)
     return figure
 
@@ -103,11 +94,9 @@ def _points(name: str, one: Any, model: PCAModel | None, components: tuple[int, 
     if isinstance(one, str | os.PathLike):
         path = Path(one)
         try:
-            found: Array = (
-                np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
-            )
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} of '{name}' is not a file of scores that a run wrote ({error})") from None
+            found = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
+        except (OSError, ValueError) as error:  # whose text may quote a cell
+            raise DataError(f"{path} of '{name}' is no file of a run's scores ({type(error).__name__})") from None
     else:
         found = np.asarray(one) if model is None else model.transform(one)
     k = found.shape[-1]
@@ -143,24 +132,22 @@ def _ellipse(points: Array) -> Array:
     return outline
 
 
-def _name_axes(axes: Axes, model: PCAModel | None, components: tuple[int, int]) -> None:
-    shares = [] if model is None else model.explained_variance_ratio_.tolist()
-    names = [f"PC{i}" + (f" ({shares[i - 1]:.1%} of the variance)" if shares else "") for i in components]
-    axes.set(xlabel=names[0], ylabel=names[1])
-    axes.set_aspect("equal", adjustable="datalim")
+def _name(model: PCAModel | None, component: int) -> str:
+    """A component, counted from 1, with its share of the variance, where that is known."""
+    shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
+    return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
 
 
 def _name_marks(axes: Axes, points: Mapping[str, Array], colours: Mapping[str, str], *, classes_too: bool) -> None:
     """A legend of the parties with their numbers of rows, and of the classes where colours are of these."""
-    how: dict[str, Any] = {"linestyle": "none", "markersize": 5}
-    marks = [
-        Line2D(
-            [], [], marker=mark, color=GREY if classes_too else colours[name], label=f"{name} ({len(own)} rows)", **how
-        )
-        for (name, own), mark in zip(points.items(), _marks(), strict=False)
+    entries = [(f"{name} ({len(own)} rows)", mark) for (name, own), mark in zip(points.items(), _marks(), strict=False)]
+    paint = [GREY] * len(points) if classes_too else [colours[name] for name in points]
+    entries += [(name, "s") for name in colours] if classes_too else []
+    paint += list(colours.values()) if classes_too else []
+    handles = [
+        Line2D([], [], linestyle="none", markersize=5, marker=mark, color=colour, label=label)
+        for (label, mark), colour in zip(entries, paint, strict=True)
     ]
-    classes = [Line2D([], [], marker="s", color=colour, label=name, **how) for name, colour in colours.items()]
-    handles = marks + (classes if classes_too else [])
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), ncols=-(-len(handles) // 20))
 
 
@@ -181,29 +168,23 @@ def loadings(model: PCAModel, *, most: int = 3) -> Figure:
     components = model.loadings()[0][:most]
     k, d = components.shape
     names = [str(j) for j in (range(d) if model.feature_names_in_ is None else model.feature_names_in_)]
-    largest = float(np.abs(components).max())
-    bars = d <= BARS and k <= 4
-    figure = Figure(
-        figsize=(2.2 + 1.9 * k, 1.1 + 0.21 * d) if bars else (max(4.0, 2 + 0.45 * k), min(8, 1.5 + 0.16 * d))
-    )
-    if bars:
+    largest = float(np.abs(components).max()) or 1.0
+    if d <= BARS and k <= 4:
+        figure = Figure(figsize=(2.2 + 1.9 * k, 1.1 + 0.21 * d))
         for i, panel in enumerate(figure.subplots(1, k, sharey=True, squeeze=False)[0]):
-            paint = [COLOURS[0] if loading > 0 else COLOURS[3] for loading in components[i]]
-            panel.barh(range(d), components[i], color=paint)
-            panel.set(
-                title=f"PC{i + 1} ({model.explained_variance_ratio_[i]:.1%})", xlim=(-1.05 * largest, 1.05 * largest)
-            )
+            panel.barh(range(d), components[i], color=np.where(components[i] > 0, COLOURS[0], COLOURS[3]).tolist())
+            panel.set(title=_name(model, i + 1).replace(" of the variance", ""), xlim=(-1.05 * largest, 1.05 * largest))
         panel.set_yticks(range(d), names)
         panel.invert_yaxis()
         figure.supxlabel("loading")
         return figure
+    figure = Figure(figsize=(max(4.0, 2 + 0.45 * k), min(8, 1.5 + 0.16 * d)))
     axes = figure.subplots()
     image = axes.imshow(components.T, cmap="PuOr", vmin=-largest, vmax=largest, aspect="auto", interpolation="none")
     axes.grid(visible=False)
     axes.set_xticks(range(k), [f"PC{i + 1}" for i in range(k)])
     if d <= 2 * BARS:
         axes.set_yticks(range(d), names, fontsize=8)
-    axes.set(ylabel="" if d <= 2 * BARS else "feature")
     figure.colorbar(image, label="loading")
     return figure
 

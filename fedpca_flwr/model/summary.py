@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fedpca_flwr.model.model import PCAModel
 
 
+NAMED_PARTIES = 6  # of more, a summary tells only the number
+
+
 def summary(model: PCAModel) -> str:
     """What a person wants to know first, as lines of text; `ContractError` where the model has no history."""
     log = model.log
@@ -29,13 +32,15 @@ def summary(model: PCAModel) -> str:
     if by_columns:
         widths = [party["features"] for party in parties]
         held = f", with {min(widths)} to {max(widths)} features of the same rows"
+    names = [party.get("name") for party in parties]
+    named = f" ({', '.join(names)})" if all(names) and len(names) <= NAMED_PARTIES else ""
     ratio = model.explained_variance_ratio_
     shares = f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"
     if np.isnan(ratio).any():
         shares = "unknown: no component stands out of the noise"
     lines = [
         ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
-        ("parties", f"{len(parties)}{held}"),
+        ("parties", f"{len(parties)}{named}{held}"),
         ("rows", f"{model.n_samples_} of {model.n_features_in_} features{here}"),
         *_traffic(model),
         ("components", f"{model.n_components_}"),

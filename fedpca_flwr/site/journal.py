@@ -27,7 +27,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.protocol import journal
 from fedpca_flwr.site import kept_rows
 from fedpca_flwr.site.repeats import Release
-from fedpca_flwr.state.store import Schema, Store, StoreError
+from fedpca_flwr.state.store import LockedError, Schema, Store, StoreError
 
 logger = logging.getLogger("fedpca_flwr.client")
 
@@ -152,6 +152,7 @@ class FileJournal(journal.Journal):
         self.about = about
         self.key = (run, party)
         self.memory = memory
+        self._fault: DisclosureError | None = None  # once the file was found locked: to wait again would help nobody
         self.rows = kept_rows.folder_of(Path(folder).expanduser().absolute(), self.key)
 
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
@@ -246,6 +247,8 @@ class FileJournal(journal.Journal):
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction (`Store.transaction`) of a journal that is not behind what this run has seen of it; its errors
         name a path in the site's own log only."""
+        if self._fault:
+            raise self._fault
         before = self.memory.seen if self.memory else (0, "")
         try:
             self._require_there(before)
@@ -256,9 +259,11 @@ class FileJournal(journal.Journal):
             if self.memory:
                 self.memory.seen = seen
         except (ConfigError, StoreError) as error:
-            raise DisclosureError(
-                "this site's journal cannot be used, so nothing may be answered", local=str(error)
-            ) from None
+            text = "this site's journal cannot be used, so nothing may be answered"
+            fault = DisclosureError(text, local=str(error))
+            if isinstance(error, LockedError):  # the error's report looks into the journal, too
+                self._fault = fault
+            raise fault from None
 
     def _require_there(self, before: tuple[int, str]) -> None:
         """Refuse to begin a new journal in a run that has seen one, and say in the site's own log where one begins."""

@@ -211,3 +211,9 @@ def test_components_as_images():
     np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
     with refused(ConfigError, "(5, 5)", 25, 12):
         plots.component_images(MODEL, (5, 5))
+
+
+def test_scores_of_a_private_model_without_a_component_above_the_noise_have_no_share():
+    unknown = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
+    assert plots.scores(PARTS, unknown).axes[0].get_xlabel() == "PC1"
+    assert [axes.get_title() for axes in plots.loadings(unknown).axes] == ["PC1", "PC2", "PC3"]

@@ -118,3 +118,8 @@ def test_what_scikit_learn_gets_is_its_own():
     np.testing.assert_array_equal(scaler.var_, model.scale_**2)
     pca.components_[:] = 0.0
     assert model.components_.any()
+
+
+def test_a_summary_names_the_parties_where_all_have_names():
+    model = run("p-cov", dict(zip(["north", "south"], cut(X, 70, 50), strict=True)), n_components=2)
+    assert "2 (north, south), with 50 to 70 rows" in model.summary()

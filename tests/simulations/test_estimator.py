@@ -159,6 +159,12 @@ def test_parties_of_five_and_four_columns_are_told_by_their_numbers_of_features(
         FederatedPCA(wanted).fit([X[:40, :5], X[40:, :4]])
 
 
+@pytest.mark.parametrize(("labels", "names"), [(["south", "north"], ["north", "south"]), ([2, 1], ["", ""])])
+def test_labels_of_groups_that_are_names_are_the_parties_names(labels, names):
+    fitted = FederatedPCA(2).fit(X, groups=np.repeat(labels, [40, len(X) - 40]))
+    assert [party["name"] for party in fitted.model_.log["parties"]] == names
+
+
 def test_parties_may_have_names_and_be_data_frames():
     parties = {name: pa.table({f"x{j}": part[:, j] for j in range(X.shape[1])}) for name, part in by_site().items()}
     fitted = FederatedPCA(2).fit(parties)
