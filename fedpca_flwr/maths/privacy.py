@@ -68,7 +68,7 @@ from scipy.linalg import blas
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, diagonal_positions, pack, packed_size
-from fedpca_flwr.maths.private_scatter import directions, octaves, placed
+from fedpca_flwr.maths.private_scatter import NEAR, TO, directions, lengths, octaves, placed, shell_of
 from fedpca_flwr.maths.rows import Rows, chunks
 
 # numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
@@ -281,9 +281,35 @@ def whole_products(data: Rows, centre: Array, bound: float) -> Array:
     return _products((on_grid(rows, bound) for rows in _about(data, centre)), data.shape[1])
 
 
-def whole_directions(data: Rows, centre: Array) -> Array:
-    """Packed sum as `whole_products` of the directions in which rows lie from ``centre``: they have length 1."""
-    return _products((on_grid(directions(rows), 1.0) for rows in _about(data, centre)), data.shape[1])
+def whole_shells(data: Rows, centre: Array, shells: Array) -> Array:
+    """Packed sums (s, d (d + 1) / 2) as `whole_products` of the directions in which rows lie from ``centre``, by shell.
+
+    Each row is in one of the ``shells`` (s, 3), whatever these are (`fedpca_flwr.maths.shells`), and no longer than 1.
+    """
+
+    def of_shell(shell: int) -> Iterator[Array]:
+        for rows in _about(data, centre):
+            length = lengths(rows)
+            mine = shell_of(length, shells) == shell
+            with np.errstate(over="ignore"):
+                kept = (
+                    np.minimum(length[mine] / shells[shell, NEAR], 1.0) if shells[shell, NEAR] else np.ones(mine.sum())
+                )
+            yield on_grid(directions(rows[mine]) * kept[:, None], 1.0)
+
+    return np.stack([_products(of_shell(shell), data.shape[1]) for shell in range(len(shells))])
+
+
+def whole_energies(data: Rows, centre: Array, shells: Array) -> Array:
+    """Sums (s,) by shell of squared distances from ``centre`` over the squared end of the shell, in squared steps."""
+    total = np.zeros(len(shells))
+    for rows in _about(data, centre):
+        length = lengths(rows)
+        shell = shell_of(length, shells)
+        with np.errstate(over="ignore"):
+            share = np.minimum(length / shells[shell, TO], 1.0)
+        total += np.bincount(shell, np.rint(STEPS * share) ** 2, minlength=len(shells))
+    return total
 
 
 def whole_octaves(data: Rows, centre: Array) -> Array:

@@ -30,10 +30,12 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 
+FROM, TO, NEAR = range(3)  # columns of shells: where one begins, where it ends, up to where rows keep their length
 LOWEST, HIGHEST = -500, 500  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
 OCTAVES = HIGHEST - LOWEST + 1
 STANDS_OUT = 4.5  # of all noisy numbers of no rows, one is above so many standard deviations in three of 1,000 cases
 MOST = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
+SLIGHT = 0.05  # a bound is made larger only where the noise stays below this share of what most rows reach
 # a coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise
 DEVIATIONS = 2.0
 # a spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which rows
@@ -71,6 +73,12 @@ def octaves(rows: Array) -> Array:
     return np.bincount(exponent - LOWEST, minlength=OCTAVES).astype(np.float64)
 
 
+def shell_of(length: Array, shells: Array) -> NDArray[np.intp]:
+    """The one shell in which a row of each length (n,) is; shells (s, 3) are as in `fedpca_flwr.maths.shells`."""
+    found: NDArray[np.intp] = (length[:, None] >= shells[1:, FROM]).sum(axis=1)
+    return found
+
+
 def placed(rows: Array, components: Array, bound: float) -> Array:
     """Scores on components (k, d), and the length that they leave, of rows shortened to a bound, shape (n, k + 1)."""
     unit = directions(rows)
@@ -87,13 +95,35 @@ class Reach(NamedTuple):
     stands_out: bool
 
 
-def reach(counts: Array, deviation: float) -> Reach:
-    """How far most rows reach, from their noisy numbers (`OCTAVES`,) with noise of a known deviation."""
+def reach(counts: Array, deviation: float, *, noise: float = np.inf, power: int = 1) -> Reach:
+    """How far most rows reach, from their noisy numbers (`OCTAVES`,) with noise of a known deviation.
+
+    A mean of rows (``power`` 1) or of their squares (2) that are shortened to a bound of 1 has so much ``noise``, times
+    the number of rows. The bound is larger than `MOST` rows need where that makes noise and what is cut off smaller
+    together, and the noise is still small beside those rows (`SLIGHT`).
+    """
     kept = np.where(counts > STANDS_OUT * deviation, counts, 0.0)
     if not kept.any():
         return Reach(2.0 ** (int(counts.argmax()) + LOWEST), False)
-    within = np.searchsorted(np.cumsum(kept), MOST * kept.sum())
-    return Reach(2.0 ** (int(within) + LOWEST), True)
+    filled, within = np.flatnonzero(kept), int(np.searchsorted(np.cumsum(kept), MOST * kept.sum()))
+    found, least = within, np.inf
+    for octave in filled[filled >= within].tolist():
+        with np.errstate(all="ignore"):  # a bound that is beyond float64 is none
+            more = np.exp2(power * (octave - within))
+            error = np.hypot(more * noise, more * beyond(kept, octave, power))
+        if error < least and (octave == within or more * noise <= SLIGHT * kept.sum()):
+            found, least = octave, error
+    return Reach(2.0 ** (found + LOWEST), True)
+
+
+def beyond(counts: Array, octave: int, power: int) -> float:
+    """By how much rows beyond an octave exceed its end, summed, in units of that end (of its square, for power 2).
+
+    Lengths within an octave are spread evenly over their logarithms.
+    """
+    farther = octave + 1 + np.flatnonzero(counts[octave + 1 :])
+    spread = (1 - 0.5**power) / (power * np.log(2.0))
+    return float((counts[farther] * (np.exp2(power * (farther - octave)) * spread - 1)).sum())
 
 
 def moved(centre: Array, step: NoisyCentre) -> tuple[Array, float]:

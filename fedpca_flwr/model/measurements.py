@@ -297,6 +297,11 @@ MEASUREMENTS = (
         by_sum("clipping_norm_"),
         **{f"clipping_norm_{name}": f"of a row in the sum `{name}`, in the unit of the data" for name in CLIPPED},
     ),
+    line(
+        "shells",
+        "{shells} of distances from the centre, each with a sum of directions",
+        shells="of distances, each with a sum of the directions in which its rows lie",
+    ),
     line("above the noise", above_noise, components_above_noise="that stand out", kept_features="that do so too"),
     line(
         "members",

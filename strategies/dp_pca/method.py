@@ -1,11 +1,13 @@
 """DP-PCA: (epsilon, delta)-differentially private components of directions or of clipped rows (Gaussian mechanism).
 
-``release='directions'`` needs no bound. The parties' rows are told by their directions from a private centre, so that
-one row changes the sum of ``uu'`` by 1 whatever the data, and rows that are far off do no harm
-(`fedpca_flwr.maths.private_scatter`). What it costs: rows near the
-centre count as much as others, so the components are those of the covariance only where the distribution is elliptical
-(MNIST: 99.87 % of the variance that the exact ones hold); variances come from a small release of their own, as
-estimates.
+``release='shells'`` needs no bound. The parties' rows are told by their directions from a private centre, so that one
+row changes the sum of ``uu'`` by 1 whatever the data. There is one such sum for each shell of distances from the centre
+(`fedpca_flwr.maths.shells`), and the server adds them up times the mean squared distances: for large epsilon the
+components are those of the covariance. A few shells are made where many rows lie at different distances, otherwise
+one; variances come from a small release of their own, as estimates.
+
+``release='directions'`` asks for one shell only. Rows near the centre count as much as others, so the components are
+those of the covariance only where the distribution is elliptical, and rows that are far off by mistake do no harm.
 
 ``release='two-stage'``: the parties' noisy sums of rows (clipped to ``centre-clip``) give a private centre c. Then each
 party clips its rows about c to ``clip`` and sends the noisy sum of ``vv'``, v = clip(x - c). ``release='joint'``: rows
@@ -42,6 +44,7 @@ import numpy as np
 from fedpca_flwr.maths import private_scatter as scatter
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import clip
+from fedpca_flwr.maths.shells import Combined, combined, one_shell, shells_of
 from fedpca_flwr.questions import method
 
 from .party import ASKED, BOUND, UNITS, DPOptions, DPPCAClient, phases
@@ -50,14 +53,14 @@ CARD = method.MethodCard(
     name="dp-pca",
     title="Differentially private PCA",
     exact=False,
-    result="by directions of rows (or clipped rows) and noise",
+    result="by directions of rows in shells (or clipped rows) and noise",
     rounds="6; `release='two-stage'` 2, `'joint'` 1",
-    upload="d(d+1)/2 + 2d + 512 + k; `two-stage`, `joint` d(d+1)/2 + d + 1",
+    upload="1 to 6 times d(d+1)/2, + 2d + 3,000 + k; `two-stage`, `joint` d(d+1)/2 + d + 1",
     server_sees="noisy sums",
     shows=method.Shown(
         "a noisy number of rows (its own with `count='public'`, and with `relation='replace-one'`: a site with "
         "data of its own must allow these), noisy sums: how many of its rows are how far from a centre, their "
-        "directions, squares of their scores (or of its clipped rows and their products)",
+        "directions by shells of distances, squares of their scores (or of its clipped rows and their products)",
         "the noisy centre, the components",
     ),
     shows_summed=method.Shown("the noisy numbers of rows, sums and products", "the noisy centre, the components"),
@@ -91,41 +94,77 @@ class DPPCA(method.Strategy):
             solution = method.solve(found.moments, found.diagonal, n_components=k, center=True, scale=False)
             solution = replace(solution, evidence=found.evidence)
             return solution.extended(notes=["not private: epsilon is infinite, and this is p-cov"])
-        return (yield from (self._directions() if options.release == "directions" else self._clipped()))
+        return (yield from (self._unbounded() if options.unbounded else self._clipped()))
 
     # The two ways
 
-    def _directions(self) -> method.Fitting:
-        """Of directions about a centre that is found on the way, and variances on them."""
+    def _unbounded(self) -> method.Fitting:
+        """Of directions in shells about a centre that is found on the way, and variances on them."""
         options, d = self.options, self.quorum.features
-        centre, off, bound = np.zeros(d), math.inf, 1.0
+        centre, off, moved = np.zeros(d), math.inf, math.inf
         for nth in ("", "nearer_"):
             about = {"centre": centre} if nth else {}  # the first time about zero
-            told, noise = yield from self._told(f"{nth}octaves", about)
-            bound, stands_out = scatter.reach(told["octaves"], noise["octaves"])
-            told, noise = yield from self._told(f"{nth}centre", about, bound)
-            step = self._step(told, noise, bound)
+            counts, of_counts = yield from self._told(f"{nth}octaves", about)
+            noise = self._noise_beside(f"{nth}centre", "sum", math.sqrt(d))
+            bound, stands_out = scatter.reach(counts["octaves"], of_counts["octaves"], noise=noise)
+            told, added = yield from self._told(f"{nth}centre", about, bound)
+            step, before = self._step(told, added, bound), centre
             if stands_out:
                 centre, off = scatter.moved(centre, step)
-        told, noise = yield from self._told("directions", {"centre": centre})
-        tau = noise["products"]
-        found = scatter.denoised(told["products"], d, options.n_components, tau)
-        bound, stands_out = scatter.reach(told["octaves"], noise["octaves"])
-        components = np.ascontiguousarray(found.pairs.vectors.T)
-        told, noise = yield from self._told("variances", {"centre": centre, "components": components}, bound)
-        rows, sigma = self._rows(float(told["rows"])), noise["squares"]
+            moved = float(np.linalg.norm(centre - before))
+        shells = self._shells(counts["octaves"], of_counts["octaves"], moved)
+        told, noise_of = yield from self._told("directions", {"centre": centre, "shells": shells})
+        k, tau = options.n_components, noise_of["products"]
+        all_shells = combined(told["products"], told["energies"], shells, d, k, tau)
+        noise = self._noise_beside("variances", "squares", math.sqrt(k + 1))
+        bound, stands_out = scatter.reach(told["octaves"], noise_of["octaves"], noise=noise, power=2)
+        components = np.ascontiguousarray(all_shells.found.pairs.vectors.T)
+        told, added = yield from self._told("variances", {"centre": centre, "components": components}, bound)
+        rows = self._rows(float(told["rows"]))
+        unseen = [] if stands_out else ["how long rows are does not stand out of the noise: variances say nothing"]
+        found = self._with_variances(all_shells, told, added, off)
+        return self._solution(found, centre, rows, {"variances": bound}).extended(
+            notes=unseen, measured={"shells": len(shells)}
+        )
+
+    def _shells(self, counts: method.Array, deviation: float, moved: float) -> method.Array:
+        """The shells to ask for, by numbers of rows about a centre that has moved since."""
+        options = self.options
+        edge = self._noise_beside("directions", "products", math.sqrt(2 * self.quorum.features))
+        shells = shells_of(counts, deviation, edge, options.n_components, moved=moved)
+        return shells if options.release == "shells" else one_shell(shells[-1, 1])
+
+    def _noise_beside(self, phase: str, name: str, times: float) -> float:
+        """So many deviations of the noise that a phase will have in a field, where rows have the length 1.
+
+        Infinity without shells, where rows that are far off are to do no harm.
+        """
+        if self.options.release == "directions":
+            return math.inf
+        return times * self.options.noise(phase).of[name] / UNITS[name] * math.sqrt(self.quorum.expected)
+
+    def _with_variances(
+        self, of_all: Combined, told: method.Fields, added: dict[str, float], off: float
+    ) -> scatter.Denoised:
+        """The components with their variances, and how many the noise does not explain, the centre's included."""
+        found, sigma, d = of_all.found, added["squares"], self.quorum.features
         values, total = scatter.descending(told["squares"][:-1], sigma), float(told["squares"].sum())
+        if len(of_all.traces) > 1:  # the sums of several shells know the variances better
+            values = found.pairs.values
         # rows without variance are all in one direction, and as near as the centre is off
         near = total - scatter.OUTLIER * sigma * math.sqrt(values.size + 1)
-        most = rows + scatter.TAIL * noise["rows"]
-        alike = most * min(1.0, off**2 * most / near) if near > 0 else most
+        most = float(told["rows"]) + scatter.TAIL * added["rows"]
+        alike = np.array([most * min(1.0, off**2 * most / near) if near > 0 else most])
+        if len(of_all.traces) > 1:
+            alike = of_all.traces * np.minimum(1.0, off**2 / of_all.squares)
+        seen = max(
+            scatter.detectable(noisy, d, of_all.deviation, excess)
+            for noisy, excess in zip(of_all.noisy, alike, strict=True)
+        )
         last = found.pairs.values[-1]
         following = values[-1] * found.pairs.following / last if last else 0.0
         pairs = replace(found.pairs, values=values, following=following)
-        seen = scatter.detectable(found.noisy, d, tau, alike)
-        found = found._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=seen)
-        unseen = [] if stands_out else ["how long rows are does not stand out of the noise: variances say nothing"]
-        return self._solution(found, centre, rows, {"variances": bound}).extended(notes=unseen)
+        return found._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=seen)
 
     def _clipped(self) -> method.Fitting:
         """Of rows clipped to the bounds that the options have."""
@@ -149,7 +188,7 @@ class DPPCA(method.Strategy):
         self, phase: str, asked: Mapping[str, method.Array], bound: float = 1.0
     ) -> Generator[method.Ask, Any, tuple[method.Fields, dict[str, float]]]:
         """What a phase tells in units of the data, by field, and the standard deviations of the noise in it."""
-        if BOUND in ASKED[phase] and self.options.release == "directions":
+        if BOUND in ASKED[phase] and self.options.unbounded:
             asked = {**asked, "bound": np.asarray(bound)}
         sums: method.Total = yield method.Sum(phase, asked)
         return self._in_units(phase, sums, bound)
@@ -211,8 +250,11 @@ class DPPCA(method.Strategy):
         if options.trust == "distributed":
             seen = ["no secure aggregation: epsilon holds for this model, not against the server of the run"]
             notes += method.by_transport(self.config, clear=seen, masked=[])
-        if options.release == "directions":
-            notes.append("components are those of the rows' directions; variances, and their shares, are estimates")
+        if options.unbounded:
+            by = " by shells of distances" if options.release == "shells" else ""
+            notes.append(
+                f"components are those of the rows' directions{by}; variances, and their shares, are estimates"
+            )
         else:
             notes.append("variances are those of the clipped second moment")
         notes.append("not covered: errors and refusals, timing")

@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths import privacy, private_scatter
 from fedpca_flwr.maths.moments import packed_size
+from fedpca_flwr.maths.shells import MOST_SHELLS
 from fedpca_flwr.questions import method
 from fedpca_flwr.site.policy import permit_privacy
 from fedpca_flwr.site.repeats import require_budget
@@ -30,15 +31,17 @@ FAR = 60.0
 
 Bound = Annotated[float, Limits(ge=1e-150, le=1e150)]
 
+UNBOUNDED = {
+    "octaves": 0.01,
+    "centre": 0.02,
+    "nearer_octaves": 0.01,
+    "nearer_centre": 0.04,
+    "directions": 0.9,
+    "variances": 0.02,
+}
 SHARES: dict[str, dict[str, float]] = {
-    "directions": {
-        "octaves": 0.01,
-        "centre": 0.02,
-        "nearer_octaves": 0.01,
-        "nearer_centre": 0.04,
-        "directions": 0.9,
-        "variances": 0.02,
-    },
+    "shells": UNBOUNDED,
+    "directions": UNBOUNDED,
     "two-stage": {"centre": 0.03, "products": 0.97},
     "joint": {"joint": 1.0},
 }
@@ -49,7 +52,7 @@ WEIGHTS: dict[str, dict[str, float]] = {
     "centre": {"rows": 0.0, "sum": 1.0},
     "products": {"products": 1.0},
     "joint": {"rows": 0.0, "sum": 0.5, "products": 1.0},
-    "directions": {"octaves": 0.1, "products": 1.0},
+    "directions": {"octaves": 0.1, "energies": 0.1, "products": 1.0},
     "variances": {"rows": 0.0, "squares": 1.0},
 }
 """What is told in each phase, of rows of length at most 1, and at which weight; ``nearer_`` phases tell the same."""
@@ -59,7 +62,7 @@ COUNT = 0.3
 
 UNITS = {
     **dict.fromkeys(("rows", "octaves", "sum"), privacy.STEPS),
-    **dict.fromkeys(("products", "squares"), privacy.STEPS**2),
+    **dict.fromkeys(("products", "squares", "energies"), privacy.STEPS**2),
 }
 """What one row, or a row of length 1, counts in whole steps (`fedpca_flwr.maths.privacy`)."""
 
@@ -81,9 +84,9 @@ class DPOptions(method.Options):
     """Of the whole run, for one row."""
     relation: privacy.Relation = "add-remove"
     """Which data sets are neighbours."""
-    release: Literal["directions", "two-stage", "joint"] = "directions"
-    """The rows' directions about a private centre, which need no bound; clipped rows about one; or clipped rows at
-    once."""
+    release: Literal["shells", "directions", "two-stage", "joint"] = "shells"
+    """The rows' directions about a private centre, by shells of distances or not; clipped rows about one; or clipped
+    rows at once. Only clipped rows need a bound."""
     clip: Bound | None = None
     """Of ``two-stage`` and ``joint``: to which distance from the centre rows are shortened, in the unit of the data;
     required there."""
@@ -106,17 +109,17 @@ class DPOptions(method.Options):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         bounds = {"clip": self.clip, "centre-clip": self.centre_clip}
-        used = {"directions": [], "two-stage": ["clip", "centre-clip"], "joint": ["clip"]}[self.release]
+        used = {"two-stage": ["clip", "centre-clip"], "joint": ["clip"]}.get(self.release, [])
         missing = [key for key in used if bounds[key] is None and self.private]
         missing += ["honest-parties"] if not self.honest_parties and self.trust == "distributed" else []
         if missing:
             told = "; ".join(f"'{key}' is missing: {NEEDED[key]}" for key in missing)
             raise PydanticCustomError("needed", "{told}", {"told": told})
-        if self.release == "directions" and any(bounds.values()):
+        if self.unbounded and any(bounds.values()):
             raise PydanticCustomError(
                 "bounds",
-                "'{key}' is given, and release='directions' needs no bound: leave it out, or set release='two-stage'",
-                {"key": next(key for key, value in bounds.items() if value)},
+                "'{key}' is given, and release='{release}' needs no bound: leave it out, or set release='two-stage'",
+                {"key": next(key for key, value in bounds.items() if value), "release": self.release},
             )
         if self.count == "noised" and self.relation == "replace-one":
             raise PydanticCustomError(
@@ -131,8 +134,17 @@ class DPOptions(method.Options):
         return self.epsilon != "infinity"
 
     @property
+    def unbounded(self) -> bool:
+        """Whether the release needs no bound on the length of rows."""
+        return SHARES[self.release] is UNBOUNDED
+
+    @property
     def phases(self) -> tuple[str, ...]:
         return tuple(SHARES[self.release]) if self.private else ("moments",)
+
+    @property
+    def most_shells(self) -> int:
+        return MOST_SHELLS if self.release == "shells" else 1
 
     @property
     def multiplier(self) -> float:
@@ -162,6 +174,7 @@ class DPOptions(method.Options):
             "sum": (d,),
             "products": (packed_size(d),),
             "squares": (self.n_components + 1,),
+            "energies": (),
         }
         added = self.noise(phase).of
         return {name: np.full(shapes[name], ROWS * UNITS[name] + FAR * parties * added[name]) for name in added}
@@ -188,7 +201,7 @@ def kind(phase: str) -> str:
 
 def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> float:
     """Of all that is told in a phase together."""
-    of_products = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares")))
+    of_products = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares", "energies")))
     of_sum, of_count = weights.get("sum", 0.0), weights.get("rows", 0.0)
     return privacy.sensitivity(relation, sums=of_sum, products=of_products, count=of_count)
 
@@ -208,15 +221,18 @@ REPLIES = {
     "sum": method.Field("sum", ("d",)),
     "products": method.Field("products", ("d(d+1)/2",)),
     "squares": method.Field("squares", ("k+1",)),
+    "energies": method.Field("energies", ("shells",)),
 }
+BY_SHELL = {**REPLIES, "products": method.Field("products", ("shells", "d(d+1)/2"))}
 CENTRE, BOUND = method.Field("centre", ("d",)), method.Field("bound", (), kind="positive")
+SHELLS = method.Field("shells", ("<=shells", "3"), kind="size")
 COMPONENTS = method.Field("components", ("k", "d"), kind="orthonormal rows")
 ASKED = {
     "octaves": (),
     "centre": (BOUND,),
     "nearer_octaves": (CENTRE,),
     "nearer_centre": (CENTRE, BOUND),
-    "directions": (CENTRE,),
+    "directions": (CENTRE, SHELLS),
     "variances": (CENTRE, BOUND, COMPONENTS),
     "products": (CENTRE,),
     "joint": (),
@@ -225,10 +241,11 @@ ASKED = {
 
 def _noisy(phase: str, options: DPOptions) -> method.Question:
     asked = () if phase == "centre" and options.release == "two-stage" else ASKED[phase]
-    sizes = {"octaves": private_scatter.OCTAVES, "k": options.n_components, "k+1": options.n_components + 1}
+    k, replies = options.n_components, BY_SHELL if phase == "directions" else REPLIES
+    sizes = {"octaves": private_scatter.OCTAVES, "shells": options.most_shells, "k": k, "k+1": k + 1}
     return method.Question(
         asked=method.Payload(asked),
-        reply=method.Payload(tuple(REPLIES[name] for name in WEIGHTS[kind(phase)])),
+        reply=method.Payload(tuple(replies[name] for name in WEIGHTS[kind(phase)])),
         answer=lambda party, asked: party.release(phase, asked),
         sizes=lambda public: sizes,
         differentially_private=True,
@@ -293,7 +310,8 @@ class DPPCAClient(method.Client):
         for name, deviation in options.noise(phase).of.items():
             whole = self._whole(name, phase, asked)
             if name == "products":
-                whole = whole + privacy.symmetric(d, deviation, source)
+                noise = [privacy.symmetric(d, deviation, source) for _ in range(whole.size // packed_size(d))]
+                whole = whole + np.reshape(noise, whole.shape)
             elif deviation:
                 whole = whole + privacy.gaussian(whole.size, deviation, source).reshape(whole.shape)
             reply[name] = whole
@@ -307,19 +325,23 @@ class DPPCAClient(method.Client):
         if name == "octaves":
             return privacy.whole_octaves(data, centre)
         if phase == "directions":
-            return privacy.whole_directions(data, centre)
+            told = privacy.whole_energies if name == "energies" else privacy.whole_shells
+            return told(data, centre, asked["shells"])
         bound = float(asked["bound"]) if "bound" in asked else self.options.bound(phase)
         if name == "squares":
             return privacy.whole_squares(data, centre, asked["components"], bound)
         return privacy.whole_sum(data, centre, bound) if name == "sum" else privacy.whole_products(data, centre, bound)
 
     def _require_possible(self, phase: str, asked: method.Fields) -> None:
-        """Refuse a bound that no number of rows gives, and a centre that is not the mean of rows clipped to one."""
+        """Refuse distances that no number of rows gives, and a centre that is not the mean of rows clipped to one."""
         least, most = 2.0**private_scatter.LOWEST, 2.0**private_scatter.HIGHEST
-        if "bound" in asked and not least <= float(asked["bound"]) <= most:
-            raise method.ContractError(
-                f"{method.SERVER}: field 'bound' is {float(asked['bound']):g}, expected {least:g} to {most:g}"
-            )
+        shells = asked.get("shells", np.zeros((0, 3)))
+        for name, distances in (("bound", asked.get("bound", least)), ("shells", shells[:, private_scatter.TO])):
+            for distance in np.ravel(distances):
+                if not least <= distance <= most:
+                    raise method.ContractError(
+                        f"{method.SERVER}: field '{name}' is {distance:g}, expected {least:g} to {most:g}"
+                    )
         if phase == "products":
             bound, centre = self.options.bound("centre"), asked["centre"]
             largest = float(np.abs(centre).max())  # before its square is taken

@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
-from fedpca_flwr.maths.privacy import whole_directions, whole_octaves, whole_products, whole_sum
+from fedpca_flwr.maths.privacy import whole_energies, whole_octaves, whole_products, whole_shells, whole_sum
 from fedpca_flwr.maths.private_scatter import OCTAVES
 from strategies.dp_pca.method import DPPCA
 from strategies.dp_pca.party import UNITS, DPOptions
@@ -34,6 +34,8 @@ WORLDS = [np.vstack([rows(30, D), last]) for last in rows(2, D, seed=3) * [[1e2]
 
 every_release = pytest.mark.parametrize("phase", RELEASES)
 BOUND = np.asarray(1.0)
+SHELLS = np.array([[0.0, 100.0, 0.0], [100.0, 1000.0, 1000.0]])
+"""The last row of one data set may be in another shell than that of the other."""
 BEFORE = {
     "octaves": [],
     "centre": [BOUND],
@@ -54,9 +56,9 @@ def shown_by_a_reply(phase):
             return np.concatenate([total, products])
         for name, asked in BEFORE.items():
             client_of(server, 0).fit(asked, {"phase": name})
-        told, _, said = client_of(server, 0).fit([np.zeros(D)], {"phase": "directions"})
+        told, _, said = client_of(server, 0).fit([np.zeros(D), SHELLS], {"phase": "directions"})
         assert "error" not in said
-        return np.concatenate(told)
+        return np.concatenate([np.ravel(array) for array in told])
 
     return shown
 
@@ -75,6 +77,7 @@ def shown_by_a_sum(phase, survivors, monkeypatch):
         return in_units(self, asked, sums, bound)
 
     monkeypatch.setattr(DPPCA, "_in_units", noted)
+    monkeypatch.setattr(DPPCA, "_shells", lambda *_: SHELLS)
     known_to_him = "strategies.dp_pca.method.scatter.moved"
     monkeypatch.setattr(known_to_him, lambda centre, step: (centre, step.radius))
     known = np.sum([exact(phase, data) for data in OTHERS], axis=0)
@@ -84,14 +87,17 @@ def shown_by_a_sum(phase, survivors, monkeypatch):
         with pytest.raises(SeenError) as caught:
             finish(server_of("dp-pca", [WORLDS[world], *OTHERS], **given))
         (sums,) = caught.value.args
-        return np.concatenate([sums[name] for name in ("octaves", "sum", "products") if name in sums]) - known
+        names = ("octaves", "energies", "sum", "products")
+        return np.concatenate([np.ravel(sums[name]) for name in names if name in sums]) - known
 
     return shown
 
 
 def exact(phase, data):
     if phase == "directions":
-        return np.concatenate([whole_octaves(data, np.zeros(D)), whole_directions(data, np.zeros(D))])
+        about = data, np.zeros(D)
+        told = whole_octaves(*about), whole_energies(*about, SHELLS), whole_shells(*about, SHELLS)
+        return np.concatenate([np.ravel(array) for array in told])
     return np.concatenate([whole_sum(data, np.zeros(D), CLIP), whole_products(data, np.zeros(D), CLIP)])
 
 
@@ -99,8 +105,9 @@ def deviations(phase, epsilon):
     of = DPOptions(relation="replace-one", **RELEASES[phase], epsilon=epsilon).noise(phase).of
     off = np.full(packed_size(D), math.isqrt(of["products"] ** 2 // 2) + 1)
     off[diagonal_positions(D)] = of["products"]
-    first = np.full(OCTAVES, of["octaves"]) if phase == "directions" else np.full(D, of["sum"])
-    return np.concatenate([first, off])
+    if phase == "joint":
+        return np.concatenate([np.full(D, of["sum"]), off])
+    return np.concatenate([np.full(OCTAVES, of["octaves"]), np.full(2, of["energies"]), off, off])
 
 
 def impossible(noise, scale):

@@ -20,6 +20,8 @@ def kinds(outputs: Sequence[Any]) -> list[tuple[str, ...]]:
     """What a cell shows: tables, pictures, and the first word of each line of text; numbers depend on the machine."""
     shown = []
     for output in outputs:
+        if output["output_type"] == "display_data":  # the progress of a run that took more than a second
+            continue
         text = output.get("text", output.get("data", {}).get("text/plain", ""))
         words = [line.split()[0] for line in text.splitlines() if line.strip() and line[:1].isspace()]
         shown.append((output["output_type"], *sorted(output.get("data", {})), *words))

@@ -11,8 +11,9 @@ from fedpca_flwr.maths.privacy import (
     STEPS,
     composed,
     gaussian_multiplier,
-    whole_directions,
+    whole_energies,
     whole_octaves,
+    whole_shells,
     whole_squares,
 )
 from fedpca_flwr.model.reference import pooled_pca
@@ -47,7 +48,8 @@ def test_rows_of_any_unit_and_far_from_zero_need_no_option(scale, offset, relati
     truth = pooled_pca(np.vstack(data), 3)
     model = fit("dp-pca", data, n_components=3, epsilon=8.0, relation=relation)
     assert held(model, np.vstack(data)) > 0.98
-    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=0.2)
+    noise = 0.05 * truth.explained_variance_[0]
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=0.1, atol=noise)
     np.testing.assert_allclose(model.mean_, truth.mean_, atol=0.2 * scale)
     assert model.log["measured"]["components_above_noise"] == 3
 
@@ -57,12 +59,14 @@ def test_rows_that_are_far_off_do_no_harm():
     data = np.vstack(parties())
     dirty = data.copy()
     dirty[::20] = 1e6
-    clean, spoilt, more = (
-        fit("dp-pca", np.array_split(X, 3), n_components=k, epsilon=8.0) for X, k in ((data, 4), (dirty, 4), (dirty, 5))
-    )
-    assert held(spoilt, data) > held(clean, data) - 0.05  # of 12 features, it takes one of four components
-    centred = data - data.mean(axis=0)
-    assert ((centred @ more.components_.T) ** 2).sum() > ((centred @ clean.components_.T) ** 2).sum() * 0.99
+    for release, left in (("shells", 0.95), ("directions", 0.99)):
+        clean, spoilt, more = (
+            fit("dp-pca", np.array_split(X, 3), n_components=k, epsilon=8.0, release=release)
+            for X, k in ((data, 4), (dirty, 4), (dirty, 5))
+        )
+        assert held(spoilt, data) > held(clean, data) - 0.05  # of 12 features, it takes one of four components
+        centred = data - data.mean(axis=0)
+        assert ((centred @ more.components_.T) ** 2).sum() > ((centred @ clean.components_.T) ** 2).sum() * left
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ def test_the_model_says_what_it_promises_and_what_not():
         "epsilon 1, delta 1e-05, add-remove, of one row",
         "26.3795 (centre)",
         "3.93243 (directions)",
-        "components are those of the rows' directions; variances, and their shares, are estimates",
+        "components are those of the rows' directions by shells of distances",
         "not covered: errors and refusals, timing",
     ):
         assert part in text
@@ -105,16 +109,19 @@ def in_deviations(phase, relation, **told):
     of = DPOptions(relation=relation, count="public", epsilon=1.0).noise(phase).of
     if "products" in told:
         told["products"] = told["products"] * (2 - np.eye(4)[np.triu_indices(4)]) ** 0.5
-    return np.concatenate([values / of[name] for name, values in told.items()])
+    return np.concatenate([np.ravel(values) / of[name] for name, values in told.items()])
 
 
 CENTRE = np.array([0.5, -2.0, 1.0, 0.0])
+SHELLS = np.array([[0.0, 2.0, 0.0], [2.0, 8.0, 8.0], [8.0, 64.0, 16.0]])
+"""The first has directions only, in the others rows keep their length up to the end, and up to a part of it."""
 BASIS = np.linalg.qr(rows(4, 4))[0][:2]
 TELLS = {
     "octaves": lambda data: {"octaves": whole_octaves(data, CENTRE)},
     "directions": lambda data: {
         "octaves": whole_octaves(data, CENTRE),
-        "products": whole_directions(data, CENTRE),
+        "energies": whole_energies(data, CENTRE, SHELLS),
+        "products": whole_shells(data, CENTRE, SHELLS),
     },
     "variances": lambda data: {"squares": whole_squares(data, CENTRE, BASIS, 2.5)},
 }
@@ -142,7 +149,7 @@ def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(p
 
 def test_all_questions_together_spend_the_budget_and_not_more():
     options = DPOptions(epsilon=1.0)
-    assert sum(SHARES["directions"].values()) == pytest.approx(1.0, abs=1e-12)
+    assert sum(SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
     together = composed(options.noise(phase).multiplier for phase in options.phases)
     assert together >= gaussian_multiplier(1.0, 1e-5) * (1 - 1e-12)
 
@@ -152,7 +159,7 @@ ASKED = {
     "centre": [np.asarray(4.0)],
     "nearer_octaves": [np.ones(D)],
     "nearer_centre": [np.ones(D), np.asarray(2.0)],
-    "directions": [np.ones(D)],
+    "directions": [np.ones(D), SHELLS],
     "variances": [np.ones(D), np.asarray(2.0), np.eye(D)[:2]],
 }
 
@@ -167,10 +174,12 @@ def test_each_answer_has_the_noise_that_it_needs(trust, monkeypatch):
     for phase, asked in ASKED.items():
         told, _, said = client_of(server, 0).fit(asked, {"phase": phase})
         assert "error" not in said
-        added = whole / SHARES["directions"][phase] ** 0.5
+        added = whole / SHARES["shells"][phase] ** 0.5
         if phase == "directions":
-            added *= np.hypot(1, 0.1)  # and how far the rows are
-            noise = (told[1] - whole_directions(data, np.ones(D)))[diagonal_positions(D)]
+            added *= np.sqrt(1 + 2 * 0.1**2)  # and how far the rows are, by octaves and by shells
+            noise = np.ravel((told[2] - whole_shells(data, np.ones(D), SHELLS))[:, diagonal_positions(D)])
+            energies = told[1] - whole_energies(data, np.ones(D), SHELLS)
+            np.testing.assert_allclose(energies, 10 * noise[0], rtol=1e-3)
         elif phase == "variances":
             noise = told[1] - whole_squares(data, np.ones(D), np.eye(D)[:2], 2.0)
             added *= np.hypot(1, 0.3)  # a number of rows is told beside
@@ -179,6 +188,16 @@ def test_each_answer_has_the_noise_that_it_needs(trust, monkeypatch):
         else:
             continue  # as in two stages
         np.testing.assert_allclose(noise, added, rtol=1e-3)
+
+
+def test_each_shell_has_noise_of_its_own():
+    server = server_of("dp-pca", [rows(50)], **FRESH)
+    for phase in ASKED:
+        told, _, _ = client_of(server, 0).fit(ASKED[phase], {"phase": phase})
+        if phase == "directions":
+            noise = told[2] - whole_shells(rows(50), np.ones(D), SHELLS)
+            assert np.abs(np.corrcoef(noise) - np.eye(3)).max() < 5 / np.sqrt(noise.shape[1])
+            return
 
 
 # A server that lies
@@ -201,7 +220,8 @@ def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             told = [
                 whole_octaves(data, centre) / STEPS,
-                whole_directions(data, centre)[diagonal_positions(D)] / STEPS**2,
+                whole_shells(data, centre, SHELLS)[:, diagonal_positions(D)] / STEPS**2,
+                whole_energies(data, centre, SHELLS) / STEPS**2,
                 whole_squares(data, centre, np.eye(D)[:2], size) / STEPS**2,
             ]
         for values in told:

@@ -58,8 +58,8 @@ def test_the_server_meets_random_words_only():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda arrays: [], [0, 1, "(centre)"]),
-        (lambda arrays: [arrays[0][:3]], ["'centre'", "(3,)", "(12,)"]),
+        (lambda arrays: [], [0, 2, "(centre, shells)"]),
+        (lambda arrays: [arrays[0][:3], arrays[1]], ["'centre'", "(3,)", "(12,)"]),
     ],
 )
 def test_what_the_server_sends_is_checked_by_field(change, named):

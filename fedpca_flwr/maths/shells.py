@@ -1,0 +1,116 @@
+r"""Shells of distances from a centre: directions that know how far rows are.
+
+Sums of directions :math:`\sum u_i u_i^T` forget how far rows are from the centre, whatever the privacy budget.
+In *shells* of distances, from one power of two to another, it is known: with the mean squared distance
+:math:`r_s^2` of a shell, :math:`\sum_s r_s^2 \sum_{i \in s} u_i u_i^T` is near the scatter. A row is in one shell
+only, so all sums together change by no more than one of them does. Shells cost bytes, and no privacy.
+
+The noisy numbers of rows by distance say which shells there are. From the outermost distance inward, distances are
+joined until a shell has `SHELL` k times as many rows as the largest eigenvalue of its noise, for k components: a
+component that holds 1/k of the shell's rows then loses 3 % of its variance to the noise. Few rows, or much noise, give
+one shell. In a shell of many more rows (`LENGTHS`) the noise is so small that rows keep their length, without any bias.
+
+The noise of a shell far out grows with the squared distance. So each sum is freed of its noise first: an eigenvalue
+:math:`\theta` becomes :math:`\sqrt{\theta^2 - (2q)^2}`, and 0 below the edge :math:`2q` (Gavish and Donoho 2017,
+"Optimal shrinkage of singular values"). Only what was released is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import leading_eigenpairs
+from fedpca_flwr.maths.moments import unpack
+from fedpca_flwr.maths.private_scatter import FROM, LOWEST, NEAR, TO, Denoised, denoised
+
+MOST_SHELLS = 6  # sums that a party sends at most
+SHELL, LENGTHS = 3.0, 40.0  # measured: `python -m simulations.benchmarks privacy`
+TIES = 1e-6  # so much of what is below the edge is kept: it decides where nothing else does
+CERTAIN = 6.0  # no noise of a thousand numbers is above so many standard deviations (1e-6)
+SQUARE = 0.375 / np.log(2.0)  # mean square of what is spread evenly over the logarithms of 1/2 to 1
+
+
+def one_shell(to: float) -> Array:
+    """A single shell (1, 3), of directions only."""
+    return np.array([[0.0, to, 0.0]])
+
+
+def shells_of(counts: Array, deviation: float, edge: float, k: int, *, moved: float = 0.0) -> Array:
+    """Choose shells (s, 3), the innermost first, by noisy numbers of rows in octaves of distances.
+
+    Of each shell: the distance at which it begins, at which it ends, and up to which rows keep their length in it.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (OCTAVES,)
+        Noisy numbers of rows (`fedpca_flwr.maths.private_scatter.octaves`).
+    deviation : float
+        Standard deviation of their noise.
+    edge : float
+        The largest eigenvalue 2q of the noise in the sum of one shell.
+    k : int
+        Number of components.
+    moved : float
+        How far the centre has moved since: nothing depends on distances of less than four times that.
+    """
+    kept = np.where(counts > CERTAIN * deviation, counts, 0.0)
+    if not kept.any():
+        return one_shell(2.0 ** (int(counts.argmax()) + LOWEST))
+    filled, within = np.flatnonzero(kept), np.concatenate([[0.0], np.cumsum(kept)])
+    starts, end, least = [0], len(kept), SHELL * k * edge
+    for octave in filled[::-1]:
+        enough = within[end] - within[octave] >= least and within[octave] >= least
+        if enough and len(starts) < MOST_SHELLS and 2.0 ** (octave + LOWEST - 1) >= 4 * moved:
+            starts.insert(1, octave)
+            end = octave
+    ends = [*starts[1:], int(filled[-1]) + 1]
+    found = np.zeros((len(starts), 3))
+    for shell, start, end in zip(found, starts, ends, strict=True):
+        shell[:NEAR] = 2.0 ** (start + LOWEST - 1) if start else 0.0, 2.0 ** (end - 1 + LOWEST)
+        energy = SQUARE * (kept[start:end] * 4.0 ** np.arange(start - end + 1.0, 1.0)).sum()
+        shell[NEAR] = shell[TO] if energy >= LENGTHS * k * edge and shell[TO] >= 4 * moved else 0.0
+    return found
+
+
+class Combined(NamedTuple):
+    """What the sums of all shells say together."""
+
+    found: Denoised
+    noisy: Array  # (s, k), the leading eigenvalues of each sum, with the noise
+    traces: Array  # (s,), of each sum
+    squares: Array  # (s,), estimates of the mean squared distance in each shell
+    deviation: float  # of the noise on the diagonal of each
+
+
+def combined(sums: Array, energies: Array, shells: Array, d: int, k: int, deviation: float) -> Combined:
+    """Combine the noisy packed sums (s, d (d + 1) / 2) of shells to components.
+
+    ``energies`` (s,) are noisy sums of squared distances over the squared end of the shell; ``deviation`` is that of
+    the sums' diagonals, as in `fedpca_flwr.maths.private_scatter.denoised`. Eigenvalues are those of the scatter; of a
+    single shell, those of its sum.
+    """
+    matrices = [unpack(packed, d) for packed in sums]
+    traces = np.maximum([np.trace(matrix) for matrix in matrices], 1.0)
+    means = np.clip(energies / traces, (shells[:, FROM] / shells[:, TO]) ** 2, 1.0)
+    squares = np.where(shells[:, NEAR] > 0, SQUARE, means) * shells[:, TO] ** 2
+    if len(sums) == 1:
+        found = denoised(sums[0], d, k, deviation)
+        return Combined(found, found.noisy[None], traces, squares, deviation)
+    weights = np.where(shells[:, NEAR] > 0, 1.0, means) * (shells[:, TO] / shells[-1, TO]) ** 2
+    edge, total, noisy = deviation * np.sqrt(2 * d), np.zeros((d, d), order="F"), []
+    for matrix, weight in zip(matrices, weights, strict=True):
+        values, vectors = eigh(matrix)
+        noisy.append(values[::-1][:k])
+        above = values > edge
+        shrunk = vectors[:, above] * np.sqrt(weight * np.sqrt(values[above] ** 2 - edge**2))
+        total += shrunk @ shrunk.T + TIES * weight * matrix
+    pairs = leading_eigenpairs(total, k)
+    unit = shells[-1, TO] ** 2
+    pairs = replace(pairs, values=unit * pairs.values.clip(min=0.0), following=unit * max(pairs.following, 0.0))
+    found = Denoised(pairs, unit * float(np.trace(total)), 0, d, noisy[-1])
+    return Combined(found, np.array(noisy), traces, squares, deviation)
