@@ -116,7 +116,8 @@ def loaded_by(code: str, modules: list[str]) -> list[str]:
 
 
 HEAVY = ["sklearn", "scipy.stats", "scipy.optimize", "scipy.spatial", "matplotlib", "pandas", "ray", "flwr.simulation"]
-"""What no message of a deployment needs, and each costs a tenth of a second to a second to import."""
+HEAVY += ["scipy.special", "scipy.sparse.linalg"]
+"""What no message of a deployment needs at its start, and each costs a thirtieth of a second to a second to import."""
 
 OTHERS = [module.name for module in pkgutil.iter_modules(strategies.__path__, "strategies.")]
 

@@ -30,8 +30,8 @@ nothing is presumed of multiplicities (`first_bound`).
 from __future__ import annotations
 
 import numpy as np
+import scipy  # `scipy.special` is loaded when it is used, which few messages to a site do
 from scipy.linalg import LinAlgError, cholesky
-from scipy.special import gammaln
 
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.arrays import Array
@@ -136,6 +136,7 @@ def least_overlap(columns: int, directions: int, probability: float = MISSED) ->
     variance 1/3 (Edelman 1988; Chen and Dongarra 2005, lemma 4.1).
     """
     free = columns - directions + 1
+    gammaln = scipy.special.gammaln
     log = np.log(probability) + gammaln(directions / 2) + gammaln(free + 1) - gammaln((columns + 1) / 2)
     return float(np.exp(log / free) / np.sqrt(2 * 3))
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, blas, eigh, lapack, subspace_angles
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from fedpca_flwr.maths.arrays import Array
 
@@ -176,10 +176,16 @@ def spectral_norm(matrix: Array) -> float:
         return 0.0
     if d < LANCZOS_FROM:
         return float(np.abs(eigh(matrix, eigvals_only=True, check_finite=False)).max())
-    operator = LinearOperator((d, d), matvec=lambda x: blas.dsymv(1 / unit, matrix, x, lower=1), dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(d)
-    (value,) = eigsh(operator, 1, which="LM", tol=1e-3, v0=start, return_eigenvectors=False)
+    (value,) = _eigsh(matrix, unit, 1, which="LM", tol=1e-3, return_eigenvectors=False)
     return float(abs(value)) * unit * 1.01
+
+
+def _eigsh(matrix: Array, unit: float, count: int, **how: Any) -> Any:
+    """What Lanczos finds of a symmetric matrix divided by ``unit``: the same bits each time, as its start is fixed."""
+    from scipy.sparse.linalg import LinearOperator, eigsh  # not at the start of a site's process, which needs none
+
+    operator = LinearOperator(matrix.shape, matvec=lambda x: blas.dsymv(1 / unit, matrix, x, lower=1), dtype=np.float64)
+    return eigsh(operator, count, v0=np.random.default_rng(0).standard_normal(len(matrix)), **how)
 
 
 def pseudo_inverse(S: Array) -> tuple[Array, Array]:
@@ -243,12 +249,11 @@ def _pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
 
 def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:
     """The leading pairs by Lanczos, or None where they cannot be certified."""
-    d = matrix.shape[0]
+    from scipy.sparse.linalg import ArpackError
+
     unit = _unit(matrix)  # ARPACK's stopping test is absolute below 1e-11
-    operator = LinearOperator((d, d), matvec=lambda x: blas.dsymv(1 / unit, matrix, x, lower=1), dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(d)  # a fixed start: the same input gives the same bits
     try:
-        values, vectors = eigsh(operator, k + 1, tol=0, v0=start)
+        values, vectors = _eigsh(matrix, unit, k + 1, tol=0)
     except ArpackError:
         return None
     order = np.argsort(values)

@@ -43,10 +43,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import scipy  # `scipy.special` is loaded when it is used, which few messages to a site do
 from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.linalg import blas, eigh, svdvals
-from scipy.special import fdtri, gammaincinv, gammaln, ndtri, stdtrit  # scipy.stats takes half a second to import
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs
@@ -122,7 +122,7 @@ def _evidence(values: Array, k: int, n: int) -> float:
         return -np.inf
     noise = max(rounding, float(values[k:].sum()) / (d - k))
     free = d * k - k * (k + 1) / 2
-    directions = -k * np.log(2) + np.sum(gammaln((d - i + 1) / 2) - np.log(np.pi) * (d - i + 1) / 2)
+    directions = -k * np.log(2) + np.sum(scipy.special.gammaln((d - i + 1) / 2) - np.log(np.pi) * (d - i + 1) / 2)
     likelihood = -n / 2 * (np.log(values[:k]).sum() + (d - k) * np.log(noise))
     smoothed = np.concatenate([values[:k], np.full(d - k, noise)])
     pairs = np.triu_indices(d, 1)
@@ -182,7 +182,7 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
 
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
     """Intervals (k, 2) for the population's eigenvalues, of which ``values`` (k,) are those of n normal rows."""
-    step = ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
+    step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
     upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
     return np.column_stack([values / (1 + step), upper])
 
@@ -196,7 +196,7 @@ def fourth_powers(scores: Array, variances: Array) -> Array:
 
 def robust_intervals(values: Array, kurtosis: Array, n: int, level: float) -> Array:
     """Intervals (k, 2) as `eigenvalue_intervals`, for rows whose scores have this kurtosis (k,)."""
-    step = ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
+    step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
     with np.errstate(divide="ignore"):
         upper = np.where(step < 1, values / (1 - step), np.inf)
     return np.column_stack([values / (1 + step), upper])
@@ -248,7 +248,7 @@ def grouped_jackknife(whole: Array, left_out: Array, sizes: Array) -> tuple[Arra
 
 def student_step(groups: int, level: float) -> float:
     """How many standard errors an interval reaches, if these were estimated from so many groups."""
-    return float(stdtrit(groups - 1, 0.5 + level / 2))
+    return float(scipy.special.stdtrit(groups - 1, 0.5 + level / 2))
 
 
 def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
@@ -294,12 +294,12 @@ def t_squared(scores: Array, variances: Array) -> Array:
 
 def t_squared_limit(k: int, n: int, level: float) -> float:
     """The limit that T2 of a new row exceeds with probability 1 - ``level``."""
-    return float(k * (n**2 - 1) / (n * (n - k)) * fdtri(k, n - k, level))
+    return float(k * (n**2 - 1) / (n * (n - k)) * scipy.special.fdtri(k, n - k, level))
 
 
 def spe_limit(left_out: float, directions: float, level: float) -> float:
     """The limit that SPE of a new row exceeds with probability 1 - ``level``; its expectation is ``left_out``."""
-    return float(left_out / directions * 2 * gammaincinv(directions / 2, level))
+    return float(left_out / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
 
 
 def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:

@@ -62,9 +62,9 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
+import scipy  # `scipy.special` is loaded when it is used, which few messages to a site do
 from numpy.typing import NDArray
 from scipy.linalg import blas
-from scipy.special import log_ndtr
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, diagonal_positions, pack, packed_size
@@ -106,8 +106,8 @@ def gaussian_delta(epsilon: float, multiplier: float) -> float:
     """The delta that a noise multiplier gives for an epsilon (Balle and Wang, theorem 8), without cancellation."""
     if multiplier == math.inf:
         return 0.0
-    first = float(log_ndtr(0.5 / multiplier - epsilon * multiplier))
-    second = epsilon + float(log_ndtr(-0.5 / multiplier - epsilon * multiplier))
+    first = float(scipy.special.log_ndtr(0.5 / multiplier - epsilon * multiplier))
+    second = epsilon + float(scipy.special.log_ndtr(-0.5 / multiplier - epsilon * multiplier))
     return -math.exp(first) * math.expm1(min(0.0, second - first))
 
 
