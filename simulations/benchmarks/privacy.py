@@ -41,10 +41,10 @@ def privacy(args: Namespace) -> Lines:
     Dirichlet 0.1 (``--file`` of numbers by commas or spaces, and drawn rows: split evenly), delta 1e-5, one row added
     or removed; means of several draws of the noise. Clips are multiples of the median distance of the rows from their
     mean, centre clips of their median length: ``--clips`` and ``--centre-clips`` name those that are tried, of which
-    epsilon takes no account; a user guesses them. Captured variance is against the exact components'; claimed, what the model's own
-    variances say. ``--replaced 0.05`` has every twentieth row replaced by one of 1e6 in each feature, captured variance
-    being that of the other rows. With ``trust='distributed'`` the server of this simulation adds the replies up itself;
-    ``--clients 1 --trust local`` is the same noise in all, drawn once.
+    epsilon takes no account; a user guesses them. Captured variance is against the exact components'; claimed, what the
+    model's own variances say. ``--replaced 0.05`` has every twentieth row replaced by one of 1e6 in each feature,
+    captured variance being that of the other rows. With ``trust='distributed'`` the server of this simulation adds the
+    replies up itself; ``--clients 1 --trust local`` is the same noise in all, drawn once.
     """
     rows, parts = rows_of(args)
     whole = run("p-cov", [rows], n_components=rows.shape[1])
