@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).parents[1]
@@ -49,11 +46,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _told(notebook: Path) -> dict[str, str | bytes]:
-    """A page and its figures, by name; the notebook is run where `FEDPCA_GALLERY` is set (some minutes)."""
+    """A page and its figures, by name."""
     cells = nbformat.read(notebook, as_version=4)
-    if os.environ.get("FEDPCA_GALLERY"):
-        with TemporaryDirectory() as folder:  # what a notebook writes stays out of the repository
-            NotebookClient(cells, timeout=None, resources={"metadata": {"path": folder}}).execute()
     names = {"unique_key": notebook.stem, "output_files_dir": notebook.stem}
     body, made = MarkdownExporter().from_notebook_node(cells, names)
     return {f"{notebook.stem}.md": body, **made["outputs"]}

@@ -9,22 +9,23 @@ from fedpca_flwr.packages import module
 
 COMMANDS = {
     "compare": ("simulations.compare", "run several methods on the same parties, and recommend one"),
-    "report": ("simulations.report", "write a comparison's page anew"),
+    "report": ("simulations.report", "write the page of a comparison again"),
+    "launch": (
+        "fedpca_flwr.site.flower_command",
+        "start `flwr run --stream`, and end with an exit code that says how the run ended",
+    ),
     "monitor": ("simulations.monitor", "look for odd rows and for drift in new rows"),
     "methods": ("strategies.__main__", "list the methods, their rounds, bytes and what the server sees"),
-    "rehearse": ("fedpca_flwr.site.__main__", "a whole deployment on this machine, with secure sums and a dropout"),
-    "site": ("fedpca_flwr.site.__main__", "what a site does beside the runs: keys, journal, certificates"),
+    "rehearse": ("fedpca_flwr.site.__main__", "run a whole deployment on this machine, with secure sums and a dropout"),
+    "site": ("fedpca_flwr.site.__main__", "manage a site's keys, journal and certificates"),
 }
 """By command: where its `main` is, and what it does."""
 
 HELP = "\n".join(
     [
-        "Federated PCA on Flower. A run is started by `flwr run`, or from Python:",
-        "",
-        "    from fedpca_flwr import run",
-        '    model = run("p-cov", {"north": rows, "south": others}, n_components=2)',
-        "",
-        "commands (python -m fedpca_flwr COMMAND -h says more):",
+        "Federated PCA on Flower. Start a run with `flwr run .` in the repository, or in Python:",
+        '  from fedpca_flwr import run; print(run("p-cov", {"north": X, "south": Y}, n_components=2).summary())',
+        "Commands (`python -m fedpca_flwr COMMAND -h` lists the options of one):",
         *(f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()),
     ]
 )

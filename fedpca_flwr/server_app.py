@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import replace
 from logging import WARNING, StreamHandler
@@ -16,6 +17,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.output import Output
 from fedpca_flwr.model.reference import captured_variance, pooled_pca, principal_angles
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.protocol.metrics import measured
 from fedpca_flwr.protocol.progress import flower_from, shown_by
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
@@ -26,14 +28,15 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     try:
         strategy = strategies.build_strategy(context.run_config)
-        output = Output.of(strategy.config, context.run_id)
-        strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
-        print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)
-        with shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
+        with measured(strategy, context.run_id), shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
+            output = Output.of(strategy.config, context.run_id)
+            strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
+            print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)
             model = run_on(grid, strategy)
         written, faults = output.save(model)  # before anything else can go wrong
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
+        _log_no_more(error)
         raise
     if strategy.config.reference and strategy.quorum.simulated:
         model.log["measured"] |= _compared_with_pooled(model, strategy)
@@ -44,6 +47,16 @@ def main(grid: Grid, context: Context) -> None:
         files += f"  {'moments':<22}{written.moments}\n"
     elsewhere = "".join(f"  not where it should be: {fault}\n" for fault in dict.fromkeys(faults))
     print(f"\nFederated PCA\n{model.summary()}\n{files}{elsewhere}", flush=True)
+
+
+def _log_no_more(error: FedPCAError) -> None:
+    """Keep Flower, which must know of an error, from logging it once more: with its traceback, and as 'unhandled'."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        told = record.exc_info is not None and record.exc_info[1] is error
+        return not told and not str(record.msg).startswith("Exit Code")
+
+    logging.getLogger("flwr").addFilter(is_news)
 
 
 def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.client import Client
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 
 from fedpca_flwr.flower import one_blas_thread
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.site import audit
+from fedpca_flwr.site.outlived import end_with_node
 from fedpca_flwr.site.site import show_log
 
 
 def client_fn(context: Context) -> Client:
     if "data" in context.node_config:  # a site, and no party of a simulation
         show_log()
+        end_with_node()
     return strategies.build_client(context).to_client()
 
 
-app = ClientApp(client_fn, mods=[one_blas_thread])
+def metrics_of_site(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Bring a site's numbers up to date after each message, where its node-config names a file for them."""
+    reply = call_next(message, context)
+    if context.node_config.get("metrics"):
+        audit.write_metrics(context.node_config)
+    return reply
+
+
+app = ClientApp(client_fn, mods=[one_blas_thread, metrics_of_site])

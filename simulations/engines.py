@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,15 @@ from .python_words import POLICY, in_words_of_python
 Given = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
 
 
-def run(method: str, parties: Given, *, engine: str = "loopback", progress: bool = True, **options: Any) -> PCAModel:
+def run(
+    method: str,
+    parties: Given,
+    *,
+    n_components: int | float | str = 10,
+    engine: str = "loopback",
+    progress: bool = True,
+    **options: Any,
+) -> PCAModel:
     """Federated PCA of the data that ``parties`` hold.
 
     Parameters
@@ -35,19 +43,19 @@ def run(method: str, parties: Given, *, engine: str = "loopback", progress: bool
     method : str
         A name in `strategies.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``.
     parties : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
-        One party each; the keys of a mapping are their names. Of data frames (pandas, Arrow, polars) booleans and
-        nullable numbers are numbers, and what is missing is NaN, which ``em`` takes; an AnnData has its ``X``. Columns
-        of the same names are put into the order of the first, and the model keeps the names. For the methods
-        whose card says ``split="columns"``: (n, f_i), features of the same n rows.
+        One party each; the keys of a mapping are their names. Data frames (pandas, Arrow, polars, AnnData) are matched
+        by the names of their columns, which the model keeps; missing values are NaN, which the method ``em`` takes.
+        For methods whose card says ``split="columns"``: (n, f_i), features of the same n rows.
+    n_components : int, float or "auto"
+        How many; for some methods the fraction of the variance that they must exceed, or those that stand out of noise.
     engine : {"loopback", "ray"}
         This process (milliseconds), or Flower's simulation (a process pool, some ten seconds to start): the same bits.
     progress : bool
         Show how far the run is, once it takes longer than a second, in a terminal or a notebook.
     **options
-        The method's options and keys of the run, with underscores (``n_components=5``, ``scale=True``), and a site's
-        policy (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``,
-        ``may_show``), which then holds for every party. ``scores`` and ``loadings`` are lists of paths, one for each
-        party's file. Keys that say where a simulation's rows come from have no effect here.
+        The method's options and keys of the run, with underscores (``scale=True``), and a site's policy
+        (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``may_show``), which
+        then holds for every party. ``scores`` and ``loadings`` are lists of paths, one for each party's file.
 
     Returns
     -------
@@ -67,26 +75,50 @@ def run(method: str, parties: Given, *, engine: str = "loopback", progress: bool
     >>> model.components_.shape
     (2, 6)
     """
-    if not isinstance(engine, str) or engine not in ENGINES:
-        raise ConfigError(f"engine is {value_text(engine)}, expected one of: {', '.join(ENGINES)}")
-    if not isinstance(method, str | None):
-        raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
-    method = method or "(none)"
+    on, method = _engine(engine), _named(method)
     with in_words_of_python():
         split = strategies.method_of(method).strategy.card.split
     held = parties_of(parties, split)
-    values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
+    values = _by_key({"n_components": n_components, "method": method, **options})
     site = _taken_out(values, held)
-    on = on_loopback
-    if engine == "ray":
-        from .ray_engine import on_ray as on  # Ray is imported by those who use it
-    quiet = flower_from(logging.ERROR)  # `model.log` has what matters
-    with shown(method) if progress else nullcontext(), quiet, in_words_of_python():
-        model = on(strategies.run_config_of({**values, "method": method}), held.rows, site, held.names)
+    with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
+        model = on(strategies.run_config_of(values), held.rows, site, held.names)
     if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
     model.log["notes"].extend(held.notes)
     return model.named(next(filter(None, held.names), ()))
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Without the parties' log on the screen, unless a caller has set logging up: what they refuse is raised."""
+    log, silent = logging.getLogger("fedpca_flwr.client"), logging.NullHandler()
+    log.addHandler(silent)
+    try:
+        yield
+    finally:
+        log.removeHandler(silent)
+
+
+def _engine(engine: Any) -> Callable[..., PCAModel]:
+    if not isinstance(engine, str) or engine not in ENGINES:
+        raise ConfigError(f"engine is {value_text(engine)}, expected one of: {', '.join(ENGINES)}")
+    if engine == "loopback":
+        return on_loopback
+    from .ray_engine import on_ray  # Ray is imported by those who use it
+
+    return on_ray
+
+
+def _named(method: Any) -> str:
+    if not isinstance(method, str | None):
+        raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
+    return method or "(none)"
+
+
+def _by_key(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Python's keyword arguments as the keys of a run."""
+    return {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
 
 
 def _taken_out(values: dict[str, Any], held: Parties) -> dict[str, Any]:

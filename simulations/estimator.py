@@ -20,6 +20,7 @@ from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
 
 from .engines import run
+from .parties import is_name
 from .python_words import in_words_of_python
 
 FITTED = (
@@ -168,8 +169,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             )
         return card
 
-    def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard) -> list[Any]:
-        """The table's rows by party, in the order of the labels."""
+    def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard) -> Any:
+        """The table's rows by party, in the order of the labels, which are the parties' names where they can be."""
         finite = "allow-nan" if card.incomplete else True
         checked = X
         if not is_cells(X):
@@ -192,7 +193,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             places.setdefault(label, []).append(place)
         ordered = sorted(places, key=lambda label: (type(label).__name__, label))
         taken = type(table).__getitem__ if is_cells(table) else _safe_indexing
-        return [taken(table, np.array(places[label])) for label in ordered]
+        parts = [taken(table, np.array(places[label])) for label in ordered]
+        return dict(zip(ordered, parts, strict=True)) if all(map(is_name, ordered)) else parts
 
 
 def _named(label: object) -> bool:

@@ -58,19 +58,26 @@ def parties_of(given: Any, split: str) -> Parties:
     return _in_one_order(Parties(rows, keys, labels, []), called)
 
 
+def is_name(key: object) -> bool:
+    """Whether a party may be called so."""
+    return isinstance(key, str) and re.fullmatch(r"[\w .-]{1,64}", key) is not None
+
+
 def _require_parties(given: Any) -> None:
     one_table = is_frame(given) or getattr(given, "ndim", None) == 2  # an array, a sparse matrix, or blocks
     if one_table or isinstance(given, str | bytes) or not isinstance(given, Iterable):
         kind = type(given).__name__
         told = f"{kind}, one table" if one_table else kind
         do = "; [X] makes it one party" if one_table else ""
-        if hasattr(given, "groupby"):
+        if hasattr(given, "ngroups"):  # what groupby gives
+            do = "; {str(name): rows.drop(columns='site') for name, rows in parties} makes each group one"
+        elif hasattr(given, "groupby"):
             do += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
         raise ConfigError(
             f"'parties' is of type {told}, expected a list of arrays, one for each party, or {{name: array}}{do}"
         )
     if isinstance(given, Mapping):
-        wrong = [key for key in given if not (isinstance(key, str) and re.fullmatch(r"[\w .-]{1,64}", key))]
+        wrong = [key for key in given if not is_name(key)]
         if wrong:
             others = any(not isinstance(key, str) for key in wrong)
             texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" if others else ""

@@ -10,6 +10,7 @@ from functools import cache
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.packages import strategies
+from fedpca_flwr.site.site import SEE_LOG
 
 from .loopback import FILES
 
@@ -33,7 +34,7 @@ def in_words_of_python() -> Iterator[None]:
 
 def python_words(text: str) -> str:
     """The text of an error, with keys as keyword arguments and flags as Python has them."""
-    text = RUN_KEY.sub("", SITE_KEY.sub("", text))
+    text = RUN_KEY.sub("", SITE_KEY.sub("", text)).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
     text = re.sub(r"(?:no option|unknown key) '[\w-]+'", lambda found: found[0].replace("-", "_"), text)
     text = _dashed().sub(lambda found: found[0].replace("-", "_"), text)
     text = text.replace("expected true or false", "expected True or False")

@@ -1,4 +1,4 @@
-"""`python -m fedpca_flwr methods`: tables from the cards; with `write` into docs and SECURITY.md."""
+"""`python -m fedpca_flwr methods`: tables from the cards; with `write` into docs."""
 
 from __future__ import annotations
 
@@ -74,6 +74,15 @@ there only where it was measured.
 """
 
 
+QUESTIONS_PAGE = """# All questions
+
+This page is made from the code (`python -m fedpca_flwr methods write`). It lists all questions that whoever holds the
+server may ask a site in one run, in their order. The numbers in brackets come with a question, and the server chooses
+them. The counts are those of the options' defaults. [A server that asks what it likes](server.md) says what a site
+does about it.
+"""
+
+
 def method_table() -> str:
     """The methods as a Markdown table: exact ones first, those for data split by columns last."""
     ordered = sorted(METHODS.values(), key=lambda m: (m.strategy.card.split != "rows", not m.strategy.card.exact))
@@ -118,7 +127,12 @@ def questions_table() -> str:
     return table(["method", "in clear", "secure aggregation", "with `survivors`"], rows) + "\n"
 
 
-MADE = {"result": method_table, "the server sees": shown_table, "in clear": questions_table}
+def questions_page() -> str:
+    """docs/security/questions.md."""
+    return f"{QUESTIONS_PAGE}\n{questions_table()}"
+
+
+MADE = {"result": method_table, "the server sees": shown_table}
 """Tables on pages that say more than these, by what stands in the head beside the method."""
 
 
@@ -232,15 +246,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m fedpca_flwr methods", description="The methods as a Markdown table."
     )
-    parser.add_argument(
-        "write", nargs="?", choices=["write"], help="in the repository: write the tables into docs and SECURITY.md"
-    )
+    parser.add_argument("write", nargs="?", choices=["write"], help="in the repository: write the tables into docs")
     if not parser.parse_args(arguments).write:
         print(method_table(), end="")
         return 0
     Path("docs/methods.md").write_text(methods_page(), encoding="utf-8")
     Path("docs/measurements.md").write_text(measurements_page(), encoding="utf-8")
-    for path in (Path("docs/which-method.md"), Path("SECURITY.md")):
+    Path("docs/security/questions.md").write_text(questions_page(), encoding="utf-8")
+    for path in (Path("docs/which-method.md"), Path("docs/security/methods.md")):
         path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 

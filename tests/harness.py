@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import tempfile
 import threading
+import tracemalloc
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Context
@@ -81,6 +83,20 @@ def _identity(party: int) -> tuple[str, str]:
     return file, make_key(file, party)
 
 
+def peak_of(work: Callable[[], object]) -> int:
+    """Bytes of the most that some work held at once, beyond what it began with."""
+    usual = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(300, 1, 1)  # what waits for the collector only is not held: it comes often
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        gc.set_threshold(*usual)
+
+
 def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
     given = {"min_rows": 1, **own(method), **options}
     options = {key.replace("_", "-"): value for key, value in given.items()}
@@ -130,11 +146,30 @@ def at_sites(server: PCAServer, nodes: Sequence[dict[str, Any]]) -> PCAServer:
     return server
 
 
-def tamper(server: PCAServer, party: int, change: Callable[[Any], Any]) -> None:
-    """Let ``change`` alter every fit reply of one party on its way."""
+def tamper(server: PCAServer, party: int, change: Callable[[Any], Any], phase: str = "") -> None:
+    """Let ``change`` alter the fit replies of one party on their way, in a phase or always."""
     proxy = proxy_of(server, party)
     honest = proxy.fit
-    proxy.fit = lambda ins, timeout, group_id: change(honest(ins, timeout, group_id))
+
+    def altered(ins, timeout, group_id):
+        reply = honest(ins, timeout, group_id)
+        return change(reply) if phase in ("", ins.config["phase"]) else reply
+
+    proxy.fit = altered
+
+
+def say(server: PCAServer, party: int, phase: str = "", **metrics: Any) -> PCAServer:
+    """Let one party say something else of itself in its fit replies, in a phase or always; None: say nothing."""
+
+    def change(reply: Any) -> Any:
+        for key, value in metrics.items():
+            reply.metrics.pop(key, None)
+            if value is not None:
+                reply.metrics[key] = value
+        return reply
+
+    tamper(server, party, change, phase)
+    return server
 
 
 def exits(server: PCAServer, party: int) -> None:
@@ -144,18 +179,6 @@ def exits(server: PCAServer, party: int) -> None:
         raise SystemExit
 
     tamper(server, party, leave)
-
-
-def answers_twice(server: PCAServer, party: int, phase: str) -> None:
-    """Let the server ask one party the same in a phase again, and take the second answer."""
-    proxy = proxy_of(server, party)
-    honest = proxy.fit
-
-    def twice(ins, timeout, group_id):
-        reply = honest(ins, timeout, group_id)
-        return honest(ins, timeout, group_id) if ins.config["phase"] == phase else reply
-
-    proxy.fit = twice
 
 
 def fail_at(server: PCAServer, party: int, phase: str) -> None:
@@ -194,14 +217,53 @@ def late(server: PCAServer, party: int, phase: str = "") -> list[float]:
     return given
 
 
-def tamper_arrays(server: PCAServer, party: int, change: Callable[[list[NDArray]], list[NDArray]]) -> None:
-    """Let ``change`` alter the arrays of every fit reply of one party."""
+def tamper_arrays(
+    server: PCAServer, party: int, change: Callable[[list[NDArray]], list[NDArray]], phase: str = ""
+) -> None:
+    """Let ``change`` alter the arrays of the fit replies of one party, in a phase or always."""
 
     def on_reply(reply):
         reply.parameters = ndarrays_to_parameters(change(parameters_to_ndarrays(reply.parameters)))
         return reply
 
-    tamper(server, party, on_reply)
+    tamper(server, party, on_reply, phase)
+
+
+def on_request(server: PCAServer, party: int, phase: str, change: Callable[[list[NDArray]], list[NDArray]]) -> None:
+    """Let ``change`` alter the arrays of every request of a phase to one party."""
+    proxy = proxy_of(server, party)
+    honest = proxy.fit
+
+    def altered(ins, timeout, group_id):
+        if ins.config["phase"] == phase:
+            arrays = change(parameters_to_ndarrays(ins.parameters))
+            ins = type(ins)(ndarrays_to_parameters(arrays), ins.config)
+        return honest(ins, timeout, group_id)
+
+    proxy.fit = altered
+
+
+class Heard(NamedTuple):
+    """A question to a party, and its answer."""
+
+    phase: str
+    asked: list[NDArray]
+    said: list[NDArray]
+
+
+def heard(server: PCAServer, party: int) -> list[Heard]:
+    """Fills with what one party is asked and says."""
+    proxy, exchanged = proxy_of(server, party), list[Heard]()
+    honest = proxy.fit
+
+    def listen(ins, timeout, group_id):
+        reply = honest(ins, timeout, group_id)
+        arrays = map(parameters_to_ndarrays, (ins.parameters, reply.parameters))
+        exchanged.append(Heard(ins.config["phase"], *arrays))
+        return reply
+
+    proxy.fit = listen
+    return exchanged
 
 
 def messages_of(server: PCAServer) -> list[bytes]:
@@ -220,6 +282,13 @@ def messages_of(server: PCAServer) -> list[bytes]:
 
         proxy.fit = listen
     return messages
+
+
+def differences(one: PCAModel, other: PCAModel) -> list[str]:
+    """Names of what is not the same in two models, bit for bit."""
+    names = ("components_", "scores_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names if getattr(one, name) is not None}
+    return [name for name, (a, b) in pairs.items() if a.tobytes() != b.tobytes()]
 
 
 def reconstruction_error(model: PCAModel, X: Any) -> float:

@@ -89,6 +89,12 @@ class HostileSession:
             self.own_key = replied[0].tobytes()
         return replied, said
 
+    def refusal(self, phase: str, arrays: list[NDArray]) -> str:
+        """The error with which nothing leaves: its class and its message."""
+        replied, said = self.ask(phase, arrays)
+        assert not replied
+        return f"{said['error']}: {said['message']}"
+
     def evaluate(self, arrays: list[NDArray]) -> dict[str, Any]:
         loss, _, said = self.client.evaluate(list(arrays), {})
         assert loss == 0.0

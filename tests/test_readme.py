@@ -9,6 +9,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import matplotlib
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
@@ -22,7 +23,7 @@ from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from simulations.hunt.options import option_values
 from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
-from strategies.__main__ import descriptions, measurements_page, methods_page, shown_table, with_tables
+from strategies.__main__ import descriptions, measurements_page, methods_page, questions_page, shown_table, with_tables
 from tests.families import cut, rows
 from tests.grid import GridOfThisProcess
 
@@ -31,7 +32,7 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [
         *ROOT.glob("*.md"),
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("*/README.md"),
         *ROOT.glob("simulations/*/README.md"),
     ]
@@ -76,16 +77,20 @@ def test_the_page_of_measurements_is_that_of_the_code():
 
 
 def test_the_table_of_questions_is_that_of_the_scripts():
-    page = PAGES["SECURITY.md"]
-    assert with_tables(page) == page, f"SECURITY.md's table of questions is not up to date; {WRITE}"
-    table = page[page.index("| method | in clear |") :].split("\n\n")[0]
-    assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS), "SECURITY.md has no such table"
+    page = PAGES["docs/security/questions.md"]
+    assert page == questions_page(), f"docs/security/questions.md is not up to date; {WRITE}"
+    table = page[page.index("| method | in clear |") :]
+    assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS)
+
+
+def test_an_officer_reads_a_short_page():
+    assert len(PAGES["SECURITY.md"].encode()) <= 8192
 
 
 def test_the_table_of_who_sees_what_is_that_of_the_cards():
     """A row for every way that a method's answers travel."""
-    page = PAGES["SECURITY.md"]
-    assert with_tables(page) == page, f"SECURITY.md's first table is not up to date; {WRITE}"
+    page = PAGES["docs/security/methods.md"]
+    assert with_tables(page) == page, f"docs/security/methods.md's first table is not up to date; {WRITE}"
     heads = [line.split("|")[1] for line in shown_table().splitlines()[2:]]
     ways = {"clear": "", "masked": " with secure aggregation", "surviving": " with `survivors`"}
     rows = [f"`{name}`{ways[way]}" for name, method in METHODS.items() for way in transports_of(method)]
@@ -153,6 +158,22 @@ def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
             context = Context(1, 0, {}, RecordDict(), {})
             names["server"](GridOfThisProcess(3, names["client"]), context)
         assert capsys.readouterr().out
+
+
+def test_the_readmes_figure_is_what_its_first_example_draws(monkeypatch, tmp_path):
+    """Its marks and words; where they stand depends on matplotlib's version."""
+    monkeypatch.chdir(tmp_path)
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), {})
+    drawn, shown = (path.read_text() for path in (tmp_path / "scores.svg", ROOT / "docs" / "scores.svg"))
+    assert drawn.count("<use ") == shown.count("<use ") > 178
+    words = [re.findall(r"<text[^>]*>([^<]+)<", text) for text in (drawn, shown)]
+    assert words[0] == words[1]
+    assert len(shown) < 50_000
+
+
+def test_the_readme_is_short():
+    assert len(PAGES["README.md"].splitlines()) <= 120
 
 
 def test_the_page_of_apps_has_the_examples_as_they_are():

@@ -28,6 +28,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.tables import Shown, by_feature, labels, printed_as
 
 
 @of_moments
@@ -84,6 +85,14 @@ def promax(loadings: Array, *, kaiser: bool = True) -> Array:
 ROTATIONS: dict[str, Callable[..., Array] | None] = {"none": None, "varimax": varimax, "promax": promax}
 
 
+def _reading(found: Reading) -> Shown:
+    k, d = found.correlations.shape
+    title = f"Reading: correlations of {k} components with {d} features, and the share of each that they hold"
+    rows = by_feature(found.features, *found.correlations, found.communalities, weight=found.communalities)
+    return Shown(title, ["feature", *labels(k), "held"], rows)
+
+
+@printed_as(_reading)
 @dataclass(frozen=True, eq=False)
 class Reading:
     """The first components in terms of the features.
@@ -181,6 +190,16 @@ def whitened(model: PCAModel, X: ArrayLike) -> Array:
 LEAST_NOISE = 1e-9
 
 
+def _factors(found: FactorModel) -> Shown:
+    title = (
+        f"FactorModel: loadings, variance of the noise, and share explained; log-likelihood {found.log_likelihood:.4g}"
+    )
+    heads = ["feature", *(f"F{j + 1}" for j in range(len(found.components))), "noise", "explained"]
+    columns = *found.components, found.noise_variance, found.communalities
+    return Shown(title, heads, by_feature(found.features, *columns, weight=found.communalities))
+
+
+@printed_as(_factors)
 @dataclass(frozen=True, eq=False)
 class FactorModel:
     """A fitted factor analysis.

@@ -15,8 +15,17 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, pack
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.second_moments import Features, SecondMoments
+from fedpca_flwr.model.tables import Shown, by_feature, printed_as
 
 
+def _adjusted(found: AdjustedMoments) -> Shown:
+    names = [found.features[j] if found.features else f"feature {j}" for j in found.covariates]
+    title = f"AdjustedMoments: slopes on {len(names)} covariates, {found.moments.n_samples} rows"
+    weight = np.abs(found.coefficients).max(axis=0, initial=0.0)
+    return Shown(title, ["feature", *names], by_feature(found.moments.features, *found.coefficients, weight=weight))
+
+
+@printed_as(_adjusted)
 @dataclass(frozen=True, eq=False)
 class AdjustedMoments:
     """The moments of features without what covariates explain, and how the same is taken out of rows.

@@ -18,10 +18,17 @@ from fedpca_flwr.maths.marchenko_pastur import edge, optimal_threshold
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import require_variance
+from fedpca_flwr.model.tables import Shown, labels, printed_as
 
 MOST_DRAWS = 100_000
 
 
+def _how_many(found: HowMany) -> Shown:
+    rows = [[rule, "-" if k is None else k] for rule, k in found.by_rule.items()]
+    return Shown(f"HowMany: components of {found.spectrum.size} features", ["rule", "components"], rows)
+
+
+@printed_as(_how_many)
 @dataclass(frozen=True, eq=False)
 class HowMany:
     """How many components each rule keeps.
@@ -40,10 +47,6 @@ class HowMany:
     by_rule: Mapping[str, int | None]
     spectrum: Array
     null_band: Array
-
-    def __str__(self) -> str:
-        width = max(map(len, self.by_rule)) + 2
-        return "\n".join(f"  {rule:<{width}}{'-' if k is None else k}" for rule, k in self.by_rule.items())
 
 
 @of_moments
@@ -91,6 +94,14 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
 FEWEST_PARTIES = 5  # the spread of fewer parties tells nothing
 
 
+def _how_sure(found: HowSure) -> Shown:
+    low, high = found.variance_intervals.T
+    columns = labels(low.size), found.variances, low, high, found.loading_errors.max(axis=1)
+    heads = ["", "variance", "at least", "at most", "largest error of a loading"]
+    return Shown("HowSure: intervals of the variances", heads, list(zip(*columns, strict=True)))
+
+
+@printed_as(_how_sure)
 @dataclass(frozen=True, eq=False)
 class HowSure:
     """How sure variances and loadings are.
@@ -110,6 +121,13 @@ class HowSure:
     loading_errors: Array
 
 
+def _spikes(found: Spikes) -> Shown:
+    columns = labels(found.variances.size), found.variances, found.angles
+    heads = ["", "variance in the population", "degrees from the population's"]
+    return Shown("Spikes: what the components of the sample stand for", heads, list(zip(*columns, strict=True)))
+
+
+@printed_as(_spikes)
 @dataclass(frozen=True, eq=False)
 class Spikes:
     """What is to be expected of the population behind components of a sample.

@@ -16,10 +16,22 @@ from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths import inference as maths
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.tables import Shown, largest, printed_as
 
 FEWEST = 10  # no drift can be told of fewer rows
 
 
+def _outliers(found: Outliers) -> Shown:
+    """The odd rows, those first that exceed a limit by the largest factor."""
+    excess = np.maximum(found.t_squared / found.t_squared_limit, found.spe / found.spe_limit)
+    order = np.argsort(-excess, kind="stable")[: found.odd.sum()].tolist()
+    rows = [[i, found.t_squared[i], found.spe[i], largest(found.spe_contributions[i], found.features)] for i in order]
+    limits = f"T squared {found.t_squared_limit:.4g}, SPE {found.spe_limit:.4g}"
+    title = f"Outliers: {len(order)} of {excess.size} rows exceed a limit ({limits})"
+    return Shown(title, ["row", "T squared", "SPE", "most of its SPE"], rows)
+
+
+@printed_as(_outliers)
 @dataclass(frozen=True, eq=False)
 class Outliers:
     """How far rows lie from those of a model.
@@ -32,6 +44,8 @@ class Outliers:
         Limits, each of which a new row of the kind of the model's exceeds with probability 1 - ``level``.
     t_squared_contributions, spe_contributions : ndarray of shape (n, d)
         The part of each feature.
+    features : tuple of str
+        Names; empty where the model has none.
     """
 
     t_squared: Array
@@ -40,6 +54,7 @@ class Outliers:
     spe_limit: float
     t_squared_contributions: Array
     spe_contributions: Array
+    features: tuple[str, ...] = ()
 
     @property
     def odd(self) -> NDArray[np.bool_]:
@@ -47,6 +62,13 @@ class Outliers:
         return (self.t_squared > self.t_squared_limit) | (self.spe > self.spe_limit)
 
 
+def _drift(found: Drift) -> Shown:
+    title = f"Drift: the new rows are {'no longer' if found.drifted else 'still'} of the kind of the model's"
+    chances = {"shift of the mean": found.shift_probability, "spread off the components": found.spread_probability}
+    return Shown(f"{title}; {found.odd_share:.1%} of them exceed a limit", ["", "probability"], list(chances.items()))
+
+
+@printed_as(_drift)
 @dataclass(frozen=True)
 class Drift:
     """Whether new rows are still of the kind of the model's.
@@ -96,6 +118,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
         spe_limit=maths.spe_limit(left_out, directions, level),
         t_squared_contributions=maths.t_squared_contributions(centred, components, variances),
         spe_contributions=errors,
+        features=() if model.feature_names_in_ is None else tuple(model.feature_names_in_),
     )
 
 

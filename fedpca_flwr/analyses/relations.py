@@ -31,11 +31,20 @@ from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import COLLINEAR, pseudo_inverse, roots_of_diagonal, varying_directions, whitening
 from fedpca_flwr.model.second_moments import Features, SecondMoments
+from fedpca_flwr.model.tables import Shown, by_feature, largest, printed_as
 
 # singular values below this are no direction that tells classes apart, as scikit-learn's ``tol``
 SMALLEST_SINGULAR_VALUE = 1e-4
 
 
+def _canonical(found: CanonicalCorrelations) -> Shown:
+    names = found.x_features, found.y_features
+    directions = zip(found.correlations, found.x_directions.T, found.y_directions.T, strict=True)
+    rows = [[i + 1, r, largest(x, names[0]), largest(y, names[1])] for i, (r, x, y) in enumerate(directions)]
+    return Shown("CanonicalCorrelations", ["pair", "correlation", "first group", "second group"], rows)
+
+
+@printed_as(_canonical)
 @dataclass(frozen=True, eq=False)
 class CanonicalCorrelations:
     """The canonical correlations of two groups of features.
@@ -88,6 +97,14 @@ def canonical_correlations(
     )
 
 
+def _discriminant(found: Discriminant) -> Shown:
+    names = found.classes or range(found.counts.size)
+    slopes = (largest(slope, found.features) for slope in found.slopes.T)
+    rows = list(zip(names, found.counts.tolist(), slopes, strict=True))
+    return Shown(f"Discriminant: {len(rows)} classes", ["class", "rows", "largest slopes"], rows)
+
+
+@printed_as(_discriminant)
 @dataclass(frozen=True, eq=False)
 class Discriminant:
     """A fitted linear discriminant analysis of c classes.
@@ -179,6 +196,15 @@ def _require_classes(found: ScatterBlocks, counts: NDArray[np.int64], n: int) ->
         )
 
 
+def _regression(found: Regression) -> Shown:
+    names = found.responses or [f"response {j}" for j in range(found.intercepts.size)]
+    above = ["R squared", *found.explained_share], ["(intercept)", *found.intercepts]
+    weight = np.abs(found.coefficients).max(axis=1)
+    slopes = by_feature(found.features, *found.coefficients.T, weight=weight)
+    return Shown("Regression: coefficients", ["feature", *names], [*above, *slopes])
+
+
+@printed_as(_regression)
 @dataclass(frozen=True, eq=False)
 class Regression:
     """A fitted linear regression.

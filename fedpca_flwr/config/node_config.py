@@ -147,6 +147,8 @@ class NodeConfig(Config):
     journal: LocalPath = ""
     """Folder in which this site keeps what it was asked, has answered and has spent of its privacy; a site with data of
     its own needs one for secure aggregation and for private methods. Empty: only for the length of a run."""
+    metrics: LocalPath = ""
+    """Where this site keeps numbers about its runs (NAME.prom and NAME.jsonl), made of `journal`; empty: nowhere."""
     repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
     """What to do where secure sums over several runs would tell a party's share, a few rows, or a largest value;
     'refuse-same' takes rows that are not the same ones for wholly new."""
@@ -192,6 +194,8 @@ class NodeConfig(Config):
     def _keys_have_those_that_they_need(self) -> Self:
         if self.epsilon_budget is not None and not self.journal:
             raise refusal("'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent")
+        if self.metrics and not self.journal:
+            raise refusal("'metrics' needs 'journal', a folder in which this site keeps what its numbers are made of")
         if bool(self.identity) != bool(self.identities):
             given, lacking = ("identity", "identities") if self.identity else ("identities", "identity")
             raise refusal(

@@ -271,6 +271,8 @@ class RunConfig(Config):
     """The file of the model, at the server; if it is not an absolute path, in a folder of the run, which is printed."""
     overwrite: bool = False
     """Whether the model may take the place of another run's."""
+    metrics: str = ""
+    """Where the server keeps numbers about its runs (NAME.prom and NAME.jsonl), an absolute path; empty: nowhere."""
     join_deadline: Seconds = 300.0
     """Seconds in which all parties must have come."""
     round_deadline: Seconds = 600.0

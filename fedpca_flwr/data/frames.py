@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from fedpca_flwr.data.table import names_digest
+from fedpca_flwr.data.table import Table, names_digest
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, of_columns, row_major, sparse_rows, whole
 
@@ -57,7 +57,9 @@ def is_frame(X: object) -> bool:
 
 
 def column_labels(X: Any) -> tuple[Hashable, ...]:
-    """The labels of a data frame's columns; empty for anything else."""
+    """The labels of the columns of a data frame, or of a site's table; empty for anything else."""
+    if isinstance(X, Table):
+        return X.names
     if is_cells(X):
         return tuple(X.var_names)
     if hasattr(type(X), "column_names"):  # an Arrow table
@@ -253,7 +255,9 @@ def as_array(X: Any, name: str) -> NDArray[Any]:
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """``X`` as rows: an array as `row_major` orders it, or the blocks of a sparse matrix, or those that it is."""
+    """``X`` as rows: an array as `row_major` orders it, or the blocks of a sparse matrix, or those that it has."""
+    if isinstance(X, Table):
+        return X.rows
     if isinstance(X, Blocks):
         return X
     if X is None or isinstance(X, str | bytes | os.PathLike | Mapping | Set | Iterator):
@@ -320,7 +324,11 @@ def rows_of(
     ``names`` are those of its features, where they are known; ``digest`` is of these, where only that is known. Errors
     call the rows and the model ``name`` and ``fitted``.
     """
-    several = isinstance(X, list | tuple) and any(is_frame(one) or getattr(one, "ndim", 0) == 2 for one in X)
+    several = (
+        isinstance(X, list | tuple)
+        and not isinstance(X, Table)
+        and any(is_frame(one) or getattr(one, "ndim", 0) == 2 for one in X)
+    )
     if several or isinstance(X, Mapping):
         raise DataError(
             f"{name} is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "

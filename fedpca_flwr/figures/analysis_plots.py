@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedpca_flwr.analyses import HowMany, Outliers, Reading
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.plots import MOST
-from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, few_ticks
+from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, few_ticks, thinned
 from fedpca_flwr.maths.arrays import Array
 
 SHOWN = 30  # eigenvalues, and names of features, of which more would not be legible
+LONGEST = 30  # letters of a name at an arrow
 
 
 @rc_context(STYLE)
@@ -42,7 +46,7 @@ def outlier_map(found: Outliers) -> Figure:
     """SPE against T squared of each row, with their limits; odd rows are crosses, of the others some are shown."""
     odd = found.odd
     others = np.flatnonzero(~odd)
-    others = others[:: max(1, -(-others.size // MOST))]
+    others = others[thinned(others.size, MOST)]
     figure = Figure(figsize=(5.5, 4.2))
     axes = figure.subplots()
     for rows, marker, colour, name in (
@@ -78,29 +82,41 @@ def biplot(found: Reading, scores: Array) -> Figure:
     x, y = found.correlations[:2]
     shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
     unit = np.abs(scores[:, :2]).max(axis=0)
-    rows = (scores[:: max(1, -(-len(scores) // MOST)), :2] / unit).T
-    figure = Figure(figsize=(5.5, 5.2))
+    rows = (scores[thinned(len(scores), MOST), :2] / unit).T
+    figure = Figure(figsize=(6.8, 6.5))
     axes = figure.subplots()
     axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
     for j in shown.tolist():
-        axes.annotate("", (x[j], y[j]), (0, 0), arrowprops={"arrowstyle": "->", "color": COLOURS[3]})
-    for j, place in zip(shown.tolist(), _apart(found.correlations[:2, shown]), strict=True):
-        name = found.features[j] if found.features else str(j)
-        axes.annotate(name, place, ha="center", va="center", fontsize=8)
-    axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
+        axes.annotate("", (x[j], y[j]), (0, 0), arrowprops={"arrowstyle": "->", "color": COLOURS[3], "alpha": 0.7})
+    axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
     axes.set(xlabel="correlation with the first component", ylabel="correlation with the second")
+    names = [found.features[j] if found.features else str(j) for j in shown.tolist()]
+    figure.draw_without_rendering()  # makes the layout, by which names are measured
+    _name_tips(axes, found.correlations[:2, shown].T, names)
     return figure
 
 
-def _apart(tips: Array) -> list[tuple[float, float]]:
-    """Places for the names of arrows with these tips (2, n): beyond the tip, as far out as others leave room."""
-    places: list[tuple[float, float]] = []
-    for x, y in tips.T.tolist():
-        length = max(np.hypot(x, y), 1e-9)
-        for step in range(12):
-            reach = 1 + (0.07 + 0.055 * step) / length
-            place = (x * reach, y * reach)
-            if all(abs(place[0] - a) > 0.09 or abs(place[1] - b) > 0.06 for a, b in places):
-                break
-        places.append(place)
-    return places
+def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:
+    """Write each name as near to its tip (n, 2) as there is room for it inside the axes and beside the other names.
+
+    A thin line joins the two. The places that are tried are those of a grid, so there is room for all names
+    that fit into the axes at all.
+    """
+    inside, per_unit = axes.get_window_extent(), axes.transData.transform([(0, 0), (1, 1)])
+    low, high = axes.transData.inverted().transform([inside.min, inside.max])
+    taken = np.zeros((0, 4))
+    for tip, name in zip(tips, names, strict=True):
+        text = axes.annotate(
+            name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}...", (0, 0), ha="center", va="center", fontsize=8
+        )
+        half = np.array(text.get_window_extent().size) / (per_unit[1] - per_unit[0]) / 2 + 0.01
+        grid = np.stack(np.meshgrid(*(np.linspace(low + half, high - half, 81).T)), axis=-1).reshape(-1, 2)
+        beyond = tip * (1 + 0.06 / max(np.hypot(*tip), 1e-9)) + np.sign(tip) * half * [1, 0]
+        within = (np.hypot(*tip) - np.hypot(*grid.T)).clip(min=0.0)  # arrows are there, so it counts as farther away
+        order = np.argsort(np.sum((grid - beyond) ** 2, axis=1) + 9 * within**2, kind="stable")
+        apart = np.abs(grid[order, None] - taken[:, :2]) >= half + taken[:, 2:]
+        place = grid[order[np.argmax(apart.any(axis=2).all(axis=1))]]
+        text.set_position(place)
+        near = np.clip(tip, place - half, place + half)  # of the name's box
+        axes.plot(*np.stack([tip, near]).T, color=GREY, linewidth=0.4, zorder=0)
+        taken = np.vstack([taken, np.concatenate([place, half])])

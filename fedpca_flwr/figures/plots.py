@@ -6,8 +6,10 @@ on white paper; ``savefig(..., facecolor="none")`` leaves the paper out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import cycle
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, cycle
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -16,23 +18,175 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
 from fedpca_flwr.data.frames import as_rows
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.figures.style import COLOURS, GREY, MARKERS, STYLE
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.tables import by_name
 
 try:
     from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
-    from fedpca_flwr.figures.style import few_ticks
+    from fedpca_flwr.figures.style import few_ticks, thinned
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
 EXACT = 1e-6  # degrees within which components are the same for every purpose: drawn as one
 MOST = 300  # Rows of a scatter plot; more hide each other.
+MOST_SCORES = 3000  # Rows of all parties together, where each is one mark.
+
+
+@rc_context(STYLE)
+def scores(
+    parties: Any, model: PCAModel | None = None, *, labels: Any = None, components: tuple[int, int] = (1, 2)
+) -> Figure:
+    """Rows of all parties in two components, each party in its colour and with its mark.
+
+    The ellipses hold 95 % of normal rows with the mean and covariance of the rows of one colour.
+
+    Parameters
+    ----------
+    parties : mapping of str to table, or list of tables
+        Rows (n_i, d) of each party; or their scores: an array (n_i, k) where there is no model, or the file that a run
+        wrote at the site (``.npy`` or ``.csv``).
+    model : PCAModel, optional
+        Gives the scores of tables, and the shares of the variance along the axes.
+    labels : mapping of str to array-like, or list of array-like, of shape (n_i,), optional
+        A class for each row. Colours and ellipses are then those of the classes, marks those of the parties.
+    components : (int, int)
+        Which are drawn, from 1.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from fedpca_flwr import run
+    >>> from fedpca_flwr.figures import plots
+    >>> wine = load_wine(as_frame=True).data
+    >>> parties = {"north": wine[:90], "south": wine[90:]}
+    >>> figure = plots.scores(parties, run("p-cov", parties, n_components=2, scale=True))
+    """
+    points = {name: _points(name, one, model, components) for name, one in by_name(parties, model).items()}
+    classes = [[name] * len(own) for name, own in points.items()] if labels is None else _classes(points, labels)
+    of_class = np.array([one for own in classes for one in own])
+    colours = dict(zip(points if labels is None else np.unique(of_class).tolist(), cycle(COLOURS), strict=False))
+    whole = np.concatenate(list(points.values()))
+    figure = Figure(figsize=(7, 4.6))
+    axes = figure.subplots()
+    for own, its, mark in zip(points.values(), classes, _marks(), strict=False):
+        shown = thinned(len(own), max(1, MOST_SCORES // len(points)))
+        paint: dict[str, Any] = {"c": [colours[one] for one in its[shown]], "alpha": 0.6, "linewidths": 0}
+        axes.scatter(own[shown, 0], own[shown, 1], 18, marker=mark, rasterized=len(whole) > MOST, **paint)
+    for one, colour in colours.items():
+        axes.plot(*_ellipse(whole[of_class == one]), color=colour, linewidth=1.2)
+    axes.set(xlabel=_name(model, components[0]), ylabel=_name(model, components[1]))
+    axes.set_aspect("equal", adjustable="datalim")
+    _name_marks(axes, points, colours, classes_too=labels is not None)
+    return figure
+
+
+def _points(name: str, one: Any, model: PCAModel | None, components: tuple[int, int]) -> Array:
+    """The scores (n, 2) of a party's rows in two components."""
+    if isinstance(one, str | os.PathLike):
+        path = Path(one)
+        try:
+            found = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
+        except (OSError, ValueError) as error:  # whose text may quote a cell
+            raise DataError(f"{path} of '{name}' is no file of a run's scores ({type(error).__name__})") from None
+    else:
+        found = np.asarray(one) if model is None else model.transform(one)
+    k = found.shape[-1]
+    if found.ndim != 2 or not all(1 <= component <= k for component in components):
+        raise ConfigError(f"the scores of '{name}' have shape {found.shape}, but the components {components} are asked")
+    pair: Array = np.asarray(found[:, [component - 1 for component in components]], dtype=np.float64)
+    return pair
+
+
+def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
+    """The class of each row of each party, whose labels are by its name or in its place."""
+    given = [labels[name] for name in points] if isinstance(labels, Mapping) else labels
+    classes = [[str(one) for one in own] for own in given]
+    rows = [len(own) for own in points.values()]
+    if [len(own) for own in classes] != rows:
+        raise ConfigError(f"'labels' are of {[len(own) for own in classes]} rows of the parties, expected {rows}")
+    return classes
+
+
+def _marks() -> Iterator[str]:
+    """Marks of parties: after each round of colours another one, so that no two of 100 parties look alike."""
+    return (MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in count())
+
+
+def _ellipse(points: Array) -> Array:
+    """An outline (2, 100) around points (n, 2): 95 % of normal ones with their mean and covariance; NaN around one."""
+    if len(points) < 2:
+        return np.full((2, 100), np.nan)
+    values, vectors = np.linalg.eigh(np.cov(points.T))
+    turn = np.linspace(0, 2 * np.pi, 100)
+    radii = np.sqrt(values.clip(min=0.0) * -2 * np.log(0.05))  # the quantile of chi squared with 2 degrees of freedom
+    outline: Array = points.mean(axis=0)[:, None] + (vectors * radii) @ np.array([np.cos(turn), np.sin(turn)])
+    return outline
+
+
+def _name(model: PCAModel | None, component: int) -> str:
+    """A component, counted from 1, with its share of the variance, where that is known."""
+    shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
+    return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
+
+
+def _name_marks(axes: Axes, points: Mapping[str, Array], colours: Mapping[str, str], *, classes_too: bool) -> None:
+    """A legend of the parties with their numbers of rows, and of the classes where colours are of these."""
+    entries = [(f"{name} ({len(own)} rows)", mark) for (name, own), mark in zip(points.items(), _marks(), strict=False)]
+    paint = [GREY] * len(points) if classes_too else [colours[name] for name in points]
+    entries += [(name, "s") for name in colours] if classes_too else []
+    paint += list(colours.values()) if classes_too else []
+    handles = [
+        Line2D([], [], linestyle="none", markersize=5, marker=mark, color=colour, label=label)
+        for (label, mark), colour in zip(entries, paint, strict=True)
+    ]
+    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), ncols=-(-len(handles) // 20))
+
+
+BARS = 30
+"""Of more features than these the loadings are a heat map."""
+
+
+@rc_context(STYLE)
+def loadings(model: PCAModel, *, most: int = 3) -> Figure:
+    """The loadings of the first components: bars, or a heat map where features or components are many.
+
+    Parameters
+    ----------
+    model : PCAModel
+    most : int
+        So many components are drawn at most.
+    """
+    components = model.loadings()[0][:most]
+    k, d = components.shape
+    names = [str(j) for j in (range(d) if model.feature_names_in_ is None else model.feature_names_in_)]
+    largest = float(np.abs(components).max()) or 1.0
+    if d <= BARS and k <= 4:
+        figure = Figure(figsize=(2.2 + 1.9 * k, 1.1 + 0.21 * d))
+        for i, panel in enumerate(figure.subplots(1, k, sharey=True, squeeze=False)[0]):
+            panel.barh(range(d), components[i], color=np.where(components[i] > 0, COLOURS[0], COLOURS[3]).tolist())
+            panel.set(title=_name(model, i + 1).replace(" of the variance", ""), xlim=(-1.05 * largest, 1.05 * largest))
+        panel.set_yticks(range(d), names)
+        panel.invert_yaxis()
+        figure.supxlabel("loading")
+        return figure
+    figure = Figure(figsize=(max(4.0, 2 + 0.45 * k), min(8, 1.5 + 0.16 * d)))
+    axes = figure.subplots()
+    image = axes.imshow(components.T, cmap="PuOr", vmin=-largest, vmax=largest, aspect="auto", interpolation="none")
+    axes.grid(visible=False)
+    axes.set_xticks(range(k), [f"PC{i + 1}" for i in range(k)])
+    if d <= 2 * BARS:
+        axes.set_yticks(range(d), names, fontsize=8)
+    figure.colorbar(image, label="loading")
+    return figure
 
 
 @rc_context(STYLE)
@@ -155,25 +309,26 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
 
 
 @rc_context(STYLE)
-def heterogeneity(parties: Sequence[ArrayLike], model: PCAModel) -> Figure:
-    """How different the clients are: rows, the distance of their mean, and the variance that the model explains.
+def heterogeneity(parties: Any, model: PCAModel) -> Figure:
+    """How different the parties are: rows, the distance of their mean, and the variance that the model explains.
 
     Parameters
     ----------
-    parties : sequence of array-like of shape (n_i, d)
+    parties : mapping of str to array-like, or sequence of array-like, of shape (n_i, d)
         Columns of data frames are matched by their names.
     """
-    counts, shift, explained = zip(*(_compared(model, X) for X in parties), strict=True)
+    held = by_name(parties, model)
+    counts, shift, explained = zip(*(_compared(model, X) for X in held.values()), strict=True)
     panels = (
         ("rows", counts),
         ("distance of the mean\n(in deviations of all rows)", shift),
-        ("explained variance (%)\nabout the client's own mean", explained),
+        ("explained variance (%)\nabout the party's own mean", explained),
     )
     figure = Figure(figsize=(9, 3.2))
     for axes, (name, values), colour in zip(figure.subplots(1, 3), panels, COLOURS, strict=False):
-        axes.bar(range(len(parties)), values, color=colour)
-        axes.set(xlabel="client", title=name)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.bar(range(len(held)), values, color=colour)
+        axes.set_title(name)
+        axes.set_xticks(range(len(held)), held, rotation=90 if sum(len(name) + 2 for name in held) > 32 else 0)
     return figure
 
 
@@ -200,10 +355,10 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
 
 def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: NDArray[Any] | None) -> None:
     X = as_rows(X, "X") if issparse(X) else X
-    step = max(1, -(-len(X) // MOST))
-    rows = X[::step]  # of an array, a list, a data frame
+    shown = thinned(len(X), MOST)
+    rows = X[shown]  # of an array, a list, a data frame
     theirs, ours = reference.transform(rows)[:, :2], model.transform(rows)[:, :2]
-    marks = np.zeros(len(theirs), int) if labels is None else labels[::step]
+    marks = np.zeros(len(theirs), int) if labels is None else labels[shown]
     ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)
     axes.add_collection(
         LineCollection(list(np.stack([theirs, ours], axis=1)), colors=GREY, linewidths=0.4, rasterized=True)
@@ -236,7 +391,7 @@ def _front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _compared(model: PCAModel, X: ArrayLike) -> tuple[int, float, float]:
-    """One client's rows, its mean's distance, and percent of its variance about that mean; 0 where it has none."""
+    """One party's rows, its mean's distance, and percent of its variance about that mean; 0 where it has none."""
     rows = model.centred(X)
     shift = rows.mean(axis=0)
     own = rows - shift

@@ -49,6 +49,11 @@ STYLE: Any = {
 }
 
 
+def thinned(rows: int, most: int) -> slice:
+    """At most so many of the rows, evenly spread."""
+    return slice(None, None, max(1, -(-rows // most)))
+
+
 def few_ticks(axis: Axis, values: Array) -> None:
     """Numbers at 1, 2 and 5 of each power of ten, or over several powers at these alone: none overprints another."""
     positive = values[values > 0]

@@ -131,10 +131,11 @@ def row_major(array: NDArray[Any]) -> Rows:
     """
     if array.ndim != 2 or array.flags.c_contiguous:
         return array
-    return of_columns(array, range(array.shape[1])) if _is_mapped(array) else np.ascontiguousarray(array)
+    return of_columns(array, range(array.shape[1])) if is_mapped(array) else np.ascontiguousarray(array)
 
 
-def _is_mapped(array: object) -> bool:
+def is_mapped(array: object) -> bool:
+    """Whether an array is a part of a mapped file."""
     while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         array = array.base
     return isinstance(array, np.memmap)

@@ -24,6 +24,7 @@ from fedpca_flwr.model import model_file
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import SCALED, Solution, certainty, solve, variances_of
 from fedpca_flwr.model.summary import line_of, page_of, renamed, summary
+from fedpca_flwr.model.tables import loadings_frame, scores_frame
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -341,3 +342,4 @@ class PCAModel:
             raise model_file.not_whole(path, error) from None
 
     summary, __repr__, _repr_html_ = summary, line_of, page_of
+    loadings_frame, scores_frame = loadings_frame, scores_frame

@@ -25,6 +25,7 @@ from fedpca_flwr.maths import moments as maths
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
+from fedpca_flwr.model.tables import Shown, by_feature, printed_as
 from fedpca_flwr.state import files
 
 Features = Sequence[str] | Sequence[int]  # features by their names, or by their places from 0
@@ -34,6 +35,14 @@ MOST_ROWS = 2**53  # the largest number of rows that float64 counts
 ARRAYS = ("mean", "remainder", "scatter")
 
 
+def _moments(found: SecondMoments) -> Shown:
+    parties = f", of {len(found.parties)} parties" if found.parties else ""
+    title = f"SecondMoments: {found.n_samples} rows of {found.n_features} features{parties}"
+    deviation = np.sqrt(found.moments.diagonal().clip(min=0.0) / max(1, found.n_samples - 1))
+    return Shown(title, ["feature", "mean", "deviation"], by_feature(found.features, found.mean, deviation))
+
+
+@printed_as(_moments)
 @dataclass(frozen=True, eq=False)
 class SecondMoments:
     """Count, mean and scatter of rows.

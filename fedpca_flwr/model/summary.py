@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpca_flwr.errors import ContractError, printable
-from fedpca_flwr.model import measurements
+from fedpca_flwr.model import measurements, tables
 
 if TYPE_CHECKING:
     from fedpca_flwr.model.model import PCAModel
+
+
+NAMED_PARTIES = 6  # of more, a summary tells only the number
 
 
 def summary(model: PCAModel) -> str:
@@ -29,6 +32,8 @@ def summary(model: PCAModel) -> str:
     if by_columns:
         widths = [party["features"] for party in parties]
         held = f", with {min(widths)} to {max(widths)} features of the same rows"
+    names = [party.get("name") for party in parties]
+    named = f" ({', '.join(names)})" if all(names) and len(names) <= NAMED_PARTIES else ""
     ratio = model.explained_variance_ratio_
     above = log.get("measured", {}).get("components_above_noise", ratio.size)
     of = f" by the {above} that stand out of the noise" if above < ratio.size else ""
@@ -37,7 +42,7 @@ def summary(model: PCAModel) -> str:
         shares = "unknown: no component stands out of the noise"
     lines = [
         ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
-        ("parties", f"{len(parties)}{held}"),
+        ("parties", f"{len(parties)}{named}{held}"),
         ("rows", f"{model.n_samples_} of {model.n_features_in_} features{here}"),
         *_traffic(model),
         ("components", f"{model.n_components_}"),
@@ -59,9 +64,6 @@ def _traffic(model: PCAModel) -> list[tuple[str, str]]:
     ]
 
 
-MOST = 20  # how many components a table shows at most
-
-
 def line_of(model: PCAModel) -> str:
     """A model in one line."""
     method, share = printable(str(model.log.get("method", "pooled"))), float(model.explained_variance_ratio_.sum())
@@ -73,25 +75,19 @@ def line_of(model: PCAModel) -> str:
 
 
 def page_of(model: PCAModel) -> str:
-    """A model as HTML: its line, a table of its components with bars, and its summary; in the colours of the page."""
-    total, rows = 0.0, []
-    for i, (variance, share) in enumerate(
-        zip(model.explained_variance_[:MOST], model.explained_variance_ratio_, strict=False)
-    ):
-        if np.isnan(share):
-            rows.append(f'<tr><td>{i + 1}</td><td colspan="4">unknown</td></tr>')
-            continue
-        total += float(share)
-        bar = f'<div style="background:currentColor;opacity:.5;height:.7em;width:{100 * float(share):.2f}%"></div>'
-        cells = f"<td>{i + 1}</td><td>{variance:.6g}</td><td>{share:.2%}</td><td>{total:.2%}</td>"
-        rows.append(f'<tr>{cells}<td style="width:12em">{bar}</td></tr>')
-    heads = "".join(f"<th>{name}</th>" for name in ("component", "variance", "share", "in all", ""))
+    """A model as HTML: its line, its components with bars and their largest loadings, its notes, and its summary."""
+    share = model.explained_variance_ratio_
+    columns = [tables.labels(share.size), model.explained_variance_.tolist(), map(tables.Share, share)]
+    heads = ["", "variance", "share", "in all"]
+    columns.append(map(tables.Share, share.cumsum()))
+    if model.components_ is not None:
+        names = () if model.feature_names_in_ is None else tuple(model.feature_names_in_)
+        columns.append([tables.largest(component, names) for component in model.components_])
+        heads.append("largest loadings")
+    page = tables.in_html(tables.Shown(line_of(model), heads, list(zip(*columns, strict=True))))
+    notes = "".join(f"<li>{html.escape(printable(note))}</li>" for note in model.log.get("notes", []))
     history = html.escape(summary(model)) if "parties" in model.log else ""
-    return (
-        f"<div><p>{html.escape(line_of(model))}</p><details><summary>components</summary>"
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
-        f"<details><summary>how it was made</summary><pre>{history}</pre></details></div>"
-    )
+    return f"{page}<ul>{notes}</ul><details><summary>how it was made</summary><pre>{history}</pre></details>"
 
 
 NAMED = 3  # how many features of a party a note names at most

@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from pydantic import Field as Limits
 
 from fedpca_flwr.config.run_config import Config, Count, Name
-from fedpca_flwr.errors import BY_NAME, ConfigError, ContractError, FedPCAError, PartyError, QuorumError, together
+from fedpca_flwr.errors import (
+    BY_NAME,
+    ConfigError,
+    ContractError,
+    DataError,
+    FedPCAError,
+    PartyError,
+    QuorumError,
+    together,
+)
 
 LONGEST_MESSAGE = 4000
 """Characters of the text of a client's error."""
@@ -221,8 +230,8 @@ def without_features(said: Sequence[PartyInfo]) -> list[FedPCAError]:
 def of_other_width(said: Sequence[PartyInfo]) -> list[FedPCAError]:
     """What is wrong with clients whose rows have not as many features as those of most."""
     witness, others = _minority(sorted(said, key=lambda info: info.partition_id), "features")
-    known = f"{witness.sender} has {witness.features}"
-    return [ContractError(_of(info.sender, f"its data has {info.features} features, {known}")) for info in others]
+    known = f"those of {witness.sender} have {witness.features}; every party needs the same columns"
+    return [DataError(_of(info.sender, f"its rows have {info.features} columns, {known}")) for info in others]
 
 
 def doubled(said: Sequence[PartyInfo]) -> list[FedPCAError]:

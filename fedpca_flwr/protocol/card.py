@@ -123,7 +123,7 @@ class MomentsOptions(ScaledOptions):
 
 
 class Shown(NamedTuple):
-    """Who learns what of a party, in the words of SECURITY.md's first table."""
+    """Who learns what of a party, in the words of the first table of docs/security/methods.md."""
 
     server: str
     parties: str = "the pooled components and mean"
@@ -155,7 +155,7 @@ class MethodCard:
     result: str = ""  # what a reader must know of the result besides `exact`
     examples: Sequence[Mapping[str, Any]] = ({},)
     """Options with which it runs, those that it needs first. All questions that a run of it may ask are in the script
-    of one of them: SECURITY.md's table is made of these."""
+    of one of them: docs/security/questions.md is made of these."""
     goes_on_as: Sequence[str] = ()
     """Methods of the registry, as one of which a run goes on after its own questions, and once more as another."""
     incomplete: bool = False  # whether rows may have missing values

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ nothing for an empty text; or raises what refuses it."""
 
 class Journal(ABC):
     """One party's record of one run."""
+
+    rows: Path | None = None
+    """The folder in which this party's rows are kept until the run ends; None: nowhere."""
 
     @abstractmethod
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:

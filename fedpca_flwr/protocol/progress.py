@@ -21,12 +21,14 @@ def tell(text: str, *values: object) -> None:
 
 @contextmanager
 def shown_by(handler: logging.Handler) -> Iterator[None]:
-    """Hand the lines to ``handler``."""
+    """Hand the lines to ``handler`` alone: a library that calls `logging.info` would else print each a second time."""
     LOGGER.addHandler(handler)
+    before, LOGGER.propagate = LOGGER.propagate, False
     try:
         yield
     finally:
         LOGGER.removeHandler(handler)
+        LOGGER.propagate = before
 
 
 @contextmanager

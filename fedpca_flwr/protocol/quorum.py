@@ -30,6 +30,9 @@ from fedpca_flwr.protocol.replies import reason_of
 Results = list[tuple[ClientProxy, Any]]
 """Flower's results of one round: `FitRes` by client."""
 
+MOST_NAMED = 10
+"""Parties that a line about waiting names."""
+
 
 class Quorum:
     """The parties of a run.
@@ -69,6 +72,7 @@ class Quorum:
         self.covariates = ""
         self.at_once = 0
         self.seats: dict[str, int] = {}
+        self._names: dict[int, str] = {}  # of the parties, as far as they have said them
         self._members: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
 
@@ -120,15 +124,18 @@ class Quorum:
             changed = next(r.sender for r, p, q in zip(replies, parties, before, strict=True) if p != q)
             raise ContractError(f"{changed}: its number of rows, or its name, changed during the run")
         self._parties = parties
+        self._names.update({reply.party: reply.name for reply in replies})
         return replies
 
     def parties(self) -> list[dict[str, Any]]:
         """Who took part: ``party``, ``name`` and ``rows`` of each."""
         return self._parties
 
-    @property
-    def _names(self) -> dict[int, str]:
-        return {party["party"]: party["name"] for party in self._parties}
+    def named(self, parties: Iterable[int]) -> str:
+        """How a line names the parties that it is about: at most ten, and how many others."""
+        ordered = sorted(parties)
+        others = f" and {len(ordered) - MOST_NAMED} others" if len(ordered) > MOST_NAMED else ""
+        return admission.senders(ordered[:MOST_NAMED], self._names) + others
 
     def _go_on_without(self, missing: Sequence[int], reasons: str) -> None:
         """Note who dropped out, where a run may go on without them."""
@@ -154,19 +161,23 @@ class Quorum:
         while len(online := self._online(client_manager)) < wanted:
             if len(online) != seen:
                 seconds, of_all = max(0.0, until - time.monotonic()), self.expected or "some"
-                tell("waiting for clients: %s of %s joined; %.0f s are left", len(online), of_all, seconds)
+                missing = f"; missing: {self.named(self._absent(online))}" if self.seats else ""
+                tell("waiting for clients: %s of %s joined; %.0f s are left%s", len(online), of_all, seconds, missing)
             seen = len(online)
             if time.monotonic() > until:
                 if 0 < self.config.survivors <= len(online):
                     break
-                missing = self._missing({self.seats[cid] for cid in online if cid in self.seats}, ())
-                who = admission.senders(missing, self._names) or "all"
+                who = admission.senders(self._absent(online), self._names) or "all"
                 raise QuorumError(
                     f"{len(online)} of {self.expected or 'at least 1'} clients joined within join-deadline = "
                     f"{self.config.join_deadline:g} s; missing: {who}. Are their nodes started and registered?"
                 )
             time.sleep(0.05)
         return online
+
+    def _absent(self, online: Iterable[str]) -> list[int]:
+        """The partitions of the parties at none of these clients."""
+        return self._missing({self.seats[cid] for cid in online if cid in self.seats}, ())
 
     def _meet(self, client_manager: ClientManager, until: float) -> None:
         """Ask every client what it holds, before anything is computed: how many must take part, how many features.
@@ -199,6 +210,7 @@ class Quorum:
         if not known and not faults:
             raise QuorumError(f"no client said what it holds ({silent})")
         self.seats = {cid: info.partition_id for cid, info in infos.items()}
+        self._names.update({info.partition_id: info.name for info in known})
         if known:
             self.expected = self.expected or _most_common(one.num_partitions for one in known)
             if len(known) > self.expected:

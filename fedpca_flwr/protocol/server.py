@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 
@@ -22,6 +22,9 @@ FIRST_LOOK = 0.1
 
 SHARE_WAITED = 0.1
 """Of the time waited so far: a reply is found at most so much later than it came."""
+
+PATIENCE = 30.0
+"""Seconds of a round after which a line names the parties that have not answered; twice as many until the next."""
 
 
 def poll_promptly(grid: Grid) -> Grid:
@@ -87,13 +90,18 @@ class PCAServer(Server):
             reply = client.fit(question, timeout=timeout, group_id=group)
             if reply.status.code == Code.OK:
                 with one_by_one:  # here, so that no thread goes on to the next party before
-                    self.strategy.receive(reply)
+                    self.strategy.receive(client, reply)
             return client, reply
 
         results: list[tuple[ClientProxy, FitRes]] = []
         failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
         with ThreadPoolExecutor(self.max_workers or len(fits)) as pool:
-            for future in [pool.submit(ask, *fit) for fit in fits]:
+            futures, patience = [pool.submit(ask, *fit) for fit in fits], PATIENCE
+            while wait(futures, patience).not_done:
+                asked = zip(futures, fits, strict=True)
+                self.strategy.tell_who_is_awaited([client for future, (client, _) in asked if not future.done()])
+                patience *= 2
+            for future in futures:
                 failure = future.exception()
                 if failure is not None:
                     failures.append(failure)

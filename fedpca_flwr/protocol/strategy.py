@@ -85,11 +85,13 @@ class PCAStrategy(Strategy):
         self.certificate = 0.0
         self.alternatives: Alternatives = no_alternatives
         self.before_questions: Callable[[], None] = lambda: None  # once the parties and their features are known
+        self.after_round: Callable[[], None] = lambda: None
         self._program: Program | None = None
         self._asked = Ask("")  # the question of this round
         self.rounds_so_far: list[dict[str, Any]] = []
         self._sent: dict[str, int] = {}  # its bytes to each of Flower's clients
         self._since = 0.0  # its time
+        self.waited: dict[int, float] = {}  # seconds for the replies of each party, over all rounds
         self._incoming = Replies(NO_FIELDS, {})  # what comes back
         self._sizes = Sizes(sums_only=transport.sums_only)
 
@@ -217,9 +219,17 @@ class PCAStrategy(Strategy):
         self._sending(instructions)
         return instructions
 
-    def receive(self, result: FitRes) -> None:
+    def receive(self, client: ClientProxy, result: FitRes) -> None:
         """Look at a reply that has just come (`Replies.receive`)."""
+        party = self.quorum.seats.get(client.cid, -1)
+        self.waited[party] = self.waited.get(party, 0.0) + time.monotonic() - self._since
         self._incoming.receive(result)
+
+    def tell_who_is_awaited(self, clients: Sequence[ClientProxy]) -> None:
+        """Say whose replies this round still waits for."""
+        names = self.quorum.named(self.quorum.seats.get(client.cid, -1) for client in clients)
+        about = f"round {len(self.rounds_so_far) + 1} ({self._asked.phase})"
+        tell("%s: still waiting after %.0f s for %s", about, time.monotonic() - self._since, names)
 
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
@@ -234,6 +244,7 @@ class PCAStrategy(Strategy):
                 self._asked = self._program.send(replies)
             except StopIteration:
                 self.done = True
+        self.after_round()
         return None, {}
 
     def configure_evaluate(

@@ -9,14 +9,11 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +27,10 @@ import numpy as np
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.site import audit, certificates, identity
+from fedpca_flwr.site.flower_command import COMPLETED, TIMEOUT, FlowerCommand, program
 from fedpca_flwr.state.files import writable
 
-TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
 HOST = "127.0.0.1"
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
 
 
 class Deployment:
@@ -49,7 +45,6 @@ class Deployment:
         self.app = app
         self.node_configs = node_configs
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.commands: set[subprocess.Popen[str]] = set()
         self.port = free_port()
         self.environment = {
             **os.environ,
@@ -61,6 +56,7 @@ class Deployment:
             "PYTHONUNBUFFERED": "1",  # what they print is read while they run
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
+        self.flwr = FlowerCommand(self.environment)
 
     def __enter__(self) -> Deployment:
         try:
@@ -74,8 +70,7 @@ class Deployment:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for command in self.commands.copy():  # in another thread, which waits for it
-            command.kill()
+        self.flwr.kill()
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
@@ -123,69 +118,22 @@ class Deployment:
 
     def run(self, run_config: str, *options: str, heard: Callable[[str], None] | None = None) -> tuple[str, str]:
         """Run the app; its final status and its log, of which ``heard`` is given each line when it is written."""
-        log = self.flwr("run", str(self.app), "lab", "--run-config", run_config, "--stream", *options, heard=heard)
-        started = re.search(r"started run (\d+)", log)
-        if not started:
-            raise FedPCAError(f"flwr run: {log}")
-
-        def final_status() -> str:
-            status = str(self.listed("ls", "lab", "--run-id", started[1])["runs"][0]["status"])
-            return status if status.startswith("finished") else ""
-
-        return str(self.until(final_status, "the run")), log  # it ends a moment after its last line
+        run = self.flwr.run(str(self.app), ["lab"], "--run-config", run_config, *options, heard=heard)
+        return run.status, run.log
 
     def all_online(self) -> bool:
         """Whether every SuperNode has signed in."""
-        nodes = self.listed("supernode", "list", "lab")["nodes"]
+        nodes = self.flwr.listed("supernode", "list", "lab")["nodes"]
         return bool(sum(node["status"] == "online" for node in nodes) == len(self.node_configs))
 
     def log_of(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
-    def listed(self, *arguments: str) -> dict[str, Any]:
-        """What a `flwr` command lists."""
-        printed = self.flwr(*arguments, "--format", "json")
-        listed: dict[str, Any] = json.loads(printed[printed.index("{") :])
-        return listed
-
-    def flwr(self, *arguments: str, heard: Callable[[str], None] | None = None) -> str:
-        """What a `flwr` command prints, without colours; ``heard`` is given each line when it is written."""
-        lines = []
-        with (
-            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as faults,
-            subprocess.Popen(
-                [self._program("flwr"), *arguments],
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=faults,
-                encoding="utf-8",
-                errors="replace",
-            ) as child,
-        ):
-            net = threading.Timer(TIMEOUT, child.kill)
-            net.start()
-            self.commands.add(child)
-            try:
-                for line in child.stdout or ():
-                    lines.append(COLOUR.sub("", line))
-                    if heard:
-                        heard(lines[-1].rstrip())
-            except BaseException:
-                child.kill()
-                raise
-            finally:
-                self.commands.discard(child)
-                net.cancel()
-            if child.wait():
-                faults.seek(0)
-                raise FedPCAError(f"flwr {' '.join(arguments)}: {''.join(lines)}{faults.read()}")
-        return "".join(lines)
-
     def spawn(self, name: str, command: Sequence[str]) -> None:
         """Start a process that is stopped at the end, with a log of its own."""
         with open(self.folder / f"{name}.log", "wb") as log:
             self.processes[name] = subprocess.Popen(
-                [self._program(command[0]), *command[1:]],
+                [program(command[0], self.environment), *command[1:]],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
@@ -205,14 +153,6 @@ class Deployment:
                     return found
             time.sleep(0.3)
         raise FedPCAError(f"waited {TIMEOUT:.0f} s for {what} in vain; the logs are in {self.folder}")
-
-    def _program(self, name: str) -> str:
-        path = shutil.which(name, path=self.environment["PATH"])
-        if path is None:
-            raise ConfigError(
-                f"the program '{name}' is not there; install this project into the environment that you use"
-            )
-        return path
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -265,7 +205,7 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
             waited = f"{DEADLINE:.0f} s after its question (round-deadline)"
             say(f"   hospital 3 (client 3) is killed; {waited} the others go on")
         status, _ = running.result()
-    if status != "finished:completed":
+    if status != COMPLETED:
         raise FedPCAError(
             f"the run ended as '{status}'; its log stands above, those of SuperLink and sites in {folder}"
         )

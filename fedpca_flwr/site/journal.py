@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.protocol import journal
+from fedpca_flwr.site import kept_rows
 from fedpca_flwr.site.repeats import Release
-from fedpca_flwr.state.store import Schema, Store, StoreError
+from fedpca_flwr.state.store import LockedError, Schema, Store, StoreError
 
 logger = logging.getLogger("fedpca_flwr.client")
 
@@ -142,6 +143,8 @@ class FileJournal(journal.Journal):
     ``about`` says what run it is, in its first line.
     """
 
+    rows: Path
+
     def __init__(
         self, folder: str, run: str, party: int, memory: journal.StateJournal | None = None, about: str = ""
     ) -> None:
@@ -149,6 +152,8 @@ class FileJournal(journal.Journal):
         self.about = about
         self.key = (run, party)
         self.memory = memory
+        self._fault: DisclosureError | None = None  # once the file was found locked: to wait again would help nobody
+        self.rows = kept_rows.folder_of(Path(folder).expanduser().absolute(), self.key)
 
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
         refusal: Exception | None = None
@@ -213,6 +218,7 @@ class FileJournal(journal.Journal):
             self._say_what_run(database)
             if not self._of_kind(database, "refused"):
                 self._note(database, "refused", why)
+        kept_rows.remove(self.rows)
 
     def end(self, why: str) -> None:
         with self._transaction() as database:
@@ -229,6 +235,7 @@ class FileJournal(journal.Journal):
     def forget(self) -> None:
         with self._transaction() as database:
             database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
+        kept_rows.remove(self.rows)
 
     # Inside
 
@@ -240,6 +247,8 @@ class FileJournal(journal.Journal):
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction (`Store.transaction`) of a journal that is not behind what this run has seen of it; its errors
         name a path in the site's own log only."""
+        if self._fault:
+            raise self._fault
         before = self.memory.seen if self.memory else (0, "")
         try:
             self._require_there(before)
@@ -250,9 +259,11 @@ class FileJournal(journal.Journal):
             if self.memory:
                 self.memory.seen = seen
         except (ConfigError, StoreError) as error:
-            raise DisclosureError(
-                "this site's journal cannot be used, so nothing may be answered", local=str(error)
-            ) from None
+            text = "this site's journal cannot be used, so nothing may be answered"
+            fault = DisclosureError(text, local=str(error))
+            if isinstance(error, LockedError):  # the error's report looks into the journal, too
+                self._fault = fault
+            raise fault from None
 
     def _require_there(self, before: tuple[int, str]) -> None:
         """Refuse to begin a new journal in a run that has seen one, and say in the site's own log where one begins."""
@@ -271,6 +282,7 @@ class FileJournal(journal.Journal):
         since = _time(datetime.now(UTC) - SILENT)
         alive = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (since, *self.key))
+        kept_rows.remove_others(self.rows.parent, database.execute(alive, (since, *self.key)))
         self._keep(database, "configuration", configuration)
 
     def _say_what_run(self, database: sqlite3.Connection) -> None:
@@ -296,6 +308,7 @@ class FileJournal(journal.Journal):
     def _end(self, database: sqlite3.Connection, why: str) -> None:
         self._note(database, "ended", why)
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
+        kept_rows.remove(self.rows)
 
 
 def _time(moment: datetime) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +27,8 @@ from fedpca_flwr.data import datasets, partition
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
-from fedpca_flwr.site import databases
-from fedpca_flwr.site.readers import read, read_ids
+from fedpca_flwr.site import databases, kept_rows
+from fedpca_flwr.site.readers import Keep, as_they_are, read, read_ids
 from fedpca_flwr.state.files import unreadable
 
 SHORTEST_SECRET = 16  # bytes
@@ -68,10 +69,29 @@ def difference(own: Digests, others: Digests) -> tuple[int, int]:
     return int(np.setdiff1d(others, own).size), int(np.setdiff1d(own, others).size)
 
 
-def local_table(node: NodeConfig, config: RunConfig) -> Table:
+def of_run(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
+    """`local_table`, which keeps the rows of a file in this folder, and takes them from there where they are kept.
+
+    Rows of a database are asked for anew each time: they are not written onto a disk that their owner has not chosen.
+    """
+    if not node.data or is_url(node.data):
+        return local_table(node, config)
+    read_with = node.model_dump(
+        include={"data", "label", "ids", "ids_secret", "layer", "variants", "ambiguous", "split"}
+    )
+    what = json.dumps([read_with, config.seed, _written(node.data)], sort_keys=True)
+    found = kept_rows.read(folder, what)
+    if found is None:
+        with kept_rows.writing(folder, what) as copy:
+            found = local_table(node, config, as_they_are if node.ids else copy.of)
+            copy.finish(found)
+    return found
+
+
+def local_table(node: NodeConfig, config: RunConfig, keep: Keep = as_they_are) -> Table:
     """The rows of one party, checked: those that its ``data`` name, else its part of the run's data set."""
     if node.data:
-        table, ids = _own(node)
+        table, ids = _own(node, keep)
         table = table._replace(split=node.split)
         return _in_order_of_ids(table, ids, node, config) if node.ids else table
     source = datasets.load(config.dataset, config.data_root)
@@ -92,12 +112,13 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
     return check(source.rows(parts[node.partition_id]))._replace(split="rows")
 
 
-def _own(node: NodeConfig) -> tuple[Table, list[str]]:
+def _own(node: NodeConfig, keep: Keep) -> tuple[Table, list[str]]:
     """What the node-config names, and the ids where it names a column of them."""
     if is_url(node.data):
         return databases.read_query(node.data, node.query, node.label, node.ids)
     written = _written(node.data)  # before it is read: what is written meanwhile then shows with the next question
-    table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=node.ambiguous == "keep")
+    ambiguous = node.ambiguous == "keep"
+    table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=ambiguous, keep=keep)
     table = table._replace(digest=written)
     return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
 

@@ -126,7 +126,8 @@ def permit_rows(node: NodeConfig, rows: int) -> None:
     """Refuse to take part with fewer rows than this site's own minimum."""
     if rows < node.min_rows:
         raise DisclosureError(
-            f"this site has fewer rows than its own minimum (node-config 'min-rows' = {node.min_rows})"
+            f"this site has fewer rows than the {node.min_rows} below which it takes no part in a run "
+            f"(node-config 'min-rows' = {node.min_rows}); bring more rows, or lower it: 1 allows any number of rows"
         )
 
 

@@ -196,12 +196,28 @@ FORMATS = {
     ".bed": Format(read_bed, settings=("variants", "ambiguous")),
 }
 
+Keep = Callable[[Blocks], Blocks]
+"""Takes rows as a file gives them, and returns the same rows, of which it may keep a copy."""
+
+
+def as_they_are(rows: Blocks) -> Blocks:
+    """The rows, of which nothing is kept."""
+    return rows
+
+
 SETTINGS = {"layer": "a layer", "variants": "a list of variants"}
 """Keys of the node-config that not all kinds of file have, and what they name."""
 
 
 def read(
-    path: str, label: str = "", ids: str = "", layer: str = "", variants: str = "", *, ambiguous: bool = False
+    path: str,
+    label: str = "",
+    ids: str = "",
+    layer: str = "",
+    variants: str = "",
+    *,
+    ambiguous: bool = False,
+    keep: Keep = as_they_are,
 ) -> Table:
     """Read a site's rows, checked; the rest is as in `NodeConfig`. No error has a value or a path in its text, which
     travels to the server.
@@ -228,7 +244,7 @@ def read(
     with _in_words(file):
         rows, names = kind.rows(file, left_out, **settings)
     if isinstance(rows, Blocks):
-        rows = replace(rows, read=partial(_read_in_words, file, rows.read))
+        rows = keep(replace(rows, read=partial(_read_in_words, file, rows.read)))
     return check(rows, names)
 
 

@@ -22,6 +22,8 @@ from tempfile import mkstemp
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.state.files import writable
 
+PATIENCE = 20.0  # seconds that a transaction waits for that of another process, which takes milliseconds
+
 PIECE = 2**24  # bytes of a large value in one row: SQLite allows 10^9
 
 OWN_TABLES = """
@@ -32,6 +34,10 @@ CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NO
 
 class StoreError(ContractError):
     """A store's file cannot be used: whatever is done with one may raise it."""
+
+
+class LockedError(StoreError):
+    """Another process keeps a store's file locked."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class Store:
             if not self.exists():
                 self._make()
             there = f"{self.file.as_uri()}?mode=rw"  # SQLite itself makes no file
-            database = sqlite3.connect(there, uri=True, timeout=60, isolation_level=None)
+            database = sqlite3.connect(there, uri=True, timeout=PATIENCE, isolation_level=None)
         except (OSError, ValueError, sqlite3.Error) as error:
             raise self._unusable(error) from None
         try:
@@ -198,4 +204,9 @@ class Store:
         reason = getattr(error, "strerror", None) or getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
         if reason in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}:
             return self._damaged()
+        if str(reason).startswith("SQLITE_BUSY"):
+            return LockedError(
+                f"{self.file} was locked by another process for {PATIENCE:g} s; end the program that has it open (a "
+                "backup, a viewer), and run again"
+            )
         return StoreError(f"{self.file} cannot be used ({reason}); see to it, or name another folder")

@@ -58,7 +58,7 @@ def clear(clients: int, features: int, kept: int | None) -> Peak:
         tracemalloc.start()
         for party in range(clients):
             (answer,) = results([copied(messages[party % DIFFERENT])], [ROWS], first=party, parties=clients)
-            strategy.receive(answer[1])
+            strategy.receive(*answer)
             answers.append(answer)
         strategy.aggregate_fit(1, answers, [])
         size = sum(map(len, messages[0].tensors))

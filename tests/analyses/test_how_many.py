@@ -51,13 +51,6 @@ def test_bi_cross_validation_holds_out_parties_where_they_are_known():
     assert rule not in analyses.how_many(own.pooled(), draws=5).by_rule
 
 
-def test_labels_and_numbers_stand_apart():
-    lines = str(analyses.how_many(SecondMoments.of(rows(100, 6)))).splitlines()
-    assert len(lines) == 6
-    assert all("  " in line.strip() for line in lines)
-    assert "(Gavish, Donoho)  " in lines[2]
-
-
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("load", [load_digits, load_wine, load_breast_cancer])
 def test_auto_keeps_what_horns_own_procedure_keeps(load, scale):

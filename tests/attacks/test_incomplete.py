@@ -1,4 +1,4 @@
-"""What SECURITY.md says of `em`: a server that chooses the model reads a row that alone misses a feature, where a site
+"""A server that chooses the model reads a row that alone misses a feature, where a site
 lets it; else only moments of rows that share their gaps follow from what it is told."""
 
 from __future__ import annotations

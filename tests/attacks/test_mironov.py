@@ -63,13 +63,17 @@ def shown_by_a_reply(phase):
     return shown
 
 
+class SeenError(Exception):
+    """The sum that is attacked, with which the attacker ends the run."""
+
+
 def shown_by_a_sum(phase, survivors, monkeypatch):
     """Distributed trust: the server sees one sum, of which the attacker knows the other parties' rows."""
-    opened = []
     in_units = DPPCA._in_units
 
     def noted(self, asked, sums, bound):
-        opened.append((asked, sums))
+        if asked == phase:
+            raise SeenError(sums)
         return in_units(self, asked, sums, bound)
 
     monkeypatch.setattr(DPPCA, "_in_units", noted)
@@ -80,9 +84,9 @@ def shown_by_a_sum(phase, survivors, monkeypatch):
 
     def shown(world, epsilon):
         given = {**RUN, **RELEASES[phase], **DISTRIBUTED, "survivors": survivors, "epsilon": epsilon}
-        finish(server_of("dp-pca", [WORLDS[world], *OTHERS], **given))
-        (sums,) = [sums for asked, sums in opened if asked == phase]
-        opened.clear()
+        with pytest.raises(SeenError) as caught:
+            finish(server_of("dp-pca", [WORLDS[world], *OTHERS], **given))
+        (sums,) = caught.value.args
         names = ("octaves", "energies", "sum", "products")
         return np.concatenate([np.ravel(sums[name]) for name in names if name in sums]) - known
 

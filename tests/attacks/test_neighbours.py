@@ -78,7 +78,7 @@ def test_the_sum_of_all_opens_and_no_other_without_a_traitor(tmp_path):
 
 
 def test_all_neighbours_of_a_party_expose_it_and_all_but_one_do_not(tmp_path):
-    """What SECURITY.md says of traitors beyond the bound, or of such as are chosen once the graph is known."""
+    """What docs/security says of traitors beyond the bound, or of such as are chosen once the graph is known."""
     there = Sites(tmp_path)
     publics = there.opened()
     near, words = there.near(publics, VICTIM), there.words(publics)

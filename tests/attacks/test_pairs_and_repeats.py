@@ -35,9 +35,9 @@ def test_two_chips_that_one_person_shares_are_no_way_to_that_person(tmp_path):
     G[:40, 6:] = G[40:80, :6] = np.nan
     run = {"method": "p-cov", "n-components": 2, "genotypes": True}
     node = {"min-rows": 10, "gaps": "all"}
-    answer, said = HostileSession(tmp_path / "shared", G, run, **node).ask("alleles", [])
-    assert not answer
-    assert "pairs of features that are there together in fewer rows" in said["message"]
+    assert "pairs of features that are there together in fewer rows" in HostileSession(
+        tmp_path / "shared", G, run, **node
+    ).refusal("alleles", [])
     G[80] = np.nan  # nobody on both: the pair tells nothing
     assert HostileSession(tmp_path / "apart", G[:80], run, **node).ask("alleles", [])[0]
 

@@ -1,4 +1,4 @@
-"""What SECURITY.md says can be learned, learned: an attack that fails would make the page wrong."""
+"""What docs/security says can be learned, learned: an attack that fails would make the page wrong."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from flwr.app import Context, RecordDict
 from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.data.table import check
-from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack
 from fedpca_flwr.maths.privacy import whole_products, whole_sum
 from simulations import run
-from strategies import METHODS, build_client, run_config_of
+from strategies import build_client, run_config_of
 from strategies.dp_pca.party import DPOptions
 from tests.families import cut, rows
-from tests.harness import finish, own, server_of, tamper
-from tests.refusals import refused
+from tests.harness import finish, server_of, tamper
 
 PATIENTS = np.round(rows(12, 8) * 10 + 50)
 
@@ -63,14 +61,6 @@ def test_two_models_tell_what_one_party_added():
     before, after = Moments.of(PATIENTS[:11]), Moments.of(PATIENTS)
     newcomer = after.count * after.mean - before.count * before.mean
     np.testing.assert_allclose(newcomer, PATIENTS[11], atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "method", [name for name, method in METHODS.items() if not method.strategy.card.differentially_private]
-)
-def test_few_rows_are_refused_by_default(method):
-    with refused(DisclosureError, "min_rows", 10):
-        run(method, [PATIENTS[:5], rows(30, 8)], n_components=2, engine="loopback", **own(method))
 
 
 def test_a_site_may_tell_a_rounded_number_of_rows_and_still_get_all_scores(tmp_path):

@@ -220,3 +220,16 @@ def test_columns_of_one_name_are_refused():
 def test_the_digest_of_names_knows_where_each_ends_and_no_spaces():
     assert names_digest(("a", "bc")) != names_digest(("ab", "c"))
     assert names_digest((" a ", "bc")) == names_digest(("a", "bc"))
+
+
+def test_what_a_site_would_read_is_a_party_with_its_names(tmp_path):
+    """The names were lost where only the rows of what `read` gives were handed over."""
+    for name in ("north", "south"):
+        pd.DataFrame(rows(30, 3), columns=list("abc")).to_csv(tmp_path / f"{name}.csv", index=False)
+    sites = {name: read(str(tmp_path / f"{name}.csv")) for name in ("north", "south")}
+    model = run("p-cov", sites, n_components=2)
+    assert model.feature_names_in_ is not None
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+    np.testing.assert_allclose(
+        model.transform(sites["north"]), rows(30, 3) @ model.components_.T - model.mean_ @ model.components_.T
+    )

@@ -22,4 +22,4 @@ def test_a_key_is_known_once_it_is_registered(tmp_path):
             require_registered(link, lab.folder / "ca.crt", key)
         lab.flwr("supernode", "register", str(public), "lab")
         require_registered(link, lab.folder / "ca.crt", key)
-        assert [node["status"] for node in lab.listed("supernode", "list", "lab")["nodes"]] != ["online"]
+        assert [node["status"] for node in lab.flwr.listed("supernode", "list", "lab")["nodes"]] != ["online"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import tempfile
@@ -36,6 +37,19 @@ def test_a_place_that_cannot_be_written_to_is_named_before_any_work(place, tmp_p
     with refused(ConfigError, (tmp_path / place).parent):
         server_app.main(None, context(output=str(tmp_path / place)))
     assert "no model was written" in capsys.readouterr().out
+
+
+def test_an_error_is_told_once_and_without_a_traceback(monkeypatch, capsys, caplog):
+    logger = logging.getLogger("flwr")
+    monkeypatch.setattr(logger, "filters", [])
+    monkeypatch.setattr(logger, "propagate", True)
+    with pytest.raises(ConfigError) as caught:
+        server_app.main(None, context(clients=-1))
+    logger.error("ServerApp raised an exception", exc_info=caught.value)
+    logger.error("Exit Code: 201\nAn unhandled exception occurred")
+    logger.error("another", exc_info=ZeroDivisionError())
+    assert capsys.readouterr().out.count("'clients'") == 1
+    assert [record.message for record in caplog.records] == ["another"]
 
 
 def test_a_simulation_says_what_the_components_capture(tmp_path, monkeypatch, capsys):

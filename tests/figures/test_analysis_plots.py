@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedpca_flwr import analyses
@@ -52,13 +53,21 @@ def test_numbers_of_an_axis_do_not_overprint():
         assert not any(text.get_text() for text in axis.get_minorticklabels())
 
 
-def test_names_of_arrows_do_not_overprint():
-    alike = np.column_stack([X[:, :1] + 0.01 * X[:, 1:6], X[:, 6:]])
+def test_names_of_arrows_are_inside_the_axes_and_do_not_overprint():
+    """30 features that go with the first component, with names of different lengths, one longer than is shown."""
+    rng = np.random.default_rng(0)
+    alike = pd.DataFrame(X[:, :1] + 0.01 * rng.standard_normal((200, 30)))
+    alike.columns = [f"the concentration of {'n' * (j % 7)} {j}" for j in range(29)] + ["f" * 60]
     moments = SecondMoments.of(alike)
-    (axes,) = analysis_plots.biplot(analyses.read(moments, 2), analyses.pca(moments, 2).transform(alike)).axes
-    places = np.array([text.get_position() for text in axes.texts if text.get_text()])
-    apart = np.abs(places[:, None] - places)
-    assert ((apart[..., 0] > 0.09) | (apart[..., 1] > 0.06) | np.eye(len(places), dtype=bool)).all()
+    figure = analysis_plots.biplot(analyses.read(moments, 2), analyses.pca(moments, 2).transform(alike))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    inside = axes.get_window_extent()
+    boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
+    assert len(boxes) == 30
+    assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
+    assert all(inside.y0 <= box.y0 and box.y1 <= inside.y1 for box in boxes)
+    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
 
 
 def tips_of(axes):

@@ -24,6 +24,8 @@ MOMENTS = SecondMoments.of(X)
 LABELS = np.arange(len(X)) % 10
 
 FIGURES = {
+    "scores": lambda: plots.scores(cut(X, 120, 60, 20), MODEL),
+    "loadings": lambda: plots.loadings(MODEL),
     "projection_overlay": lambda: plots.projection_overlay(MODEL, MODEL, X, LABELS, title="rows"),
     "projection_grid": lambda: plots.projection_grid(MODEL, {"one": MODEL, "other": MODEL}, X, LABELS),
     "scree": lambda: plots.scree({"pooled": MODEL, "other": pooled_pca(X[:99], 4)}),

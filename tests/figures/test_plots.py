@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.path import Path as MatplotlibPath
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.figures import plots
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
@@ -25,6 +27,75 @@ LABELS = np.arange(300) % 3
 def points(axes):
     scattered = [collection for collection in axes.collections if isinstance(collection, PathCollection)]
     return [collection.get_offsets() for collection in scattered if len(collection.get_offsets())]
+
+
+def test_scores_are_those_of_each_party_with_its_colour_and_mark():
+    axes = plots.scores({"north": PARTS[0], "south": PARTS[1], "west": PARTS[2]}, MODEL, components=(2, 4)).axes[0]
+    for found, rows_of_it in zip(points(axes), PARTS, strict=True):
+        np.testing.assert_allclose(found, MODEL.transform(rows_of_it)[:, [1, 3]])
+    marks = axes.collections
+    assert len({mark.get_facecolor()[0].tobytes() for mark in marks}) == 3
+    assert len({mark.get_paths()[0].vertices.tobytes() for mark in marks}) == 3
+    shown = axes.get_legend()
+    assert shown is not None
+    assert [text.get_text() for text in shown.get_texts()] == ["north (180 rows)", "south (100 rows)", "west (20 rows)"]
+    assert f"PC2 ({MODEL.explained_variance_ratio_[1]:.1%}" in axes.get_xlabel()
+    assert "PC4" in axes.get_ylabel()
+
+
+def test_no_two_of_25_parties_look_alike():
+    marks = plots.scores([X[i::25] for i in range(25)], MODEL).axes[0].collections
+    looks = {(mark.get_facecolor()[0].tobytes(), mark.get_paths()[0].vertices.tobytes()) for mark in marks}
+    assert len(looks) == 25
+
+
+def test_with_labels_colours_are_of_the_classes_of_all_parties():
+    labels = [LABELS[:180], LABELS[180:280], LABELS[280:]]
+    axes = plots.scores(PARTS, MODEL, labels=labels).axes[0]
+    colours: dict[Any, set[bytes]] = {}
+    for mark, own in zip(axes.collections, labels, strict=True):
+        for colour, label in zip(mark.get_facecolor(), own, strict=True):
+            colours.setdefault(label, set()).add(colour.tobytes())
+    assert [len(found) for found in colours.values()] == [1, 1, 1]
+    assert len(set.union(*colours.values())) == 3
+    assert len(axes.lines) == 3  # an ellipse for each class
+
+
+def test_an_ellipse_holds_95_percent_of_normal_rows():
+    turned = np.random.default_rng(0).standard_normal((4000, 2)) @ [[3.0, 1.0], [0.0, 0.5]] + [10.0, -5.0]
+    axes = plots.scores({"all": turned}).axes[0]
+    outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
+    assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
+    assert len(points(axes)[0]) <= plots.MOST_SCORES
+
+
+def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
+    paths = [str(tmp_path / "north.csv"), str(tmp_path / "south.npy")]
+    run("p-cov", PARTS[:2], n_components=4, scores=paths)
+    model = run("p-cov", PARTS[:2], n_components=4)
+    of_files, of_rows = plots.scores(paths, model).axes[0], plots.scores(PARTS[:2], model).axes[0]
+    for one, other in zip(points(of_files), points(of_rows), strict=True):
+        np.testing.assert_allclose(one, other)
+    legend = of_files.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["north (180 rows)", "south (100 rows)"]
+    (tmp_path / "other.csv").write_text("age\nold\n")
+    with refused(DataError, "'other'"):
+        plots.scores([tmp_path / "other.csv"])
+    with refused(ConfigError, "'north'", "(180, 4)", 5):
+        plots.scores(paths, components=(1, 5))
+
+
+def test_loadings_are_bars_of_few_features_and_a_map_of_many():
+    for panel, component in zip(plots.loadings(MODEL, most=4).axes, MODEL.components_, strict=True):
+        np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
+    wide = pooled_pca(rows(60, 40), 5)
+    image = plots.loadings(wide, most=5).axes[0].images[0]
+    np.testing.assert_array_equal(image.get_array(), wide.components_.T)
+
+
+def bars_of(axes) -> list[Any]:
+    return list(axes.patches)
 
 
 def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
@@ -104,8 +175,7 @@ def test_equal_curves_are_one_with_all_their_names():
 
 
 def heights(axes) -> list[float]:
-    bars: list[Any] = axes.patches
-    return [bar.get_height() for bar in bars]
+    return [bar.get_height() for bar in bars_of(axes)]
 
 
 def test_heterogeneity_of_rows_without_variance_is_none():
@@ -113,6 +183,12 @@ def test_heterogeneity_of_rows_without_variance_is_none():
     axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
     assert heights(axes[1]) == [0, 0]
     assert heights(axes[2]) == [0, 0]
+
+
+def test_heterogeneity_names_the_parties():
+    model = run("p-cov", dict(zip(["north", "south", "west"], PARTS, strict=True)), n_components=2)
+    for axes in plots.heterogeneity(PARTS, model).axes:
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["north", "south", "west"]
 
 
 def test_heterogeneity_measures_each_client():
@@ -135,3 +211,9 @@ def test_components_as_images():
     np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
     with refused(ConfigError, "(5, 5)", 25, 12):
         plots.component_images(MODEL, (5, 5))
+
+
+def test_scores_of_a_private_model_without_a_component_above_the_noise_have_no_share():
+    unknown = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
+    assert plots.scores(PARTS, unknown).axes[0].get_xlabel() == "PC1"
+    assert [axes.get_title() for axes in plots.loadings(unknown).axes] == ["PC1", "PC2", "PC3"]

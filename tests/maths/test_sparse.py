@@ -156,3 +156,11 @@ def test_the_largest_size_is_that_of_a_negative_value_too():
 
 def test_a_fifth_of_the_rows_is_held_out_rounded_down():
     assert [int(fifth([bytes([i]) for i in range(n)]).sum()) for n in (4, 5, 14, 24)] == [0, 1, 2, 4]
+
+
+def test_an_index_beyond_the_shape_is_refused():
+    """It would be written beyond an array."""
+    rows = sparse.csr_array(np.eye(3))
+    rows.indices[1] = 3
+    with pytest.raises(ValueError):  # noqa: PT011  # in SciPy's words
+        centred.csr(rows)

@@ -92,6 +92,8 @@ def test_a_model_shows_itself_in_a_line_and_on_a_page(model):
     page = model._repr_html_()
     assert html.escape(repr(model)) in page
     assert page.count("<tr>") == 3
+    assert all(html.escape(note) in page.split("<details>")[0] for note in model.log["notes"])  # seen without a click
+    assert f"feature {np.abs(model.components_[0]).argmax()} +" in page
     assert html.escape(model.summary()) in page
     assert len(repr(pooled_pca(X, 2))) < 200
     assert "<table>" in pooled_pca(X, 2)._repr_html_()
@@ -116,3 +118,8 @@ def test_what_scikit_learn_gets_is_its_own():
     np.testing.assert_array_equal(scaler.var_, model.scale_**2)
     pca.components_[:] = 0.0
     assert model.components_.any()
+
+
+def test_a_summary_names_the_parties_where_all_have_names():
+    model = run("p-cov", dict(zip(["north", "south"], cut(X, 70, 50), strict=True)), n_components=2)
+    assert "2 (north, south), with 50 to 70 rows" in model.summary()

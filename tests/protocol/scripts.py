@@ -5,14 +5,20 @@ Of a method, or a way of one, that nobody has written down, they are those of it
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from strategies import METHODS, TRAVEL, script_of, transports_of
 
-SECURE = {"secure-aggregation": True}
-SURVIVING = {**SECURE, "survivors": 3}
+WAYS: dict[str, dict[str, Any]] = {
+    "clear": {},
+    "masked": {"secure-aggregation": True},
+    "surviving": {"secure-aggregation": True, "survivors": 3},
+}
 
 
 @dataclass(frozen=True)
@@ -24,12 +30,18 @@ class Script:
 
     run: Mapping[str, Any]
     times: Mapping[str, int]
-    columns: bool = False
-    noised: bool = False
     constant: Sequence[str] = ()
 
     def __str__(self) -> str:
         return " ".join(f"{value}" if key == "method" else f"{key}={value}" for key, value in self.run.items())
+
+    @property
+    def columns(self) -> bool:
+        return METHODS[self.run["method"]].strategy.card.split == "columns"
+
+    @property
+    def noised(self) -> bool:
+        return METHODS[self.run["method"]].strategy.card.differentially_private
 
     @property
     def secure(self) -> bool:
@@ -47,176 +59,112 @@ class Script:
         return self.secure or self.noised
 
 
-def once(*phases: str) -> dict[str, int]:
-    return dict.fromkeys(phases, 1)
+WRITTEN = """
+p-cov: moments, project
+p-cov outliers=sites: moments, project
+p-cov adjust-for='0': moments, project
+p-cov harmonise=variances masked: keys, sums, deviations, scatter, harmonised, project
+p-cov masked: keys, sums, deviations, scatter, project
+p-cov surviving: keys, shares, uncentred, agree, reveal, project
+ap-cov: moments, project
+ap-cov masked: keys, sums, deviations, scatter, project
+ap-cov surviving: keys, shares, uncentred, agree, reveal, project
+sub-it max-rounds=3: start, product *2, project
+sub-it max-rounds=3 scale=True: heads, product *3, project
+sub-it max-rounds=3 masked: keys, sums, deviations, product *3, project
+sub-it max-rounds=3 warm-start=svd: sketch, refine *3, project
+sub-it max-rounds=3 warm-start=svd wire=float32: sketch, refine *3, project
+qr-pca: factor, project
+qr-pca rank=3: truncated, project
+p-cov genotypes=True: alleles, moments, project
+p-cov genotypes=True masked: keys, alleles, scatter, project
+sub-it genotypes=True max-rounds=3: alleles, start, product *2, project
+sub-it genotypes=True max-rounds=3 masked: keys, alleles, product *3, project
+qr-pca genotypes=True: alleles, factor, project
+ap-stack: truncated, project
+compressed: encoded, project
+compressed codec=shared-step corrections=1: scale, encoded, correction, project
+compressed codec=low-rank corrections=1: encoded, correction, project
+compressed corrections=2 masked: keys, sums, deviations, scatter, correction *2, project
+adaptive: survey
+adaptive genotypes=True: alleles, survey
+em max-rounds=3: observed, deviations, expected *3, project
+em max-rounds=3 masked: keys, observed, deviations, expected *3, project
+em model=factors max-rounds=3: observed, deviations, products *3, project
+em model=factors max-rounds=3 masked: keys, observed, deviations, products *3, project
+personalised iterations=2 mu=1.0: start, product *30, share *2, report, project
+personalised iterations=2 mu=held-out: held-out start, held-out product *30, held-out share *2, choose, start, product
+    *30, share *2, report, project
+personalised iterations=2 mu=1.0 masked: keys, sums, deviations, product *30, share *2, report, project
+streaming state=x: digest, moments, project
+streaming state=x masked: members, keys, sums, deviations, scatter, project
+dp-pca epsilon=0.1: octaves, centre, nearer_octaves, nearer_centre, directions, variances, project!
+dp-pca epsilon=0.1 masked: keys, octaves, centre, nearer_octaves, nearer_centre, directions, variances, project!
+dp-pca epsilon=0.1 surviving: keys, shares, octaves, agree, reveal, centre keys, centre shares, centre, centre agree,
+    centre reveal, nearer_octaves keys, nearer_octaves shares, nearer_octaves, nearer_octaves agree, nearer_octaves
+    reveal, nearer_centre keys, nearer_centre shares, nearer_centre, nearer_centre agree, nearer_centre reveal,
+    directions keys, directions shares, directions, directions agree, directions reveal, variances keys, variances
+    shares, variances, variances agree, variances reveal, project!
+dp-pca epsilon=0.1 release=two-stage clip=400.0 centre-clip=400.0: centre, products, project!
+dp-pca epsilon=0.1 release=joint clip=400.0 centre-clip=400.0: joint, project!
+dp-pca epsilon=0.1 release=two-stage clip=400.0 centre-clip=400.0 masked: keys, centre, products, project!
+dp-pca epsilon=0.1 release=joint clip=400.0 centre-clip=400.0 surviving: keys, shares, joint, agree, reveal, project!
+dsa iterations=3 graph=star: head, heads, start, step *2, report, project
+fast-pca iterations=3 graph=star: head, heads, start, step *2, report, project
+dsa iterations=1 graph=complete: head, start, report, project
+sapca: summary, project
+sapca topology=tree: summary, merged, project
+vertical max-rounds=3: rows, product *3, project
+vertical max-rounds=3 solver=gram: rows, gram, project
+vertical max-rounds=3 solver=merge: rows, merge, energies, project
+vertical-kernel: rows, distances, project
+vertical-kernel kernel=linear: rows, products, project
+vertical-scores: rows, scores, project
+vfedpca periods=2: rows, start, local *3, energies, project
+vfedpca periods=2 graph=ring: rows, start, local *3, report, energies, project
+vfedakpca n-components=1: rows, start, energies, project
+vertical max-rounds=3 masked: rows!, keys, energy, product *3, project
+vertical max-rounds=3 solver=gram masked: rows!, keys, energy, gram, project
+vertical-kernel masked: rows!, keys, energy, spread, distances, project!
+vertical-kernel gamma=0.1 landmarks=4 masked: rows!, keys, energy, landmarks, project!
+vertical-scores masked: rows!, keys, energy, scores, project!
+"""
+"""A method with its options, of two components where it does not say so; how its answers travel; and what it may ask.
+
+``*3`` is how often, and ``!`` marks an answer that is constant.
+"""
 
 
-AROUND = ("agree", "reveal")
-OBSERVED = once("observed", "deviations")
-DIRECTIONS = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1}
-DP = {**DIRECTIONS, "release": "two-stage", "clip": 400.0, "centre-clip": 400.0}
-GRAPH = {"n-components": 2, "iterations": 3, "graph": "star"}
-JOINT = {**DP, "release": "joint"}
-OF_DIRECTIONS = ("octaves", "centre", "nearer_octaves", "nearer_centre", "directions", "variances")
-LATER_SUMS = [
-    step
-    for phase in OF_DIRECTIONS[1:]
-    for step in (f"{phase} keys", f"{phase} shares", phase, f"{phase} agree", f"{phase} reveal")
-]
-FACTORS = {"method": "em", "n-components": 2, "model": "factors"}
-SUB_IT = {"method": "sub-it", "n-components": 2, "max-rounds": 3}
-OF_GENOTYPES = {"n-components": 2, "genotypes": True}
-PERSONAL = {"method": "personalised", "n-components": 2, "iterations": 2, "mu": 1.0}
+def written(line: str) -> Script:
+    """The script of a line of the table."""
+    how, _, asked = re.sub(r"\s+", " ", line).partition(": ")
+    method, *words = how.split()
+    way = words.pop() if words and words[-1] in WAYS else "clear"
+    own = {key: _value(text) for key, _, text in (word.partition("=") for word in words)}
+    times = {}
+    for one in asked.split(", "):
+        name, _, number = one.partition(" *")
+        times[name] = int(number or 1)
+    phases = {name.rstrip("!"): number for name, number in times.items()}
+    run = {"method": method, "n-components": 2, **own, **WAYS[way]}
+    return Script(run, phases, [name[:-1] for name in times if name.endswith("!")])
 
-VERTICAL = {"method": "vertical", "n-components": 2, "max-rounds": 3}
-GRAM = {**VERTICAL, "solver": "gram"}
-KERNEL = {"method": "vertical-kernel", "n-components": 2}
-NEW_SCORES = {"method": "vertical-scores", "n-components": 2}
-VFEDPCA = {"method": "vfedpca", "n-components": 2, "periods": 2}
 
-SCRIPTS = [
-    Script({"method": "p-cov", "n-components": 2}, once("moments", "project")),
-    Script({"method": "p-cov", "n-components": 2, "outliers": "sites"}, once("moments", "project")),
-    Script({"method": "p-cov", "n-components": 2, "adjust-for": "0"}, once("moments", "project")),
-    Script(
-        {"method": "p-cov", "n-components": 2, "harmonise": "variances", **SECURE},
-        once("keys", "sums", "deviations", "scatter", "harmonised", "project"),
-    ),
-    Script({"method": "p-cov", "n-components": 2, **SECURE}, once("keys", "sums", "deviations", "scatter", "project")),
-    Script(
-        {"method": "p-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")
-    ),
-    Script({"method": "ap-cov", "n-components": 2}, once("moments", "project")),
-    Script({"method": "ap-cov", "n-components": 2, **SECURE}, once("keys", "sums", "deviations", "scatter", "project")),
-    Script(
-        {"method": "ap-cov", "n-components": 2, **SURVIVING}, once("keys", "shares", "uncentred", *AROUND, "project")
-    ),
-    Script(SUB_IT, {"start": 1, "product": 2, "project": 1}),
-    Script({**SUB_IT, "scale": True}, {"heads": 1, "product": 3, "project": 1}),
-    Script({**SUB_IT, **SECURE}, {**once("keys", "sums", "deviations"), "product": 3, "project": 1}),
-    Script({**SUB_IT, "warm-start": "svd"}, {"sketch": 1, "refine": 3, "project": 1}),
-    Script({**SUB_IT, "warm-start": "svd", "wire": "float32"}, {"sketch": 1, "refine": 3, "project": 1}),
-    Script({"method": "qr-pca", "n-components": 2}, once("factor", "project")),
-    Script({"method": "qr-pca", "n-components": 2, "rank": 3}, once("truncated", "project")),
-    Script({**OF_GENOTYPES, "method": "p-cov"}, once("alleles", "moments", "project")),
-    Script({**OF_GENOTYPES, "method": "p-cov", **SECURE}, once("keys", "alleles", "scatter", "project")),
-    Script({**OF_GENOTYPES, **SUB_IT}, {"alleles": 1, "start": 1, "product": 2, "project": 1}),
-    Script({**OF_GENOTYPES, **SUB_IT, **SECURE}, {**once("keys", "alleles"), "product": 3, "project": 1}),
-    Script({**OF_GENOTYPES, "method": "qr-pca"}, once("alleles", "factor", "project")),
-    Script({"method": "ap-stack", "n-components": 2}, once("truncated", "project")),
-    Script({"method": "compressed", "n-components": 2}, once("encoded", "project")),
-    Script(
-        {"method": "compressed", "n-components": 2, "codec": "shared-step", "corrections": 1},
-        once("scale", "encoded", "correction", "project"),
-    ),
-    Script(
-        {"method": "compressed", "n-components": 2, "codec": "low-rank", "corrections": 1},
-        once("encoded", "correction", "project"),
-    ),
-    Script(
-        {"method": "compressed", "n-components": 2, "corrections": 2, **SECURE},
-        {**once("keys", "sums", "deviations", "scatter"), "correction": 2, "project": 1},
-    ),
-    Script({"method": "adaptive", "n-components": 2}, once("survey")),
-    Script({**OF_GENOTYPES, "method": "adaptive"}, once("alleles", "survey")),
-    Script({"method": "em", "n-components": 2, "max-rounds": 3}, {**OBSERVED, "expected": 3, "project": 1}),
-    Script(
-        {"method": "em", "n-components": 2, "max-rounds": 3, **SECURE},
-        {**once("keys"), **OBSERVED, "expected": 3, "project": 1},
-    ),
-    Script({**FACTORS, "max-rounds": 3}, {**OBSERVED, "products": 3, "project": 1}),
-    Script({**FACTORS, "max-rounds": 3, **SECURE}, {**once("keys"), **OBSERVED, "products": 3, "project": 1}),
-    Script(PERSONAL, {"start": 1, "product": 30, "share": 2, "report": 1, "project": 1}),
-    Script(
-        {**PERSONAL, "mu": "held-out"},
-        {
-            "held-out start": 1,
-            "held-out product": 30,
-            "held-out share": 2,
-            **once("choose", "start"),
-            "product": 30,
-            "share": 2,
-            **once("report", "project"),
-        },
-    ),
-    Script(
-        {**PERSONAL, **SECURE},
-        {**once("keys", "sums", "deviations"), "product": 30, "share": 2, **once("report", "project")},
-    ),
-    Script({"method": "streaming", "n-components": 2, "state": "x"}, once("digest", "moments", "project")),
-    Script(
-        {"method": "streaming", "n-components": 2, "state": "x", **SECURE},
-        once("members", "keys", "sums", "deviations", "scatter", "project"),
-    ),
-    Script(DIRECTIONS, once(*OF_DIRECTIONS, "project"), noised=True, constant=["project"]),
-    Script({**DIRECTIONS, **SECURE}, once("keys", *OF_DIRECTIONS, "project"), noised=True, constant=["project"]),
-    Script(
-        {**DIRECTIONS, **SURVIVING},
-        once("keys", "shares", "octaves", *AROUND, *LATER_SUMS, "project"),
-        noised=True,
-        constant=["project"],
-    ),
-    Script(DP, once("centre", "products", "project"), noised=True, constant=["project"]),
-    Script(JOINT, once("joint", "project"), noised=True, constant=["project"]),
-    Script({**DP, **SECURE}, once("keys", "centre", "products", "project"), noised=True, constant=["project"]),
-    Script(
-        {**JOINT, **SURVIVING}, once("keys", "shares", "joint", *AROUND, "project"), noised=True, constant=["project"]
-    ),
-    Script({**GRAPH, "method": "dsa"}, once("head", "heads", "start") | {"step": 2} | once("report", "project")),
-    Script({**GRAPH, "method": "fast-pca"}, once("head", "heads", "start") | {"step": 2} | once("report", "project")),
-    Script(
-        {**GRAPH, "method": "dsa", "graph": "complete", "iterations": 1}, once("head", "start", "report", "project")
-    ),
-    Script({"method": "sapca", "n-components": 2}, once("summary", "project")),
-    Script({"method": "sapca", "n-components": 2, "topology": "tree"}, once("summary", "merged", "project")),
-    *(
-        Script(run, times, columns=True)
-        for run, times in (
-            (VERTICAL, {"rows": 1, "product": 3, "project": 1}),
-            (GRAM, once("rows", "gram", "project")),
-            ({**VERTICAL, "solver": "merge"}, once("rows", "merge", "energies", "project")),
-            (KERNEL, once("rows", "distances", "project")),
-            ({**KERNEL, "kernel": "linear"}, once("rows", "products", "project")),
-            (NEW_SCORES, once("rows", "scores", "project")),
-            (VFEDPCA, {**once("rows", "start"), "local": 3, **once("energies", "project")}),
-            (
-                {**VFEDPCA, "graph": "ring"},
-                {**once("rows", "start"), "local": 3, **once("report", "energies", "project")},
-            ),
-            ({"method": "vfedakpca", "n-components": 1}, once("rows", "start", "energies", "project")),
-        )
-    ),
-    *(
-        Script({**run, **SECURE}, times, columns=True, constant=constant)
-        for run, times, constant in (
-            (VERTICAL, {**once("rows", "keys", "energy"), "product": 3, "project": 1}, ["rows"]),
-            (GRAM, once("rows", "keys", "energy", "gram", "project"), ["rows"]),
-            (KERNEL, once("rows", "keys", "energy", "spread", "distances", "project"), ["rows", "project"]),
-            (
-                {**KERNEL, "gamma": 0.1, "landmarks": 4},
-                once("rows", "keys", "energy", "landmarks", "project"),
-                ["rows", "project"],
-            ),
-            (NEW_SCORES, once("rows", "keys", "energy", "scores", "project"), ["rows", "project"]),
-        )
-    ),
-]
+def _value(text: str) -> Any:
+    with suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text
 
 
 def of_the_card(method: str, way: str) -> Script:
     """What a method itself says that a run with its card's first example may ask, of few parties."""
-    card = METHODS[method].strategy.card
-    travel = {"clear": {}, "masked": SECURE, "surviving": SURVIVING}[way]
-    own = {"n-components": 2, **card.examples[0]}
+    own = {"n-components": 2, **METHODS[method].strategy.card.examples[0]}
     phases = script_of(METHODS[method], TRAVEL[way], own) or {}
-    return Script(
-        {"method": method, **own, **travel},
-        {name: phase.times for name, phase in phases.items() if not callable(phase.times)},
-        columns=card.split == "columns",
-        noised=card.differentially_private,
-    )
+    times = {name: phase.times for name, phase in phases.items() if not callable(phase.times)}
+    return Script({"method": method, **own, **WAYS[way]}, times)
 
 
-_WRITTEN = {(script.run["method"], script.transport) for script in SCRIPTS}
-_WAYS = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
-SCRIPTS += [of_the_card(*way) for way in _WAYS if way not in _WRITTEN]
+SCRIPTS = [written(line) for line in re.split(r"\n(?! )", WRITTEN.strip())]
+_KNOWN = {(script.run["method"], script.transport) for script in SCRIPTS}
+_OF_ALL = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
+SCRIPTS += [of_the_card(*way) for way in _OF_ALL if way not in _KNOWN]

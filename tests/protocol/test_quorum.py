@@ -133,3 +133,15 @@ def test_a_node_that_does_not_say_what_it_holds_is_named_with_its_deadline(hang)
     finally:
         release.set()
     assert unnamed(str(caught.value), "round-deadline")
+
+
+def test_who_has_not_joined_yet_is_named_while_others_wait(monkeypatch):
+    clock, lines = Clock(), []
+    monkeypatch.setattr(quorum, "time", clock)
+    monkeypatch.setattr(quorum, "tell", lambda text, *values: lines.append(text % values))
+    server = of_two()
+    manager, late = server.client_manager(), proxy_of(server, 1)
+    manager.unregister(late)
+    monkeypatch.setattr(clock, "sleep", lambda _: manager.register(late))
+    finish(server)
+    assert [line.endswith("missing: client 1") for line in lines] == [True]

@@ -14,7 +14,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut
-from tests.harness import finish, fit, server_of, tamper, tamper_arrays
+from tests.harness import finish, fit, say, server_of, tamper_arrays
 from tests.refusals import refused
 
 SIZES = (300, 200, 100)
@@ -139,25 +139,10 @@ def test_other_methods_say_why_they_have_no_covariates(method):
         fit(method, PARTIES, n_components=2, adjust_for="1")
 
 
-def saying(server, parties, covariates):
-    """Parties that say that their covariates stand elsewhere."""
-    for party in parties:
-        tamper(server, party, lambda reply: reply.metrics.update(covariates=covariates) or reply)
-
-
 def test_a_party_that_says_other_places_is_named():
     server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4")
-    saying(server, [1], "1 5")
+    say(server, 1, covariates="1 5")
     with refused(ConfigError, "client 1", "adjust-for", "client 0"):
-        finish(server)
-
-
-@pytest.mark.parametrize("places", ["", "1", "1 8", "1 1", "1 4 5", "1 " + "9" * 4000, "1 " + "0" * 4000 + "1"])
-def test_places_that_cannot_be_are_refused(places):
-    """The fault: an OverflowError of a number beyond 64 bits."""
-    server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4")
-    saying(server, range(3), places)
-    with refused(ConfigError, 2, 8, match="covariates"):
         finish(server)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.genotypes import columns_of_others
 from fedpca_flwr.questions import genotypes
-from tests.harness import client_of, finish, fit, server_of, tamper_arrays
+from tests.harness import client_of, fit, server_of
 from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
@@ -162,14 +162,3 @@ def test_a_party_takes_no_frequencies_that_cannot_be(value):
 def test_a_party_answers_nothing_about_genotypes_that_it_cannot_standardise():
     assert alleles_asked().fit([np.empty(0)], {"phase": "factor"})[2]["error"] == "ContractError"
     assert alleles_asked().fit([np.full(120, 0.5)], {"phase": "factor"})[0]
-
-
-def test_counts_that_no_genotypes_have_are_refused():
-    def halve_calls(arrays):
-        count, called, alleles, squares = arrays
-        return [count, called / 4, alleles, squares]
-
-    server = server_of("qr-pca", parties_of(people()), n_components=2, genotypes=True)
-    tamper_arrays(server, 0, lambda arrays: halve_calls(arrays) if len(arrays) == 4 else arrays)
-    with refused(ContractError, 54):
-        finish(server)

@@ -79,7 +79,7 @@ def test_a_word_that_is_no_option_is_named(word, capsys):
 
 
 def test_the_table_shows_options_and_accuracy():
-    records = compare(["compressed bits=12 codec=quantise rank=0"], clients=[3], engine="loopback")
+    records = compare(["compressed bits=12 codec=auto rank=0"], clients=[3], engine="loopback")
     assert "| compressed bits=12 |" in table(records)
 
 

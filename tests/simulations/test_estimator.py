@@ -17,7 +17,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedpca_flwr import ConfigError, DataError, FederatedPCA, run
-from fedpca_flwr.errors import ContractError
 from strategies import METHODS
 from tests.families import rows
 from tests.refusals import refused
@@ -156,8 +155,14 @@ def test_labels_of_several_kinds_are_parties_each():
 
 @pytest.mark.parametrize("wanted", [None, 2, 5])
 def test_parties_of_five_and_four_columns_are_told_by_their_numbers_of_features(wanted):
-    with refused(ContractError, "client 1", 4, "client 0", 5):
+    with refused(DataError, "client 1", 4, "client 0", 5):
         FederatedPCA(wanted).fit([X[:40, :5], X[40:, :4]])
+
+
+@pytest.mark.parametrize(("labels", "names"), [(["south", "north"], ["north", "south"]), ([2, 1], ["", ""])])
+def test_labels_of_groups_that_are_names_are_the_parties_names(labels, names):
+    fitted = FederatedPCA(2).fit(X, groups=np.repeat(labels, [40, len(X) - 40]))
+    assert [party["name"] for party in fitted.model_.log["parties"]] == names
 
 
 def test_parties_may_have_names_and_be_data_frames():

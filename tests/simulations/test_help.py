@@ -6,6 +6,7 @@ import argparse
 
 import pytest
 
+from fedpca_flwr import cli
 from fedpca_flwr.site import __main__ as site
 from simulations import compare, monitor, report
 
@@ -30,3 +31,10 @@ def test_every_argument_is_explained(command, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith(f"usage: {command} ")
     assert [action.dest for action in made if not action.help] == []
     assert len(made) > 1
+
+
+def test_without_arguments_the_command_says_in_ten_lines_what_there_is(capsys):
+    assert cli.main([]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) == 10
+    assert all(f"  {name} " in text for name in cli.COMMANDS)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from fedpca_flwr import run
+from fedpca_flwr.protocol import server as protocol_server
 from fedpca_flwr.protocol.progress import shown_by
 from simulations import progress
 from tests.families import cut, rows
-from tests.harness import finish, proxy_of, server_of
+from tests.harness import context_of, finish, proxy_of, server_of
 
 
 class Board:
@@ -70,6 +71,25 @@ def test_no_size_is_told_that_is_not_known():
         line for line in told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2) if "(scatter)" in line
     ]
     assert "each sends at most" in masked
+
+
+def test_who_is_still_waited_for_is_named(monkeypatch):
+    """By the name that the party has said; a party that has answered is not."""
+    monkeypatch.setattr(protocol_server, "PATIENCE", 0.01)
+    server = server_of("p-cov", cut(rows(60), 20, 20, 20), n_components=2)
+    context_of(server, 2).node_config["name"] = "south"
+    slow, alone, lines = proxy_of(server, 2), threading.Event(), Records()
+
+    def notice(record):
+        Records.emit(lines, record)
+        if lines.lines[-1].endswith("s for client 2 (south)"):
+            alone.set()
+
+    lines.emit, answer = notice, slow.fit
+    slow.fit = lambda ins, timeout, group_id: answer(ins, timeout, group_id) if alone.wait(30) else None
+    with shown_by(lines):
+        finish(server)
+    assert any(line.startswith("round 1 (moments): still waiting after ") for line in lines.lines)
 
 
 def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(monkeypatch):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
+import pandas as pd
 import pytest
 from pyarrow import table
 
-from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.errors import ConfigError, DisclosureError, value_text
 from simulations import run
 from tests.families import rows
 from tests.refusals import refused
@@ -38,3 +41,17 @@ def test_words_and_numbers_are_told():
     assert value_text(np.nan) == "nan"
     assert value_text(["a", "b"]) == "['a', 'b']"
     assert len(value_text("a" * 500)) < 220
+
+
+def test_what_a_party_refuses_is_told_once_in_what_is_raised(capfd, monkeypatch):
+    """A party's own log says it too: where nobody has set logging up, on the screen, in red in a notebook."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    with refused(DisclosureError, "'min_rows'", 10, 1, "client 0 (north)"):
+        run("p-cov", {"north": rows(5), "south": rows(5)}, n_components=1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_groups_of_a_frame_are_told_how_to_become_parties():
+    frame = pd.DataFrame(X, columns=list("abc")).assign(site=1)
+    with refused(ConfigError, "'parties'", "DataFrameGroupBy", "for name, rows in parties"):
+        run("p-cov", frame.groupby("site"))

@@ -63,7 +63,7 @@ def test_it_is_printed_as_a_table(tmp_path, capsys):
 
 
 def test_whoever_has_the_export_can_follow_the_chain(tmp_path, capsys):
-    """By what SECURITY.md says of it, and nothing of ours."""
+    """By what the docs say of it, and nothing of ours."""
     file = tmp_path / "audit" / "journal.jsonl"
     main(["journal", str(written(tmp_path / "journal")), "--export", str(file)])
     lines, last = [json.loads(line) for line in file.read_text().splitlines()], ""

@@ -10,13 +10,17 @@ import pytest
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.state import store
 from strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, own, server_of
+from tests.hostile import HostileSession
 from tests.refusals import refused
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows" and name != "dp-pca"]
 """The noise of `dp-pca` is never the same; its journals have tests of their own."""
+
+CONNECT = sqlite3.connect
 
 
 @pytest.mark.parametrize("method", BY_ROWS)
@@ -61,6 +65,21 @@ def test_nothing_is_counted_in_a_journal_that_lacks_an_event(tmp_path):
     with refused(DisclosureError):
         FileJournal(str(tmp_path), "2", 0).remember("bound", "data", lambda same, others: seen.append(same) or "now")
     assert not seen
+
+
+def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):
+    """The report of the error looks into the journal again, and waited for as long as the question."""
+    monkeypatch.setattr(store, "PATIENCE", 0.05)
+    session = HostileSession(tmp_path, rows(40, 3), {"method": "p-cov", "n-components": 2})
+    assert session.ask("moments", [])[0]
+    tries = []
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: tries.append(args) or CONNECT(*args, **options))
+    with closing(CONNECT(tmp_path / "journal" / "site.sqlite", isolation_level=None)) as backup:
+        backup.execute("BEGIN EXCLUSIVE")
+        replied, said = session.ask("project", [np.eye(2, 3), np.zeros(3), np.empty(0)])
+    assert (replied, said["error"], len(tries)) == ([], "DisclosureError", 1)
+    assert "locked" in caplog.text
+    assert session.ask("project", [np.eye(2, 3), np.zeros(3), np.empty(0)])[0]
 
 
 def test_secrets_are_those_of_one_party_in_one_run(tmp_path):

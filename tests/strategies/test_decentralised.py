@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from sklearn.datasets import load_digits
 
 from fedpca_flwr.errors import ConfigError, ContractError
@@ -15,7 +14,7 @@ from fedpca_flwr.maths.graph import diameter, graph_of, orthonormalised
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import rows
-from tests.harness import client_of, finish, proxy_of, server_of
+from tests.harness import client_of, finish, heard, on_request, server_of
 from tests.refusals import refused, unnamed
 
 DECENTRALISED = ["dsa", "fast-pca"]
@@ -38,20 +37,10 @@ def truth(parts, k=2):
 def observed(method, parts, **options):
     """A finished run: model, what each party was sent, what each party sent, both by round before the last."""
     server = server_of(method, parts, **{"n_components": 2, "graph": "ring", **options})
-    down, up = [[] for _ in parts], [[] for _ in parts]
-    for i in range(len(parts)):
-        proxy = proxy_of(server, i)
-        honest = proxy.fit
-
-        def seen(ins, timeout, group_id, honest=honest, received=down[i], sent=up[i]):
-            reply = honest(ins, timeout, group_id)
-            if ins.config["phase"] != "project":
-                received.append(parameters_to_ndarrays(ins.parameters))
-                sent.append(parameters_to_ndarrays(reply.parameters))
-            return reply
-
-        proxy.fit = seen
-    return finish(server), down, up
+    exchanged = [heard(server, party) for party in range(len(parts))]
+    model = finish(server)
+    down, up = ([[one[which] for one in own[:-1]] for own in exchanged] for which in (1, 2))
+    return model, down, up
 
 
 def errors(up, iterations, vectors):
@@ -90,7 +79,7 @@ def test_fast_pca_converges_linearly_to_the_exact_components(graph, count, step,
 
 
 def test_dsa_stalls_at_a_distance_that_shrinks_with_the_step():
-    parts = parties()
+    parts = parties()[:3]
     vectors = truth(parts).components_.T
     floors = []
     for step, iterations in ((0.4, 80), (0.2, 160)):
@@ -126,20 +115,15 @@ def test_the_server_relays_to_neighbours_and_adds_nothing(method, graph):
                 assert [one.tobytes() for one in told] == [one.tobytes() for one in said]
 
 
-@pytest.mark.parametrize("method", DECENTRALISED)
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize(
+    ("method", "count", "graph"),
+    [(DECENTRALISED[(i + count) % 2], count, graph) for i, graph in enumerate(GRAPHS) for count in (1, 2)],
+)
 def test_one_and_two_parties_are_a_graph_too(method, count, graph):
     X = rows(60)
     model = run(method, np.split(X, count), engine="loopback", n_components=2, graph=graph, iterations=4)
     assert model.log["measured"]["mixing_rate"] < 5e-4
     assert model.n_samples_ == 60
-
-
-def test_one_party_follows_sangers_rule():
-    X = parties()[0]
-    model = run("fast-pca", [X], engine="loopback", n_components=2, iterations=160, step_size=0.45)
-    assert principal_angles(model.components_.T, truth([X]).components_.T).max() <= 1e-6
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
@@ -189,14 +173,14 @@ def test_an_iterate_of_no_numbers_has_diverged(method):
 
 
 DIGITS_APART = {"fast-pca": 0.01, "dsa": 1.0}
-"""Degrees at the defaults: three parties, ten components."""
+"""Degrees at the defaults: two parties, ten components."""
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_the_defaults_come_close_on_digits(method):
     """With a step of 0.2, which is small against a first eigenvalue of 0.15, they were 89 degrees off."""
     X = load_digits().data
-    parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 3)
+    parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 2)
     model = run(method, parts, engine="loopback", n_components=10)
     assert principal_angles(model.components_.T, truth(parts, 10).components_.T).max() <= DIGITS_APART[method]
     assert model.rounds == 502
@@ -204,7 +188,7 @@ def test_the_defaults_come_close_on_digits(method):
 
 @pytest.mark.parametrize(
     ("method", "graph", "alike"),
-    [(method, graph, (i + j) % 2 == 1) for i, method in enumerate(DECENTRALISED) for j, graph in enumerate(GRAPHS)],
+    [("dsa", "ring", False), ("dsa", "star", True), ("fast-pca", "complete", False), ("fast-pca", "erdos-renyi", True)],
 )
 def test_a_step_of_its_own_never_diverges(method, graph, alike):
     """Parties that differ in size, mean and spectrum; parties of a single row."""
@@ -234,15 +218,6 @@ def test_a_graph_that_cannot_be_connected_is_named():
         run("dsa", parties(), engine="loopback", graph="erdos-renyi", edge_probability=1e-6)
 
 
-def test_the_unit_of_the_data_does_not_matter():
-    """The step is against the pooled scatter with trace one."""
-    one, other = (
-        run("fast-pca", [c * part for part in parties()], engine="loopback", n_components=2, iterations=30)
-        for c in (1.0, 2.0**20)
-    )
-    np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-12)
-
-
 # What a party answers
 
 
@@ -260,28 +235,6 @@ def test_heads_are_passed_on_as_often_as_the_graph_needs():
     assert told(client_of(server, 0), "start", table)
 
 
-def test_in_a_complete_graph_nobody_passes_heads_on():
-    server = server_of("dsa", parties(), n_components=2, graph="complete")
-    table = [np.zeros((3, 4), np.int64), np.zeros((3, 4)), np.zeros((3, 4)), np.zeros((3, 4, 8)), np.zeros((3, 4, 8))]
-    assert told(client_of(server, 0), "head", []) == ""
-    assert not unnamed(told(client_of(server, 0), "heads", table), "'heads'", "head", "start")
-
-
-def changed(phase, change):
-    """A run in which the server asks party 1 something else in one phase."""
-    server = server_of("fast-pca", parties(), n_components=2, graph="ring", iterations=3)
-    proxy = proxy_of(server, 1)
-    honest = proxy.fit
-
-    def fit(ins, timeout, group_id):
-        if ins.config["phase"] == phase:
-            ins.parameters = ndarrays_to_parameters(change(parameters_to_ndarrays(ins.parameters)))
-        return honest(ins, timeout, group_id)
-
-    proxy.fit = fit
-    return server
-
-
 @pytest.mark.parametrize(
     ("phase", "change", "named", "what"),
     [
@@ -293,8 +246,10 @@ def changed(phase, change):
     ],
 )
 def test_a_party_refuses_what_an_honest_server_never_sends(phase, change, named, what):
+    server = server_of("fast-pca", parties(), n_components=2, graph="ring", iterations=3)
+    on_request(server, 1, phase, change)
     with refused(ContractError, "client 1", *named, match=what):
-        finish(changed(phase, change))
+        finish(server)
 
 
 def ended_early(model):
@@ -330,8 +285,7 @@ def test_parties_that_stand_still_apart_say_so():
     assert said in ended_early(model)
 
 
-@pytest.mark.parametrize("method", DECENTRALISED)
-@pytest.mark.parametrize("iterations", [1, 2, 3])
+@pytest.mark.parametrize(("method", "iterations"), [("dsa", 1), ("fast-pca", 2), ("dsa", 3)])
 def test_no_number_of_iterations_is_promised_where_no_rate_can_be_seen(method, iterations):
     note = ended_early(run(method, parties(), engine="loopback", n_components=2, iterations=iterations))
     assert "the steps show no linear rate yet, so it cannot be said how many more iterations are needed" in note

@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import scale
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.errors import ContractError, DataError, DisclosureError
 from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.model import PCAModel
@@ -18,6 +18,9 @@ from tests.maths.test_incomplete import plain_em
 from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
+every_model = pytest.mark.parametrize(
+    "own", [{"n_components": 3}, {"n_components": 2, "model": "factors", "factors": 2}], ids=["gaussian", "factors"]
+)
 
 
 def holes(X, share, seed):
@@ -55,19 +58,20 @@ def test_parties_get_what_the_same_em_gives_on_pooled_rows(way):
     assert model.log["measured"]["degrees_ahead"] <= 1e-9
 
 
+@every_model
 @pytest.mark.parametrize("offset", [1e6, 1e8])
-def test_a_mean_of_many_deviations_costs_nothing(offset):
+def test_a_mean_of_many_deviations_costs_nothing(offset, own):
     parties = [np.round(part * 2**20) / 2**20 for part in parties_of_three()]
-    near = fit("em", parties, n_components=3, tolerance=1e-9)
-    far = fit("em", [part + offset for part in parties], n_components=3, tolerance=1e-9)
+    near, far = (fit("em", [part + by for part in parties], tolerance=1e-9, **own) for by in (0.0, offset))
     assert angle(far, near.components_.T) <= 1e-8
 
 
-def test_who_holds_which_rows_changes_nothing():
+@every_model
+def test_who_holds_which_rows_changes_nothing(own):
     X = np.vstack(parties_of_three())
-    one = fit("em", [X], n_components=3, tolerance=1e-9)
-    other = fit("em", [X[i::7] for i in range(7)], n_components=3, tolerance=1e-9)
+    one, other = (fit("em", parties, tolerance=1e-9, **own) for parties in ([X], [X[i::7] for i in range(7)]))
     assert angle(one, other.components_.T) <= 1e-8
+    np.testing.assert_allclose(one.explained_variance_, other.explained_variance_, rtol=1e-9)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -118,13 +122,14 @@ def test_values_that_are_missing_because_they_are_large_shift_the_mean():
     assert abs(X[:, 0].mean() - at_random.mean_[0]) < 0.1 * deviation
 
 
-def test_the_forecast_of_what_is_left_to_go_is_of_the_right_size():
+@pytest.mark.parametrize(("own", "times"), [({}, 20), ({"model": "factors"}, 10)], ids=["gaussian", "factors"])
+def test_the_forecast_of_what_is_left_to_go_is_of_the_right_size(own, times):
     parties = parties_of_three(share=0.5)
-    limit = fit("em", parties, n_components=2, tolerance=1e-9)
+    limit = fit("em", parties, n_components=2, tolerance=1e-9, **own)
     for steps in (5, 8, 11):
-        model = fit("em", parties, n_components=2, tolerance=1e-9, max_rounds=steps)
+        model = fit("em", parties, n_components=2, tolerance=1e-9, max_rounds=steps, **own)
         ahead = model.log["measured"]["degrees_ahead"]
-        assert angle(model, limit.components_.T) <= 20 * ahead
+        assert angle(model, limit.components_.T) <= times * ahead
         assert any(f"after max-rounds = {steps} steps" in note for note in model.log["notes"])
 
 
@@ -142,12 +147,6 @@ def test_new_rows_are_completed_by_what_is_expected_of_them(tmp_path):
         model.transform(np.full((1, 6), np.inf))
 
 
-def test_a_model_of_another_method_takes_no_missing_values():
-    model = fit("p-cov", cut(rows(300, 6), 180, 120), n_components=3)
-    with refused(DataError, "X", "NaN"):
-        model.transform(np.full((1, 6), np.nan))
-
-
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("way", [{}, {**SUMS, "bound": 1e3}], ids=["clear", "masked"])
 def test_sites_keep_the_scores_of_incomplete_rows(tmp_path, way, scaled):
@@ -159,10 +158,11 @@ def test_sites_keep_the_scores_of_incomplete_rows(tmp_path, way, scaled):
         np.testing.assert_allclose(np.load(file), model.transform(part), atol=1e-9)
 
 
-def test_rows_without_any_value_are_left_out_and_counted():
+@every_model
+def test_rows_without_any_value_are_left_out_and_counted(own):
     parties = parties_of_three()
     with_empty = [np.vstack([parties[0], np.full((7, 6), np.nan)]), *parties[1:]]
-    one, other = (fit("em", some, n_components=3, tolerance=1e-9) for some in (parties, with_empty))
+    one, other = (fit("em", some, **own) for some in (parties, with_empty))
     assert angle(one, other.components_.T) <= 1e-8
     assert other.n_samples_ == 300
     assert any("7 rows without any value were left out" in note for note in other.log["notes"])
@@ -178,12 +178,13 @@ def test_a_constant_feature_is_not_scaled_by_the_rounding_of_its_mean(model):
     np.testing.assert_allclose(found.components_[:, 4:], 0.0, atol=1e-5)
 
 
-def test_a_feature_that_nobody_observed_is_named():
+@every_model
+def test_a_feature_that_nobody_observed_is_named(own):
     parties = parties_of_three()
     for part in parties:
         part[:, [1, 4]] = np.nan
     with refused(DataError, "[1, 4]"):
-        fit("em", parties, n_components=2)
+        fit("em", parties, **own)
 
 
 def test_features_that_no_row_has_together_are_counted():
@@ -209,8 +210,3 @@ def test_the_server_cannot_send_a_covariance_that_is_none(monkeypatch):
     monkeypatch.setattr(moments, "pack", lambda matrix: np.ones(21))
     with refused(ContractError, "client 0", "'covariance'"):
         fit("em", parties_of_three(), n_components=2)
-
-
-def test_survivors_need_a_single_sum():
-    with refused(ConfigError, "'survivors'"):
-        fit("em", parties_of_three(), n_components=2, bound=1e3, survivors=3, **SUMS)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from functools import cache
 
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.factor_em import FactorGaussian
 from fedpca_flwr.model.model import PCAModel
@@ -36,30 +37,22 @@ def pooled_factors(X, k, q, *, prior, scale):
     return mean + unit * m, V[:, :k]
 
 
+@cache
+def parties_and_their_pooled_factors(scaled):
+    """Three parties, one of which never measured a feature; two components of three factors of all rows."""
+    parties = cut(of_factors(d=15, k=3), 70, 40, 10)
+    parties[2][:, 3] = np.nan
+    return parties, pooled_factors(np.vstack(parties), 2, 3, prior=10.0, scale=scaled)
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("way", [{}, {**SUMS, "bound": 1e3}], ids=["clear", "masked"])
 def test_parties_get_what_the_same_em_gives_on_pooled_rows(way, scaled):
-    parties = cut(of_factors(d=15, k=3), 70, 40, 10)
-    parties[2][:, 3] = np.nan  # a party that never measured a feature
-    mean, V = pooled_factors(np.vstack(parties), 2, 3, prior=10.0, scale=scaled)
+    parties, (mean, V) = parties_and_their_pooled_factors(scaled)
     model = fit("em", parties, **WIDE, factors=3, scale=scaled, **way)
     assert angle(model, V) <= 1e-8
     np.testing.assert_allclose(model.mean_, mean, rtol=1e-9)
     assert model.log["measured"]["degrees_ahead"] <= 1e-9
-
-
-def test_who_holds_which_rows_changes_nothing():
-    X, few = of_factors(), {**WIDE, "factors": 2}
-    one, other = fit("em", [X], **few), fit("em", [X[i::7] for i in range(7)], **few)
-    assert angle(one, other.components_.T) <= 1e-8
-    np.testing.assert_allclose(one.explained_variance_, other.explained_variance_, rtol=1e-9)
-
-
-@pytest.mark.parametrize("offset", [1e6, 1e8])
-def test_a_mean_of_many_deviations_costs_nothing(offset):
-    parties = [np.round(part * 2**20) / 2**20 for part in cut(of_factors(), 70, 50)]
-    near, far = (fit("em", [part + by for part in parties], **WIDE, factors=2) for by in (0.0, offset))
-    assert angle(far, near.components_.T) <= 1e-8
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -105,7 +98,7 @@ def test_sites_keep_the_scores_of_incomplete_rows(tmp_path, way):
     parties = cut(of_factors(), 70, 50)
     parties[0][3] = np.nan
     files = [tmp_path / f"{i}.npy" for i in range(2)]
-    model = fit("em", parties, **WIDE, scores=files, scale=True, **way)
+    model = fit("em", parties, **{**WIDE, "tolerance": 1.0}, scores=files, scale=True, **way)
     for part, file in zip(parties, files, strict=True):
         np.testing.assert_allclose(np.load(file), model.transform(part), atol=1e-9)
 
@@ -120,30 +113,6 @@ def test_scores_of_new_rows_are_conditional_expectations(tmp_path):
     again = PCAModel.load(model.save(tmp_path / "model"))
     np.testing.assert_array_equal(again.transform(incomplete), model.transform(incomplete))
     np.testing.assert_allclose(model.transform(np.full((1, 40), np.nan)), np.zeros((1, 2)), atol=1e-12)
-
-
-def test_the_forecast_of_what_is_left_to_go_is_of_the_right_size():
-    parties = [of_factors(share=0.5, noise=2.0)]
-    limit = fit("em", parties, **WIDE)
-    for steps in (6, 9, 12):
-        model = fit("em", parties, **WIDE, max_rounds=steps)
-        assert angle(model, limit.components_.T) <= 10 * model.log["measured"]["degrees_ahead"]
-        assert any(f"after max-rounds = {steps} steps" in note for note in model.log["notes"])
-
-
-def test_rows_without_any_value_are_left_out_and_counted():
-    X = of_factors()
-    one, other = fit("em", [X], **WIDE), fit("em", [X, np.full((7, 40), np.nan)], **WIDE)
-    assert angle(one, other.components_.T) <= 1e-8
-    assert other.n_samples_ == 120
-    assert any("7 rows without any value were left out" in note for note in other.log["notes"])
-
-
-def test_a_feature_that_nobody_observed_is_named():
-    X = of_factors()
-    X[:, [1, 4]] = np.nan
-    with refused(DataError, "[1, 4]"):
-        fit("em", [X], **WIDE)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from tests.families import cut, rows
 from tests.harness import fit
-from tests.refusals import refused
 from tests.strategies.test_em import SUMS, parties_of_three
 
 MODELS = [("gaussian", "expected"), ("factors", "products")]
@@ -27,19 +26,6 @@ def altered(monkeypatch, phase, change, field=None):
         return {**wrong, **{name: answer[name] for name in ("count", "empty") if name in answer}}
 
     monkeypatch.setattr(IncompleteClient, "statistics", statistics)
-
-
-@pytest.mark.parametrize(("model", "step"), MODELS)
-@pytest.mark.parametrize(
-    ("phase", "field"),
-    [("observed", "sum"), ("deviations", "shift"), ("deviations", "diagonal"), ("step", "first"), ("step", None)],
-)
-def test_a_party_whose_numbers_are_far_too_large_is_named(monkeypatch, model, step, phase, field):
-    """The fault: a ValueError or LinAlgError of the server's linear algebra."""
-    phase = step if phase == "step" else phase
-    altered(monkeypatch, phase, lambda value: 1e300 * value, field)
-    with refused(ContractError, "client 1", phase):
-        fit("em", parties_of_three(), n_components=2, model=model)
 
 
 @pytest.mark.parametrize(("model", "step"), MODELS)

@@ -13,7 +13,6 @@ from fedpca_flwr.data import table
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths import rows as blocks
-from fedpca_flwr.maths import rows as centred
 from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.reference import principal_angles
@@ -22,7 +21,7 @@ from simulations import run
 from simulations.ray_engine import save
 from strategies import METHODS, transports_of
 from tests.families import cut
-from tests.harness import fit
+from tests.harness import differences, fit
 from tests.refusals import refused
 
 FITTING = {name: method for name, method in METHODS.items() if not method.strategy.card.after}
@@ -69,43 +68,24 @@ def fitted_to_floats(method, way):
     return fitted(method, way, [part.astype(np.float64) for part in parties_of(method, counts())])
 
 
-def differences(one, other):
-    """Names of what is not the same, bit for bit."""
-    names = ("components_", "scores_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
-    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names if getattr(one, name) is not None}
-    return [name for name, (a, b) in pairs.items() if a.tobytes() != b.tobytes()]
-
-
-@every_run
-def test_blocks_of_any_size_give_the_bits_of_the_array(method, way):
-    """Of the numbers that they are, too."""
-    parties = [in_blocks(part) for part in parties_of(method, counts())]
-    assert not differences(fitted_to_floats(method, way), fitted(method, way, parties))
-
-
-@every_run
-def test_small_integers_are_the_numbers_that_they_are(method, way):
-    parties = parties_of(method, counts())
-    assert not differences(fitted_to_floats(method, way), fitted(method, way, parties))
-
-
-@every_run
-def test_sparse_rows_are_the_numbers_that_they_are(method, way):
-    """Of either kind: rows that are indexed by row, and entries in any order."""
-    kinds = (sparse.csr_array, sparse.coo_matrix, sparse.csr_array)
-    parties = [kind(part) for kind, part in zip(kinds, parties_of(method, counts()), strict=True)]
-    assert not differences(fitted_to_floats(method, way), fitted(method, way, parties))
-
-
 def as_frame(part):
     """Columns of 0 and 1 as booleans, the others as whole numbers, of which values may be missing."""
     columns = (pd.Series(column) for column in part.T)
     return pd.DataFrame({j: c.astype("boolean" if c.max() <= 1 else "Int64") for j, c in enumerate(columns)})
 
 
+KINDS = {
+    "blocks, entries in any order, frames": (in_blocks, sparse.coo_matrix, as_frame),
+    "rows by index, small integers, blocks": (sparse.csr_array, np.asarray, in_blocks),
+    "frames, blocks, rows by index": (as_frame, in_blocks, sparse.csr_array),
+}
+
+
 @every_run
-def test_columns_of_data_frames_are_the_numbers_that_they_are(method, way):
-    parties = [as_frame(part) for part in parties_of(method, counts())]
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_numbers_of_any_kind_give_the_bits_of_an_array_of_floats(method, way, kinds):
+    """Whatever is the kind of each party's: blocks of any size, data frames, sparse rows, small integers."""
+    parties = [kind(part) for kind, part in zip(kinds, parties_of(method, counts()), strict=True)]
     assert not differences(fitted_to_floats(method, way), fitted(method, way, parties))
 
 
@@ -147,8 +127,8 @@ def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_pat
     scores = "vertical-scores", {**options, "min_rows": 1}
     dense = [run(name, cuts, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
     monkeypatch.setattr(Columns, "X", None)
-    for module in (blocks, centred):
-        monkeypatch.setattr(module, "whole" if module is blocks else "dense_rows", None)
+    for name in ("whole", "dense_rows"):
+        monkeypatch.setattr(blocks, name, None)
     found = [run(name, kinds, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
     for one, other in zip(dense, found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-7)

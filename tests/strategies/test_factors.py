@@ -70,10 +70,12 @@ def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
         ({"rank": 3}, ["'rank'", 3, "n_components", 4]),
         ({"rank": 8, "scale": True}, ["'rank'", "center=True", "scale=False"]),
         ({"rank": 8, "n_components": 0.9}, ["'rank'"]),
+        ({"wire": "float32", "rank": 10}, ["'wire'", "float32", "rank=0", "scale=False"]),
+        ({"wire": "float32", "scale": True}, ["'wire'", "float32", "rank=0", "scale=False"]),
     ],
     ids=str,
 )
-def test_what_truncation_cannot_do_is_refused(options, named):
+def test_what_truncation_and_float32_cannot_do_is_refused(options, named):
     with refused(ConfigError, *named):
         run("qr-pca", parties(), engine="loopback", **{"n_components": 4, **options})
 
@@ -106,12 +108,6 @@ def test_factors_in_float32_take_half_the_bytes_and_the_stated_bound_holds(unit,
     assert 1e-9 < principal_angles(model, truth).max <= bound < 1e-3
     assert model.log["exact"] is False
     assert max(model.bytes_up_by_party) < 0.6 * max(run("qr-pca", X, n_components=4).bytes_up_by_party)
-
-
-@pytest.mark.parametrize("options", [{"rank": 10}, {"scale": True}], ids=str)
-def test_factors_in_float32_are_whole_and_of_one_scale(options):
-    with refused(ConfigError, "'wire'", "float32", "rank=0", "scale=False"):
-        angle("qr-pca", wire="float32", **options)
 
 
 def test_the_bound_of_float32_is_that_of_half_a_last_place_in_every_entry():

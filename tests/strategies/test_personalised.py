@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
@@ -17,7 +16,7 @@ from simulations.papers.hierarchical import Federation
 from simulations.papers.personalised import kept, lost, personal
 from strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient
 from tests.families import rows
-from tests.harness import finish, proxy_of, server_of, tamper_arrays
+from tests.harness import finish, heard, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused
 
 
@@ -201,18 +200,11 @@ def test_a_mu_that_is_none_is_named(mu):
 @pytest.mark.parametrize("mu", [0.5, 4.0])
 def test_the_strength_is_mu_times_the_last_eigenvalue_over_the_parties(number, mu):
     """So that the same mu draws as much however many parties there are."""
-    parts, told = related(m=number), []
+    parts = related(m=number)
     server = server_of("personalised", parts, n_components=3, mu=mu, iterations=2)
-    proxy = proxy_of(server, 0)
-    honest = proxy.fit
-
-    def noted(ins, timeout, group_id):
-        if ins.config["phase"] == "share":
-            told.append(parameters_to_ndarrays(ins.parameters)[1])
-        return honest(ins, timeout, group_id)
-
-    proxy.fit = noted
+    exchanged = heard(server, 0)
     finish(server)
+    told = [one.asked[1] for one in exchanged if one.phase == "share"]
     third = np.linalg.svd(np.vstack(about_the_mean(parts)), compute_uv=False)[2] ** 2
     assert told
     for strengths in told:

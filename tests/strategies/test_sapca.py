@@ -172,13 +172,6 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
     assert not unnamed(again, "'merged'", 3, 2)
 
 
-def test_in_a_star_nobody_is_given_a_subspace():
-    server = server_of("sapca", parties(*[40] * 3), n_components=2)
-    assert told(client_of(server, 0), "summary")[1] == 40
-    message = told(client_of(server, 0), "merged")[2]["message"]
-    assert not unnamed(message, "'merged'", "summary", "project")
-
-
 # A model that runs on
 
 
@@ -281,16 +274,11 @@ def test_what_does_not_fit_the_running_model_is_named(tmp_path, other, options, 
         fit(other, state=str(tmp_path), **options)
 
 
-def test_a_file_is_no_folder(tmp_path):
+@pytest.mark.parametrize("place", ["file", "file/deeper"])
+def test_a_state_that_cannot_be_written_is_named(tmp_path, place):
     (tmp_path / "file").touch()
-    with refused(ConfigError, tmp_path / "file"):
-        fit(parties(100, 80), state=str(tmp_path / "file"))
-
-
-def test_a_state_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with refused(ConfigError, tmp_path / "file" / "deeper"):
-        fit(parties(100, 80), state=str(tmp_path / "file" / "deeper"))
+    with refused(ConfigError, tmp_path / place):
+        fit(parties(100, 80), state=str(tmp_path / place))
 
 
 @pytest.mark.parametrize(("forgetting", "exact"), [(1.0, True), (0.999, False)])

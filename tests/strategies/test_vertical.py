@@ -13,9 +13,8 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from simulations.loopback import assemble
-from strategies import build_client
 from tests.families import rows
-from tests.harness import context_of, finish, proxy_of, server_of
+from tests.harness import at_sites, finish, server_of
 from tests.refusals import refused
 
 
@@ -83,14 +82,10 @@ def test_merge_is_exact_only_with_all_directions_of_everyone():
 
 def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
     X, new = rows(120, 12) * np.arange(1, 13) + 5.0, rows(7, 12, seed=9)
-    server = server_of("vertical", cut(X, 3), n_components=3, scale=True)
-    for party in range(3):
-        proxy = proxy_of(server, party)
-        context = context_of(server, party)
-        context.node_config["loadings"] = str(tmp_path / f"{party}.npz")
-        context.node_config["scores"] = str(tmp_path / f"{party}.npy")
-        assert proxy.make().numpy_client.site.node.loadings
-    model, truth = finish(server), pooled_pca(X, 3, scale=True)
+    files = {
+        what: [tmp_path / f"{i}.{end}" for i in range(3)] for what, end in (("loadings", "npz"), ("scores", "npy"))
+    }
+    model, truth = fit(cut(X, 3), scale=True, **files), pooled_pca(X, 3, scale=True)
     own = [Loadings.load(tmp_path / f"{party}.npz") for party in range(3)]
     components = np.hstack([part.components for part in own])
     np.testing.assert_allclose(components @ components.T, np.eye(3), atol=7e-15)
@@ -117,11 +112,9 @@ def test_inner_products_need_more_permission_than_scores():
 
 def test_a_sites_file_shows_nothing_of_rows_unless_the_site_says_so(tmp_path):
     server = server_of("vertical", cut(rows(60), 3), n_components=2)
-    for party, columns in enumerate(cut(rows(60), 3)):
-        np.save(tmp_path / f"{party}.npy", columns)
-        context_of(server, party).node_config["data"] = str(tmp_path / f"{party}.npy")
+    np.save(tmp_path / "own.npy", rows(60)[:, :4])
     with refused(DisclosureError, "client 0", "may-show"):
-        finish(server)
+        finish(at_sites(server, [{"data": str(tmp_path / "own.npy"), "split": "columns"}] * 3))
 
 
 def test_a_party_whose_columns_change_during_the_run_is_noticed():
@@ -139,33 +132,22 @@ def test_a_party_whose_columns_change_during_the_run_is_noticed():
         finish(server)
 
 
-def test_a_wrong_solver_is_named():
-    with refused(ConfigError, "'solver'", "'lanczos'"):
-        fit(cut(rows(60), 3), solver="lanczos")
-
-
 @pytest.mark.parametrize(("method", "split"), [("vertical", "rows"), ("p-cov", "columns")])
 def test_a_site_whose_file_is_split_the_other_way_refuses(method, split, tmp_path):
     parties = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
     server = server_of(method, parties, n_components=2)
     for party, own in enumerate(parties):
-        context = context_of(server, party)
         np.save(tmp_path / f"{party}.npy", own)
-        context.node_config |= {"data": str(tmp_path / f"{party}.npy"), "split": split, "may-show": "scores"}
-        proxy_of(server, party).make = lambda context=context: build_client(context).to_client()
+    about = {"split": split, "may-show": "scores"}
     with refused(ConfigError, "client 0", f"'{method}'", split, "'split'"):
-        finish(server)
+        finish(at_sites(server, [{"data": str(tmp_path / f"{i}.npy"), **about} for i in range(3)]))
 
 
 @pytest.mark.parametrize(("method", "partition"), [("vertical", "iid"), ("p-cov", "columns")])
 def test_a_simulated_data_set_split_the_other_way_is_refused(method, partition):
     config = {"method": method, "partition": partition, "dataset": "wine", "n-components": 2, "clients": 3}
-    server = assemble(config, [rows(30)] * 3, {})
-    for party in range(3):
-        context = context_of(server, party)
-        proxy_of(server, party).make = lambda context=context: build_client(context).to_client()
     with refused(ConfigError, "client 0", f"'{method}'", "'split'"):
-        finish(server)
+        finish(at_sites(assemble(config, [rows(30)] * 3, {}), [{}] * 3))
 
 
 @pytest.mark.parametrize("solver", ["krylov", "gram", "merge"])

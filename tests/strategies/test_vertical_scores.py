@@ -7,11 +7,10 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.model.loadings import Loadings
-from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import rows
-from tests.harness import context_of, finish, proxy_of, server_of
+from tests.harness import at_sites, finish, server_of
 from tests.refusals import refused
 
 WAYS = [{}, {"secure_aggregation": True, "bound": 1e4}]
@@ -108,37 +107,22 @@ def test_the_first_components_are_enough_where_fewer_are_asked_for(kept):
     assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
 
 
-def test_a_model_comes_back_from_its_file(kept, tmp_path):
-    model = project(cut(new()), kept, **WAYS[1])
-    again = PCAModel.load(model.save(tmp_path / "model"))
-    assert again.scores_.tobytes() == model.scores_.tobytes()
-    assert again.summary() == model.summary()
-
-
 def test_ids_put_the_new_rows_in_one_order(kept, tmp_path):
     """Each site's file has the rows in an order of its own, and so has its file of scores."""
     rng, ids = np.random.default_rng(0), np.arange(100, 107)
-    server = server_of("vertical-scores", cut(new()))
+    nodes: list[dict[str, str]] = []
     orders = [rng.permutation(7) for _ in range(3)]
     for party, (columns, order) in enumerate(zip(cut(new()), orders, strict=True)):
         table = np.column_stack([ids, columns])[order]
         header = ",".join(["id", *(f"x{party}{j}" for j in range(columns.shape[1]))])
         np.savetxt(tmp_path / f"{party}.csv", table, delimiter=",", header=header, comments="", fmt="%.17g")
-        context = context_of(server, party)
-        context.node_config |= {"data": str(tmp_path / f"{party}.csv"), "ids": "id", "split": "columns"}
-        files = {"loadings": str(kept[party]), "scores": str(tmp_path / f"{party}.npy")}
-        context.node_config |= {**files, "may-show": "scores"}
-        _reads_its_file(server, party, context)
-    finish(server)
+        files = {"data": f"{party}.csv", "scores": f"{party}.npy", "loadings": kept[party].name}
+        about = {"ids": "id", "split": "columns", "may-show": "scores"}
+        nodes.append({**about, **{key: str(tmp_path / name) for key, name in files.items()}})
+    finish(at_sites(server_of("vertical-scores", cut(new())), nodes))
     expected = project(cut(new()), kept).scores_
     for party, order in enumerate(orders):
         np.testing.assert_allclose(np.load(tmp_path / f"{party}.npy"), expected[order], atol=1e-12)
-
-
-def _reads_its_file(server, party, context):
-    from strategies import build_client
-
-    proxy_of(server, party).make = lambda: build_client(context).to_client()
 
 
 # What is refused
@@ -156,14 +140,6 @@ def test_loadings_of_another_run_are_named(way, kept, tmp_path):
 def test_other_columns_than_those_of_the_loadings_are_named(way, kept):
     with refused(DataError, "client 0", 4, 6):
         project(cut(new(), 4, 4, 4), kept, **way)
-
-
-@every_way
-def test_rows_that_differ_in_number_are_named(way, kept):
-    parties = cut(new())
-    parties[1] = parties[1][:6]
-    with refused(ContractError, "client 1", 6, "client 0", 7):
-        project(parties, kept, **way)
 
 
 def test_missing_loadings_are_named_without_their_path(kept, tmp_path):

@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.decomposition import KernelPCA
 from sklearn.preprocessing import minmax_scale
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.columns import direction, local_product, merged, overwritten, power_iteration
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.reference import pooled_pca
@@ -194,11 +194,6 @@ def test_the_update_leaves_rank_one_and_its_leading_vector():
     _, a = power_iteration(local_product(once, faithful=False), np.ones(30), 2)
     _, b = power_iteration(local_product(overwritten(once, a), faithful=False), np.ones(30), 2)
     assert principal_angles(a[:, None], b[:, None]).max() < 1e-6
-
-
-def test_a_wrong_graph_is_named():
-    with refused(ConfigError, "'graph'", "'line'"):
-        fit(3, graph="line")
 
 
 @pytest.mark.parametrize("method", ["vfedpca", "vfedakpca"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.protocol.replies import Replies
 from tests.families import rows
-from tests.harness import finish, server_of, tamper
+from tests.harness import finish, peak_of, server_of, tamper
 from tests.refusals import refused
 
 WAYS = {"masked": {}, "surviving": {"survivors": 5}}
@@ -23,23 +22,9 @@ def secure_server(parties, **options):
     return server_of("p-cov", data, n_components=2, secure_aggregation=True, bound=1e4, **options)
 
 
-def peak(parties):
-    """Bytes of the most that a run of so many parties held at once, beyond what it began with."""
-    server, usual = secure_server(parties), gc.get_threshold()
-    gc.collect()
-    gc.set_threshold(300, 1, 1)  # what waits for the collector only is not held: it comes often
-    tracemalloc.start()
-    try:
-        finish(server)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-        gc.set_threshold(*usual)
-
-
 def test_four_times_the_parties_do_not_need_the_memory_of_their_replies():
     reply = 8 * FEATURES * (FEATURES + 1) // 2
-    few, many = peak(8), peak(32)
+    few, many = (peak_of(partial(finish, secure_server(parties))) for parties in (8, 32))
     assert many - few < 24 * reply / 2  # some arrive at the same time; if all are kept it is 33 replies
 
 
@@ -58,13 +43,11 @@ def test_a_fault_is_told_of_its_party_though_the_others_are_taken(way, fault):
     server = secure_server(6, **WAYS[way])
 
     def broken(reply):
-        whole = server.strategy._asked.phase == ("scatter" if way == "masked" else "uncentred")
-        if whole:
-            tensors = reply.parameters.tensors
-            reply.parameters.tensors = [] if fault == "no arrays" else [tensors[0][:-8] if fault == "short" else b"x"]
+        tensors = reply.parameters.tensors
+        reply.parameters.tensors = [] if fault == "no arrays" else [tensors[0][:-8] if fault == "short" else b"x"]
         return reply
 
-    tamper(server, 3, broken)
+    tamper(server, 3, broken, "scatter" if way == "masked" else "uncentred")
     with refused(ContractError, "client 3"):
         finish(server)
 

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, QuorumError
 from fedpca_flwr.maths import secure
-from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.journal import StateJournal
-from fedpca_flwr.questions.row_limits import UNCENTRED_WORDS, uncentred_limits
 from fedpca_flwr.transports.double_masks import SHARE
 from strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import (
     Clock,
-    answers_twice,
     client_of,
     context_of,
     finish,
     fit,
+    heard,
     late,
+    on_request,
     proxy_of,
     server_of,
     tamper,
-    tamper_arrays,
 )
 from tests.refusals import refused
 
@@ -38,7 +35,6 @@ JOINT = {"release": "joint", "clip": 5.0, "epsilon": 100.0}
 ROUNDS = ("keys", "shares", "sum", "agree", "reveal")
 
 every_method = pytest.mark.parametrize("method", SUM)
-exact_methods = pytest.mark.parametrize("method", ["p-cov", "ap-cov"])
 
 
 def options_of(method, **options):
@@ -72,20 +68,6 @@ def drop(running, party, at):
 
     proxy.fit = fit_until
     return asked
-
-
-def on_request(running, party, phase, change):
-    """Let ``change`` alter the arrays of one request to one party."""
-    proxy = proxy_of(running, party)
-    honest = proxy.fit
-
-    def altered(ins, timeout, group_id):
-        if ins.config["phase"] != phase:
-            return honest(ins, timeout, group_id)
-        arrays = change(parameters_to_ndarrays(ins.parameters))
-        return honest(type(ins)(ndarrays_to_parameters(arrays), ins.config), timeout, group_id)
-
-    proxy.fit = altered
 
 
 def same(model, other):
@@ -143,14 +125,6 @@ def test_fewer_than_the_threshold_are_an_error(at):
     drop(running, 0, "shares")
     drop(running, 3, at)
     with refused(QuorumError, 3, "'survivors'", 4):
-        finish(running)
-
-
-@every_method
-def test_everyone_or_no_one_is_the_default(method):
-    running = server(method, survivors=0)
-    proxy_of(running, 3).fit = lambda ins, timeout, group_id: (_ for _ in ()).throw(TimeoutError)
-    with refused(QuorumError, 1, 5, "client 3"):
         finish(running)
 
 
@@ -240,18 +214,10 @@ def test_a_party_may_leave_between_two_sums_that_have_noise(at):
 
 def test_keys_of_one_sum_are_not_those_of_the_next():
     """Else what is revealed of a party that left would open its share of the sums before."""
-    running, sent = server("dp-pca", **DIRECTIONS), {}
-    proxy = proxy_of(running, 0)
-    honest = proxy.fit
-
-    def listen(ins, timeout, group_id):
-        reply = honest(ins, timeout, group_id)
-        sent[ins.config["phase"]] = list(reply.parameters.tensors)
-        return reply
-
-    proxy.fit = listen
+    running = server("dp-pca", **DIRECTIONS)
+    sent = heard(running, 0)
     finish(running)
-    keys = [tensors[0] for phase, tensors in sent.items() if phase.endswith("keys")]
+    keys = [one.said[0].tobytes() for one in sent if one.phase.endswith("keys")]
     assert len(keys) == len(set(keys)) == 6
 
 
@@ -364,20 +330,10 @@ def test_a_server_that_tells_two_lists_of_survivors_opens_neither():
         assert "under the survivors is not right" in said["message"] or "goes on with" in said["message"]
 
 
-@pytest.mark.parametrize("phase", ["keys", "shares", "uncentred", "agree", "reveal"])
-def test_each_request_is_answered_once_and_in_order(phase):
-    running = server()
-    answers_twice(running, 1, phase)
-    with refused(ContractError, "client 1", phase, 2, 1):
-        finish(running)
-
-
 # What the server has
 
 
-@pytest.fixture
-def secrets_kept(monkeypatch):
-    """What each party's journal kept secret, which is gone when the run has ended; parties in order."""
+def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(monkeypatch):
     kept: dict[int, dict[str, bytes]] = {}
     keep = StateJournal.keep
 
@@ -386,75 +342,15 @@ def secrets_kept(monkeypatch):
         keep(self, name, value)
 
     monkeypatch.setattr(StateJournal, "keep", noting)
-    return OrderedValues(kept)
-
-
-class OrderedValues:
-    """The values of a mapping that fills while it is looked at."""
-
-    def __init__(self, values):
-        self.values = values
-
-    def __getitem__(self, place):
-        return list(self.values.values())[place]
-
-    def __iter__(self):
-        return iter(list(self.values.values()))
-
-
-def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(secrets_kept):
-    running, revealed = server(), []
+    running, places = server(), (0, 1, 2, 4)
     drop(running, 3, "sum")
-
-    def note(reply):
-        array = parameters_to_ndarrays(reply.parameters)[0]
-        if array.shape == (5, SHARE):
-            revealed.append(array)
-        return reply
-
-    for party in (0, 1, 2, 4):
-        tamper(running, party, note)
+    exchanged = [heard(running, party) for party in places]
     finish(running)
-    places = (0, 1, 2, 4)
+    revealed = [array for one in exchanged for array in (one[-2].said[0],) if array.shape == (5, SHARE)]
     assert len(revealed) == 4
-    for member in range(5):
-        found = secure.combine(
-            {place: shares[member].tobytes() for place, shares in zip(places, revealed, strict=True)}
-        )
-        assert found == secrets_kept[member]["masking" if member == 3 else "seed"]
-
-
-@every_method
-def test_nothing_in_clear_reaches_the_server(method, monkeypatch, secrets_kept):
-    clear, encode = set(), Layout.encode
-
-    def noting(self, values):
-        vector = encode(self, values)
-        clear.update(np.float64(value).tobytes() for array in values.values() for value in np.ravel(array) if value)
-        clear.update(word.tobytes() for word in vector if word)
-        return vector
-
-    monkeypatch.setattr(Layout, "encode", noting)
-    running, messages = server(method), []
-
-    def listen(reply):
-        assert reply.num_examples == 1
-        arrays = parameters_to_ndarrays(reply.parameters)
-        if method == "dp-pca" and arrays[0].ndim == 0:  # the last round tells a constant
-            assert [array.tolist() for array in arrays] == [1, 0.0]
-            return reply
-        messages.append(b"".join(reply.parameters.tensors))
-        return reply
-
-    for party in range(5):
-        tamper(running, party, listen)
-    finish(running)
-    everything = b"|".join(messages)
-    assert len(messages) == 5 * (5 if method == "dp-pca" else 6)
-    assert len(clear) > 100
-    assert not [value for value in clear if value in everything]
-    for kept in secrets_kept:
-        assert not any(kept[name] in everything for name in ("private", "masking", "seed"))
+    for member, secrets in enumerate(kept.values()):
+        shares = {place: of_all[member].tobytes() for place, of_all in zip(places, revealed, strict=True)}
+        assert secure.combine(shares) == secrets["masking" if member == 3 else "seed"]
 
 
 def test_shares_are_of_keys_so_their_bytes_do_not_grow_with_the_data():
@@ -469,31 +365,6 @@ def test_shares_are_of_keys_so_their_bytes_do_not_grow_with_the_data():
 
 
 # A party that lies
-
-
-def test_a_wrong_share_is_noticed():
-    def other(arrays):
-        return [np.zeros_like(arrays[0])] if arrays[0].shape == (5, SHARE) else arrays
-
-    running = server()
-    tamper_arrays(running, 0, other)
-    with refused(ContractError):
-        finish(running)
-
-
-def test_a_false_count_is_named():
-    def fewer(arrays):
-        masked = arrays[0].copy()
-        if masked.dtype == np.uint64:
-            layout = Layout(uncentred_limits(20.0, 12, within=False), words=UNCENTRED_WORDS)
-            less = layout.encode({**{k: np.zeros(v.shape) for k, v in layout.limits.items()}, "count": np.array(400.0)})
-            masked[1:] -= less[1:]
-        return [masked, *arrays[1:]]
-
-    running = server()
-    tamper_arrays(running, 2, fewer)
-    with refused(ContractError, 5, 0, "1,099,511,627,776"):
-        finish(running)
 
 
 def test_features_below_the_fixed_point_are_said_to_be_unscaled():

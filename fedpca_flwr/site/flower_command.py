@@ -1,0 +1,144 @@
+"""Flower's `flwr` command, called by a program; and a run whose exit code says whether it has succeeded.
+
+    python -m fedpca_flwr launch APP LINK [options of flwr run]
+
+`flwr run --stream` ends with exit code 0 also where the run has failed. This command prints the same lines, ends with 0
+only where the run was completed, and with 1 and one line where it was not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedpca_flwr.errors import ConfigError, FedPCAError
+
+TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
+LAG = 60.0  # seconds that a run may take to end after its last line
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
+COMPLETED = "finished:completed"
+
+
+class Ended(NamedTuple):
+    """A run that is over."""
+
+    number: str
+    status: str
+    details: str
+    log: str
+
+
+class FlowerCommand:
+    """Calls `flwr` in an environment; several threads may."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self._running: set[subprocess.Popen[str]] = set()
+
+    def __call__(self, *arguments: str, heard: Callable[[str], None] | None = None, timeout: float = TIMEOUT) -> str:
+        """What the command prints, without colours; ``heard`` is given each line when it is written.
+
+        Raises
+        ------
+        FedPCAError
+            Where the command fails, with what it printed, as far as nobody has heard it.
+        """
+        lines = []
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as faults,
+            subprocess.Popen(
+                [program("flwr", self.environment), *arguments],
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=faults,
+                encoding="utf-8",
+                errors="replace",
+            ) as child,
+        ):
+            net = threading.Timer(timeout, child.kill)
+            net.start()
+            self._running.add(child)
+            try:
+                for line in child.stdout or ():
+                    lines.append(COLOUR.sub("", line))
+                    if heard:
+                        heard(lines[-1].rstrip())
+            except BaseException:
+                child.kill()
+                raise
+            finally:
+                self._running.discard(child)
+                net.cancel()
+            if child.wait():
+                faults.seek(0)
+                printed = "" if heard else "".join(lines)
+                raise FedPCAError(f"flwr {' '.join(arguments)}: {printed}{COLOUR.sub('', faults.read())}")
+        return "".join(lines)
+
+    def listed(self, *arguments: str) -> dict[str, Any]:
+        """What a `flwr` command lists."""
+        printed = self(*arguments, "--format", "json")
+        listed: dict[str, Any] = json.loads(printed[printed.index("{") :])
+        return listed
+
+    def run(
+        self,
+        app: str,
+        link: Sequence[str],
+        *options: str,
+        heard: Callable[[str], None] | None = None,
+        timeout: float = TIMEOUT,
+    ) -> Ended:
+        """Run an app on a SuperLink, by the name of its connection or by none, to its end."""
+        log = self("run", app, *link, "--stream", *options, heard=heard, timeout=timeout)
+        started = re.search(r"started run (\d+)", log)
+        if not started:
+            raise FedPCAError(f"flwr run: {log}")
+        until = time.monotonic() + LAG
+        while True:
+            run = self.listed("ls", *link, "--run-id", started[1])["runs"][0]
+            if run["status"].startswith("finished") or time.monotonic() > until:
+                return Ended(started[1], run["status"], run["status-details"], log)
+            time.sleep(0.3)
+
+    def kill(self) -> None:
+        """End the commands that other threads wait for."""
+        for child in self._running.copy():
+            child.kill()
+
+
+def program(name: str, environment: Mapping[str, str]) -> str:
+    """The path of one of Flower's programs."""
+    path = shutil.which(name, path=environment.get("PATH"))
+    if path is None:
+        raise ConfigError(f"the program '{name}' is not there; install this project into the environment that you use")
+    return path
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run an app as `flwr run --stream` does; 0 only where the run was completed."""
+    if not arguments or arguments[0].startswith("-"):
+        print(__doc__)
+        return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
+    app, *options = arguments
+    link = [options.pop(0)] if options and not options[0].startswith("-") else []
+    try:
+        flwr = FlowerCommand(os.environ)
+        run = flwr.run(app, link, *options, heard=lambda line: print(line, flush=True), timeout=threading.TIMEOUT_MAX)
+    except FedPCAError as error:
+        print(str(error).rstrip(), file=sys.stderr)
+        return 1
+    if run.status == COMPLETED:
+        return 0
+    why = "" if "no model was written" in run.log else f": {run.details}"
+    print(f"run {run.number} ended as {run.status}{why}", file=sys.stderr)
+    return 1

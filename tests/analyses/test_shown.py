@@ -1,0 +1,56 @@
+"""What an analysis finds prints, and shows itself in a notebook, as a table of its numbers by their names."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpca_flwr import analyses
+from fedpca_flwr.model.second_moments import SecondMoments
+from tests.families import rows
+
+NAMES = [f"gene {j}" for j in range(8)]
+X = pd.DataFrame(rows(200, 8), columns=NAMES).assign(ill=np.arange(200) % 3 == 0, well=np.arange(200) % 3 != 0)
+CLASSES = ["ill", "well"]
+PARTIES = {f"site {i}": SecondMoments.of(X[NAMES][i::5]).moments for i in range(5)}
+MOMENTS = SecondMoments(SecondMoments.of(X[NAMES]).moments, tuple(NAMES), PARTIES)
+MODEL = analyses.pca(MOMENTS, 3)
+ODD = X[NAMES].copy()
+ODD.iloc[7, 2] += 100
+
+FOUND = {
+    "AdjustedMoments": (lambda: analyses.adjusted(MOMENTS, ["gene 2"]), ["gene 2", "gene 7"]),
+    "CanonicalCorrelations": (lambda: analyses.canonical_correlations(MOMENTS, ["gene 0", "gene 1"]), ["gene 0"]),
+    "Discriminant": (lambda: analyses.discriminant(SecondMoments.of(X), CLASSES), ["ill", "67", "gene"]),
+    "Drift": (lambda: analyses.drift(MODEL, X[NAMES]), ["still"]),
+    "FactorModel": (lambda: analyses.factor_analysis(MOMENTS, 2), ["gene 5", "F2"]),
+    "HowMany": (lambda: analyses.how_many(MOMENTS), ["broken stick"]),
+    "HowSure": (lambda: analyses.how_sure(MOMENTS, 3), ["PC3", f"{MODEL.explained_variance_[2]:.4g}"]),
+    "Outliers": (lambda: analyses.outliers(MODEL, ODD), ["7", "gene 2"]),
+    "Reading": (lambda: analyses.read(MOMENTS, 2), ["gene 5", "PC2"]),
+    "Regression": (lambda: analyses.ridge(MOMENTS, ["gene 0"]), ["R squared", "gene 5"]),
+    "Spikes": (lambda: analyses.spikes(MOMENTS, 3), ["PC3"]),
+    "SecondMoments": (lambda: MOMENTS, ["200 rows", "5 parties", "gene 5"]),
+}
+
+
+def test_every_analysis_is_here():
+    kinds = {name for name in analyses.__all__ if is_dataclass(getattr(analyses, name))}
+    assert kinds | {"SecondMoments"} == set(FOUND)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_is_found_shows_itself_as_a_table(name):
+    make, told = FOUND[name]
+    found: Any = make()
+    text, page = repr(found), found._repr_html_()
+    assert type(found).__name__ == name
+    assert text.startswith(name)
+    assert len(text.splitlines()) < 30
+    assert "array(" not in text
+    assert "<table>" in page
+    assert not [one for one in told if one not in text or one not in page]

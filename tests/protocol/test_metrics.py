@@ -1,0 +1,108 @@
+"""Numbers about runs: what a watcher of a server or a site is given, in a form that Prometheus reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedpca_flwr import server_app, site_app
+from fedpca_flwr.errors import ConfigError, QuorumError
+from strategies import run_config_of
+from tests.families import cut, rows
+from tests.harness import context_of, fail_at, finish, server_of
+from tests.hostile import HostileSession
+from tests.refusals import refused
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)')
+
+
+def samples(file):
+    """What a file says by name and labels, held to the form: each family is announced, and the last line is its end."""
+    *lines, last = file.read_text().splitlines()
+    assert last == "# EOF"
+    found, kinds = {}, {}
+    for line in lines:
+        if line.startswith("# TYPE "):
+            name, kind = line.split()[2:]
+            assert name not in kinds
+            kinds[name] = kind
+        elif not line.startswith("# HELP "):
+            name, labels, value = SAMPLE.fullmatch(line).groups()
+            family = list(kinds)[-1]
+            assert name == (f"{family}_total" if kinds[family] == "counter" else family)
+            found[name, *re.findall(r'="((?:[^"\\]|\\.)*)"', labels)] = float(value)
+    return found
+
+
+def of_server(monkeypatch, folder, change=lambda server: None, **options):
+    """Run the ServerApp over loopback, with numbers in a folder."""
+    server = server_of("p-cov", cut(rows(60), 40, 20), n_components=2, metrics=str(folder / "run"), **options)
+    context_of(server, 1).node_config["name"] = "south"
+    change(server)
+    monkeypatch.setattr(server_app, "strategies", SimpleNamespace(build_strategy=lambda config: server.strategy))
+    monkeypatch.setattr(server_app, "run_on", lambda grid, strategy: finish(server))
+    server_app.main(None, Context(1, 0, {}, RecordDict(), {}))
+
+
+def test_a_server_has_numbers_of_its_latest_run_and_counts_over_all(tmp_path, monkeypatch):
+    of_server(monkeypatch, tmp_path, output=str(tmp_path / "one"))
+    with refused(QuorumError, "client 1"):
+        of_server(monkeypatch, tmp_path, lambda s: fail_at(s, 1, "project"), output=str(tmp_path / "two"))
+    found = samples(tmp_path / "run.prom")
+    assert found["fedpca_rounds", "server"] == 1  # the second round of the second run never came to its end
+    assert found["fedpca_upload_bytes", "server", "client 1 (south)"] > 8 * 10
+    assert found["fedpca_waited_seconds", "server", "client 0"] > 0
+    assert [found["fedpca_runs_total", "server", how] for how in ("completed", "failed")] == [1, 1]
+    assert found["fedpca_refusals_total", "server", "QuorumError"] == 1
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert [(line["status"], line.get("rounds", 0)) for line in lines] == [
+        *[("running", done) for done in (0, 1, 2)],
+        ("completed", 2),
+        *[("running", done) for done in (0, 1)],
+        ("failed", 1),
+    ]
+
+
+@pytest.mark.parametrize("place", ["relative", "/dev/null/run"])
+def test_a_place_for_numbers_that_is_none_is_named_before_any_work(place, monkeypatch, tmp_path):
+    monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
+    values = {"method": "p-cov", "metrics": place, "output": str(tmp_path / "model")}
+    with refused(ConfigError, Path(place).parent if place[0] == "/" else "'metrics'"):
+        server_app.main(None, Context(1, 0, {}, RecordDict(), run_config_of(values)))
+
+
+def test_a_site_has_the_numbers_of_its_journal(tmp_path, monkeypatch):
+    """After each message: before anything is noted, of a question, and of one that it refuses."""
+    private = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 9.0}
+    session = HostileSession(tmp_path, rows(40, 3), {**private, "centre-clip": 9.0}, name="north")
+    session.context.node_config["metrics"] = str(tmp_path / "site")
+    phases: list[Any] = ["centre", "project"]
+    said: Any = session.client.get_properties({})
+    assert site_app.metrics_of_site(phases[0], session.context, lambda *_: said) is said  # nothing is noted yet
+    for phase in phases:
+        site_app.metrics_of_site(phase, session.context, lambda message, context: session.ask(message, []) and message)
+    found = samples(tmp_path / "site.prom")
+    assert found["fedpca_refusals_total", "north", "ContractError"] == 1
+    assert found["fedpca_rounds", "north"] == 1
+    assert 0 < found["fedpca_epsilon", "north"] < 0.1
+    assert json.loads((tmp_path / "site.jsonl").read_text())["refused"] == "ContractError"
+
+
+def test_the_dashboard_asks_for_numbers_that_there_are(tmp_path, monkeypatch):
+    of_server(monkeypatch, tmp_path, output=str(tmp_path / "model"))
+    known = set(re.findall(r"^# TYPE (\w+)", (tmp_path / "run.prom").read_text(), re.MULTILINE))
+    dashboard = json.loads((ROOT / "containers" / "grafana.json").read_text())
+    asked = {
+        name.removesuffix("_total")
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"fedpca_\w+", target["expr"])
+    }
+    assert asked == known

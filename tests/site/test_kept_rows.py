@@ -1,0 +1,191 @@
+"""A run reads a site's file once: what it keeps for that, for whom, and how long."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data import table
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.maths.rows import Blocks
+from fedpca_flwr.site import kept_rows, readers
+from fedpca_flwr.site.local_table import of_run
+from tests.harness import at_sites, finish, server_of, tamper
+
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((3, 90, 8)) * np.arange(9.0, 1.0, -1.0)
+GAPS = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
+COUNTS = np.where(RNG.random(X.shape) < 0.05, np.round(np.abs(X)) + 1, 0.0)
+PEOPLE = np.asarray(RNG.binomial(2, 0.3, X.shape), float)
+
+
+def csv(path, rows):
+    np.savetxt(path, rows, delimiter=",", header="a,b,c,d,e,f,g,h", comments="", fmt="%.17g")
+
+
+def parquet(path, rows):
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra 'parquet'")
+    from pyarrow.parquet import write_table
+
+    write_table(arrow.table({name: rows[:, j].astype(np.float32) for j, name in enumerate("abcdefgh")}), path)
+
+
+def npz(path, rows):
+    np.savez_compressed(path, np.asfortranarray(rows))
+
+
+def sparse_npz(path, rows):
+    sparse.save_npz(path, sparse.csc_array(rows))
+
+
+def h5ad(path, rows):
+    anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
+    anndata.AnnData(X=sparse.csr_matrix(rows)).write_h5ad(path)
+
+
+def bed(path, rows):
+    bed_reader = pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
+    alleles = {"chromosome": ["7"] * 8, "bp_position": range(1, 9), "allele_1": ["A"] * 8, "allele_2": ["G"] * 8}
+    bed_reader.to_bed(path, rows, properties={name: list(values) for name, values in alleles.items()})
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """How often each file was read from its beginning."""
+    found: dict[Path, int] = {}
+
+    def counted(file, read):
+        found[file] = found.get(file, 0) + 1
+        return read()
+
+    def rows(kind, file, *args, **settings):
+        read, names = kind.rows(file, *args, **settings)
+        if isinstance(read, Blocks):
+            return replace(read, read=partial(counted, file, read.read)), names
+        return counted(file, lambda: (read, names))
+
+    for suffix, kind in list(readers.FORMATS.items()):
+        monkeypatch.setitem(readers.FORMATS, suffix, replace(kind, rows=partial(rows, kind)))
+    return found
+
+
+def run_of(method, folder, write, suffix, data, *, journal=True, **options):
+    nodes = []
+    for party, rows in enumerate(data):
+        file = folder / f"{party}{suffix}"
+        if not file.exists():
+            write(file, rows)
+        kept = {"journal": str(folder / f"journal{party}")} if journal else {}
+        nodes.append({"data": str(file), **kept})
+    return at_sites(server_of(method, [np.nan_to_num(rows) for rows in data], n_components=2, **options), nodes)
+
+
+def kept_in(folder):
+    return [file for file in folder.rglob("*") if file.name.startswith("rows.") or file.parent.name.startswith("rows.")]
+
+
+@pytest.mark.parametrize("held", [table.HELD_BYTES, 0], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("method", "write", "suffix", "data"),
+    [
+        ("personalised mu=2.0", csv, ".csv", X),
+        ("em", csv, ".csv", GAPS),
+        ("sub-it", parquet, ".parquet", X),
+        ("adaptive", npz, ".npz", X),
+        ("sub-it", sparse_npz, ".npz", COUNTS),
+        ("sub-it", sparse_npz, ".npz", X),  # with hardly a zero: decoded where they are multiplied
+        ("sub-it", h5ad, ".h5ad", COUNTS),
+        ("sub-it", bed, ".bed", PEOPLE),
+    ],
+)
+def test_a_run_reads_a_file_once_and_finds_the_same_bits(
+    method, write, suffix, data, held, passes, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(table, "HELD_BYTES", held)
+    model = finish(run_of(method, tmp_path, write, suffix, data))
+    assert list(passes.values()) == [1, 1, 1]
+    assert not kept_in(tmp_path)
+    without = finish(run_of(method, tmp_path, write, suffix, data, journal=False))
+    assert min(passes.values()) > 2
+    np.testing.assert_array_equal(model.components_, without.components_)
+    np.testing.assert_array_equal(model.explained_variance_, without.explained_variance_)
+
+
+def test_rows_in_the_order_of_their_ids_are_kept_in_it_for_the_same_salt(passes, tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("\n".join(["id,a,b", *(f"person {i},{i}.5,{i * i}" for i in range(20))]))
+    node = NodeConfig.parse(
+        {"partition-id": 0, "num-partitions": 3, "data": str(file), "ids": "id", "split": "columns"}
+    )
+    first, then, other = (of_run(node, RunConfig(seed=seed), tmp_path / "rows.0") for seed in (1, 1, 2))
+    assert passes == {file: 2}
+    for name in ("rows", "ids", "places", "missing"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(then, name))
+    assert (first.names, first.split, first.digest) == (then.names, then.split, then.digest)
+    assert not np.array_equal(first.ids, other.ids)
+
+
+def during(server, look):
+    """Let ``look`` be called when the first site has answered its first question."""
+    seen = []
+
+    def change(reply):
+        if not seen:
+            seen.append(True)
+            look()
+        return reply
+
+    tamper(server, 0, change)
+    return server
+
+
+def test_only_the_owner_may_read_what_is_kept(tmp_path):
+    modes = []
+    server = run_of("sub-it", tmp_path, csv, ".csv", X)
+    finish(during(server, lambda: modes.extend(stat.S_IMODE(file.stat().st_mode) for file in kept_in(tmp_path))))
+    assert set(modes) == {0o600, 0o700}
+
+
+def test_a_file_that_changes_during_a_run_is_refused_though_its_rows_are_kept(tmp_path):
+    server = run_of("sub-it", tmp_path, csv, ".csv", X)
+    with pytest.raises(FedPCAError):
+        finish(during(server, lambda: csv(tmp_path / "0.csv", X[0] + 1)))
+    assert not kept_in(tmp_path / "journal0")
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_damaged_copy_is_not_used(size, passes, tmp_path):
+    def damage():
+        for file in kept_in(tmp_path / "journal0"):
+            if file.is_file():
+                with open(file, "r+b") as stream:
+                    stream.truncate(size)
+
+    finish(during(run_of("sub-it", tmp_path, csv, ".csv", X), damage))
+    assert passes[tmp_path / "0.csv"] == 2
+
+
+def test_the_rows_of_a_run_that_was_left_go_when_another_begins(tmp_path):
+    with pytest.raises(FedPCAError):
+        finish(during(run_of("sub-it", tmp_path, csv, ".csv", X), lambda: (tmp_path / "0.csv").unlink()))
+    left = kept_rows.folder_of(tmp_path / "journal0", ("1", 0))
+    left.with_name(f"{left.name}.unfinished").mkdir()
+    left.mkdir()
+    finish(run_of("p-cov", tmp_path, csv, ".csv", X))
+    assert not kept_in(tmp_path / "journal0")
+
+
+def test_where_rows_cannot_be_kept_each_question_reads_them(passes, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_rows, "_mapped", lambda *args, **known: (_ for _ in ()).throw(OSError(28, "No space")))
+    model = finish(run_of("sub-it", tmp_path, csv, ".csv", X))
+    assert min(passes.values()) > 1
+    assert not kept_in(tmp_path)
+    assert model.components_.shape == (2, 8)

@@ -1,0 +1,112 @@
+"""Images, compose file, systemd units, Kubernetes: what they start exists, and nothing in them has rights to spare."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.needed import need
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "containers"
+UNITS = sorted((FOLDER / "systemd").glob("*.service"))
+COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+POD = next(
+    one for one in yaml.safe_load_all((FOLDER / "kubernetes" / "site.yaml").read_text()) if one["kind"] == "Deployment"
+)
+
+
+@cache
+def options_of(program: str) -> set[str]:
+    """The options that one of Flower's programs says it takes."""
+    path = shutil.which(program, path=Path(sys.executable).parent)
+    assert path
+    said = subprocess.run([path, "--help"], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"--[a-z][\w-]+", said))
+
+
+def commands():
+    for name, service in COMPOSE.items():
+        yield name, f"flower-{service['build']['target']}", service["command"]
+    for unit in UNITS:
+        (words,) = re.findall(r"^ExecStart=(.*)$", unit.read_text().replace("\\\n", " "), re.MULTILINE)
+        program, *given = shlex.split(words)
+        yield unit.name, Path(program).name, given
+    yield "kubernetes", "flower-supernode", POD["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(("program", "given"), [pytest.param(*rest, id=name) for name, *rest in commands()])
+def test_programs_are_started_with_options_that_they_take(program, given):
+    asked = {word.split("=")[0] for word in given if word.startswith("--")}
+    assert len(asked) > 4
+    assert asked <= options_of(program)
+
+
+@pytest.mark.parametrize("name", COMPOSE)
+def test_a_service_has_its_own_folder_and_no_rights(name):
+    service = COMPOSE[name]
+    assert service["volumes"] == [
+        f"../lab/{name.replace('superlink', 'link')}:/{service_folder(name)}",
+        f"{name}:/state",
+    ]
+    assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert service["read_only"]
+    assert {"healthcheck", "restart", "mem_limit", "pids_limit"} <= set(service)
+
+
+def service_folder(name: str) -> str:
+    return "link:ro" if name == "superlink" else "site"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="systemd is of Linux")
+@pytest.mark.parametrize("unit", [unit.name for unit in UNITS])
+def test_systemd_takes_the_units_and_finds_them_confined(unit, tmp_path):
+    need(shutil.which("systemd-analyze"), "systemd")
+    installed = tmp_path / "etc/systemd/system"
+    shutil.copytree(FOLDER / "systemd", installed)
+    for known in ("/usr/lib/systemd/system", "/lib/systemd/system"):
+        if Path(known).is_dir() and not (tmp_path / "usr/lib/systemd/system").exists():
+            shutil.copytree(known, tmp_path / "usr/lib/systemd/system", symlinks=True)
+    programs = tmp_path / "opt/fedpca/bin"
+    programs.mkdir(parents=True)
+    for program in ("flower-superlink", "flower-supernode"):
+        (programs / program).write_text("#!/bin/sh\n")
+        (programs / program).chmod(0o755)
+    for check in (["verify"], ["security", "--offline=yes", "--threshold=20"]):
+        at = unit if check[0] == "security" else f"/etc/systemd/system/{unit}"
+        done = subprocess.run(
+            ["systemd-analyze", *check, f"--root={tmp_path}", at], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert check[0] != "verify" or unit.split(".")[0] not in done.stderr, done.stderr
+
+
+def test_an_image_has_every_package_by_version_and_hash():
+    lock = (FOLDER / "requirements.lock").read_text().replace("\\\n", "")
+    pinned = {line.split("==")[0]: line for line in lock.splitlines() if "==" in line}
+    assert all("--hash=sha256:" in line for line in pinned.values())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["parquet"]
+    assert {re.split(r"[\[><=]", one)[0] for one in wanted} <= set(pinned)
+
+
+def test_an_image_is_built_of_what_the_containerfile_copies_and_nothing_else():
+    """A folder `lab` with keys and rows beside it never reaches the builder."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    file = (FOLDER / "Containerfile").read_text()
+    copied = [word for line in file.splitlines() if line.startswith("COPY ") for word in line.split()[1:-1]]
+    assert lines[1] == "*"
+    assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(copied)
+    assert all((ROOT / name).exists() for name in copied)
+    assert {service["build"]["target"] for service in COMPOSE.values()} <= set(
+        re.findall(r"AS (\w+)$", file, re.MULTILINE)
+    )
