@@ -33,7 +33,7 @@ from fedpca_flwr.maths.moments import unpack
 FROM, TO, NEAR = range(3)  # columns of shells: where one begins, where it ends, up to where rows keep their length
 LOWEST, HIGHEST = -500, 500  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
 OCTAVES = HIGHEST - LOWEST + 1
-STANDS_OUT = 4.5  # of all noisy numbers of no rows, one is above so many standard deviations in three of 1,000 cases
+STANDS_OUT = 5.2  # of all noisy numbers of no rows, one is above so many standard deviations in one of 10,000 cases
 MOST = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
 SLIGHT = 0.05  # a bound is made larger only where the noise stays below this share of what most rows reach
 # a coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise

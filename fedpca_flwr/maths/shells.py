@@ -26,10 +26,11 @@ from scipy.linalg import eigh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
-from fedpca_flwr.maths.private_scatter import FROM, LOWEST, NEAR, TO, Denoised, denoised
+from fedpca_flwr.maths.private_scatter import FROM, LOWEST, NEAR, TO, Denoised, beyond, denoised
 
 MOST_SHELLS = 6  # sums that a party sends at most
 SHELL, LENGTHS = 3.0, 40.0  # measured: `python -m simulations.benchmarks privacy`
+LIKELY = 1.645  # a normal value is within so many standard deviations in 90 of 100 cases
 TIES = 1e-6  # so much of what is below the edge is kept: it decides where nothing else does
 CERTAIN = 6.0  # no noise of a thousand numbers is above so many standard deviations (1e-6)
 SQUARE = 0.375 / np.log(2.0)  # mean square of what is spread evenly over the logarithms of 1/2 to 1
@@ -114,3 +115,34 @@ def combined(sums: Array, energies: Array, shells: Array, d: int, k: int, deviat
     pairs = replace(pairs, values=unit * pairs.values.clip(min=0.0), following=unit * max(pairs.following, 0.0))
     found = Denoised(pairs, unit * float(np.trace(total)), 0, d, noisy[-1])
     return Combined(found, np.array(noisy), traces, squares, deviation)
+
+
+def variance_intervals(of_all: Combined, squares: Array, deviation: float, cut: float) -> Array:
+    """Intervals (k, 2) for the eigenvalues of the scatter, which hold them in 90 of 100 cases or more.
+
+    ``squares`` (k,) are sums of squared scores on the components, with noise of ``deviation``, of rows from whose
+    squares ``cut`` may be missing. A component that is off by the noise of its matrix has another variance: less by the
+    share ``(q / theta)^2`` that it lost to all others, and mixed with near ones by ``deviation / theta``.
+    """
+    values, theta = of_all.found.pairs.values, of_all.noisy.max(axis=0)
+    edge = of_all.deviation * np.sqrt(len(of_all.found.pairs.vectors) / 2)
+    mixed = np.divide(of_all.deviation, theta, out=np.ones_like(theta), where=theta > edge)
+    lost = np.divide(edge, theta, out=np.ones_like(theta), where=theta > edge) ** 2
+    around = LIKELY * deviation + squares.clip(min=0.0) * (lost + mixed)
+    low, high = squares - around, squares + around + cut
+    if len(of_all.traces) > 1:
+        low, high = np.minimum(low, values), np.maximum(high, values)
+    return np.column_stack([low.clip(min=0.0), high])
+
+
+def cut_off(counts: Array, deviation: float, bound: float) -> float:
+    """What squares of rows lose at most where rows are shortened to a bound, by noisy numbers of rows in octaves.
+
+    Of the octave after the last that stands out, as many rows count as noise may hide.
+    """
+    kept = np.where(counts > CERTAIN * deviation, counts, 0.0)
+    after = min(int(np.flatnonzero(kept)[-1]) + 1 if kept.any() else 0, len(kept) - 1)
+    kept[after] = max(0.0, counts[after] + 2 * deviation)
+    octave = int(np.log2(bound)) - LOWEST
+    with np.errstate(over="ignore"):
+        return beyond(kept, octave, 2) * bound**2

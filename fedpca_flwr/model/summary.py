@@ -35,7 +35,9 @@ def summary(model: PCAModel) -> str:
     names = [party.get("name") for party in parties]
     named = f" ({', '.join(names)})" if all(names) and len(names) <= NAMED_PARTIES else ""
     ratio = model.explained_variance_ratio_
-    shares = f"{ratio.sum():.4%} (first: {', '.join(f'{r:.2%}' for r in ratio[:5])})"
+    above = log.get("measured", {}).get("components_above_noise", ratio.size)
+    of = f" by the {above} that stand out of the noise" if above < ratio.size else ""
+    shares = f"{ratio[:above].sum():.4%}{of} (first: {', '.join(f'{r:.2%}' for r in ratio[:above][:5])})"
     if np.isnan(ratio).any():
         shares = "unknown: no component stands out of the noise"
     lines = [

@@ -44,7 +44,7 @@ import numpy as np
 from fedpca_flwr.maths import private_scatter as scatter
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import clip
-from fedpca_flwr.maths.shells import Combined, combined, one_shell, shells_of
+from fedpca_flwr.maths.shells import Combined, combined, cut_off, one_shell, shells_of, variance_intervals
 from fedpca_flwr.questions import method
 
 from .party import ASKED, BOUND, UNITS, DPOptions, DPPCAClient, phases
@@ -85,6 +85,8 @@ class DPPCA(method.Strategy):
     card = CARD
     party = DPPCAClient
     options: DPOptions
+    intervals: method.Array | None = None
+    """By component, between which numbers its variance is in 90 of 100 cases (k, 2); of a release without bounds."""
 
     def aggregate(self) -> method.Fitting:
         options = self.options
@@ -118,10 +120,13 @@ class DPPCA(method.Strategy):
         all_shells = combined(told["products"], told["energies"], shells, d, k, tau)
         noise = self._noise_beside("variances", "squares", math.sqrt(k + 1))
         bound, stands_out = scatter.reach(told["octaves"], noise_of["octaves"], noise=noise, power=2)
+        told_counts, of_told_counts = told["octaves"], noise_of["octaves"]
         components = np.ascontiguousarray(all_shells.found.pairs.vectors.T)
         told, added = yield from self._told("variances", {"centre": centre, "components": components}, bound)
         rows = self._rows(float(told["rows"]))
         unseen = [] if stands_out else ["how long rows are does not stand out of the noise: variances say nothing"]
+        cut = cut_off(told_counts, of_told_counts, bound) if stands_out else math.inf
+        self.intervals = variance_intervals(all_shells, told["squares"][:-1], added["squares"], cut) / max(1, rows - 1)
         found = self._with_variances(all_shells, told, added, off)
         return self._solution(found, centre, rows, {"variances": bound}).extended(
             notes=unseen, measured={"shells": len(shells)}
@@ -236,8 +241,11 @@ class DPPCA(method.Strategy):
 
     def modelled(self, solution: method.Solution) -> method.PCAModel:
         """Where no component stands out of the noise, its variances are numbers of the noise: the model has none."""
-        model = super().modelled(solution)
-        if solution.measured.get("components_above_noise", 1):  # there is none without noise
+        model, above = super().modelled(solution), int(solution.measured.get("components_above_noise", 1))
+        if self.intervals is not None:
+            known = [[float(low), float(high)] for low, high in self.intervals[:above] if math.isfinite(high)]
+            model.log["variance_intervals"] = known + [None] * (model.n_components_ - len(known))
+        if above:  # there is none without noise
             return model
         unknown = np.full(model.n_components_, np.nan)
         model = replace(model, explained_variance_=unknown, explained_variance_ratio_=unknown)

@@ -96,6 +96,29 @@ def test_the_model_says_what_it_promises_and_what_not():
     assert "row counts" not in text
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_intervals_of_variances_hold_the_true_ones(epsilon):
+    """Of 45 at 90 %, 37 or more but for chance of 1 in 100; none is told of a component that the noise hides."""
+    truth, inside = pooled_pca(np.vstack(parties()), 3).explained_variance_, 0
+    for seed in range(1, 16):
+        model = fit("dp-pca", parties(), n_components=3, epsilon=epsilon, noise_seed=seed)
+        known = model.log["variance_intervals"]
+        inside += sum(low <= value <= high for (low, high), value in zip(known, truth, strict=True))
+    assert inside >= 37
+    tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1)
+    assert tiny.log["variance_intervals"] == [None, None]
+
+
+def test_the_summary_has_shares_of_the_components_that_stand_out_only():
+    model = fit("dp-pca", parties(), n_components=9, epsilon=1.0)
+    above = model.log["measured"]["components_above_noise"]
+    assert 5 < above < 9
+    shares = ", ".join(f"{share:.2%}" for share in model.explained_variance_ratio_[:5])
+    held = float(model.explained_variance_ratio_[:above].sum())
+    assert f"{held:.4%} by the {above} that stand out of the noise (first: {shares})" in model.summary()
+    assert model.log["variance_intervals"][above:] == [None] * (9 - above)
+
+
 # What one row changes
 
 
