@@ -93,7 +93,7 @@ def combined(sums: Array, energies: Array, shells: Array, d: int, k: int, deviat
 
     ``energies`` (s,) are noisy sums of squared distances over the squared end of the shell; ``deviation`` is that of
     the sums' diagonals, as in `fedpca_flwr.maths.private_scatter.denoised`. Eigenvalues are those of the scatter; of a
-    single shell, those of its sum.
+    single shell, those of its sum. A `FloatingPointError` where these are beyond float64.
     """
     matrices = [unpack(packed, d) for packed in sums]
     traces = np.maximum([np.trace(matrix) for matrix in matrices], 1.0)
@@ -112,8 +112,9 @@ def combined(sums: Array, energies: Array, shells: Array, d: int, k: int, deviat
         total += shrunk @ shrunk.T + TIES * weight * matrix
     pairs = leading_eigenpairs(total, k)
     unit = shells[-1, TO] ** 2
-    pairs = replace(pairs, values=unit * pairs.values.clip(min=0.0), following=unit * max(pairs.following, 0.0))
-    found = Denoised(pairs, unit * float(np.trace(total)), 0, d, noisy[-1])
+    with np.errstate(over="raise"):  # a false share can say that rows are as many as no rows are
+        pairs = replace(pairs, values=unit * pairs.values.clip(min=0.0), following=unit * max(pairs.following, 0.0))
+        found = Denoised(pairs, float(unit * np.trace(total)), 0, d, noisy[-1])
     return Combined(found, np.array(noisy), traces, squares, deviation)
 
 

@@ -138,7 +138,12 @@ def test_the_model_has_the_options_of_the_covariance_methods(folder, options):
 
 def test_the_model_says_what_it_was_made_of(folder):
     text = Federation.open(folder).model(3).summary()
-    for part in ("streaming (exact)", "2, with 100 to 180 rows", "280 of 12 features", "revision              1"):
+    for part in (
+        "streaming (exact)",
+        "2 (north, south), with 100 to 180 rows",
+        "280 of 12 features",
+        "revision              1",
+    ):
         assert part in text
     assert "bytes" not in text
 
