@@ -51,12 +51,13 @@ METHODS = (
 
 
 class Soaked(NamedTuple):
-    """What came of the runs."""
+    """What came of a run."""
 
-    faults: Counter[str]
-    ends: Counter[tuple[str, str]]  # by fault and status
+    number: int
+    method: str
+    fault: str
+    status: str
     findings: list[str]
-    memory: dict[str, tuple[int, int]]  # by process: resident bytes after the first run and at the end
 
 
 class Soak:
@@ -77,10 +78,10 @@ class Soak:
             "the disk is full": self.full_disk,
             "a SuperNode too many": self.one_more,
         }
-        self.found = Soaked(Counter(), Counter(), [], {})
+        self.memory: dict[str, tuple[int, int]] = {}  # by process: resident bytes after the first run, and now
         self.questions = [0] * len(parties)
 
-    def until(self, end: float) -> Soaked:
+    def until(self, end: float) -> Iterator[Soaked]:
         """Run until this time (`time.monotonic`)."""
         for number in count():
             if number % len(self.faults) == 0:
@@ -88,10 +89,9 @@ class Soak:
             if time.monotonic() > end:
                 break
             fault, method = str(names[number % len(names)]), str(self.rng.choice(METHODS))
-            self.one(number, fault, method, int(self.rng.integers(len(self.parties))))
-        return self.found
+            yield self.one(number, fault, method, int(self.rng.integers(len(self.parties))))
 
-    def one(self, number: int, fault: str, method: str, site: int) -> None:
+    def one(self, number: int, fault: str, method: str, site: int) -> Soaked:
         """One run, and what is wrong after it."""
         name, *keys = method.split()
         output = self.folder / f"model{number}"
@@ -107,12 +107,8 @@ class Soak:
                 except TimeoutError:
                     self.deployment.flwr.kill()
                     status, log = "hangs", ""
-        self.found.faults[fault] += 1
-        self.found.ends[fault, status] += 1
-        self.found.findings.extend(
-            f"run {number} ({method}; {fault}): {one}" for one in self.wrong(fault, status, log, output)
-        )
         self.measure()
+        return Soaked(number, method, fault, status, list(self.wrong(fault, status, log, output)))
 
     def wrong(self, fault: str, status: str, log: str, output: Path) -> Iterator[str]:
         """What is not as it should be after a run."""
@@ -200,6 +196,8 @@ class Soak:
             process = self.deployment.processes.pop(f"node{number}")
             process.terminate()
             process.wait(TIMEOUT)
+            for key in self.deployment.folder.glob(f"node{number}*"):
+                key.unlink()
 
     @contextmanager
     def full_disk(self, site: int) -> Iterator[None]:
@@ -236,8 +234,8 @@ class Soak:
         page = os.sysconf("SC_PAGE_SIZE")
         for name, process in self.deployment.processes.items():
             pages = int(Path(f"/proc/{process.pid}/statm").read_text(encoding="ascii").split()[1])
-            first, _ = self.found.memory.get(f"{name} {process.pid}", (pages * page, 0))
-            self.found.memory[f"{name} {process.pid}"] = first, pages * page
+            first, _ = self.memory.get(f"{name} {process.pid}", (pages * page, 0))
+            self.memory[f"{name} {process.pid}"] = first, pages * page
 
 
 def processes(group: int) -> Iterator[int]:
@@ -260,7 +258,11 @@ def soak(args: Namespace) -> Lines:
 
     A fault comes once a site was asked something: its SuperNode or its ClientApp is killed, it stands still beyond the
     round's deadline, its disk is full, or a SuperNode too many signs in. After each run its model is held against the
+<<<<<<< HEAD
     pooled rows, no process of it may be left, and every journal must be whole. It exits with 1 where it found a fault.
+=======
+    pooled rows, no process of it may be left, and every journal must be whole. Its exit code is 1 if it found any.
+>>>>>>> soak
     Linux only; clocks are not changed.
     """
     rng = np.random.default_rng(args.seed)
@@ -270,17 +272,22 @@ def soak(args: Namespace) -> Lines:
         (folder / "flower").mkdir()
         names = [f"x{j}" for j in range(FEATURES)]
         with Deployment(folder / "flower", APP, sites(folder, "site", names, parties)) as deployment:
-            found = Soak(deployment, folder, parties, args.seed).until(time.monotonic() + 60 * args.minutes)
-    yield f"{args.minutes} minutes, {args.sites} sites, {found.faults.total()} runs\n"
+            soaking, found = Soak(deployment, folder, parties, args.seed), list[Soaked]()
+            yield "run", "method", "fault", "end", "findings"
+            for one in soaking.until(time.monotonic() + 60 * args.minutes):
+                yield *one[:-1], "; ".join(one.findings)
+                found.append(one)
+    ends = Counter((one.fault, one.status) for one in found)
+    yield f"\n{args.minutes} minutes, {args.sites} sites, {len(found)} runs\n"
     yield "fault", "end", "runs"
-    for (fault, status), runs in sorted(found.ends.items()):
-        yield fault, status, str(runs)
-    yield "\n"
+    for (fault, status), runs in sorted(ends.items()):
+        yield fault, status, runs
+    yield ""
     yield "resident memory, MB", "after its first run", "at the end"
-    for process, (first, last) in found.memory.items():
+    for process, (first, last) in soaking.memory.items():
         yield process, f"{first / 1e6:.0f}", f"{last / 1e6:.0f}"
-        if last > LEVEL * first:
-            found.findings.append(f"{process} grew beyond {LEVEL} times")
-    yield "\n" + "\n".join([f"{len(found.findings)} findings", *found.findings])
-    if found.findings:
+    grown = [process for process, (first, last) in soaking.memory.items() if last > LEVEL * first]
+    wrong = sum(len(one.findings) for one in found) + len(grown)
+    yield f"\n{wrong} findings{f'; grew beyond {LEVEL} times: ' if grown else ''}{', '.join(grown)}"
+    if wrong:
         raise SystemExit(1)

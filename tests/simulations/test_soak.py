@@ -50,8 +50,7 @@ def found_by(folder, deployment, fault="none", *, lost=0, old_copy=False):
     soaking.faults = dict.fromkeys(soaking.faults, soaking.faults["none"])
     soaking.apps = lambda site=None: []
     soaking.asked = lambda site, running: None
-    soaking.one(0, fault, "p-cov", 0)
-    return " ".join(soaking.found.findings)
+    return " ".join(soaking.one(0, fault, "p-cov", 0).findings)
 
 
 def test_a_run_with_the_right_model_is_no_finding(tmp_path):
