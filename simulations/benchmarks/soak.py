@@ -258,11 +258,7 @@ def soak(args: Namespace) -> Lines:
 
     A fault comes once a site was asked something: its SuperNode or its ClientApp is killed, it stands still beyond the
     round's deadline, its disk is full, or a SuperNode too many signs in. After each run its model is held against the
-<<<<<<< HEAD
-    pooled rows, no process of it may be left, and every journal must be whole. It exits with 1 where it found a fault.
-=======
     pooled rows, no process of it may be left, and every journal must be whole. Its exit code is 1 if it found any.
->>>>>>> soak
     Linux only; clocks are not changed.
     """
     rng = np.random.default_rng(args.seed)
