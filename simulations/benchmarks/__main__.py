@@ -24,6 +24,7 @@ TOPICS = {
     "messages": ("adaptive", "compression", "decentralised", "front", "rounds", "truncation"),
     "privacy": ("privacy", "secure"),
     "published": ("published", "side-by-side"),
+    "soak": ("soak",),
     "speed": ("all", "iteration", "many-rows", "parties", "scaling", "speed"),
 }
 """The benchmarks of each module: a help imports none of these."""

@@ -45,7 +45,7 @@ class Place(NamedTuple):
         how, more = PARTITIONS[partition], {"components": COMPONENTS, "knn": True, **more}
         common: dict[str, Any] = {"datasets": [self.dataset], "data_root": self.data_root, "output": self.output}
         common |= {"partitions": [how["kind"]], "alphas": [how.get("alpha", 1.0)]}
-        records = compare(methods, **common, **more)
+        records = compare(methods=methods, **common, **more)
         for record in records:
             if "error" in record:
                 raise ConfigError(f"{record['method']} on {self.dataset}, {partition}: {record['error']}")

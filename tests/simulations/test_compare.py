@@ -26,7 +26,7 @@ from tests.refusals import unnamed
 
 def test_every_combination_is_one_record():
     records = compare(
-        ["p-cov", "sub-it block-size=4"], partitions=["iid", "dirichlet"], alphas=[0.1, 0.5], clients=[3, 5]
+        methods=["p-cov", "sub-it block-size=4"], partitions=["iid", "dirichlet"], alphas=[0.1, 0.5], clients=[3, 5]
     )
     assert len(records) == 2 * 3 * 2
     assert {record["alpha"] for record in records if record["partition"] == "iid"} == {None}
@@ -36,7 +36,7 @@ def test_every_combination_is_one_record():
 
 def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
     target = tmp_path / "runs.jsonl"
-    first = compare(["p-cov", "ap-cov"], clients=[4], output=tmp_path)
+    first = compare(methods=["p-cov", "ap-cov"], clients=[4], output=tmp_path)
     lines = target.read_text().splitlines()
     target.write_text(lines[0] + "\n" + lines[1][:50])
     called = []
@@ -44,16 +44,16 @@ def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(
         measuring, "run", lambda method, *rest, **more: called.append(method) or honest(method, *rest, **more)
     )
-    second = compare(["p-cov", "ap-cov"], clients=[4], output=tmp_path)
+    second = compare(methods=["p-cov", "ap-cov"], clients=[4], output=tmp_path)
     assert called == ["ap-cov"]
     assert [r["max angle"] for r in first] == [r["max angle"] for r in second]
     assert len([json.loads(line) for line in target.read_text().splitlines()]) == 2
 
 
 def test_an_infinite_number_is_json_and_comes_back(tmp_path):
-    (first,) = compare(["personalised mu=infinity"], clients=[3], output=tmp_path)
+    (first,) = compare(methods=["personalised mu=infinity"], clients=[3], output=tmp_path)
     assert "Infinity" not in (tmp_path / "runs.jsonl").read_text()
-    (again,) = compare(["personalised mu=infinity"], clients=[3], output=tmp_path)
+    (again,) = compare(methods=["personalised mu=infinity"], clients=[3], output=tmp_path)
     assert again == first
     assert again["measured"]["mu"] == math.inf
 
@@ -79,12 +79,12 @@ def test_a_word_that_is_no_option_is_named(word, capsys):
 
 
 def test_the_table_shows_options_and_accuracy():
-    records = compare(["compressed bits=12 codec=auto rank=0"], clients=[3], engine="loopback")
+    records = compare(methods=["compressed bits=12 codec=auto rank=0"], clients=[3], engine="loopback")
     assert "| compressed bits=12 |" in table(records)
 
 
 def test_angles_are_to_the_pca_of_the_same_options():
-    for record in compare(["p-cov scale=true", "p-cov center=false", "qr-pca"], datasets=["wine"], clients=[3]):
+    for record in compare(methods=["p-cov scale=true", "p-cov center=false", "qr-pca"], datasets=["wine"], clients=[3]):
         assert record["max angle"] < 1e-6
 
 
@@ -97,7 +97,14 @@ def test_another_folder_of_data_is_another_run(tmp_path):
                 pixels = rng.integers(0, 80 * shade, (4, 4), dtype=np.uint8)
                 Image.fromarray(pixels).save(tmp_path / name / label / f"{i}.png")
     results = [
-        compare(["p-cov"], datasets=["images"], data_root=tmp_path / name, clients=[2], components=2, output=tmp_path)
+        compare(
+            methods=["p-cov"],
+            datasets=["images"],
+            data_root=tmp_path / name,
+            clients=[2],
+            components=2,
+            output=tmp_path,
+        )
         for name in ("a", "b", "a")
     ]
     ratios = [record["explained variance"] for (record,) in results]
@@ -163,13 +170,13 @@ def test_the_accuracy_of_the_pooled_rows_is_beside_that_of_the_model(tmp_path):
                 pixels = rng.integers(40 * shade, 40 * shade + 120, (4, 4), dtype=np.uint8)
                 Image.fromarray(pixels).save(tmp_path / part / label / f"{i}.png")
     exact, other = compare(
-        ["p-cov", "ap-cov"], datasets=["images"], data_root=tmp_path, clients=[2], components=2, knn=True
+        methods=["p-cov", "ap-cov"], datasets=["images"], data_root=tmp_path, clients=[2], components=2, knn=True
     )
     assert 0.5 < exact["knn accuracy"] == exact["pooled knn accuracy"] == other["pooled knn accuracy"] <= 1
 
 
 def test_another_seed_is_another_run(tmp_path):
-    records = [compare(["p-cov"], clients=[3], seed=seed, output=tmp_path)[0] for seed in (1, 2)]
+    records = [compare(methods=["p-cov"], clients=[3], seed=seed, output=tmp_path)[0] for seed in (1, 2)]
     lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert [line["seed"] for line in lines] == [1, 2]
     assert lines == records
@@ -177,7 +184,7 @@ def test_another_seed_is_another_run(tmp_path):
 
 def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_one(tmp_path):
     common = {"methods": ["p-cov"], "clients": [3], "output": tmp_path}
-    (plain,), (secure,) = compare(**common), compare(**common, bound=16.0)
+    (plain,), (secure,) = compare(**common), compare(**common, bounds=[16.0])
     assert "fixed_point_variance_share" in secure["measured"]
     assert "fixed_point_variance_share" not in plain["measured"]
     assert title(secure) == f"{title(plain)}, secure sums, bound 16"
@@ -189,13 +196,13 @@ def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_
 
 def test_options_in_another_order_or_spelling_are_not_run_again(tmp_path):
     for method in ("sub-it block-size=4 scale=true", "sub-it scale=true tolerance=0.000001 block-size=4"):
-        compare([method], clients=[3], output=tmp_path)
+        compare(methods=[method], clients=[3], output=tmp_path)
     assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize("clients", [3, 7])
 def test_megabytes_are_those_of_one_client(clients):
-    (record,) = compare(["p-cov"], clients=[clients])
+    (record,) = compare(methods=["p-cov"], clients=[clients])
     values = 64 * 65 // 2 + 64 + 1  # of d = 64 features: the scatter's triangle, the mean, the number of rows
     assert record["MB up"] == (8 * values + 4 * 128) / 1e6  # four arrays, the mean's second float among them
 
@@ -203,7 +210,7 @@ def test_megabytes_are_those_of_one_client(clients):
 def test_what_noise_claims_is_not_what_the_components_capture(tmp_path):
     """dp-pca's model counts its own noise as variance, and says nothing of variance where all components are noise."""
     rows, two_stage = load("digits").all_rows(), "release=two-stage clip=60 centre-clip=60 noise-seed=1"
-    noise, noisy = compare([f"dp-pca epsilon={epsilon} {two_stage}" for epsilon in (1, 10)], output=tmp_path)
+    noise, noisy = compare(methods=[f"dp-pca epsilon={epsilon} {two_stage}" for epsilon in (1, 10)], output=tmp_path)
     for record in (noise, noisy):
         components = PCAModel.load(tmp_path / record["model"]).components_
         captured = np.var(rows @ components.T, axis=0).sum() / np.var(rows, axis=0).sum()
@@ -224,7 +231,7 @@ def test_what_noise_claims_is_not_what_the_components_capture(tmp_path):
 
 @pytest.mark.parametrize("options", ["", " scale=true", " center=false"])
 def test_what_an_exact_model_claims_is_what_it_captures(options):
-    (record,) = compare([f"p-cov{options}"], datasets=["wine"], clients=[3], components=2)
+    (record,) = compare(methods=[f"p-cov{options}"], datasets=["wine"], clients=[3], components=2)
     np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
 
 
@@ -263,13 +270,13 @@ def test_data_that_are_not_read_from_a_folder_are_the_same_beside_those_that_are
             pixels = np.random.default_rng(i).integers(0, 256, (4, 4), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / label / f"{i}.png")
     common = {"clients": [2], "components": 2, "output": tmp_path / "runs", "data_root": str(tmp_path)}
-    compare(["p-cov"], datasets=["wine", "images"], **common)
-    compare(["p-cov"], datasets=["wine"], **common)
+    compare(methods=["p-cov"], datasets=["wine", "images"], **common)
+    compare(methods=["p-cov"], datasets=["wine"], **common)
     assert len((tmp_path / "runs" / "runs.jsonl").read_text().splitlines()) == 2
 
 
 def test_runs_of_before_captures_were_measured_are_still_shown(tmp_path, capsys):
-    (record,) = compare(["p-cov"], clients=[3], output=tmp_path)
+    (record,) = compare(methods=["p-cov"], clients=[3], output=tmp_path)
     del record["captured variance"]
     (tmp_path / "runs.jsonl").write_text(json.dumps(record) + "\n")
     assert main(["--methods", "p-cov", "ap-cov", "--clients", "3", "--output", str(tmp_path)]) == 0
@@ -277,7 +284,7 @@ def test_runs_of_before_captures_were_measured_are_still_shown(tmp_path, capsys)
 
 
 def test_every_method_that_has_components_is_compared():
-    records = compare(["all"], datasets=["wine"], clients=[2], components=2)
+    records = compare(methods=["all"], datasets=["wine"], clients=[2], components=2)
     cards = {name: method.strategy.card for name, method in METHODS.items() if not method.strategy.card.after}
     assert {record["method"] for record in records} == cards.keys()
     assert not [record for record in records if "error" in record]
@@ -286,8 +293,8 @@ def test_every_method_that_has_components_is_compared():
 
 
 def test_components_of_its_own_are_judged_by_each_clients_rows():
-    (alone,) = compare(["personalised mu=0"], datasets=["wine"], clients=[3], components=2)
-    (together,) = compare(["p-cov"], datasets=["wine"], clients=[3], components=2)
+    (alone,) = compare(methods=["personalised mu=0"], datasets=["wine"], clients=[3], components=2)
+    (together,) = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2)
     assert alone["max angle"] is None
     assert 0.9 < alone["captured variance"] <= 1
     assert together["captured variance"] <= 1
@@ -323,7 +330,7 @@ def test_components_that_stand_out_of_the_noise_have_no_warning():
 
 
 def test_bytes_are_said_to_be_means_without_the_last_round():
-    head = table(compare(["p-cov"], datasets=["wine"], clients=[3], components=2)).splitlines()[0]
+    head = table(compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2)).splitlines()[0]
     assert "| up per client (mean) | down per client (mean, before the last round) |" in head
 
 

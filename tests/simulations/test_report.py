@@ -41,7 +41,7 @@ DRIVER = shutil.which("chromedriver")
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
     methods = ["p-cov", "ap-cov", "sub-it block-size=4", "qr-pca rank=2"]
-    records = compare(methods, partitions=["iid", "dirichlet"], clients=[3], output=folder)
+    records = compare(methods=methods, partitions=["iid", "dirichlet"], clients=[3], output=folder)
     return report_page.write_report(folder, records)
 
 
@@ -63,7 +63,7 @@ def secure(tmp_path, monkeypatch):
     """The page of secure runs, two of which were refused."""
     monkeypatch.setattr(report_page, "figures", lambda *_: [])  # drawing them is most of the work
     monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
-    records = compare(["p-cov", "qr-pca", "ap-stack"], clients=[3], bound=16.0, output=tmp_path)
+    records = compare(methods=["p-cov", "qr-pca", "ap-stack"], clients=[3], bounds=[16.0], output=tmp_path)
     return report_page.write_report(tmp_path, records).read_text()
 
 
@@ -71,7 +71,7 @@ def test_what_the_server_saw_is_what_the_run_says(secure):
     table = secure[: secure.index('<table class="runs">')]
     assert "sums over all parties only; to see more it must collude with all parties but one" in table
     assert "each party&#x27;s covariance" not in table
-    (plain,) = choices(compare(["p-cov"], clients=[3]))[:1]
+    (plain,) = choices(compare(methods=["p-cov"], clients=[3]))[:1]
     assert plain.server_sees == "each party's covariance"
 
 
@@ -134,8 +134,8 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
             Image.fromarray(pixels).save(images / label / f"{i}.png")
     methods = ["p-cov scale=true", "sub-it wire=float32 tolerance=1e-7", "compressed codec=quantise bits=12"]
     common = {"components": 3, "output": tmp_path / "runs"}
-    compare(methods, partitions=["iid", "quantity"], alphas=[0.5, 0.1234567891], clients=[3], seed=7, **common)
-    compare(["p-cov"], datasets=["images"], data_root=str(images), clients=[2], knn=True, **common)
+    compare(methods=methods, partitions=["iid", "quantity"], alphas=[0.5, 0.1234567891], clients=[3], seed=7, **common)
+    compare(methods=["p-cov"], datasets=["images"], data_root=str(images), clients=[2], knn=True, **common)
     wanted = read(tmp_path / "runs")
     page = report_page.write_report(tmp_path / "runs", wanted)
     repeated = []
@@ -153,7 +153,7 @@ def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(
         plots, "heterogeneity", lambda parts, reference: drawn.append(parts) or honest(parts, reference)
     )
-    report_page.write_report(tmp_path, compare(["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
+    report_page.write_report(tmp_path, compare(methods=["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
     source = load("digits")
     shares = split(source.labels, 3, kind="dirichlet", seed=7, alpha=0.3)
     for part, share in zip(drawn[0], shares, strict=True):
@@ -161,7 +161,7 @@ def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
 
 
 def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
-    records = compare(["p-cov"], clients=[3], output=tmp_path)
+    records = compare(methods=["p-cov"], clients=[3], output=tmp_path)
     (tmp_path / records[0]["model"]).unlink()
     text = report_page.write_report(tmp_path, records).read_text()
     assert '<td data-value="p-cov">' in text
@@ -170,17 +170,17 @@ def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
 
 def test_figures_are_drawn_once_for_a_set_of_runs(tmp_path, monkeypatch):
     common = {"datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
-    first = report_page.write_report(tmp_path, compare(["p-cov"], **common)).read_text()
+    first = report_page.write_report(tmp_path, compare(methods=["p-cov"], **common)).read_text()
     for module, name in ((plots, "scree"), (analysis_plots, "how_many"), (measuring, "pooled_pca")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("drawn again"))
     measuring.truth.cache_clear()
-    assert report_page.write_report(tmp_path, compare(["p-cov"], **common)).read_text() == first
+    assert report_page.write_report(tmp_path, compare(methods=["p-cov"], **common)).read_text() == first
     monkeypatch.undo()
-    assert report_page.write_report(tmp_path, compare(["p-cov", "ap-cov"], **common)).read_text() != first
+    assert report_page.write_report(tmp_path, compare(methods=["p-cov", "ap-cov"], **common)).read_text() != first
 
 
 def test_figures_are_drawn_anew_where_what_draws_them_is_another(tmp_path, monkeypatch):
-    records = compare(["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
+    records = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
     report_page.write_report(tmp_path, records)
     drawn, honest = [], plots.scree
     monkeypatch.setattr(plots, "scree", lambda *given: drawn.append(given) or honest(*given))
@@ -280,7 +280,7 @@ def hostile(record):
 def hostile_pages(tmp_path_factory):
     """By the key that was altered: the page of a folder that somebody else has made, or why it was refused."""
     folder = tmp_path_factory.mktemp("hostile")
-    compare(["p-cov"], clients=[3], output=folder)
+    compare(methods=["p-cov"], clients=[3], output=folder)
     (record,) = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
     told = []
     with pytest.MonkeyPatch.context() as patch:
@@ -300,7 +300,7 @@ def of_numbers(record):
 
 
 def test_a_text_where_a_number_should_be_is_refused_with_its_place(hostile_pages, tmp_path):
-    (record,) = compare(["p-cov"], clients=[3], output=tmp_path)
+    (record,) = compare(methods=["p-cov"], clients=[3], output=tmp_path)
     refused = {key: str(error) for key, error in hostile_pages if isinstance(error, FedPCAError)}
     assert set(refused) >= of_numbers(record) | {"model", "measured", "notes"}
     assert not unnamed(refused["rounds"], "runs.jsonl", "line 1", "'rounds'")
@@ -331,7 +331,7 @@ def test_the_page_allows_its_own_script_only(page):
 def test_the_influence_in_a_model_of_somebody_else_is_left_out_where_it_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(report_page, "figures", lambda *_: [])
     monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
-    (record,) = compare(["p-cov"], clients=[3], output=tmp_path)
+    (record,) = compare(methods=["p-cov"], clients=[3], output=tmp_path)
     model = PCAModel.load(tmp_path / record["model"])
     model.log["influence"][0]["rows_share"] = PAYLOAD
     model.save(tmp_path / record["model"])
@@ -359,7 +359,7 @@ def test_what_was_not_drawn_here_is_no_figure(text):
 
 
 def test_a_kept_figure_that_was_not_drawn_here_is_drawn_anew(tmp_path):
-    records = compare(["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
+    records = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
     honest = report_figures.figures(tmp_path, records)
     assert all(map(report_figures.is_drawing, honest))
     (kept,) = (tmp_path / "figures").glob("*.json")
