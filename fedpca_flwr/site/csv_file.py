@@ -90,15 +90,15 @@ def _texts(table: CsvTable) -> Iterator[tuple[int, str]]:
     with open(table.file, encoding=table.format.encoding) as stream:
         for _ in range(before):
             stream.readline()
-        while text := stream.read(size):
-            text += stream.readline()
+        while lines := stream.readlines(size):
+            text = "".join(lines)
             open_quote = '"' in text and text.count('"') % 2  # to look for one first takes a tenth of counting
             for line in itertools.islice(stream, LONGEST_CELL if open_quote else 0):
-                text += line
+                lines.append(line)
                 if line.count('"') % 2:
                     break
-            yield before, text
-            before += text.count("\n")
+            yield before, "".join(lines) if open_quote else text
+            before += len(lines)
 
 
 def _as_numbers(table: CsvTable, text: str) -> Array | None:

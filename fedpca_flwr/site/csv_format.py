@@ -130,7 +130,7 @@ def _decodes(file: Path, encoding: str) -> bool:
     decoder = codecs.getincrementaldecoder(encoding)()
     try:
         with open(file, "rb") as stream:
-            while piece := stream.read(2**20):
+            while piece := stream.read(2**16):
                 decoder.decode(piece)
         decoder.decode(b"", final=True)
     except UnicodeError:
