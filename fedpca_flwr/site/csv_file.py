@@ -19,11 +19,11 @@ import numpy as np
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows
+from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut, column_position, feature_positions
 from fedpca_flwr.site.csv_format import MISSING, CsvFormat, Faults, cells_within_limits, format_of, is_missing
 
-CHARACTERS = 16  # in a block of the file for each number in one of rows
+CHARACTERS = 2**20  # of a block; more where there are many columns, each of which takes its time in every block
 LONGEST_CELL = 1000  # lines over which a cell in quotes may go at the end of a block
 SPELLINGS = sorted({spelling for word in MISSING for spelling in (word, word.upper(), word.title())})
 BOOLEANS = {"true": 1.0, "false": 0.0}
@@ -85,7 +85,7 @@ def _blocks(table: CsvTable) -> Iterator[Array]:
 
 def _texts(table: CsvTable) -> Iterator[tuple[int, str]]:
     """The file's text in blocks of whole rows, and how many of its lines come before each."""
-    size = CHARACTERS * max(64 * table.width, CACHE_ELEMENTS)
+    size = min(max(CHARACTERS, 4096 * table.width), 16 * CHARACTERS)
     before = table.format.skipped + table.start
     with open(table.file, encoding=table.format.encoding) as stream:
         for _ in range(before):

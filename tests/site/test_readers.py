@@ -51,7 +51,8 @@ def test_a_label_column_is_left_out(suffix, tmp_path):
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
 def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    for module in (csv_file, readers, blocks):
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    for module in (readers, blocks):
         monkeypatch.setattr(module, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
     X = rows(150, 4)
     found = read(write(tmp_path, suffix, X), "" if suffix[:3] != ".np" else "2").rows
@@ -74,7 +75,7 @@ def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
     ],
 )
 def test_a_fault_in_a_later_block_is_told_with_its_row(line, what, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
     path.write_text("\n".join(["1,2,3"] * 1000 + [line] + ["1,2,3"] * 1000))
     with refused(DataError, ".csv", match=what) as caught:
@@ -83,7 +84,7 @@ def test_a_fault_in_a_later_block_is_told_with_its_row(line, what, place, tmp_pa
 
 
 def test_a_later_block_of_another_width_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
     path.write_text("\n".join(["1,2,3"] * 1000 + ["1,2"] * 600))
     with refused(DataError, ".csv"):
@@ -91,7 +92,7 @@ def test_a_later_block_of_another_width_is_refused(tmp_path, monkeypatch):
 
 
 def test_texts_of_a_label_may_go_over_lines_and_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
     path.write_text("a,kind\n" + "\n".join(f'{i},"one,\ntwo"' for i in range(900)) + "\n\n")
     np.testing.assert_array_equal(read(str(path), "kind").rows[:, 0], np.arange(900))
@@ -297,7 +298,7 @@ def test_a_column_of_labels_says_nothing_about_decimals(tmp_path):
 
 
 def test_booleans_and_missing_cells_are_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
     path.write_text("a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000)
     found = read(str(path))
@@ -307,7 +308,7 @@ def test_booleans_and_missing_cells_are_numbers(tmp_path, monkeypatch):
 
 
 def test_a_line_is_counted_as_an_editor_counts_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     text = "\na,note\n" + "".join(f'{i},"one,\ntwo"\n\n' for i in range(900)) + "x,y\n"
     path = tmp_path / "site.csv"
     path.write_text(text)
