@@ -101,13 +101,7 @@ def test_missing_values_are_those_of_their_columns(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("a, b, a", "'a' .*twice"),
-        ("a,, b", "empty"),
-        ("a,", "empty"),
-        (3, "text"),
-    ],
+    ("text", "what"), [("a, b, a", "'a' .*twice"), ("a,, b", "empty"), ("a,", "empty"), (3, "text")]
 )
 def test_what_is_no_list_of_names_is_refused(text, what):
     with refused(ConfigError, "'features'", repr(text), match=what):
