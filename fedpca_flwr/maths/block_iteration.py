@@ -228,6 +228,7 @@ class BlockIteration:
             self._angles.hold(ceilings)
             self._probe = None
             self._forget_bound()
+            self._bound = self._angle_bound()
             return True
         if probe.top < level:
             self.block = probe.block
