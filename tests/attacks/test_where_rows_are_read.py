@@ -63,8 +63,6 @@ PRODUCTS = "the columns' inner products, which a site allows or counts"
 NOISE = "one row changes the sum by no more than the noise hides"
 PASSES = "passes rows on, and knows no number of the server's"
 BOUNDED = "sums to which a row adds little, and counts of at least min-rows, about a centre: a site must allow that"
-    "sums to which a row adds little, and counts of at least min-rows, about a centre that is asked: a site allows it"
-)
 OWN = "sums about the rows' own mean"
 PART = "of what a site tells in the form that its method names, into which nothing that is asked goes"
 
