@@ -62,25 +62,8 @@ def test_features_that_go_together_lift_the_noise_but_make_no_gap(seed):
 
 def test_the_gap_of_european_genotypes_is_after_the_fourth():
     """Eigenvalues of 379 rows of 54,051 genotypes, as plink2 gives them."""
-    values = [
-        500.3,
-        285.6,
-        255.8,
-        249.5,
-        221.9,
-        217.0,
-        213.2,
-        210.6,
-        208.7,
-        207.9,
-        206.5,
-        204.4,
-        203.8,
-        202.3,
-        201.1,
-        200.8,
-    ]
-    found, spacing = largest_gap(np.array(values), 10)
+    text = "500.3 285.6 255.8 249.5 221.9 217.0 213.2 210.6 208.7 207.9 206.5 204.4 203.8 202.3 201.1 200.8"
+    found, spacing = largest_gap(np.array(text.split(), float), 10)
     assert found == 4
     assert 221.9 - 217.0 < spacing < 249.5 - 221.9
 

@@ -46,18 +46,6 @@ def cells(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
-def test_the_published_numbers_are_those_of_the_notes():
-    assert note.ANGLES["mnist"]["Dirichlet 0.1"]["ap-stack"] == 39.72
-    assert note.ANGLES["mnist"]["shards"]["ap-cov"] == 1.04
-    assert note.ANGLES["images"]["Dirichlet 0.5"]["qr-pca"] == 1.77
-    assert note.ACCURACY["mnist"]["Dirichlet 0.1"]["ap-stack"] == 0.9469
-    assert note.ACCURACY["images"]["IID"]["pooled"] == 0.3954
-    assert note.PRIVACY["mnist"][5.0] == (60.0, 0.9487)
-    assert note.COMPRESSION["mnist"][2] == ("codec=low-rank rank=100", 8, 1.5, 0.9569)
-    assert note.ADAPTIVE["mnist"]["shards"] == (0.74, "p-cov", 0.01)
-    assert note.STREAMING_REAL == {"mnist": 0.002}
-
-
 def test_every_published_cell_has_a_run_beside_it():
     for known in note.ANGLES.values():
         assert set(known) == set(PARTITIONS)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.data.partition import split
@@ -32,6 +31,7 @@ from simulations.records import COUNTED, identity, read
 from strategies import METHODS, transports_of
 from tests.needed import need
 from tests.refusals import unnamed
+from tests.simulations.test_compare import draw_pictures
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -59,10 +59,15 @@ def test_the_page_needs_nothing_else(page):
 
 
 @pytest.fixture
-def secure(tmp_path, monkeypatch):
-    """The page of secure runs, two of which were refused."""
-    monkeypatch.setattr(report_page, "figures", lambda *_: [])  # drawing them is most of the work
+def undrawn(monkeypatch):
+    """Pages without figures: drawing them is most of the work."""
+    monkeypatch.setattr(report_page, "figures", lambda *_: [])
     monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
+
+
+@pytest.fixture
+def secure(tmp_path, undrawn):
+    """The page of secure runs, two of which were refused."""
     records = compare(methods=["p-cov", "qr-pca", "ap-stack"], clients=[3], bounds=[16.0], output=tmp_path)
     return report_page.write_report(tmp_path, records).read_text()
 
@@ -122,16 +127,10 @@ def commands(page):
     return [shlex.split(line) for line in text.splitlines()]
 
 
-def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
+def test_the_printed_commands_repeat_the_runs(tmp_path, undrawn):
     """Options that are true or texts, alphas of many digits, another seed, folders with a space in their name."""
-    monkeypatch.setattr(report_page, "figures", lambda *_: [])  # drawing them is most of the work
-    monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
     images = tmp_path / "my images"
-    for label in ("one", "two"):
-        (images / label).mkdir(parents=True)
-        for i in range(8):
-            pixels = np.random.default_rng(i).integers(0, 256, (4, 4), dtype=np.uint8)
-            Image.fromarray(pixels).save(images / label / f"{i}.png")
+    draw_pictures(images)
     methods = ["p-cov scale=true", "sub-it wire=float32 tolerance=1e-7", "compressed codec=quantise bits=12"]
     common = {"components": 3, "output": tmp_path / "runs"}
     compare(methods=methods, partitions=["iid", "quantity"], alphas=[0.5, 0.1234567891], clients=[3], seed=7, **common)
@@ -168,25 +167,21 @@ def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
     assert "No more figures: there is no model at" in text
 
 
-def test_figures_are_drawn_once_for_a_set_of_runs(tmp_path, monkeypatch):
+def test_figures_are_drawn_once_for_a_set_of_runs_and_what_draws_them(tmp_path, monkeypatch):
     common = {"datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
-    first = report_page.write_report(tmp_path, compare(methods=["p-cov"], **common)).read_text()
+    records = compare(methods=["p-cov"], **common)
+    first = report_page.write_report(tmp_path, records).read_text()
     for module, name in ((plots, "scree"), (analysis_plots, "how_many"), (measuring, "pooled_pca")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("drawn again"))
     measuring.truth.cache_clear()
     assert report_page.write_report(tmp_path, compare(methods=["p-cov"], **common)).read_text() == first
     monkeypatch.undo()
-    assert report_page.write_report(tmp_path, compare(methods=["p-cov", "ap-cov"], **common)).read_text() != first
-
-
-def test_figures_are_drawn_anew_where_what_draws_them_is_another(tmp_path, monkeypatch):
-    records = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
-    report_page.write_report(tmp_path, records)
     drawn, honest = [], plots.scree
     monkeypatch.setattr(plots, "scree", lambda *given: drawn.append(given) or honest(*given))
     monkeypatch.setattr(report_figures, "DRAWING", report_figures.DRAWING[:-1])
     report_page.write_report(tmp_path, records)
     assert len(drawn) == 1
+    assert report_page.write_report(tmp_path, compare(methods=["p-cov", "ap-cov"], **common)).read_text() != first
 
 
 def test_a_report_is_written_where_the_project_is_installed(tmp_path):
@@ -328,9 +323,7 @@ def test_the_page_allows_its_own_script_only(page):
     assert text.index("Content-Security-Policy") < text.index("<style>")
 
 
-def test_the_influence_in_a_model_of_somebody_else_is_left_out_where_it_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_page, "figures", lambda *_: [])
-    monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
+def test_the_influence_in_a_model_of_somebody_else_is_left_out_where_it_is_none(tmp_path, undrawn):
     (record,) = compare(methods=["p-cov"], clients=[3], output=tmp_path)
     model = PCAModel.load(tmp_path / record["model"])
     model.log["influence"][0]["rows_share"] = PAYLOAD

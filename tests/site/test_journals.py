@@ -15,7 +15,7 @@ from strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, own, server_of
 from tests.hostile import HostileSession
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows" and name != "dp-pca"]
 """The noise of `dp-pca` is never the same; its journals have tests of their own."""
@@ -54,14 +54,17 @@ def test_a_phase_is_released_once_and_counts_for_its_run_and_party(tmp_path):
     assert len(seen) == 3
 
 
-def test_nothing_is_counted_in_a_journal_that_lacks_an_event(tmp_path):
+@pytest.mark.parametrize("lost", ["", " WHERE kind = 'release'"], ids=["all", "releases"])
+def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
     """Else what was spent, or told, would be nothing."""
     release(tmp_path, 0, "sum", 2.0, [])
+    FileJournal(str(tmp_path), "1", 0).answered("rows, sum", 8)
     with closing(sqlite3.connect(tmp_path / "site.sqlite")) as database, database:
-        database.execute("DELETE FROM event")
+        database.execute(f"DELETE FROM event{lost}")
     seen = []
-    with refused(DisclosureError):
+    with refused(DisclosureError) as caught:
         release(tmp_path, 1, "sum", 2.0, seen)
+    assert not unnamed(caught.value.local, "event 1")
     with refused(DisclosureError):
         FileJournal(str(tmp_path), "2", 0).remember("bound", "data", lambda same, others: seen.append(same) or "now")
     assert not seen
