@@ -84,7 +84,8 @@ def phases(config: method.RunConfig, options: RobustOptions) -> method.Questions
     start = method.Question(
         reply=method.Payload((COUNT, *own)),
         answer=_own_start,
-        limits=partial(_start_limits, options),
+        limits=None if options.robust_parties else partial(_start_limits, options),
+        instead="leave out robust-parties, for which the server must see what each party tells",
         words=method.FIRST_WORDS,
     )
     median = method.Question(
@@ -247,6 +248,7 @@ CARD = method.MethodCard(
     options=RobustOptions,
     phases=phases,
     exposes="scores",
+    own_centre=True,
     own_total="by medians, of the scores and of the distances to the components",
     beyond_moments="rows count by their directions from a centre of the server's, which a site must allow",
     examples=({}, {"scale": True}, {"robust-parties": True}),

@@ -24,6 +24,7 @@ TOPICS = {
     "messages": ("adaptive", "compression", "decentralised", "front", "rounds", "truncation"),
     "privacy": ("privacy", "secure"),
     "published": ("published", "side-by-side"),
+    "robust": ("robust",),
     "soak": ("soak",),
     "speed": ("all", "iteration", "many-rows", "parties", "scaling", "speed"),
 }
