@@ -23,7 +23,9 @@ TOPICS = {
     "memory": ("memory", "sparse"),
     "messages": ("adaptive", "compression", "front", "rounds", "truncation"),
     "privacy": ("privacy", "secure"),
+    "robust": ("robust",),
     "side_by_side": ("side-by-side",),
+    "soak": ("soak",),
     "soak": ("soak",),
     "speed": ("all", "iteration", "many-rows", "parties", "scaling", "speed"),
 }
