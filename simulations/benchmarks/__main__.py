@@ -26,7 +26,6 @@ TOPICS = {
     "robust": ("robust",),
     "side_by_side": ("side-by-side",),
     "soak": ("soak",),
-    "soak": ("soak",),
     "speed": ("all", "iteration", "many-rows", "parties", "scaling", "speed"),
 }
 """The benchmarks of each module: a help imports none of these."""
