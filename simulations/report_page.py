@@ -46,12 +46,11 @@ SHORT = 120
 
 def _page(folder: Path, records: Sequence[Record]) -> str:
     groups = by_setting(records)
-    parts = [_filters(records)]
+    parts = [_filters(records), *_across(groups)]
     for number, runs in enumerate(groups):
         parts.append(f"<h2>{_text(title(runs[0]))}</h2>\n{_recommended(runs)}\n{_table(runs, number)}")
         parts += _influence(folder, runs)
         parts += figures(folder, runs)
-    parts += _across(groups)
     pools: dict[tuple[str, str, int], list[Record]] = {}
     for record in (record for runs in groups for record in runs):
         pools.setdefault((record["dataset"], record["data root"], record["components"]), []).append(record)

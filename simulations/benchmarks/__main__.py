@@ -23,7 +23,9 @@ TOPICS = {
     "memory": ("memory", "sparse"),
     "messages": ("adaptive", "compression", "front", "rounds", "truncation"),
     "privacy": ("privacy", "secure"),
+    "robust": ("robust",),
     "side_by_side": ("side-by-side",),
+    "soak": ("soak",),
     "speed": ("all", "iteration", "many-rows", "parties", "scaling", "speed"),
 }
 """The benchmarks of each module: a help imports none of these."""

@@ -82,7 +82,9 @@ def compared(*, dataset: str, partition: str, methods: Sequence[str], **more: An
     """A row of each method, as `compare` measures it."""
     how = PARTITIONS[partition]
     spread = {"partitions": [how["kind"]], "alphas": [how.get("alpha", 1.0)]}
-    for record in compare(methods, **{"datasets": [dataset], "components": COMPONENTS, "knn": True, **spread, **more}):
+    for record in compare(
+        methods=methods, **{"datasets": [dataset], "components": COMPONENTS, "knn": True, **spread, **more}
+    ):
         if "error" in record:
             raise ConfigError(f"{record['method']} on {dataset}, {partition}: {record['error']}")
         yield {

@@ -52,6 +52,7 @@ def whole(tmp_path_factory):
         yield folder
 
 
+@pytest.mark.engine
 def test_every_figure_is_drawn_and_in_the_report(whole):
     report = (whole / "report.md").read_text()
     for name in (
@@ -70,6 +71,7 @@ def test_every_figure_is_drawn_and_in_the_report(whole):
         assert f"![]({name}.png)" in report
 
 
+@pytest.mark.engine
 def test_exact_methods_are_exact_where_the_papers_are_not(whole):
     rows = read_table(whole / "steps" / "angles-breast-cancer.csv")
     exact = [row["angle"] for row in rows if row["method"] == "vertical"]
@@ -87,6 +89,7 @@ def test_images_have_a_value_and_a_cluster_for_every_pixel():
     assert all(set(image[1]) == {0.0, 1.0, 2.0} for image in made.values())
 
 
+@pytest.mark.engine
 def test_other_rows_at_the_parties_are_another_problem_than_other_columns(whole):
     """The authors' program adds vectors of arbitrary sign: a figure of its own says what that costs."""
     steps = {split: read_table(whole / "steps" / f"9-{split}-3.csv") for split in ("vertical", "horizontal")}

