@@ -2,6 +2,7 @@
 
     python -m fedpca_flwr compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \\
         --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10
+    python -m fedpca_flwr compare --data north.csv south.csv west.parquet --components 3
 
 A method may carry options, written as in run-config. With ``--output FOLDER`` every run is one line of JSON in its
 ``runs.jsonl``, with all that is needed to repeat it, beside its model; what is there already is not run again, so
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,12 @@ from fedpca_flwr.errors import FedPCAError
 
 from . import ENGINES
 
+PLOTS = "pip install '.[plots]' in the repository"
+
 HELP = {
     "methods": "names, each with its options in quotes: \"sub-it block-size=10\"; 'all' (the default) is every method",
+    "data": "rows of your own: files, one for each party, or a folder of such files; instead of --dataset, --partition "
+    "and --clients",
     "dataset": f"data sets (digits): {', '.join(datasets.DATASETS)}; docs/data.md says what each needs",
     "data-root": "the folder of data sets that are read from one (the present one)",
     "partition": f"how rows are spread over the clients (dirichlet): {', '.join(PARTITIONS)}; methods for columns get "
@@ -36,7 +42,8 @@ HELP = {
     "seed": "of the partition and of methods that draw anything (42)",
     "engine": "this process, or Flower's simulation: the same results, later (loopback)",
     "knn": "also the accuracy of k-NN(5) on the test rows, where there are some",
-    "bound": "above 0: with secure aggregation, and this bound on the size of every value",
+    "bound": "0: in clear (the default); above 0: with secure aggregation, and this bound on the size of every value; "
+    "'0 100' runs both",
     "output": "a folder that gathers the runs of all comparisons, their models and the report",
     "fresh": "first remove the runs, models and figures that --output holds",
 }
@@ -55,16 +62,17 @@ def parser() -> argparse.ArgumentParser:
         add(name, nargs="+", dest=key, metavar=name.upper(), **keywords)
 
     add("methods", nargs="+", default=["all"], metavar="METHOD")
-    several("dataset", "datasets", default=["digits"], choices=list(datasets.DATASETS))
+    several("data", "parties", type=str)
+    several("dataset", "datasets", choices=list(datasets.DATASETS))
     add("data-root", default=".", metavar="FOLDER")
-    several("partition", "partitions", default=["dirichlet"], choices=list(PARTITIONS))
+    several("partition", "partitions", choices=list(PARTITIONS))
     several("alpha", "alphas", default=[0.1], type=float)
-    add("clients", nargs="+", default=[10], type=int, metavar="N")
+    add("clients", nargs="+", type=int, metavar="N")
     add("components", default=10, type=int, metavar="K")
     add("seed", default=42, type=int)
     add("engine", default="loopback", choices=list(ENGINES))
     add("knn", action="store_true")
-    add("bound", default=0.0, type=float)
+    several("bound", "bounds", default=[0.0], type=float)
     add("output", metavar="FOLDER")
     add("fresh", action="store_true")
     return made
@@ -74,20 +82,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = vars(parser().parse_args(arguments))
     fresh, output = given.pop("fresh"), given["output"]
 
-    from .comparing import compare, reported, table  # here: a help needs nothing of it
-    from .recommending import choices, sentence
-    from .records import by_setting, forget, title
+    from .comparing import compare  # here: a help needs nothing of it
+    from .records import forget
 
     try:
         if fresh and output:
             forget(Path(output).expanduser())
-        records = compare(**given)
-        print(table(records))
-        for runs in by_setting(records):
-            if found := choices(runs):
-                print(f"\n{title(runs[0])}:\n{sentence(found)}")
+        made = compare(**given)
+        print(made)
         if output:
-            print(f"\n{reported(output, records)}")
+            print(
+                f"\nreport: {made.report()}"
+                if find_spec("matplotlib")
+                else f"\nno report: it needs matplotlib ({PLOTS})"
+            )
     except KeyboardInterrupt:
         kept = (
             f"the runs that ended are kept in {output}, and the same command goes on" if output else "nothing is kept"
@@ -97,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FedPCAError, OSError) as error:  # a disk that is full, say
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    return int(any("error" in record for record in records))
+    return int(any("error" in record for record in made))
 
 
 if __name__ == "__main__":

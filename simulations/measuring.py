@@ -25,8 +25,9 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import Angles, captured_variance, knn_accuracy, pooled_pca, principal_angles
 
+from . import sources
 from .engines import run
-from .records import Record, card_of, identity, named
+from .records import AS_GIVEN, Record, card_of, identity, named
 
 MOST_ROWS = 5000
 """Of more rows the kernel PCA of the pool, the reference of kernel methods, takes too much memory."""
@@ -52,7 +53,7 @@ def measured(one: Record, folder: Path | None) -> Record:
     common |= {"min_rows": 1, "may_show": "inner products"}  # sites that allow whatever a method shows
     with _extra_options(one, len(parties)) as extra:
         started = time.monotonic()
-        model = run(named(one), parties, **common, **extra)
+        model = run(named(one), sources.named(one["dataset"], parties), **common, **extra)
         seconds = time.monotonic() - started
         angles, captured = _judged(one, model, rows, parties, extra.get("loadings"))
     claimed = float(model.explained_variance_ratio_.sum())  # NaN where the model knows of noise alone
@@ -97,6 +98,8 @@ def parties_of(one: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
     rows = source.all_rows()
     if card_of(one["method"]).split == "columns":
         return [rows[:, part] for part in split_columns(rows.shape[1], one["clients"], "even")]
+    if one["partition"] == AS_GIVEN:
+        return [rows[source.labels == party] for party in range(one["clients"])]
     extra = {} if one["alpha"] is None else {"alpha": one["alpha"]}
     parts = split(source.labels, one["clients"], kind=one["partition"], seed=one["seed"], **extra)
     return [rows[part] for part in parts]
@@ -168,7 +171,7 @@ def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
 @cache
 def truth(dataset: str, data_root: str, k: int, center: bool, scale: bool) -> tuple[datasets.Dataset, PCAModel]:
     """A data set, and the PCA of all its rows."""
-    source = datasets.load(dataset, data_root)
+    source = sources.load(dataset, data_root)
     rows = source.all_rows()
     if not 1 <= k <= min(rows.shape):
         raise ConfigError(f"comparison: 'components' is {k}, expected 1 to {min(rows.shape)} for {dataset}")

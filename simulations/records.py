@@ -7,6 +7,7 @@ A folder may come from anyone, so types are checked where it is read. `HEADS` ar
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ from fedpca_flwr.state.files import written_whole
 Record = dict[str, Any]
 
 RUNS = "runs.jsonl"
+
+AS_GIVEN = "as given"
+"""The partition of tables that are the parties' own."""
 
 SETTING = ("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")
 """What a run has in common with those that it is compared with."""
@@ -91,10 +95,14 @@ def title(record: Record) -> str:
 def command(group: list[Record]) -> str:
     """The command that repeats the runs of one setting, on one line."""
     one = group[0]
-    words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *map(named, group), "--dataset", one["dataset"]]
-    words += ["--data-root", one["data root"]] if one["data root"] != "." else []
-    words += ["--partition", one["partition"], *([] if one["alpha"] is None else ["--alpha", repr(one["alpha"])])]
-    for key in ("clients", "components", "seed", "engine"):
+    words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *map(named, group)]
+    if one["partition"] == AS_GIVEN:
+        words += ["--data", *(one["data root"].split(os.pathsep) if one["data root"] != "." else ["FILE"])]
+    else:
+        words += ["--dataset", one["dataset"]] + (["--data-root", one["data root"]] if one["data root"] != "." else [])
+        words += ["--partition", one["partition"], *([] if one["alpha"] is None else ["--alpha", repr(one["alpha"])])]
+        words += ["--clients", str(one["clients"])]
+    for key in ("components", "seed", "engine"):
         words += [f"--{key}", str(one[key])]
     words += ["--bound", repr(one["bound"])] if one["bound"] else []
     return shlex.join(words + (["--knn"] if one["knn"] else []))

@@ -8,7 +8,6 @@ import pkgutil
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -88,11 +87,6 @@ def test_no_module_hides_a_name_that_people_import():
     """A module that is imported becomes an attribute of its package."""
     modules = {module.name for module in pkgutil.iter_modules(fedpca_flwr.__path__)}
     assert not modules & {*fedpca_flwr.__all__}
-
-
-def test_the_version_is_that_of_the_project():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert fedpca_flwr.__version__ == project["version"]
 
 
 def test_importing_the_package_loads_no_framework():

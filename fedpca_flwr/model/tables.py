@@ -133,7 +133,7 @@ def loadings_frame(model: PCAModel) -> pandas.DataFrame:
     """The loadings as a data frame: a row for each feature, a column for each component (``PC1``, ``PC2``, ...)."""
     components, _ = model.loadings()
     names = model.feature_names_in_
-    return _pandas().DataFrame(components.T, index=names, columns=labels(len(components)))
+    return pandas_library().DataFrame(components.T, index=names, columns=labels(len(components)))
 
 
 def scores_frame(model: PCAModel, parties: Any) -> pandas.DataFrame:
@@ -144,7 +144,7 @@ def scores_frame(model: PCAModel, parties: Any) -> pandas.DataFrame:
     parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
         Rows of data frames keep their index.
     """
-    library, columns = _pandas(), labels(model.n_components_)
+    library, columns = pandas_library(), labels(model.n_components_)
     frames = []
     for name, X in by_name(parties, model).items():
         frame = library.DataFrame(model.transform(X), index=X.index if hasattr(X, "iloc") else None, columns=columns)
@@ -153,7 +153,8 @@ def scores_frame(model: PCAModel, parties: Any) -> pandas.DataFrame:
     return library.concat(frames)
 
 
-def _pandas() -> Any:
+def pandas_library() -> Any:
+    """pandas, which is imported where a data frame is asked for."""
     try:
         import pandas
     except ImportError:

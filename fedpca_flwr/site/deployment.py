@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.site import audit, certificates, identity
 from fedpca_flwr.site.flower_command import COMPLETED, TIMEOUT, FlowerCommand, program
 from fedpca_flwr.state.files import writable
@@ -190,9 +191,9 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
         raise ConfigError(f"the folder {folder} is not empty; name one that is, or a new one")
     if not (app / "pyproject.toml").exists():
         raise ConfigError(f"{app.resolve()} is not this project's folder: go there, or name it with --app")
-    sites = _sites(folder)
-    say(f"1. {len(sites)} sites have rows and identities of their own, in {folder}")
-    with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), sites) as deployment:
+    hospitals = _hospitals(folder)
+    say(f"1. {len(hospitals)} sites have rows and identities of their own, in {folder}")
+    with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), hospitals) as deployment:
         say(f"2. a SuperLink with a certificate runs on port {deployment.port}, and four SuperNodes have signed in")
         config = f"{RUN} {DROPPING if dropout else ''} output={json.dumps(str(folder / 'model'))}"
         say(f"3. flwr run . lab --stream --run-config '{config}'")
@@ -216,25 +217,30 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
     say(f"   what a site was asked: python -m fedpca_flwr site journal {journal}; {by_hand}")
 
 
-def _sites(folder: Path) -> list[dict[str, object]]:
-    """The node-configs of sites whose files are made here."""
+def _hospitals(folder: Path) -> list[dict[str, object]]:
+    """The node-configs of sites that share scikit-learn's breast cancer data."""
     from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
 
     data = load_breast_cancer()
-    header = ",".join(name.replace(" ", "_") for name in data.feature_names)
-    sites, lines = [], []
-    for i, (start, end) in enumerate(pairwise(ENDS)):
-        np.savetxt(
-            folder / f"site{i}.csv", data.data[start:end], delimiter=",", header=header, comments="", fmt="%.17g"
-        )
-        lines.append(identity.make_key(str(folder / f"site{i}.identity"), i, f"hospital {i}"))
+    names = [name.replace(" ", "_") for name in data.feature_names]
+    parts = [data.data[start:end] for start, end in pairwise(ENDS)]
+    return [{**site, "min-rows": 50, "secure-only": True} for site in sites(folder, "hospital", names, parts)]
+
+
+def sites(folder: Path, kind: str, names: Sequence[str], parts: Sequence[Array]) -> list[dict[str, object]]:
+    """The node-configs of sites with these rows of the named columns, in files that are made in the folder, and with
+    identities; a site is called by its kind and number."""
+    found: list[dict[str, object]] = []
+    lines = []
+    for i, rows in enumerate(parts):
+        np.savetxt(folder / f"site{i}.csv", rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
+        lines.append(identity.make_key(str(folder / f"site{i}.identity"), i, f"{kind} {i}"))
         files = {"data": f"site{i}.csv", "scores": f"scores{i}.csv", "journal": f"journal{i}"}
         files |= {"identity": f"site{i}.identity", "identities": "identities"}
         paths = {key: str(folder / file) for key, file in files.items()}
-        about = {"partition-id": i, "num-partitions": len(ENDS) - 1, "name": f"hospital {i}"}
-        sites.append({**about, **paths, "min-rows": 50, "secure-only": True})
+        found.append({"partition-id": i, "num-partitions": len(parts), "name": f"{kind} {i}", **paths})
     (folder / "identities").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return sites
+    return found
 
 
 def _wait_for_question(journal: Path, running: Future[tuple[str, str]]) -> None:

@@ -114,6 +114,7 @@ def require_whole(database: sqlite3.Connection, file: Path) -> None:
 
 
 SILENT = timedelta(days=1)  # a run of which nothing was heard for so long has lost its keys, once another one begins
+UNREAD = timedelta(minutes=10)  # the same for its copy of the rows, which it can make again
 
 SCHEMA = Schema(
     what="journal",
@@ -278,11 +279,10 @@ class FileJournal(journal.Journal):
         )
 
     def _begin(self, database: sqlite3.Connection, configuration: bytes) -> None:
-        """Keep what this run began with; drop the secrets of others that have been silent for too long to go on."""
-        since = _time(datetime.now(UTC) - SILENT)
-        alive = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
-        database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (since, *self.key))
-        kept_rows.remove_others(self.rows.parent, database.execute(alive, (since, *self.key)))
+        """Keep what this run began with; drop the secrets and rows of others that have been silent for too long."""
+        now, alive = datetime.now(UTC), "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
+        database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (_time(now - SILENT), *self.key))
+        kept_rows.remove_others(self.rows.parent, database.execute(alive, (_time(now - UNREAD), *self.key)))
         self._keep(database, "configuration", configuration)
 
     def _say_what_run(self, database: sqlite3.Connection) -> None:

@@ -2,7 +2,8 @@
 
 Each message of a run may meet a new process. The first process writes the rows while it reads them. The others map
 what it has written, which needs no memory for all rows. Only the site's owner may read the copy. It is removed with the
-run's secrets (`fedpca_flwr.site.journal`). Where it cannot be written, each message reads the file.
+run's secrets; after a run that broke off, by a later one (`fedpca_flwr.site.journal`). Where it cannot be written, each
+message reads the file.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 from scipy.sparse import csr_array
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.model.loadings import Loadings
 from simulations import run
 from simulations.python_words import POLICY
@@ -39,9 +39,7 @@ def said(node, method="p-cov", phase="statistics", **options):
 
 
 @pytest.mark.parametrize("key", POLICY)
-@pytest.mark.parametrize(
-    "value", [[], [1, 2], ["p-cov"] * 3, {"a": 1}, None, 3 + 4j, (1,), float("nan"), b"x"], ids=repr
-)
+@pytest.mark.parametrize("value", [[], ["p-cov"] * 3, {"a": 1}, None, float("nan")], ids=repr)
 def test_a_policy_of_another_type_is_named(key, value):
     if key == "min-rows" and value is None:
         value = "ten"
@@ -110,13 +108,6 @@ def test_a_journal_that_cannot_be_written_is_named(tmp_path, path):
     assert str(tmp_path) not in str(caught.value)
 
 
-def test_an_archive_under_the_name_of_an_array_is_refused(tmp_path):
-    np.savez(tmp_path / "own.npz", X=rows(20))
-    (tmp_path / "own.npz").rename(tmp_path / "own.npy")
-    kind, text = said({"data": str(tmp_path / "own.npy")})
-    assert (kind, unnamed(text, ".npy")) == ("DataError", [])
-
-
 @pytest.mark.parametrize("header", ["id,a,b\n", ""])
 def test_ids_may_be_named_by_number_with_or_without_a_header(header, tmp_path):
     (tmp_path / "own.csv").write_text(header + "".join(f"r{i},{i},{i * i}\n" for i in range(20)))
@@ -181,35 +172,6 @@ def test_loadings_that_are_no_numbers_are_refused(spoilt, tmp_path):
 def test_an_error_is_told_whatever_is_in_it(allowed):
     with refused(DisclosureError, "client 0", "p-cov", "allowed_methods"):
         fit(allowed_methods=allowed)
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        np.array([[1, "a"]] * 20, dtype=object),
-        np.ones((20, 12), dtype="S4"),
-        np.zeros((20, 12), dtype="V8"),
-        np.zeros(20, dtype=[("a", float)]),
-        np.zeros((20, 12), dtype=[("a", float)]),
-        np.ma.masked_greater(rows(20), 0.5),
-        np.float64(3.0),
-        np.zeros((2, 3, 4)),
-        [],
-        [[], []],
-        [[1, 2], [3]],
-        None,
-        np.full((20, 12), "2020-01-01", dtype="M8[D]"),
-        "text",
-        {"a": [1, 2]},
-        (row for row in rows(3)),
-        [[10**30] * 12] * 20,
-    ],
-    ids=lambda bad: f"{type(bad).__name__} {getattr(bad, 'dtype', '')}",
-)
-@pytest.mark.parametrize("method", ["p-cov", "vertical"])
-def test_what_is_no_matrix_of_numbers_is_refused(method, bad):
-    with pytest.raises(DataError, match="client 1: |party 1"):
-        fit([rows(20), bad, rows(20)], method)
 
 
 def test_every_site_key_is_refused_by_name_where_its_type_is_wrong():

@@ -61,13 +61,6 @@ def test_more_features_than_rows_are_no_fault():
     assert bi_cross_validation(parts(wide)) == 3
 
 
-def test_one_fold_may_hold_many_parties():
-    X = drawn(3)
-    many = [Moments.of(part) for part in np.array_split(X, 40)]
-    assert held_out_errors(many).size == 17
-    assert bi_cross_validation(many) == 3
-
-
 def test_the_unit_of_the_data_does_not_matter():
     X = drawn(3)
     for unit in (2.0**-200, 2.0**200):

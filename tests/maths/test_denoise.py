@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.maths.moments import pack, unpack
 from fedpca_flwr.maths.privacy import clip
-from fedpca_flwr.maths.private_scatter import NoisyCentre, denoised, largest_of_noise, without_noise
+from fedpca_flwr.maths.private_scatter import NoisyCentre, denoised, without_noise
 
 D = 300
 
@@ -63,11 +63,6 @@ def test_what_the_centre_adds_is_no_component(times):
     assert sum(count > 0 for count in alarms) < 8
     more = pack(np.diag([2 * excess + 3 * edge, *np.zeros(d - 1)])) + symmetric(d, 9)
     assert denoised(more, d, 2, 1.0, excess=excess).detectable == 1
-
-
-def test_without_noise_of_its_own_a_matrix_shows_what_exceeds_the_centre():
-    assert largest_of_noise(20, 0.0) == 0.0
-    assert largest_of_noise(20, 0.0, 3.0) == 3.0
 
 
 @pytest.mark.parametrize("of_rows", [0.0, 3.0])

@@ -123,21 +123,6 @@ def test_without_missing_values_the_components_are_those_of_the_scatter():
     np.testing.assert_allclose(em.total, values.sum(), rtol=1e-12)
 
 
-def steps_of(mapping, height, start, least=1e-9, most=300):
-    iteration = Anderson(start, lambda point: bool(np.isfinite(point).all()))
-    for count in range(most):
-        image = mapping(iteration.point)
-        if np.linalg.norm(image) < least:
-            return count
-        iteration.add(image, height(iteration.point))
-    return most
-
-
-def test_many_rates_are_over_after_as_many_steps():
-    rates = np.array([0.1, 0.5, 0.9, 0.99])
-    assert steps_of(lambda x: rates * x, lambda x: -float(x @ x), np.ones(4)) <= 7
-
-
 def test_where_the_function_is_lower_the_last_image_is_taken():
     iteration = Anderson(np.array([4.0]), lambda point: True)
     iteration.add(np.array([3.0]), -4.0)
@@ -146,10 +131,3 @@ def test_where_the_function_is_lower_the_last_image_is_taken():
     assert far[0] < 2.0
     iteration.add(far - 1, -5.0)
     np.testing.assert_array_equal(iteration.point, [2.4])
-
-
-def test_a_map_that_rests_stays():
-    iteration = Anderson(np.ones(2), lambda point: True)
-    for _ in range(5):
-        iteration.add(np.ones(2), 0.0)
-        np.testing.assert_array_equal(iteration.point, np.ones(2))

@@ -65,15 +65,6 @@ def test_sums_over_rows_that_share_their_gaps_are_those_of_the_rows(elements, mo
     np.testing.assert_allclose(found.unsure, C, atol=1e-12)
 
 
-def test_a_row_without_any_value_is_the_mean():
-    np.testing.assert_array_equal(completed(np.full((1, 6), np.nan), precision_of(covariance())), np.zeros((1, 6)))
-
-
-def test_a_row_without_missing_values_is_itself():
-    rows = np.random.default_rng(2).standard_normal((5, 6))
-    np.testing.assert_array_equal(completed(rows, precision_of(covariance())), rows)
-
-
 @pytest.mark.parametrize("unit", [1e-9, 1e9])
 def test_rows_are_filled_in_any_unit(unit):
     S, rows = covariance(), with_holes(np.random.default_rng(2).standard_normal((40, 6)))
@@ -135,12 +126,6 @@ def test_squarem_takes_fewer_steps():
     plain = np.abs(plain_em(rows, 5.0, 30)[1] - T).max()
     ours = np.abs(symmetric(fitted(rows, 5.0, 30).scatter, 6) - T).max()
     assert ours < plain / 100
-
-
-def test_without_missing_values_one_step_gives_the_scatter():
-    rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
-    em = fitted(rows, 10.0, 1)
-    np.testing.assert_allclose(em.scatter, Moments.of(rows).scatter, atol=1e-11)
 
 
 def test_what_the_prior_is_worth():

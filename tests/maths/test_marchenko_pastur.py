@@ -62,25 +62,8 @@ def test_features_that_go_together_lift_the_noise_but_make_no_gap(seed):
 
 def test_the_gap_of_european_genotypes_is_after_the_fourth():
     """Eigenvalues of 379 rows of 54,051 genotypes, as plink2 gives them."""
-    values = [
-        500.3,
-        285.6,
-        255.8,
-        249.5,
-        221.9,
-        217.0,
-        213.2,
-        210.6,
-        208.7,
-        207.9,
-        206.5,
-        204.4,
-        203.8,
-        202.3,
-        201.1,
-        200.8,
-    ]
-    found, spacing = largest_gap(np.array(values), 10)
+    text = "500.3 285.6 255.8 249.5 221.9 217.0 213.2 210.6 208.7 207.9 206.5 204.4 203.8 202.3 201.1 200.8"
+    found, spacing = largest_gap(np.array(text.split(), float), 10)
     assert found == 4
     assert 221.9 - 217.0 < spacing < 249.5 - 221.9
 
@@ -128,13 +111,6 @@ def test_without_noise_the_iteration_goes_on_to_all():
     assert early.certificate == 90.0 > whole.certificate
 
 
-def test_parts_are_told_by_their_ends():
-    assert parts_text([(1, 1e-7), (2, 2e-7), (3, 1e-8)]) == "1 to 3 each, to 3e-07 degrees"
-    cuts = [(1, 1e-7), (4, 1e-7), (5, 1e-7), (7, 3e-7)]
-    assert parts_text(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
-    assert parts_text([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
-
-
 def test_the_edge_is_the_95th_percentile_of_tracy_and_widom():
     """0.9793 (Johnstone 2001; Bejan 2005); of 4 degrees of freedom and 4 features centre and spread are 16 and 4."""
     assert MarchenkoPastur(4, 4).edge(16.0, 0) == pytest.approx(16 + 4 * 0.9793)
@@ -155,4 +131,8 @@ def test_the_spacing_of_noise_is_twice_the_slope_over_its_numbers():
 
 
 def test_what_lies_between_two_cuts_turns_by_both():
+    assert parts_text([(1, 1e-7), (2, 2e-7), (3, 1e-8)]) == "1 to 3 each, to 3e-07 degrees"
+    cuts = [(1, 1e-7), (4, 1e-7), (5, 1e-7), (7, 3e-7)]
+    assert parts_text(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
+    assert parts_text([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
     assert parts_text([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"

@@ -32,8 +32,7 @@ def test_lengths_and_directions_are_those_of_rows_of_any_size(size):
 
 
 @pytest.mark.parametrize(
-    ("length", "exponent"),
-    [(1.0, 1), (1.99, 1), (2.0, 2), (0.5, 0), (0.0, LOWEST), (1e-200, LOWEST), (1e200, HIGHEST)],
+    ("length", "exponent"), [(1.0, 1), (1.99, 1), (2.0, 2), (0.5, 0), (0.0, LOWEST), (1e-200, LOWEST), (1e200, HIGHEST)]
 )
 def test_each_row_is_in_one_octave(length, exponent):
     found = octaves(np.array([[length, 0.0]]))

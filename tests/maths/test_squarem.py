@@ -65,10 +65,11 @@ def test_an_extrapolation_after_which_the_map_moves_further_is_given_up():
 
 
 def test_a_map_that_rests_stays():
-    iteration = Squarem(np.ones(2), ANYWHERE)
+    squarem, anderson = Squarem(np.ones(2), ANYWHERE), Anderson(np.ones(2), ANYWHERE)
     for _ in range(5):
-        iteration.add(np.ones(2))
-        np.testing.assert_array_equal(iteration.point, np.ones(2))
+        squarem.add(np.ones(2))
+        anderson.add(np.ones(2), 0.0)
+        np.testing.assert_array_equal([squarem.point, anderson.point], np.ones((2, 2)))
 
 
 def half_way(x):
@@ -76,14 +77,14 @@ def half_way(x):
 
 
 def test_anderson_finds_the_fixed_point_of_a_line_from_two_images():
-    found = Anderson(np.zeros(1), lambda point: True)
+    found = Anderson(np.zeros(1), ANYWHERE)
     for height in (0.0, 1.0):
         found.add(half_way(found.point), height)
     np.testing.assert_allclose(found.point, [2.0])
 
 
 def test_anderson_gives_up_a_lower_point_and_all_that_it_remembers():
-    found = Anderson(np.zeros(1), lambda point: True)
+    found = Anderson(np.zeros(1), ANYWHERE)
     found.add(half_way(found.point), 0.0)
     found.add(np.array([5.0]), -1.0)
     np.testing.assert_array_equal(found.point, [1.0])

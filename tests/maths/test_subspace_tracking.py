@@ -61,21 +61,6 @@ def test_any_blocks_give_the_batch_pca_and_its_mean(block):
     assert own.omitted <= 1e-9 * own.energy
 
 
-def test_the_last_partial_block_counts():
-    X = rows(101)
-    X[100] = 50.0
-    whole, cut = track(X, 3, block=50), track(X[:100], 3, block=50)
-    assert whole.head.n == 101
-    assert projector_distance(whole.vectors[:, :1], cut.vectors[:, :1]) > 0.5
-
-
-def test_without_centring_the_mean_is_a_direction():
-    X = rows(200) + 5.0
-    own = track(X, 12, center=False)
-    np.testing.assert_allclose(own.sigma, np.linalg.svd(X, compute_uv=False), rtol=1e-10)
-    assert not own.head.mean.any()
-
-
 def test_what_was_truncated_is_bounded():
     """The true scatter is that of the subspace and a positive semidefinite rest, whose norm and trace are known."""
     X = synthetic(0.5, 1, d=40, n=600)
@@ -167,13 +152,6 @@ def test_merging_gives_the_pca_of_the_union(center):
     np.testing.assert_allclose(merged.energy, np.vdot(centred, centred), rtol=1e-12)
 
 
-def test_merging_is_associative():
-    _, (a, b, c) = parts()
-    one, other = merge([merge([a, b], 12), c], 12), merge([a, merge([b, c], 12)], 12)
-    np.testing.assert_allclose(as_rows(one).T @ as_rows(one), as_rows(other).T @ as_rows(other), rtol=0, atol=1e-9)
-    np.testing.assert_allclose(one.head.mean, other.head.mean, rtol=1e-12)
-
-
 def test_a_tree_of_merges_is_the_star():
     _, subspaces = parts(sizes=(30, 20, 40, 10, 25))
     tree, star = merge_in_tree(subspaces, 12), merge(subspaces, 12)
@@ -258,8 +236,6 @@ def test_energy_that_is_not_tracked_is_not_found():
     ("alpha", "code", "total", "best", "ours"),
     [
         (1, False, 6.60316, 3.6432, 3.65400),
-        (2, False, 1.64625, 0.0926533, 0.0928196),
-        (1, True, 1.65775, 0.0931603, 0.0933683),
         (2, True, 1.09095, 2.86653e-4, 2.86787e-4),
     ],
 )

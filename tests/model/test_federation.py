@@ -190,11 +190,7 @@ def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder
         (lambda f: f.append("east", EAST), ConfigError, ["'east'"]),
         (lambda f: f.join("a,b", EAST), ConfigError, ["a,b", 1, 64]),
         (lambda f: f.append("south", SOUTH), ConfigError, ["'south'", 100]),
-        (
-            lambda f: f.join("east", EAST[:, :11]),
-            ContractError,
-            ["'east'", 11, 12],
-        ),
+        (lambda f: f.join("east", EAST[:, :11]), ContractError, ["'east'", 11, 12]),
         (lambda f: f.join("east", EAST * np.nan), DataError, ["NaN"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -100,11 +100,6 @@ def test_a_folder_is_not_a_model(model, tmp_path):
         model.save(tmp_path)
 
 
-def test_rows_of_another_width_are_refused(model):
-    with refused(DataError, 11, 12):
-        model.transform(np.zeros((3, 11)))
-
-
 def test_the_summary_says_what_matters(model):
     text = model.summary()
     for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):

@@ -24,6 +24,7 @@ def quick(tmp_path_factory):
     return folder, given
 
 
+@pytest.mark.engine
 def test_every_figure_is_there_and_in_the_report(quick):
     folder, _ = quick
     report = (folder / "report.md").read_text()
@@ -33,6 +34,7 @@ def test_every_figure_is_there_and_in_the_report(quick):
     assert "Light" in report
 
 
+@pytest.mark.engine
 def test_an_interrupted_run_goes_on(quick, monkeypatch):
     undrawn = replace(adaptive_rank.PAPER, figures=lambda *_: {})  # they are drawn already
     monkeypatch.setattr(adaptive_rank, "PAPER", undrawn)

@@ -137,10 +137,10 @@ def faults(monkeypatch):
 def test_a_run_that_failed_is_not_kept_and_tried_again(tmp_path, faults):
     faults.append(DataError("a site is away"))
     setting = {"datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
-    (failed,) = compare(["p-cov"], **setting)
+    (failed,) = compare(methods=["p-cov"], **setting)
     assert failed["error"] == "DataError: a site is away"
     assert not (tmp_path / RUNS).exists()
-    (done,) = compare(["p-cov"], **setting)
+    (done,) = compare(methods=["p-cov"], **setting)
     assert "error" not in done
     assert len((tmp_path / RUNS).read_text().splitlines()) == 1
 
@@ -159,7 +159,7 @@ def test_bytes_down_are_those_before_the_last_round(monkeypatch):
         return model
 
     monkeypatch.setattr(measuring, "run", run)
-    (one,) = compare(["p-cov"], datasets=["wine"], clients=[3], components=2)
+    (one,) = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2)
     assert (one["rounds"], one["MB up"], one["MB down"]) == (2, 2.0, 3.0)
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.data.partition import split
@@ -32,6 +31,7 @@ from simulations.records import COUNTED, identity, read
 from strategies import METHODS, transports_of
 from tests.needed import need
 from tests.refusals import unnamed
+from tests.simulations.test_compare import draw_pictures
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -41,7 +41,7 @@ DRIVER = shutil.which("chromedriver")
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
     methods = ["p-cov", "ap-cov", "sub-it block-size=4", "qr-pca rank=2"]
-    records = compare(methods, partitions=["iid", "dirichlet"], clients=[3], output=folder)
+    records = compare(methods=methods, partitions=["iid", "dirichlet"], clients=[3], output=folder)
     return report_page.write_report(folder, records)
 
 
@@ -59,11 +59,16 @@ def test_the_page_needs_nothing_else(page):
 
 
 @pytest.fixture
-def secure(tmp_path, monkeypatch):
-    """The page of secure runs, two of which were refused."""
-    monkeypatch.setattr(report_page, "figures", lambda *_: [])  # drawing them is most of the work
+def undrawn(monkeypatch):
+    """Pages without figures: drawing them is most of the work."""
+    monkeypatch.setattr(report_page, "figures", lambda *_: [])
     monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
-    records = compare(["p-cov", "qr-pca", "ap-stack"], clients=[3], bound=16.0, output=tmp_path)
+
+
+@pytest.fixture
+def secure(tmp_path, undrawn):
+    """The page of secure runs, two of which were refused."""
+    records = compare(methods=["p-cov", "qr-pca", "ap-stack"], clients=[3], bounds=[16.0], output=tmp_path)
     return report_page.write_report(tmp_path, records).read_text()
 
 
@@ -71,7 +76,7 @@ def test_what_the_server_saw_is_what_the_run_says(secure):
     table = secure[: secure.index('<table class="runs">')]
     assert "sums over all parties only; to see more it must collude with all parties but one" in table
     assert "each party&#x27;s covariance" not in table
-    (plain,) = choices(compare(["p-cov"], clients=[3]))[:1]
+    (plain,) = choices(compare(methods=["p-cov"], clients=[3]))[:1]
     assert plain.server_sees == "each party's covariance"
 
 
@@ -122,20 +127,14 @@ def commands(page):
     return [shlex.split(line) for line in text.splitlines()]
 
 
-def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
+def test_the_printed_commands_repeat_the_runs(tmp_path, undrawn):
     """Options that are true or texts, alphas of many digits, another seed, folders with a space in their name."""
-    monkeypatch.setattr(report_page, "figures", lambda *_: [])  # drawing them is most of the work
-    monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
     images = tmp_path / "my images"
-    for label in ("one", "two"):
-        (images / label).mkdir(parents=True)
-        for i in range(8):
-            pixels = np.random.default_rng(i).integers(0, 256, (4, 4), dtype=np.uint8)
-            Image.fromarray(pixels).save(images / label / f"{i}.png")
+    draw_pictures(images)
     methods = ["p-cov scale=true", "sub-it wire=float32 tolerance=1e-7", "compressed codec=quantise bits=12"]
     common = {"components": 3, "output": tmp_path / "runs"}
-    compare(methods, partitions=["iid", "quantity"], alphas=[0.5, 0.1234567891], clients=[3], seed=7, **common)
-    compare(["p-cov"], datasets=["images"], data_root=str(images), clients=[2], knn=True, **common)
+    compare(methods=methods, partitions=["iid", "quantity"], alphas=[0.5, 0.1234567891], clients=[3], seed=7, **common)
+    compare(methods=["p-cov"], datasets=["images"], data_root=str(images), clients=[2], knn=True, **common)
     wanted = read(tmp_path / "runs")
     page = report_page.write_report(tmp_path / "runs", wanted)
     repeated = []
@@ -153,7 +152,7 @@ def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(
         plots, "heterogeneity", lambda parts, reference: drawn.append(parts) or honest(parts, reference)
     )
-    report_page.write_report(tmp_path, compare(["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
+    report_page.write_report(tmp_path, compare(methods=["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
     source = load("digits")
     shares = split(source.labels, 3, kind="dirichlet", seed=7, alpha=0.3)
     for part, share in zip(drawn[0], shares, strict=True):
@@ -161,32 +160,28 @@ def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
 
 
 def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
-    records = compare(["p-cov"], clients=[3], output=tmp_path)
+    records = compare(methods=["p-cov"], clients=[3], output=tmp_path)
     (tmp_path / records[0]["model"]).unlink()
     text = report_page.write_report(tmp_path, records).read_text()
     assert '<td data-value="p-cov">' in text
     assert "No more figures: there is no model at" in text
 
 
-def test_figures_are_drawn_once_for_a_set_of_runs(tmp_path, monkeypatch):
+def test_figures_are_drawn_once_for_a_set_of_runs_and_what_draws_them(tmp_path, monkeypatch):
     common = {"datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
-    first = report_page.write_report(tmp_path, compare(["p-cov"], **common)).read_text()
+    records = compare(methods=["p-cov"], **common)
+    first = report_page.write_report(tmp_path, records).read_text()
     for module, name in ((plots, "scree"), (analysis_plots, "how_many"), (measuring, "pooled_pca")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("drawn again"))
     measuring.truth.cache_clear()
-    assert report_page.write_report(tmp_path, compare(["p-cov"], **common)).read_text() == first
+    assert report_page.write_report(tmp_path, compare(methods=["p-cov"], **common)).read_text() == first
     monkeypatch.undo()
-    assert report_page.write_report(tmp_path, compare(["p-cov", "ap-cov"], **common)).read_text() != first
-
-
-def test_figures_are_drawn_anew_where_what_draws_them_is_another(tmp_path, monkeypatch):
-    records = compare(["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
-    report_page.write_report(tmp_path, records)
     drawn, honest = [], plots.scree
     monkeypatch.setattr(plots, "scree", lambda *given: drawn.append(given) or honest(*given))
     monkeypatch.setattr(report_figures, "DRAWING", report_figures.DRAWING[:-1])
     report_page.write_report(tmp_path, records)
     assert len(drawn) == 1
+    assert report_page.write_report(tmp_path, compare(methods=["p-cov", "ap-cov"], **common)).read_text() != first
 
 
 def test_a_report_is_written_where_the_project_is_installed(tmp_path):
@@ -280,7 +275,7 @@ def hostile(record):
 def hostile_pages(tmp_path_factory):
     """By the key that was altered: the page of a folder that somebody else has made, or why it was refused."""
     folder = tmp_path_factory.mktemp("hostile")
-    compare(["p-cov"], clients=[3], output=folder)
+    compare(methods=["p-cov"], clients=[3], output=folder)
     (record,) = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
     told = []
     with pytest.MonkeyPatch.context() as patch:
@@ -300,7 +295,7 @@ def of_numbers(record):
 
 
 def test_a_text_where_a_number_should_be_is_refused_with_its_place(hostile_pages, tmp_path):
-    (record,) = compare(["p-cov"], clients=[3], output=tmp_path)
+    (record,) = compare(methods=["p-cov"], clients=[3], output=tmp_path)
     refused = {key: str(error) for key, error in hostile_pages if isinstance(error, FedPCAError)}
     assert set(refused) >= of_numbers(record) | {"model", "measured", "notes"}
     assert not unnamed(refused["rounds"], "runs.jsonl", "line 1", "'rounds'")
@@ -328,10 +323,8 @@ def test_the_page_allows_its_own_script_only(page):
     assert text.index("Content-Security-Policy") < text.index("<style>")
 
 
-def test_the_influence_in_a_model_of_somebody_else_is_left_out_where_it_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_page, "figures", lambda *_: [])
-    monkeypatch.setattr(report_page, "figures_of_pool", lambda *_: [])
-    (record,) = compare(["p-cov"], clients=[3], output=tmp_path)
+def test_the_influence_in_a_model_of_somebody_else_is_left_out_where_it_is_none(tmp_path, undrawn):
+    (record,) = compare(methods=["p-cov"], clients=[3], output=tmp_path)
     model = PCAModel.load(tmp_path / record["model"])
     model.log["influence"][0]["rows_share"] = PAYLOAD
     model.save(tmp_path / record["model"])
@@ -359,7 +352,7 @@ def test_what_was_not_drawn_here_is_no_figure(text):
 
 
 def test_a_kept_figure_that_was_not_drawn_here_is_drawn_anew(tmp_path):
-    records = compare(["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
+    records = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
     honest = report_figures.figures(tmp_path, records)
     assert all(map(report_figures.is_drawing, honest))
     (kept,) = (tmp_path / "figures").glob("*.json")

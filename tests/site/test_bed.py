@@ -73,9 +73,7 @@ def test_sites_whose_files_have_other_orders_alleles_and_strands_count_the_same(
     order = np.random.default_rng(0).permutation(12)
     more = Variant("8", 100, "A", "G")
     path = write(
-        tmp_path / "b.bed",
-        np.column_stack([coded[:, order], np.ones(90)]),
-        [*(other[j] for j in order), more],
+        tmp_path / "b.bed", np.column_stack([coded[:, order], np.ones(90)]), [*(other[j] for j in order), more]
     )
     listed = write_list(tmp_path / "list.bim", known)
     found = read(path, variants=listed)

@@ -259,8 +259,7 @@ def test_a_query_over_files_writes_none(query, tmp_path, monkeypatch):
 
 
 def test_a_query_that_takes_too_long_is_given_up(url, monkeypatch):
-    for module in (databases, databases):
-        monkeypatch.setattr(module, "PASS_SECONDS", 0.2)
+    monkeypatch.setattr(databases, "PASS_SECONDS", 0.2)
     endless = "SELECT count(*) AS n FROM visit a, visit b, visit c, visit d, visit e "
     endless += "WHERE a.dose + b.dose < c.dose + d.dose * e.dose"
     with refused(DataError, "3,600"):

@@ -62,10 +62,7 @@ def test_a_key_is_never_overwritten(tmp_path, capsys):
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("party", "name", "named"),
-    [(-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"])],
-)
+@pytest.mark.parametrize(("party", "name", "named"), [(-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"])])
 def test_a_line_that_would_be_none_is_not_made(party, name, named, tmp_path):
     with refused(ConfigError, *named):
         make_key(str(tmp_path / "key"), party, name)

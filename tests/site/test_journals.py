@@ -15,7 +15,7 @@ from strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, own, server_of
 from tests.hostile import HostileSession
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows" and name != "dp-pca"]
 """The noise of `dp-pca` is never the same; its journals have tests of their own."""
@@ -30,11 +30,11 @@ def test_a_journal_changes_no_bit(method, tmp_path):
     for party, own_rows in enumerate(parties):
         np.save(tmp_path / f"rows{party}.npy", own_rows)
         files = {"data": str(tmp_path / f"rows{party}.npy"), "journal": str(tmp_path / f"journal{party}")}
-        nodes.append({**files, "split": "rows", "min-rows": 10})
+        nodes.append({**files, "split": "rows", "min-rows": 10, "may-show": METHODS[method].strategy.card.exposes})
     given = {"mu": 1.0} if method == "personalised" else {}  # to choose it, a site draws rows that no simulation knows
     options = {"n_components": 3, **own(method), **given}
     model = finish(at_sites(server_of(method, parties, **options), nodes))
-    expected = fit(method, parties, **options)
+    expected = fit(method, parties, min_rows=10, **options)
     assert model.components_.tobytes() == expected.components_.tobytes()
 
 
@@ -54,14 +54,17 @@ def test_a_phase_is_released_once_and_counts_for_its_run_and_party(tmp_path):
     assert len(seen) == 3
 
 
-def test_nothing_is_counted_in_a_journal_that_lacks_an_event(tmp_path):
+@pytest.mark.parametrize("lost", ["", " WHERE kind = 'release'"], ids=["all", "releases"])
+def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
     """Else what was spent, or told, would be nothing."""
     release(tmp_path, 0, "sum", 2.0, [])
+    FileJournal(str(tmp_path), "1", 0).answered("rows, sum", 8)
     with closing(sqlite3.connect(tmp_path / "site.sqlite")) as database, database:
-        database.execute("DELETE FROM event")
+        database.execute(f"DELETE FROM event{lost}")
     seen = []
-    with refused(DisclosureError):
+    with refused(DisclosureError) as caught:
         release(tmp_path, 1, "sum", 2.0, seen)
+    assert not unnamed(caught.value.local, "event 1")
     with refused(DisclosureError):
         FileJournal(str(tmp_path), "2", 0).remember("bound", "data", lambda same, others: seen.append(same) or "now")
     assert not seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import table
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.rows import Blocks
-from fedpca_flwr.site import kept_rows, readers
+from fedpca_flwr.site import journal, kept_rows, readers
 from fedpca_flwr.site.local_table import of_run
 from tests.harness import at_sites, finish, server_of, tamper
 
@@ -91,18 +92,18 @@ def kept_in(folder):
     return [file for file in folder.rglob("*") if file.name.startswith("rows.") or file.parent.name.startswith("rows.")]
 
 
-@pytest.mark.parametrize("held", [table.HELD_BYTES, 0], ids=["small", "large"])
 @pytest.mark.parametrize(
-    ("method", "write", "suffix", "data"),
+    ("method", "write", "suffix", "data", "held"),
     [
-        ("personalised mu=2.0", csv, ".csv", X),
-        ("em", csv, ".csv", GAPS),
-        ("sub-it", parquet, ".parquet", X),
-        ("adaptive", npz, ".npz", X),
-        ("sub-it", sparse_npz, ".npz", COUNTS),
-        ("sub-it", sparse_npz, ".npz", X),  # with hardly a zero: decoded where they are multiplied
-        ("sub-it", h5ad, ".h5ad", COUNTS),
-        ("sub-it", bed, ".bed", PEOPLE),
+        ("personalised mu=2.0", csv, ".csv", X, table.HELD_BYTES),
+        ("em", csv, ".csv", GAPS, 0),
+        ("sub-it", csv, ".csv", X, 0),
+        ("sub-it", parquet, ".parquet", X, 0),
+        ("adaptive", npz, ".npz", X, 0),
+        ("sub-it", sparse_npz, ".npz", COUNTS, table.HELD_BYTES),
+        ("sub-it", sparse_npz, ".npz", X, 0),  # with hardly a zero: decoded where they are multiplied
+        ("sub-it", h5ad, ".h5ad", COUNTS, 0),
+        ("sub-it", bed, ".bed", PEOPLE, 0),
     ],
 )
 def test_a_run_reads_a_file_once_and_finds_the_same_bits(
@@ -188,3 +189,19 @@ def test_where_rows_cannot_be_kept_each_question_reads_them(passes, tmp_path, mo
     assert min(passes.values()) > 1
     assert not kept_in(tmp_path)
     assert model.components_.shape == (2, 8)
+
+
+@pytest.mark.parametrize(("minutes", "there"), [(9, True), (11, False)])
+def test_the_rows_of_a_run_that_fell_silent_go_when_another_begins(minutes, there, tmp_path, monkeypatch):
+    left, other = (journal.FileJournal(str(tmp_path), run, 0) for run in ("1", "2"))
+    left.begin("mean", "", b"", lambda answered: None)
+    left.rows.mkdir()
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(minutes=minutes)
+
+    monkeypatch.setattr(journal, "datetime", Later)
+    other.begin("mean", "", b"", lambda answered: None)
+    assert left.rows.exists() is there

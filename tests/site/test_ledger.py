@@ -57,13 +57,6 @@ def test_a_run_that_cannot_end_does_not_begin(tmp_path):
         release(tmp_path, multiplier=ONE * 100, epsilon=0.9)
 
 
-def test_a_phase_is_released_once_whatever_the_budget(tmp_path):
-    release(tmp_path, epsilon=100.0)
-    with refused(DisclosureError, "'centre'"):
-        release(tmp_path, epsilon=100.0)
-    assert len(entries(tmp_path)) == 1
-
-
 @pytest.mark.parametrize("damage", ["torn", "empty", "a run", "a multiplier"])
 def test_a_ledger_that_is_not_whole_is_an_error_and_never_an_empty_one(tmp_path, damage):
     release(tmp_path, run="the first run")
@@ -81,17 +74,6 @@ def test_a_ledger_that_is_not_whole_is_an_error_and_never_an_empty_one(tmp_path,
         release(tmp_path, run="another", epsilon=100.0)
     assert str(tmp_path) not in str(caught.value)
     assert not unnamed(caught.value.local, "site.sqlite")
-
-
-def test_a_ledger_from_which_releases_are_missing_is_an_error_and_never_a_shorter_one(tmp_path):
-    """While the questions and answers of the same runs stand beside them."""
-    release(tmp_path)
-    FileJournal(str(tmp_path), "1", 0).answered("rows, sum", 8)
-    with sqlite3.connect(tmp_path / "site.sqlite") as database:
-        database.execute("DELETE FROM event WHERE kind = 'release'")
-    with refused(DisclosureError) as caught:
-        release(tmp_path, run="2")
-    assert not unnamed(caught.value.local, "event 1")
 
 
 def test_a_ledger_that_is_missing_while_what_sqlite_left_of_it_stands_is_an_error(tmp_path):

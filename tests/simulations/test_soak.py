@@ -1,0 +1,80 @@
+"""What the soak finds wrong after a run, on a deployment that only pretends to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("resource", reason="the soak limits files by what POSIX has")
+
+from fedpca_flwr.site.flower_command import COMPLETED
+from fedpca_flwr.site.journal import FileJournal
+from simulations.benchmarks import soak
+from tests.harness import fit
+
+RNG = np.random.default_rng(2)
+PARTIES = [RNG.standard_normal((60, soak.FEATURES)) * np.linspace(4, 1, soak.FEATURES) for _ in range(3)]
+
+
+class Pretended:
+    """A deployment whose run ends as it is told."""
+
+    def __init__(self, status=COMPLETED, log="", parties=PARTIES):
+        self.status, self.log, self.parties = status, log, parties
+        self.processes, self.all_online = {}, None
+
+    def run(self, config):
+        if self.parties:
+            output = json.loads(re.search(r"output=(\S+)", config)[1])
+            fit("p-cov", self.parties, n_components=soak.COMPONENTS).save(Path(output).with_suffix(".npz"))
+        return self.status, self.log
+
+    def until(self, condition, what):
+        pass
+
+
+def found_by(folder, deployment, fault="none", *, lost=0, old_copy=False):
+    for site in range(3):
+        journal = FileJournal(str(folder / f"journal{site}"), "1", site)
+        journal.begin("mean", "", b"", lambda answered: None)
+    if old_copy:
+        journal.rows.mkdir()
+        os.utime(journal.rows, (0, 0))
+    soaking = soak.Soak(deployment, folder, PARTIES, 0)
+    soaking.questions = [1 + lost, 1, 1]
+    soaking.faults = dict.fromkeys(soaking.faults, soaking.faults["none"])
+    soaking.apps = lambda site=None: []
+    soaking.asked = lambda site, running: None
+    return " ".join(soaking.one(0, fault, "p-cov", 0).findings)
+
+
+def test_a_run_with_the_right_model_is_no_finding(tmp_path):
+    assert found_by(tmp_path, Pretended()) == ""
+
+
+FAILED = "finished:failed"
+STILL = "a SuperNode stands still"
+
+
+@pytest.mark.parametrize(
+    ("deployment", "fault", "also", "word"),
+    [
+        (Pretended(parties=[rows + np.eye(60, 12) * 40 for rows in PARTIES]), "none", {}, "degrees"),
+        (Pretended(FAILED, "The run failed: ", None), "none", {}, "nothing stops"),
+        (Pretended(FAILED, "Traceback", None), STILL, {}, "no sentence"),
+        (Pretended(FAILED, "The run failed: "), STILL, {}, "wrote a model"),
+        (Pretended(), "none", {"lost": 1}, "lost lines"),
+        (Pretended(), "none", {"old_copy": True}, "old copies"),
+    ],
+)
+def test_what_is_wrong_after_a_run_is_a_finding(deployment, fault, also, word, tmp_path):
+    assert word in found_by(tmp_path, deployment, fault, **also)
+
+
+def test_a_run_that_fails_by_a_fault_with_a_sentence_of_ours_is_no_finding(tmp_path):
+    assert found_by(tmp_path, Pretended(FAILED, "The run failed: ", None), STILL) == ""
