@@ -26,6 +26,8 @@ GIVEN = {
     "clients": (("p-cov", [X, X]), {"clients": X}, ["'clients'", "ndarray", 2]),
     "files": (("p-cov", [X, X]), {"scores": X}, ["'scores'", "ndarray", 2]),
     "a folder": (("p-cov", [X, X]), {"output": "model"}, ["'output'", "run(...).save(path)"]),
+    "no name": (([], [X, X]), {}, ["method", "[]"]),
+    "an engine of bytes": (("p-cov", [X, X]), {"engine": b"ray"}, ["engine", "bytes", "loopback", "ray"]),
     "the plain name": (("pca", [X, X]), {}, ["'method'", "'pca'", "'p-cov'"]),
 }
 
