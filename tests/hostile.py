@@ -63,6 +63,8 @@ class HostileSession:
         np.save(data, rows)
         known = identities(parties)
         given = {"data": str(data), "journal": str(folder / "journal"), "min-rows": 5, **known[index], **node}
+        if run["method"].startswith("robust"):
+            given = {"may-show": "scores", **given}
         if run["method"].startswith("dp-pca"):
             given = {"epsilon-budget": 100.0, **given}
         config = {"partition-id": index, "num-partitions": parties, **given}

@@ -205,6 +205,14 @@ class AngleBounds:
         self._known, self._ritz, self._start = known, ritz, start
         self._rest = self._bound_outside(asked)
 
+    def may_reach(self, tolerance: float) -> bool:
+        """Whether the first k may be certified to ``tolerance`` degrees: no eigenvalue is below its Ritz value."""
+        values, k = self._ritz.values, self.k
+        alike = eigen.ALIKE * len(self._ritz.vectors) * float(values[0])
+        apart = float(values[k - 1] - values[k]) if values.size > k else 0.0
+        clear = min(apart, float(values[k - 1])) > alike  # of a tie others than the first k are certified
+        return not clear or eigen.sine_theorem(self._ritz.residual(k), apart) <= tolerance
+
     def wanted(self) -> tuple[float, int]:
         """Bound on the angle of the first k components in degrees, and how many of them the matrix determines.
 

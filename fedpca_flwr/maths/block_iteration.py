@@ -82,7 +82,7 @@ class BlockIteration:
         self._renewal = Renewal(k, tolerance) if rounded else None
         self.again = None
         self.determined = k  # components above a tie at the cut, whose variance is not lost in rounding
-        self._bound = 90.0  # the certificate, if nothing hides from the blocks; of a tie, to the nearest of its bases
+        self._bound = 90.0
         self.proven = False
         self._probe: Probe | None = None
         self.asked = self._probes = self._idle = 0
@@ -115,7 +115,8 @@ class BlockIteration:
 
         Not determined are those whose variance it does not tell from that of component k + 1, or from none.
         """
-        return self._bound if self.proven and self.determined else 90.0
+        bound = self._bound
+        return bound if self.proven and self.determined else 90.0
 
     @property
     def exact(self) -> bool:
@@ -124,7 +125,7 @@ class BlockIteration:
     @property
     def limited(self) -> bool:
         """Whether the certificate is large because of the error of the products, which no further product mends."""
-        return self._bound > self.tolerance and self._idle > (0 if self._bound < 90 else IDLE)
+        return self._idle > 0 and self._bound > self.tolerance and (self._bound < 90 or self._idle > IDLE)
 
     @property
     def allows_float32(self) -> bool:
@@ -143,17 +144,17 @@ class BlockIteration:
     @property
     def enough(self) -> bool:
         """Whether all components are certified to the tolerance."""
-        return self.proven and self._bound <= self.tolerance
+        return self._bound <= self.tolerance and self.proven
 
     def _decide(self, AV: Array) -> bool:
         """Whether the products are enough; otherwise choose the next block."""
         self.ritz = self.known.ritz()
         self._angles.take(self.known, self.ritz, self._start, self.asked)
-        self._bound = self._angle_bound()
+        self._forget_bound()
         self._set_pairs()
         idle = self.ritz.values.size >= self.k and self.ritz.residual(self.k) <= 2 * self.ritz.error_of(self.k)
         self._idle = self._idle + 1 if idle and not self._probes else 0  # what hid may take longer to converge
-        if self._bound <= self.tolerance:
+        if self._may_be_enough and self._bound <= self.tolerance:
             return self.proven or self._begin_probe()
         if self._probes and self._angles.level(self.tolerance) > self._angles.following:
             return self._begin_probe()  # what the first block shows has been found wrong
@@ -163,9 +164,24 @@ class BlockIteration:
         self.again = self._vectors_again()
         return self.limited or self.above_edge > 0 or (self.block.shape[1] == 0 and self.again is None)
 
-    def _angle_bound(self) -> float:
+    @property
+    def _may_be_enough(self) -> bool:
+        """Whether the bound is worth its search: in most rounds the residuals alone are larger."""
+        if self.ritz.values.size < self.k:
+            return False
+        return self._probes > 0 or self._angles.may_reach(self.tolerance)
+
+    def _forget_bound(self) -> None:
         self.proven, self.determined = False, self.k
-        self.__dict__.pop("cuts", None)
+        for name in ("_bound", "cuts"):
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def _bound(self) -> float:
+        """The certificate, if nothing hides from the blocks; of a tie, to the nearest of its bases."""
+        return self._angle_bound()
+
+    def _angle_bound(self) -> float:
         if self.ritz.values.size < self.k:
             return 90.0
         bound, self.determined = self._angles.wanted()
@@ -210,7 +226,9 @@ class BlockIteration:
         probe.add(V, AV, error=error)
         if ceilings := probe.ceilings(level):
             self._angles.hold(ceilings)
-            self._probe, self._bound = None, self._angle_bound()
+            self._probe = None
+            self._forget_bound()
+            self._bound = self._angle_bound()
             return True
         if probe.top < level:
             self.block = probe.block

@@ -42,12 +42,16 @@ FEWEST_STEPS = 16  # a rate can be told from so many steps
 def graph_of(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
     """A connected graph of so many parties, the same wherever it is made: a ring, a star about party 0, or complete.
 
+    A grid has lines of so many parties as make it nearly a square; the last line may be shorter.
+
     An Erdős-Rényi graph has each of the K (K - 1) / 2 edges with a ``probability``, independently, and is drawn again
     until it is connected: a `ValueError` where none was drawn.
     """
     first, second = np.triu_indices(parties, 1)
     if kind != "erdos-renyi":
+        wide = math.ceil(math.sqrt(parties))
         among = {
+            "grid": (second - first == wide) | ((second - first == 1) & (second % wide > 0)),
             "ring": (second - first == 1) | (second - first == parties - 1),
             "star": first == 0,
             "complete": np.ones(first.size, dtype=bool),

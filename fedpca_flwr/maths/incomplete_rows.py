@@ -31,13 +31,15 @@ AT_ONCE = 2**20  # how many elements of matrices are inverted at once
 
 def precision_of(covariance: Array) -> Array | None:
     """The inverse of a covariance (d, d) of standardised features; None where an eigenvalue is below `FLOOR`."""
-    lowered = np.asfortranarray(covariance).copy(order="F")
-    np.einsum("ii->i", lowered)[:] -= FLOOR
-    _, below = lapack.dpotrf(lowered, lower=1, overwrite_a=1, clean=0)
     factor, failed = lapack.dpotrf(np.asfortranarray(covariance), lower=1, clean=0)
-    if below or failed:
+    if failed:
         return None
     lower: Array = np.tril(lapack.dpotri(factor, lower=1, overwrite_c=1)[0])
+    if np.trace(lower) > 1 / (2 * FLOOR):  # else no eigenvalue of the inverse is larger
+        lowered = np.array(covariance, order="F")
+        np.einsum("ii->i", lowered)[:] -= FLOOR
+        if lapack.dpotrf(lowered, lower=1, overwrite_a=1, clean=0)[1]:
+            return None
     return lower + np.tril(lower, -1).T
 
 
@@ -74,14 +76,15 @@ def _add_groups(
     there; to ``across``, whose symmetric part counts twice, the products of what is there with what is expected."""
     d = offset.size
     means = np.where(groups.missing, 0.0, groups.means / unit + offset)
-    pull, scaled = means @ precision, precision / unit
+    pull, scaled, flat = means @ precision, precision / unit, precision.ravel("K")  # symmetric: in either order
     for group in np.flatnonzero(groups.several & ~groups.missing.any(axis=1)):
         within += groups.scatter(int(group))
     for some, u in _by_number_missing(groups.missing, AT_ONCE):
-        covariances = _inverses(precision[u[:, :, None], u[:, None, :]])
+        places = u[:, :, None] * d + u[:, None, :]
+        covariances = _inverses(flat[places])
         means[some[:, None], u] = -(covariances @ pull[some[:, None], u][:, :, None])[:, :, 0]
-        weights, places = groups.counts[some, None, None] * covariances, u[:, :, None] * d + u[:, None, :]
-        total.unsure[:] += np.bincount(places.ravel(), weights.ravel(), d * d).reshape(d, d)
+        weights = groups.counts[some, None, None] * covariances
+        np.add.at(total.unsure.reshape(-1), places.ravel(), weights.ravel())
         for place in np.flatnonzero(groups.several[some]):
             scatter, missed, covariance = groups.scatter(int(some[place])), u[place], covariances[place]
             expected = covariance @ (scaled[missed] @ scatter) / -unit
@@ -90,7 +93,8 @@ def _add_groups(
             across[missed] += expected
             across[np.ix_(missed, missed)] -= both / 2
     total.first[:] += groups.counts @ means
-    total.second[:] += (groups.counts[:, None] * means).T @ means
+    weighted = np.sqrt(groups.counts)[:, None] * means  # of one array NumPy computes half of the symmetric product
+    total.second[:] += weighted.T @ weighted
 
 
 def completed(deviations: Array, precision: Array) -> Array:

@@ -172,6 +172,7 @@ class MethodCard:
     own_components: Literal["", "iterates", "personal"] = ""
     """Whether each party projects its rows with components of its own: with iterates that have not met those of the
     others, or with personal ones, which need not meet."""
+    own_centre: bool = False  # whether rows are about another centre than their mean, and divided by other deviations
     own_total: str = ""  # what the shares of variance are of, where that is not the variance of the pooled rows
     beyond_moments: str = ""
     """Why a party's answers tell more of its rows than count, mean and scatter do; empty where they do not."""

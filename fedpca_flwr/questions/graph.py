@@ -80,7 +80,7 @@ LONGEST = 10_000
 class GraphOptions(CountOptions):
     """Options of the decentralised methods."""
 
-    graph: Literal["ring", "star", "complete", "erdos-renyi"] = "ring"
+    graph: Literal["ring", "grid", "star", "complete", "erdos-renyi"] = "ring"
     """Who is whose neighbour."""
     edge_probability: Annotated[float, Limits(gt=0, le=1, examples=[0.5, 1.0])] = 0.5
     """Of an Erdős-Rényi graph, which `seed` draws."""

@@ -1,25 +1,31 @@
-"""A .csv file as blocks of rows."""
+"""A .csv file as blocks of rows.
+
+Arrow reads the numbers. A block in which it meets anything else is read cell by cell: booleans and spaces around what
+is missing are good, and of faults the site's log tells the lines and columns.
+"""
 
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows
+from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import LeftOut, column_position, feature_positions
-from fedpca_flwr.site.csv_format import CsvFormat, Faults, cells_within_limits, format_of, is_missing
+from fedpca_flwr.site.csv_format import MISSING, CsvFormat, Faults, cells_within_limits, format_of, is_missing
 
+CHARACTERS = 2**20  # of a block; more where there are many columns, each of which takes its time in every block
 LONGEST_CELL = 1000  # lines over which a cell in quotes may go at the end of a block
+SPELLINGS = sorted({spelling for word in MISSING for spelling in (word, word.upper(), word.title())})
 BOOLEANS = {"true": 1.0, "false": 0.0}
 
 
@@ -60,16 +66,13 @@ def cells_of(file: Path, column: str, rows: int, label: str) -> list[str]:
 
 
 def _blocks(table: CsvTable) -> Iterator[Array]:
-    """Blocks of the columns that are features; the others may be no numbers.
-
-    After the first fault the rest of the file is read for others only.
-    """
+    """Blocks of the columns that are features; the others may be no numbers. After a fault no rows follow."""
     seen, faults = 0, Faults(table.width, table.names)
-    for before, lines in _blocks_of_lines(table):
-        rows = None if faults else _as_numbers(table, lines)
+    for before, text in _texts(table):
+        rows = _as_numbers(table, text)
         if rows is None:
             with cells_within_limits():
-                rows = _cell_by_cell(table, before, lines, faults)
+                rows = _cell_by_cell(table, before, text, faults)
         faults.good |= bool(len(rows))
         if not faults and len(rows):
             yield rows
@@ -80,43 +83,51 @@ def _blocks(table: CsvTable) -> Iterator[Array]:
         raise DataError("the .csv file has column names, but no rows", local=str(table.file))
 
 
-def _blocks_of_lines(table: CsvTable) -> Iterator[tuple[int, list[str]]]:
-    """Lines of whole rows, and how many lines of the file come before them."""
+def _texts(table: CsvTable) -> Iterator[tuple[int, str]]:
+    """The file's text in blocks of whole rows, and how many of its lines come before each."""
+    size = min(max(CHARACTERS, 4096 * table.width), 16 * CHARACTERS)
     before = table.format.skipped + table.start
-    remaining = itertools.islice(table.format.lines(table.file), table.start, None)
-    while lines := list(itertools.islice(remaining, max(64, CACHE_ELEMENTS // table.width))):
-        quotes = sum(line.count('"') for line in lines)
-        for line in itertools.islice(remaining, LONGEST_CELL if quotes % 2 else 0):
-            lines.append(line)
-            if line.count('"') % 2:
-                break
-        yield before, lines
-        before += len(lines)
+    with open(table.file, encoding=table.format.encoding) as stream:
+        for _ in range(before):
+            stream.readline()
+        while lines := stream.readlines(size):
+            text = "".join(lines)
+            open_quote = '"' in text and text.count('"') % 2  # to look for one first takes a tenth of counting
+            for line in itertools.islice(stream, LONGEST_CELL if open_quote else 0):
+                lines.append(line)
+                if line.count('"') % 2:
+                    break
+            yield before, "".join(lines) if open_quote else text
+            before += len(lines)
 
 
-def _as_numbers(table: CsvTable, lines: Sequence[str]) -> Array | None:
-    """The rows of lines whose cells are all numbers, by NumPy's own reader; None of others."""
-    ignored: Any = {position: lambda cell: 0.0 for position in set(range(table.width)) - set(table.features)} or None
-    if table.format.decimal_comma:
-        lines = [line.replace(".", "\0").replace(",", ".") for line in lines]
-    blank = None if table.width > 1 else "\r\n"  # in one column, a cell of spaces is one that is missing
-    full = [line for line in lines if line.strip(blank)]
-    if not full:
-        return None
+def _as_numbers(table: CsvTable, text: str) -> Array | None:
+    """The rows of a text whose cells are all numbers, or missing; None of others."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+
+    content, names = text.encode(), [str(place) for place in range(table.width)]
+    features = [names[place] for place in table.features]
     try:
-        rows = np.loadtxt(
-            full, delimiter=table.format.separator, converters=ignored, ndmin=2, comments=None, quotechar='"'
+        found = arrow.read_csv(
+            pa.BufferReader(content),
+            arrow.ReadOptions(column_names=names, use_threads=False, block_size=len(content) + 1),
+            arrow.ParseOptions(delimiter=table.format.separator, newlines_in_values=True),
+            arrow.ConvertOptions(
+                column_types=dict.fromkeys(features, pa.float64()),
+                include_columns=features,
+                null_values=SPELLINGS,
+                decimal_point="," if table.format.decimal_comma else ".",
+            ),
         )
-    except ValueError:
+        return np.column_stack([column.to_numpy() for column in found.columns] if features else [])
+    except ValueError:  # Arrow's own, which may quote a cell, are of this class
         return None
-    if rows.shape[1] != table.width:
-        return None
-    return np.take(rows, table.features, axis=1) if ignored else rows
 
 
-def _cell_by_cell(table: CsvTable, before: int, lines: Sequence[str], faults: Faults) -> Array:
-    """The same of any lines: what is missing is NaN, and what is no number is noted."""
-    reader = csv.reader(lines, delimiter=table.format.separator)
+def _cell_by_cell(table: CsvTable, before: int, text: str, faults: Faults) -> Array:
+    """The rows of any text: what is missing is NaN, and what is no number is noted."""
+    reader = csv.reader(io.StringIO(text), delimiter=table.format.separator)
     found, line = [], before + 1
     for row in reader:
         if len(row) == table.width:

@@ -49,7 +49,7 @@ CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 
 TEXTS = (b"%", b"<", b"{", b"[")  # how those of the other kinds begin that are texts
 NUMBER = r"[+-]?(\d+%s?\d*|%s\d+)([eE][+-]?\d+)?"
-POINT, COMMA = (re.compile(NUMBER % (sign, sign), re.ASCII) for sign in (r"\.", ","))
+POINT, COMMA, EITHER = (re.compile(NUMBER % (sign, sign), re.ASCII) for sign in (r"\.", ",", "[.,]"))
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
 
 MISSING = {"", "na", "nan", "n/a", "#n/a", "<na>", "null", "none"}
@@ -84,9 +84,8 @@ def format_of(file: Path, left_out: Collection[str]) -> CsvFormat:
     first = next(plain.lines(file), "")
     said = re.fullmatch(r'"?sep=(.)"?', first.strip("\r\n "), re.IGNORECASE)
     skipped = 1 if said else 0
-    sample = list(
-        itertools.islice(filter(str.strip, CsvFormat(plain.encoding, ",", skipped=skipped).lines(file)), SAMPLE)
-    )
+    lines = filter(str.strip, CsvFormat(plain.encoding, ",", skipped=skipped).lines(file))
+    sample = list(itertools.islice(lines, max(5, min(SAMPLE, 2**20 // (1 + len(first))))))  # fewer where they are long
     if not sample:
         raise DataError("the .csv file is empty", local=str(file))
     with cells_within_limits():
@@ -131,7 +130,7 @@ def _decodes(file: Path, encoding: str) -> bool:
     decoder = codecs.getincrementaldecoder(encoding)()
     try:
         with open(file, "rb") as stream:
-            while piece := stream.read(2**20):
+            while piece := stream.read(2**16):
                 decoder.decode(piece)
         decoder.decode(b"", final=True)
     except UnicodeError:
@@ -147,6 +146,8 @@ def _separator(sample: list[str], left_out: Collection[str]) -> str:
     """
     shares = {separator: _share(sample, separator, left_out) for separator in SEPARATORS}
     best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
+    if not shares[best[0]]:
+        raise csv.Error
     if len(best) > 1:
         raise DataError(
             f"the .csv file may be separated by {' or '.join(map(repr, best))}, and its numbers would be others: write "
@@ -157,13 +158,16 @@ def _separator(sample: list[str], left_out: Collection[str]) -> str:
 
 def _share(sample: list[str], separator: str, left_out: Collection[str]) -> float:
     """How well lines are separated so: 0 to 2."""
-    rows = list(csv.reader(sample, delimiter=separator))
+    try:
+        rows = list(csv.reader(sample, delimiter=separator))
+    except csv.Error:  # so long is a line of many columns that something else separates
+        return 0.0
     width, times = Counter(map(len, rows)).most_common(1)[0]
     if width == 1:
         return 1e-3 * times / len(rows) * (2 if separator == ";" else 1)  # with which its decimals may have commas
     cells = list(itertools.chain.from_iterable(_of_features(rows[1:] or rows, rows[0], left_out)))
-    signs = (POINT,) if separator == "," else (POINT, COMMA)
-    good = sum(any(sign.fullmatch(cell) for sign in signs) or is_missing(cell) for cell in cells)
+    number = POINT if separator == "," else EITHER
+    good = sum(bool(number.fullmatch(cell)) or is_missing(cell) for cell in cells)
     return (1 + good / max(1, len(cells))) * times / len(rows)
 
 

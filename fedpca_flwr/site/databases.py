@@ -104,9 +104,10 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
 
     What DuckDB says is shown where it is about the query itself, and only in the site's own log.
     """
-    with extra("sql", "DuckDB needs duckdb and pyarrow"):
+    with extra("sql", "DuckDB needs duckdb"):
         import duckdb
-        import pyarrow as pa  # by which its rows come
+    import pyarrow as pa  # by which its rows come
+
     path = url.removeprefix("duckdb:///")
     file = Path(path).expanduser()
     if path != MEMORY and not file.is_file():

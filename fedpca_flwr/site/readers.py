@@ -29,8 +29,8 @@ from fedpca_flwr.site.csv_file import cells_of, read_csv
 
 def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     """The rows, of the dtype that holds all columns and what is missing in them, and the names of these."""
-    with extra("parquet", "a .parquet file needs pyarrow"):
-        from pyarrow import parquet
+    from pyarrow import parquet
+
     with parquet.ParquetFile(file) as source:
         schema, metadata = source.schema_arrow, source.metadata
     every = list(schema.names)
@@ -223,8 +223,8 @@ def read(
     travels to the server.
 
     ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``, or a sparse matrix as
-    `scipy.sparse.save_npz` writes it; ``.csv`` is comma-separated with or without a header line; ``.parquet`` needs the
-    extra ``parquet``, ``.h5ad`` the extra ``cells``, ``.bed`` the extra ``genotypes``.
+    `scipy.sparse.save_npz` writes it; ``.csv`` is comma-separated with or without a header line; ``.h5ad`` needs the
+    extra ``cells``, ``.bed`` the extra ``genotypes``.
     """
     file = Path(path).expanduser()
     suffix = file.suffix.lower()

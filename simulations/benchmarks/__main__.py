@@ -21,9 +21,10 @@ TOPICS = {
     "genotypes": ("genotypes", "restarts"),
     "influence": ("groups", "influence"),
     "memory": ("memory", "sparse"),
-    "messages": ("adaptive", "compression", "decentralised", "front", "rounds", "truncation"),
+    "messages": ("adaptive", "compression", "front", "rounds", "truncation"),
     "privacy": ("privacy", "secure"),
-    "published": ("published", "side-by-side"),
+    "robust": ("robust",),
+    "side_by_side": ("side-by-side",),
     "soak": ("soak",),
     "speed": ("all", "iteration", "many-rows", "parties", "scaling", "speed"),
 }

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 
 Rows = list[NDArray[Any]]
+ADAPTIVE_BORDER = 0.35
 
 
 class Result(NamedTuple):
@@ -76,6 +77,32 @@ def ap_stack(parts: Rows, k: int) -> Result:
     return _stacked(stack, k, len(parts), up=8 * (k * d + k))
 
 
+def adaptive(parts: Rows, k: int) -> Result:
+    """AP-COV up to a score of 0.35 (the note's border at 0.15 decides nothing), P-COV above."""
+    return (p_cov if heterogeneity(parts) > ADAPTIVE_BORDER else ap_cov)(parts, k)
+
+
+def heterogeneity(parts: Rows) -> float:
+    """The mean, over clients, of the divergence of means, covariances, spectra (Kullback-Leibler) and total variances.
+
+    The note does not say how it scales and weighs them: here each is relative to the average covariance, at most 1, and
+    counts a quarter.
+    """
+    stats = [_moments(X) for X in parts]
+    weights = [n for n, _, _ in stats]
+    mean, average = (np.average([one[i] for one in stats], axis=0, weights=weights) for i in (1, 2))
+    total, spectrum = np.trace(average), _shares(average)
+    scores = []
+    for _, m, C in stats:
+        own = _shares(C)
+        apart = (
+            float(np.linalg.norm(m - mean) / np.sqrt(total)),
+            float(np.linalg.norm(C - average) / np.linalg.norm(average)),
+        )
+        scores.append([*apart, float(own @ np.log(own / spectrum)), abs(float(np.trace(C) / total) - 1)])
+    return float(np.minimum(scores, 1).mean())
+
+
 def quantised(parts: Rows, k: int, bits: int) -> Result:
     """P-COV with covariances in steps between their extremes, cut down instead of rounded: always too small."""
     stats = []
@@ -122,6 +149,11 @@ def dp_pca(parts: Rows, k: int, epsilon: float, delta: float = 1e-5) -> Result:
 
 def _moments(X: NDArray[Any]) -> tuple[int, Array, Array]:
     return len(X), X.mean(axis=0), np.cov(X, rowvar=False, ddof=0)
+
+
+def _shares(C: Array) -> Array:
+    values = np.linalg.eigvalsh(C).clip(min=0.0) + 1e-12 * np.trace(C)
+    return np.asarray(values / values.sum())
 
 
 def _pooled(stats: list[tuple[int, Array, Array]], k: int) -> Result:

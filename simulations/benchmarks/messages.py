@@ -12,7 +12,7 @@ from scipy.linalg import eigh
 
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.model.reference import principal_angles
 
 from .. import run
 from ..measuring import down_by_party
@@ -258,32 +258,3 @@ def on_wide_data() -> Lines:
     yield f"{number} clients, {n} rows of {d:,} features: max angle {angle:.1e} degrees, {up:.1f} MB up per client"
     matrix = 8 * d * d / 1e6
     yield f"peak memory of everything here {harness.peak_mb():.0f} MB; one d x d matrix would have {matrix:.0f} MB"
-
-
-SPREAD = np.array([2.0, 1.5, 1.0, *[0.1] * 9])
-
-
-@benchmark(step_size=0.2, iterations=[1, 50, 100, 200, 500])
-def decentralised(args: Namespace) -> Lines:
-    """DSA and FAST-PCA on four graphs: angle to the exact components and between the parties, by iteration; bytes.
-
-    Synthetic rows of 10 unequal parties whose means differ by some 0.6 standard deviations; 12 features, 3 components
-    well separated from the rest.
-    """
-    rng, d = np.random.default_rng(0), SPREAD.size
-    basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
-    sizes = rng.integers(20, 200, 10)
-    parts = [((rng.standard_normal((n, d)) + 0.6 * rng.standard_normal(d)) * SPREAD) @ basis.T for n in sizes]
-    exact = pooled_pca(np.vstack(parts), 3)
-    yield "Largest angle of the model to the exact components / consensus error, in degrees, after so many iterations\n"
-    yield "method", "graph (mixing rate)", *args.iterations, "bytes up, down"
-    for method, graph in itertools.product(("dsa", "fast-pca"), ("ring", "star", "complete", "erdos-renyi")):
-        cells = []
-        for iterations in args.iterations:
-            chosen = {"graph": graph, "iterations": iterations, "step_size": args.step_size}
-            model = run(method, parts, n_components=3, **chosen)
-            apart = model.log["measured"]["consensus_error_degrees"]
-            cells.append(f"{principal_angles(model, exact).max:.1e} / {apart:.1e}")
-        step = model.log["rounds"][-3]  # before the report and the projection
-        rate = f"{graph} ({model.log['measured']['mixing_rate']:.3f})"
-        yield method, rate, *cells, f"{max(step['up']):,}, {max(step['down']):,}"

@@ -107,8 +107,9 @@ class Soak:
                 except TimeoutError:
                     self.deployment.flwr.kill()
                     status, log = "hangs", ""
+        found = list(self.wrong(fault, status, log, output))
         self.measure()
-        return Soaked(number, method, fault, status, list(self.wrong(fault, status, log, output)))
+        return Soaked(number, method, fault, status, found)
 
     def wrong(self, fault: str, status: str, log: str, output: Path) -> Iterator[str]:
         """What is not as it should be after a run."""

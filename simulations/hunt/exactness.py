@@ -146,7 +146,7 @@ def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> I
         rounding = 1e-6 if draw.options.get("wire") == "float32" else 1e-9
         if abs(claimed - total) > (rounding + claims.fixed_point) * total:
             yield "ratio", f"shares of {claimed:.12g}, but the variance is {total:.12g}"
-    if model.mean_ is None or draw.card.differentially_private:
+    if model.mean_ is None or draw.card.differentially_private or draw.card.own_centre:
         return
     hidden = draw.options.get("bound", 0.0) * 1e-12 if draw.transport != "clear" else 0.0
     size = np.abs(truth.mean) + np.abs(draw.pooled.astype(np.longdouble)).max(axis=0)

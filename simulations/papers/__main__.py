@@ -1,6 +1,7 @@
-"""Reproduce a paper's figures and tables as data, plots and a short report.
+"""Reproduce a paper's figures and tables as data, plots and a short report; with 'all', every paper's.
 
     python -m simulations.papers personalised --output DIR
+    python -m simulations.papers all --output DIR --quick
 
 An interrupted run goes on where it stopped.
 """
@@ -8,7 +9,7 @@ An interrupted run goes on where it stopped.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 
@@ -20,7 +21,16 @@ def reproduce(name: str, arguments: Sequence[str]) -> None:
     import_module(f"{__package__}.{name.replace('-', '_')}").PAPER.main(arguments)
 
 
-PAPERS = {name: partial(reproduce, name) for name in ("adaptive-rank", "personalised", "vertical")}
+def reproduce_all(arguments: Sequence[str]) -> None:
+    """Reproduce every paper, and hold the numbers against their intervals."""
+    import_module(f"{__package__}.published").everything(arguments)
+
+
+NAMES = ("adaptive-rank", "decentralised", "notes", "personalised", "vertical")
+PAPERS: dict[str, Callable[[Sequence[str]], None]] = {
+    "all": reproduce_all,
+    **{name: partial(reproduce, name) for name in NAMES},
+}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -54,11 +54,16 @@ class Paper:
     def main(self, arguments: Sequence[str]) -> None:
         options = {"output": {"type": Path, "required": True}, **self.options}
         given = vars(parser(f"simulations.papers {self.name}", self.doc, options).parse_args(arguments))
-        folder: Path = given.pop("output")
-        sections = self.figures(run_steps(self.steps(**given), folder / "steps"), folder)
+        self.make(given.pop("output"), given)
+
+    def make(self, folder: Path, given: Mapping[str, Any]) -> dict[str, list[Row]]:
+        """Every step's rows, after the figures and the report were written."""
+        results = run_steps(self.steps(**given), folder / "steps")
+        sections = self.figures(results, folder)
         parts = [f"# {self.title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
         with written_whole(folder / "report.md") as stream:
             stream.write(("\n\n".join(parts) + "\n").encode())
+        return results
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:

@@ -5,7 +5,7 @@ Rows are stacks (m, n, d) of m parties, components (m, d, r). Errors are ratios 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,12 @@ from fedpca_flwr.maths.personalised import objective, strength
 
 NOISE = 0.5
 """Variance of the noise in all of the paper's experiments; that of the latent variables is 1."""
+PRIORS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
+    "gaussian": lambda rng, shape: rng.standard_normal(shape),
+    "uniform": lambda rng, shape: rng.uniform(-np.sqrt(3), np.sqrt(3), shape),
+    "student": lambda rng, shape: rng.standard_t(4, shape) / np.sqrt(2),
+}
+"""How parties are drawn about V, with variance 1: as in the paper, within bounds, and with outliers (t of 4)."""
 
 
 @dataclass(frozen=True)
@@ -28,35 +34,38 @@ class Federation:
     rows: Array
     truth: Array
     spread: float
+    noise: float = NOISE
 
     @classmethod
-    def draw(cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int) -> Federation:
+    def draw(
+        cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int, noise: float = NOISE, prior: str = "gaussian"
+    ) -> Federation:
         rng = np.random.default_rng(seed)
         V = stiefel.polar(rng.standard_normal((d, r)))
-        around = V + np.sqrt(spread) * rng.standard_normal((m, d, r))
+        around = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
         truth = stiefel.retraction(V, stiefel.tangent(V, around))
-        latent, noise = rng.standard_normal((m, r, n)), rng.standard_normal((m, d, n))
-        return cls(stiefel.transposed(truth @ latent + np.sqrt(NOISE) * noise), truth, spread)
+        latent, errors = rng.standard_normal((m, r, n)), rng.standard_normal((m, d, n))
+        return cls(stiefel.transposed(truth @ latent + np.sqrt(noise) * errors), truth, spread, noise)
 
     @property
     def strength(self) -> float:
-        return strength(NOISE, self.spread)
+        return strength(self.noise, self.spread)
 
     def test_ratio(self, U: Array) -> float:
         """Expected error on new rows over that of the true components."""
         d, r = self.truth.shape[1:]
         kept = np.square(stiefel.transposed(U) @ self.truth).sum(axis=(-1, -2)).mean()
-        return float(1 + (r - kept) / ((d - r) * NOISE))
+        return float(1 + (r - kept) / ((d - r) * self.noise))
 
     def train_ratio(self, U: Array) -> float:
         """Error on these rows over the expected error of the true components."""
         d, r = self.truth.shape[1:]
         left = np.square(self.rows).sum() - np.square(self.rows @ U).sum()
-        return float(left / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * NOISE))
+        return float(left / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * self.noise))
 
     def objective(self, U: Array, V: Array) -> float:
         """Equation (4) of the paper."""
-        return float(objective(self.rows, U, V, noise=NOISE, spread=self.spread).mean())
+        return float(objective(self.rows, U, V, noise=self.noise, spread=self.spread).mean())
 
     def pooled(self) -> Array:
         """The PCA of all rows (d, r): global averaging in closed form."""
@@ -86,12 +95,20 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: i
     return U, V
 
 
-def algorithm_1(data: Federation, U: Array, V: Array, iterations: int) -> Iterator[tuple[Array, Array]]:
-    """The parties' components and V after each iteration of the paper's Algorithm 1."""
+def algorithm_1(
+    data: Federation, U: Array, V: Array, iterations: int, *, local: int = 1, alpha: float = 1.0, beta: float = 1.0
+) -> Iterator[tuple[Array, Array]]:
+    """The parties' components and V after each iteration of the paper's Algorithm 1.
+
+    Parties take ``local`` steps in each. ``alpha`` and ``beta`` are the paper's rates in units of those up to which the
+    steps are stable.
+    """
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
+    slower = (largest + data.strength) / alpha - data.strength
     for _ in range(iterations):
-        U, versions = personalised.gradient_step(data.rows, U, V, data.strength, largest)
-        V = stiefel.retraction(V, versions.mean(axis=0) - V)
+        for _ in range(local):
+            U, versions = personalised.gradient_step(data.rows, U, V, data.strength, slower)
+        V = stiefel.retraction(V, beta * (versions.mean(axis=0) - V))
         yield U, V
 
 

@@ -5,15 +5,18 @@
 About half an hour on one core, with 5 data sets for each point (``--datasets``); ``--shrink 10`` is a quick look. DIR
 gets a table for each step, one for each figure, plots and report.md. DEST holds MNIST, for real data. Errors are ratios
 to the error of the true components, on new rows unless a column says otherwise. Figures 1(a), (c) and (d) are also
-drawn with a spread at which the published shapes appear: those stated give others.
+drawn with a spread at which the published shapes appear: those stated give others. ``--noise`` is the paper's
+sigma_epsilon^2, ``--prior`` how parties are drawn about V (gaussian, uniform or student); parties take
+``--local-iterations`` steps in a round of Algorithm 1, with ``--alpha`` and ``--beta`` times the largest stable rates.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +30,16 @@ from fedpca_flwr.protocol.progress import flower_from
 
 from ..loopback import assemble
 from .experiment import Paper, Row, Step, figure, markdown, write_table
-from .hierarchical import Federation, algorithm_1, ascended, best_perpca, closed_form, iterations_needed
+from .hierarchical import (
+    NOISE,
+    PRIORS,
+    Federation,
+    algorithm_1,
+    ascended,
+    best_perpca,
+    closed_form,
+    iterations_needed,
+)
 
 SMALL, LARGE = {"d": 30, "r": 10}, {"d": 100, "r": 20}
 SPREADS = (0.001, 0.01, 0.02, 0.04, 0.06, 0.08, 0.10, 0.15, 0.20, 0.40, 0.80)
@@ -37,16 +49,24 @@ TIMES = {"personal": 1.0, "personal 2 mu": 2.0, "personal 4 mu": 4.0}
 """Strengths, in units of the model's own."""
 
 
-def steps(datasets: int, shrink: int = 1, mnist: str = "") -> list[Step]:
-    """Every step; ``shrink`` divides numbers of parties and iterations."""
-    many = {"m": max(4, 200 // shrink), "datasets": datasets}
-    some = {"m": max(4, 100 // shrink), "datasets": min(datasets, 2)}
-    fifty = {**SMALL, "m": max(4, 50 // shrink), "n": 20, "datasets": min(datasets, 3)}
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+MODEL: Row = {"noise": NOISE, "prior": "gaussian"}
+SOLVER: Row = {"local_iterations": 1, "alpha": 1.0, "beta": 1.0}
+
+
+def steps(datasets: int, shrink: int = 1, mnist: str = "", **more: Any) -> list[Step]:
+    """Every step; ``shrink`` divides numbers of parties and iterations. Steps hold what differs from the paper."""
+    model = {key: more[key] for key in MODEL if more.get(key, MODEL[key]) != MODEL[key]}
+    changed = {key.split("_")[0]: more[key] for key in SOLVER if more.get(key, SOLVER[key]) != SOLVER[key]}
+    solver = {"solver": changed} if changed else {}
+    many = {**model, "m": max(4, 200 // shrink), "datasets": datasets}
+    some = {**model, "m": max(4, 100 // shrink), "datasets": min(datasets, 2)}
+    fifty = {**SMALL, **model, "m": max(4, 50 // shrink), "n": 20, "datasets": min(datasets, 3)}
     ways: list[Step] = []
     for spread in (0.2, 0.04):
         case = {**SMALL, **many, "n": 10, "spread": spread}
         ways.append(Step(f"1a-{spread}", compared, {**case, "perpca": True}))
-        ways.append(Step(f"1a-trace-{spread}", traced, {**case, "iterations": 300 // shrink}))
+        ways.append(Step(f"1a-trace-{spread}", traced, {**case, **solver, "iterations": 300 // shrink}))
     for spread in SPREADS:
         ways.append(Step(f"1b-{spread}", compared, {**SMALL, **many, "n": 20, "spread": spread, "perpca": True}))
     for spread in (0.1, 0.01):
@@ -55,9 +75,16 @@ def steps(datasets: int, shrink: int = 1, mnist: str = "") -> list[Step]:
         for m in sorted({max(2, m // shrink) for m in PARTIES}):
             ways.append(Step(f"1d-{spread}-{m}", compared, {**LARGE, **some, "m": m, "n": 10, "spread": spread}))
     for spread in (0.01, 0.04, 0.2):
-        ways.append(Step(f"2-{spread}", descent, {**fifty, "spread": spread, "iterations": 300 // shrink}))
+        case = {**fifty, "spread": spread, "iterations": 300 // shrink}
+        ways.append(Step(f"2-{spread}", descent, {**case, **solver}))
+    for local in (1, 4, 16):
+        case = {**fifty, "spread": 0.04, "iterations": 300 // shrink}
+        ways.append(Step(f"local-{local}", descent, {**case, "solver": {**changed, "local": local}}))
     for spread in (0.01, 0.04):
-        ways.append(Step(f"solvers-{spread}", both_solvers, {**fifty, "spread": spread, "iterations": 1000 // shrink}))
+        case = {**fifty, **solver, "spread": spread, "iterations": 1000 // shrink}
+        ways.append(Step(f"solvers-{spread}", both_solvers, case))
+    for prior in PRIORS:
+        ways.append(Step(f"prior-{prior}", compared, {**SMALL, **some, "n": 20, "spread": 0.04, "prior": prior}))
     if mnist:
         ways += [Step(f"mnist-{name}", real_data, {"root": mnist, **case}) for name, case in CASES.items()]
     return ways
@@ -77,23 +104,23 @@ def compared(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Ro
         yield row
 
 
-def traced(*, datasets: int, iterations: int, **case: Any) -> Iterable[Row]:
+def traced(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
     """Figure 1(a): test ratios after each iteration from random starts, the mean over the data sets."""
 
     def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
         local = ascended(data.rows, U, iterations)
         pooled = ascended(data.rows.reshape(-1, data.rows.shape[-1]), V, iterations)
-        for own, one, (ours, _) in zip(local, pooled, algorithm_1(data, U, V, iterations), strict=True):
+        for own, one, (ours, _) in zip(local, pooled, algorithm_1(data, U, V, iterations, **solver), strict=True):
             yield [data.test_ratio(x) for x in (own, np.broadcast_to(one, own.shape), ours)]
 
     return _mean_curve(("local", "global", "personal"), curve, datasets, case)
 
 
-def descent(*, datasets: int, iterations: int, **case: Any) -> Iterable[Row]:
+def descent(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
     """Figure 2: training and test ratios of Algorithm 1 from random starts, the mean over the data sets."""
 
     def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
-        for found, shared in algorithm_1(data, U, V, iterations):
+        for found, shared in algorithm_1(data, U, V, iterations, **solver):
             yield [data.train_ratio(found), data.test_ratio(found), data.objective(found, shared)]
 
     return _mean_curve(("train", "test", "objective"), curve, datasets, case)
@@ -109,14 +136,14 @@ def _mean_curve(
         yield {"iteration": i, **dict(zip(names, map(float, row), strict=True))}
 
 
-def both_solvers(*, datasets: int, iterations: int, **case: Any) -> Iterable[Row]:
+def both_solvers(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
     """The closed form and Algorithm 1 from the PCA of all rows: objective, test and training ratio of each."""
     for seed in range(datasets):
         data = Federation.draw(**case, seed=seed)
         pooled = data.pooled()
         start = np.broadcast_to(pooled, data.truth.shape), pooled
-        *_, last = algorithm_1(data, *start, iterations)
-        early = next(islice(algorithm_1(data, *start, iterations), min(4, iterations - 1), None))
+        *_, last = algorithm_1(data, *start, iterations, **solver)
+        early = next(islice(algorithm_1(data, *start, iterations, **solver), min(4, iterations - 1), None))
         ways = {"closed form": closed_form(data, pooled), "Algorithm 1": last, "Algorithm 1, 5 iterations": early}
         for name, (U, V) in ways.items():
             ratios = {"test": data.test_ratio(U), "train": data.train_ratio(U)}
@@ -140,10 +167,13 @@ def figures(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
         elif figure in {"1c", "1d"}:
             number = {"1c": "rows", "1d": "parties"}[figure]
             tables.setdefault(figure, []).append({"spread": point[0], number: int(point[1]), **means(rows)})
-        elif figure == "2":
+        elif figure in {"2", "local"}:
             near = iterations_needed([row["objective"] for row in rows])
             last = {key: rows[-1][key] for key in ("train", "test", "objective")}
-            tables.setdefault(figure, []).append({"spread": point[0], **last, "iterations to 3 %": near})
+            number = {"2": "spread", "local": "local iterations"}[figure]
+            tables.setdefault(figure, []).append({number: point[0], **last, "iterations to 3 %": near})
+        elif figure == "prior":
+            tables.setdefault(figure, []).append({"prior": point[0], **means(rows)})
         elif figure == "solvers":
             for way in dict.fromkeys(row["solver"] for row in rows):
                 tables.setdefault(figure, []).append({"spread": point[0], "solver": way, **means(rows, of=way)})
@@ -291,6 +321,8 @@ TITLES = {
     "1c": "Figure 1(c): rows at each of 100 parties",
     "1d": "Figure 1(d): number of parties, 10 rows each",
     "2": "Figure 2: Algorithm 1 from random starts, 20 rows at each of 50 parties",
+    "local": "Algorithm 1 with several local iterations in a round, spread 0.04",
+    "prior": "Parties drawn otherwise about V, spread 0.04, 20 rows at each of 100",
     "solvers": "Closed form and Algorithm 1, from the PCA of all rows",
     "mnist": "MNIST: share of the variance lost on 100 rows that each party held back",
 }
@@ -302,10 +334,13 @@ def write(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
     sections = {}
     for name, rows in tables.items():
         write_table(folder / f"{name}.csv", rows, {})
-        sections[TITLES[name]] = markdown(rows) + ("" if name in {"solvers", "mnist"} else f"\n\n![]({name}.png)")
+        sections[TITLES[name]] = markdown(rows) + (
+            "" if name in {"local", "prior", "solvers", "mnist"} else f"\n\n![]({name}.png)"
+        )
     draw(tables, results, folder)
     return sections
 
 
-OPTIONS = {"datasets": 5, "shrink": 1, "mnist": ""}
+OPTIONS = {"datasets": 5, "shrink": 1, "mnist": "", **MODEL, **SOLVER}
+OPTIONS["prior"] = {"choices": list(PRIORS), "default": MODEL["prior"]}
 PAPER = Paper("personalised", __doc__, "Personalised PCA (Ozkara et al. 2023)", OPTIONS, steps, write)

@@ -1,11 +1,13 @@
 """Cheung et al. 2022, VFedPCA and VFedAKPCA: its figures 6 to 12 and 14, and the exact methods beside them.
 
-    python -m simulations.papers vertical --output DIR [--sonar FILE] [--mnist DEST]
+    python -m simulations.papers vertical --output DIR [--tables DIR2] [--mnist DEST]
 
-Some minutes on one core; ``--shrink 5`` is a quick look. DIR gets a table for each step, plots and report.md. Distances
-are the paper's own (equation 4, unaligned, to the leading vector of the authors' row-centred matrix); angles are to
-the scores of the PCA, or kernel PCA, of all columns, in degrees. Without ``--sonar`` (UCI: 208 rows, 60 columns and a
-label) breast-cancer stands in for it; images are digits, with ``--mnist`` also MNIST.
+A quarter of an hour on one core; ``--shrink 5`` is a quick look. DIR gets a table for each step, plots and report.md.
+Distances are the paper's own (equation 4, unaligned, to the leading vector of the authors' row-centred matrix); angles
+are to the scores of the PCA, or kernel PCA, of all columns, in degrees. DIR2 has the structured data sets as CSV files
+of numbers with a head and without the label: College, Vehicle, PimaIndiansDiabetes, GlaucomaM, Ionosphere, Sonar, Musk
+(R's packages mlbench, kernlab, TH.data and ISLR have them); breast-cancer and wine are always there. Columns are scaled
+to 0 to 1, except sonar's, which have that scale. Images are digits, with ``--mnist`` also MNIST.
 """
 
 from __future__ import annotations
@@ -32,33 +34,62 @@ from .experiment import Paper, Row, Step, figure, markdown
 from .vertical_program import distances, graph_images, images, kernel_images
 
 PARTIES = (3, 5, 10)
-ITERATIONS = (3, 5, 10)
+ITERATIONS = (5, 10, 20)
+SMALL = (2, 3, 5), 5, (3, 5, 10), 3
+OTHER = PARTIES, 10, ITERATIONS, 5
+MANY = (10, 50, 100), 100, (30, 50, 100), 50
+STRUCTURED = {"College": SMALL, "Vehicle": SMALL}
+STRUCTURED |= {"PimaIndiansDiabetes": ((3, 5, 8), 10, ITERATIONS, 5)}  # it has 8 columns
+STRUCTURED |= dict.fromkeys(("Ionosphere", "GlaucomaM", "Sonar", "Musk"), OTHER)
+"""The paper's numbers of parties, with its local iterations, and of local iterations, with its parties (figure 6)."""
+BUNDLED = {"breast-cancer": OTHER, "wine": OTHER}
+SIZES = ((1000, 200), (5000, 1000), (10_000, 2000), (20_000, 4000))
+VARIANTS: dict[str, Row] = {"as published": {}, "lists reset": {"reset": True}, "warm": {"warm": True}}
+VARIANTS |= {
+    "scaled": {"scaled": True},
+    "aligned": {"aligned": True},
+    "aligned, reset": {"aligned": True, "reset": True},
+}
+STARTS = 20
 DIGIT = 3
 """The images of a study are those of one person; here of one digit."""
 
 
-def steps(sonar: str, mnist: str, shrink: int = 1) -> list[Step]:
+def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
     """Every step; ``shrink`` divides seeds, rows and columns of synthetic data."""
     seeds = max(1, 5 // shrink)
-    table = {"data": "sonar" if sonar else "breast-cancer", "path": sonar}
     ways: list[Step] = []
-    for p in PARTIES:
-        ways.append(Step(f"6-clients-{p}", curve, {**table, "parties": p, "seeds": seeds}))
-        for split in ("vertical", "horizontal"):
-            ways.append(Step(f"9-{split}-{p}", splits, {**table, "parties": p, "seeds": seeds, "split": split}))
-        for what in ("warm", "scaled"):
-            ways.append(Step(f"8-{what}-{p}", curve, {**table, "parties": p, "seeds": seeds, what: True}))
-    five = {**table, "parties": 5, "seeds": seeds}
-    ways += [Step(f"6-iterations-{number}", curve, {**five, "iterations": number}) for number in ITERATIONS]
+    there = (
+        {name: how for name, how in STRUCTURED.items() if (Path(tables) / f"{name}.csv").is_file()} if tables else {}
+    )
+    if tables and not there:
+        raise ConfigError(f"--tables {tables} has none of the files: {', '.join(f'{name}.csv' for name in STRUCTURED)}")
+    for name, how in {**there, **BUNDLED}.items():
+        table = {"data": name, "path": tables if name in there else "", "seeds": seeds}
+        ways += [
+            *varied(f"6-{{}}-{name}", table, how),
+            Step(f"starts-{name}", starts, {**table, "seeds": STARTS // shrink}),
+        ]
+    for name in ("Musk", "GlaucomaM") if there.keys() >= {"Musk", "GlaucomaM"} else BUNDLED:
+        table = {"data": name, "path": tables if name in there else "", "seeds": seeds}
+        for p in PARTIES:
+            ways += [
+                Step(f"8-{what}-{name}-{p}", curve, {**table, "parties": p, what: True}) for what in ("warm", "scaled")
+            ]
+    name = "Sonar" if "Sonar" in there else "breast-cancer"
+    one = {"data": name, "path": tables if name in there else ""}
+    for split in ("vertical", "horizontal"):
+        ways += [Step(f"9-{split}-{p}", splits, {**one, "parties": p, "seeds": seeds, "split": split}) for p in PARTIES]
+    ways.append(Step(f"angles-{name}", angles, {**one, "components": [1, 5, 10]}))
+    ways += [Step(f"kernels-{name}", kernels, one), Step(f"graphs-{name}", graphs, one)]
     for pattern in ("single", "mixture"):
-        for columns, rows in ((1000, 200), (5000, 1000)):
+        for columns, rows in SIZES:
             size = {"data": pattern, "path": f"{columns // shrink} {rows // shrink}"}
-            for p in (5, 10, 20):
-                ways.append(Step(f"7-{pattern}-{columns}-{p}", curve, {**size, "parties": p, "seeds": 1}))
-            ways.append(Step(f"angles-{pattern}-{columns}", angles, {**size, "components": [1]}))
-    ways.append(Step(f"angles-{table['data']}", angles, {**table, "components": [1, 5, 10]}))
-    ways.append(Step(f"kernels-{table['data']}", kernels, table))
-    ways.append(Step(f"graphs-{table['data']}", graphs, table))
+            ways += varied(f"7-{{}}-{pattern}-{columns}", {**size, "seeds": 1}, ((5, 10, 20), 10, (3, 5, 10), 3))
+            if columns <= SIZES[1][0]:
+                ways.append(Step(f"angles-{pattern}-{columns}", angles, {**size, "components": [1]}))
+    wide = {"data": "mixture", "path": f"{2400 // shrink} {2000 // shrink}", "seeds": 1}
+    ways += varied("6-{}-as-wide-as-Swarm", wide, MANY)
     for data, path in [("digits", "")] + ([("mnist", mnist)] if mnist else []):
         for p in PARTIES:
             shown = {"data": data, "path": path, "parties": p}
@@ -68,19 +99,28 @@ def steps(sonar: str, mnist: str, shrink: int = 1) -> list[Step]:
     return ways
 
 
+def varied(name: str, case: Row, how: Sequence[Any]) -> list[Step]:
+    """Curves by number of parties, and by number of local iterations, as figures 6 and 7 have them."""
+    many, fixed, iterations, parties = how
+    by_parties = [
+        Step(f"{name.format('clients')}-{p}", curve, {**case, "parties": p, "iterations": fixed}) for p in many
+    ]
+    fewer = {**case, "parties": parties}
+    return by_parties + [
+        Step(f"{name.format('iterations')}-{i}", curve, {**fewer, "iterations": i}) for i in iterations
+    ]
+
+
 def matrix(name: str, path: str = "") -> Array:
-    """Rows (n, m); ``path`` is that of sonar's file or MNIST's folder, of synthetic data it is ``"columns rows"``."""
+    """Rows (n, m); ``path`` is the folder of tables or of MNIST, of synthetic data it is ``"columns rows"``."""
     if name in {"single", "mixture"}:
         columns, rows = map(int, path.split())
         return densities(name, columns, rows)
-    if name == "sonar":
-        X: Array = whole(read(path, label="60").rows)
-        if X.shape != (208, 60):
-            shape = f"{X.shape[0]} rows and {X.shape[1]} columns"
-            raise ConfigError(f"--sonar has {shape} besides the label, expected 208, 60")
-        return X
+    if name in STRUCTURED:
+        X: Array = whole(read(f"{path}/{name}.csv").rows)
+        return X if name == "Sonar" else np.asarray(minmax_scale(X))
     source = datasets.load(name, path or ".")
-    if name == "breast-cancer":
+    if name in BUNDLED:
         return np.asarray(minmax_scale(source.all_rows()))
     chosen = np.flatnonzero(source.labels == DIGIT)[:180]
     X = np.asarray(source.rows(chosen), dtype=np.float64)
@@ -105,6 +145,15 @@ def curve(*, data: str, path: str, parties: int, seeds: int, **options: Any) -> 
     X = matrix(data, path)
     for reset, lists in ((False, "as published"), (True, "reset")):
         yield from ({"lists": lists, **row} for row in _by_period(X, parties, seeds, reset=reset, **options))
+
+
+def starts(*, data: str, path: str, seeds: int) -> Iterable[Row]:
+    """The distance to the exact PCA after ten periods, where every variant has the same start vectors."""
+    X = matrix(data, path)
+    for p in (3, 5):
+        for name, options in VARIANTS.items():
+            ends = [float(distances(X, p, seed=seed, exact=True, **options)[-1]) for seed in range(seeds)]
+            yield {"method": name, "parties": p, "mean": float(np.mean(ends)), "least": min(ends), "most": max(ends)}
 
 
 def _by_period(X: Array, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
@@ -201,25 +250,17 @@ def _measured(model: PCAModel, truth: Array) -> Row:
     return {"angle": angle, "rounds": model.rounds, "bytes up": max(model.bytes_up_by_party)}
 
 
-CURVES = {
-    "6-clients": "parties",
-    "6-iterations": "local iterations",
-    "7-single-1000": "parties",
-    "7-single-5000": "parties",
-    "7-mixture-1000": "parties",
-    "7-mixture-5000": "parties",
-    "8-warm": "parties, warm start",
-    "8-scaled": "parties, weight scaling",
-}
-"""Figures whose lines are steps of their own, and what numbers the lines."""
+CURVES = {"clients": "parties", "iterations": "local iterations"}
+CURVES |= {"warm": "parties, warm start", "scaled": "parties, weight scaling"}
+"""Of figures whose lines are steps of their own, what numbers the lines."""
 
 
 def draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
     """All figures as PNG; their names."""
     drawn = []
-    for name, what in CURVES.items():
+    for name in dict.fromkeys(key.rpartition("-")[0] for key in results if key[:2] in {"6-", "7-", "8-"}):
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.rpartition("-")[0] == name}
-        _curves(folder / f"{name}.png", lines, what)
+        _curves(folder / f"{name}.png", lines, CURVES[name.split("-")[1]])
         drawn.append(name)
     _splits(folder / "9.png", results)
     drawn.append("9")
@@ -295,6 +336,7 @@ def _images(target: Path, rows: Sequence[Row]) -> None:
 
 
 TITLES = {
+    "starts": "Distance to the exact PCA after ten periods, over start vectors",
     "angles": "Angle to the exact scores, and bytes sent by the party that sends most",
     "kernels": "Kernels",
     "graphs": "With a server and over graphs (figure 14)",
@@ -308,5 +350,5 @@ def figures(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
     return {**titled, **{f"Figure {name}": f"![]({name}.png)" for name in draw(results, folder)}}
 
 
-OPTIONS = {"sonar": "", "mnist": "", "shrink": 1}
+OPTIONS = {"tables": "", "mnist": "", "shrink": 1}
 PAPER = Paper("vertical", __doc__, "Vertical federated PCA (Cheung et al. 2022)", OPTIONS, steps, figures)

@@ -62,6 +62,7 @@ FACTOR = "multiplies rows that are about their own mean: no number is subtracted
 PRODUCTS = "the columns' inner products, which a site allows or counts"
 NOISE = "one row changes the sum by no more than the noise hides"
 PASSES = "passes rows on, and knows no number of the server's"
+BOUNDED = "sums to which a row adds little, and counts of at least min-rows, about a centre: a site must allow that"
 OWN = "sums about the rows' own mean"
 PART = "of what a site tells in the form that its method names, into which nothing that is asked goes"
 
@@ -84,6 +85,12 @@ MEETS = {
     "strategies/personalised/party.py::_choose": "the same, of the rows held out",
     "strategies/pooled_covariance.py::PooledCovarianceClient.centred": HOME
     + "; of odd rows how many there are, where a site allows that it tells a distribution",
+    **{
+        f"strategies/robust.py::{name}": BOUNDED
+        for name in ("RobustClient.rows_about", "_own_step", "_own_signs", "_own_sizes", "_own_distances")
+    },
+    "strategies/robust.py::RobustClient.floor": "a median distance, of which only a smallest weight is made",
+    "strategies/robust.py::RobustClient.centred": HOME,
     "strategies/vertical.py::phases": PRODUCTS,
     "strategies/vertical_kernel.py::_to_landmarks": PRODUCTS + "; of places, which are asked",
     "strategies/vertical_scores.py::phases": "by the site's own loadings: places are asked",
@@ -135,6 +142,7 @@ READS = {
     "strategies/personalised/party.py::_about": OWN,
     "strategies/personalised/party.py::_start": OWN,
     "strategies/qr_pca.py::_whole_factor": PART,
+    "strategies/robust.py::RobustClient.rows_about": BOUNDED,
     "strategies/sapca.py::_summary": PART,
     "strategies/subspace_iteration.py::_sketch": PART,
     "strategies/vertical_kernel.py::_compared": OWN,

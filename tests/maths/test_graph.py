@@ -25,7 +25,7 @@ from fedpca_flwr.maths.moments import Head, head_and_diagonal
 from tests.families import cut, rows
 from tests.refusals import refused
 
-KINDS = ["ring", "star", "complete", "erdos-renyi"]
+KINDS = ["ring", "grid", "star", "complete", "erdos-renyi"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,7 +56,17 @@ def test_the_graphs_are_the_known_ones():
 
 @pytest.mark.parametrize(
     ("kind", "parties", "expected"),
-    [("ring", 7, 3), ("ring", 8, 4), ("star", 8, 2), ("complete", 8, 1), ("ring", 2, 1), ("ring", 1, 0)],
+    [
+        ("ring", 7, 3),
+        ("ring", 8, 4),
+        ("grid", 9, 4),
+        ("grid", 10, 5),
+        ("grid", 2, 1),
+        ("star", 8, 2),
+        ("complete", 8, 1),
+        ("ring", 2, 1),
+        ("ring", 1, 0),
+    ],
 )
 def test_the_diameter_is_known(kind, parties, expected):
     assert diameter(graph_of(kind, parties)) == expected

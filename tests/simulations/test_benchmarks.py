@@ -15,7 +15,7 @@ from fedpca_flwr.maths.moments import Moments
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
-from simulations import measuring, run
+from simulations import run
 from simulations.benchmarks import (
     as_written,
     databases,
@@ -26,12 +26,10 @@ from simulations.benchmarks import (
     memory,
     messages,
     postgresql_server,
-    published,
     speed,
 )
-from simulations.benchmarks import published_numbers as note
 from simulations.benchmarks.__main__ import NAMED, TOPICS, main
-from simulations.benchmarks.harness import BENCHMARKS, PARTITIONS
+from simulations.benchmarks.harness import BENCHMARKS
 from simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
 from tests.needed import need
@@ -44,60 +42,6 @@ def cells(out: str) -> list[list[str]]:
     """The rows of the last Markdown table, without its heads."""
     table = out.rstrip().split("\n\n")[-1].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
-
-
-def test_every_published_cell_has_a_run_beside_it():
-    for known in note.ANGLES.values():
-        assert set(known) == set(PARTITIONS)
-        assert all(set(line) == set(note.METHODS) for line in known.values())
-    assert published.PUBLISHED["mnist"] == list(published.TABLES)
-
-
-def test_published_angles_have_three_lines_a_partition(tmp_path, capsys):
-    assert main(["published", *DIGITS, "--output", str(tmp_path), "--table", "angles"]) == 0
-    rows = cells(capsys.readouterr().out)
-    assert [row[1] for row in rows] == ["ours, mean", "ours, max", "published, mean"] * 4
-    ours = [[float(cell) for cell in row[2:]] for row in rows if row[1] == "ours, max"]
-    assert all(max(line[0], line[1], line[3]) < 1e-6 < min(line[2], line[4]) for line in ours)
-
-
-def test_published_tables_are_made_of_runs_that_are_kept(tmp_path, capsys, monkeypatch):
-    wanted = [*DIGITS, "--output", str(tmp_path), "--table", "compression", "streaming"]
-    assert main(["published", *wanted]) == 0
-    first = capsys.readouterr().out
-    assert len([json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]) == 5
-    monkeypatch.setattr(measuring, "run", None)
-    monkeypatch.setattr(published, "run", None)
-    assert main(["published", *wanted]) == 0
-    assert capsys.readouterr().out == first
-
-
-def test_runs_of_a_version_that_measured_texts_are_named(tmp_path, capsys):
-    wanted = [*DIGITS, "--output", str(tmp_path), "--table", "compression"]
-    assert main(["published", *wanted]) == 0
-    records = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
-    old = [{**record, "measured": {"compression": "3.1 times less"}} for record in records]
-    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in old))
-    assert main(["published", *wanted]) == 2
-    assert "version" in capsys.readouterr().err
-
-
-def test_streaming_is_that_of_the_rows_that_are_there(tmp_path, capsys):
-    assert main(["published", *DIGITS, "--output", str(tmp_path), "--table", "streaming"]) == 0
-    rows = cells(capsys.readouterr().out)
-    assert [row[0] for row in rows] == list(note.STREAMING)
-    assert max(float(row[2]) for row in rows) < 1e-9
-
-
-def test_a_table_without_its_setting_is_named(tmp_path, capsys):
-    assert main(["published", "--dataset", "images", "--output", str(tmp_path), "--table", "privacy"]) == 2
-    assert not unnamed(capsys.readouterr().err, "'privacy'", "images")
-
-
-@pytest.mark.parametrize("table", sorted(published.TABLES.keys() - {"angles", "compression", "streaming"}))
-def test_every_table_prints_on_data_that_the_notes_do_not_have(table, tmp_path, capsys):
-    assert main(["published", *DIGITS, "--output", str(tmp_path), "--table", table]) == 0
-    assert len(cells(capsys.readouterr().out)) >= 4
 
 
 def test_as_written_has_the_faults_that_it_is_there_for(capsys):
@@ -114,6 +58,15 @@ def test_as_written_has_the_faults_that_it_is_there_for(capsys):
     rounded = "compressed codec=quantise bits=16"
     assert angles[rounded][0][1] > 2 * angles[rounded][1][1]  # cut down instead of rounded
     assert [rows["sub-it"][4], rows["p-cov"][5]] == ["101", "1"]
+
+
+def test_the_notes_score_is_that_of_how_the_parties_differ():
+    """Of alike parties it is 0, where only the means differ one of its four parts is not, and none exceeds 1."""
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    assert as_written.heterogeneity([X, X]) == pytest.approx(0, abs=1e-12)
+    assert as_written.heterogeneity([X, X + 50]) == pytest.approx(0.25)
+    assert 0.5 < as_written.heterogeneity([X, X * [1e3, 1, 1, 1]]) < 1
+    assert as_written.adaptive([X, X + 50], 2).variances == pytest.approx(as_written.ap_cov([X, X + 50], 2).variances)
 
 
 def test_scatter_without_a_between_part_is_what_ap_cov_has():
@@ -138,13 +91,6 @@ def test_scaling_shows_rounds_and_bytes_of_every_method():
 def test_draws_of_a_partition_are_lines_of_their_own(capsys):
     main(["truncation", *DIGITS, "--seeds", "42", "1"])
     assert [row[0] for row in cells(capsys.readouterr().out)] == ["42", "1"]
-
-
-def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(published, "_streamed", lambda *_: pytest.fail("there was work"))
-    assert main(["published", *DIGITS, "--output", str(tmp_path / "file"), "--table", "streaming"]) == 2
-    assert "cannot be used" in capsys.readouterr().err
 
 
 def test_the_server_alone_can_be_measured(capsys):

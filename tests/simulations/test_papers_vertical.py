@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.errors import ConfigError
 from simulations.papers import vertical
 from simulations.papers.__main__ import main
 from simulations.papers.experiment import read_table
@@ -15,7 +15,7 @@ from simulations.papers.vertical import densities, matrix
 from simulations.papers.vertical_program import distances, graph_images, images, kernel_images
 from tests.refusals import refused
 
-SONAR = os.environ.get("FEDPCA_SONAR", "")
+TABLES = os.environ.get("FEDPCA_TABLES", "")
 
 PUBLISHED = {
     (3, False): (0.272, 0.333, 0.247, 0.194, 0.189),
@@ -28,10 +28,10 @@ PUBLISHED = {
 """Distances of the authors' program on sonar after 0, 1, 2, 5 and 10 periods, by parties and weight scaling."""
 
 
-@pytest.mark.skipif(not SONAR, reason="set FEDPCA_SONAR to the file of UCI's sonar")
+@pytest.mark.skipif(not TABLES, reason="set FEDPCA_TABLES to the folder of Sonar.csv")
 @pytest.mark.parametrize(("parties", "scaled"), PUBLISHED, ids=str)
 def test_the_authors_distances_on_sonar(parties, scaled):
-    runs = [distances(matrix("sonar", SONAR), parties, scaled=scaled, seed=seed) for seed in range(5)]
+    runs = [distances(matrix("Sonar", TABLES), parties, scaled=scaled, seed=seed) for seed in range(5)]
     found = np.mean(runs, axis=0)[[0, 1, 2, 5, 10]]
     np.testing.assert_allclose(found, PUBLISHED[parties, scaled], rtol=0, atol=0.005)
 
@@ -41,7 +41,8 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("papers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vertical, "PARTIES", (3,))
-        patch.setattr(vertical, "ITERATIONS", (3,))
+        patch.setattr(vertical, "BUNDLED", {"wine": ((3,), 10, (3,), 3), "breast-cancer": ((3,), 10, (3,), 3)})
+        patch.setattr(vertical, "SIZES", ((1000, 200), (5000, 1000)))
         with pytest.MonkeyPatch.context() as undrawn:
             undrawn.setattr(vertical, "draw", lambda *_: [])
             assert main(["vertical", "--output", str(folder), "--shrink", "20"]) == 0
@@ -55,12 +56,12 @@ def whole(tmp_path_factory):
 def test_every_figure_is_drawn_and_in_the_report(whole):
     report = (whole / "report.md").read_text()
     for name in (
-        "6-clients",
-        "6-iterations",
-        "7-single-1000",
-        "7-mixture-5000",
-        "8-warm",
-        "8-scaled",
+        "6-clients-wine",
+        "6-iterations-as-wide-as-Swarm",
+        "7-clients-single-1000",
+        "7-iterations-mixture-5000",
+        "8-warm-breast-cancer",
+        "8-scaled-wine",
         "9",
         "images-digits-3",
         "12-digits-3",
@@ -92,7 +93,9 @@ def test_images_have_a_value_and_a_cluster_for_every_pixel():
 def test_other_rows_at_the_parties_are_another_problem_than_other_columns(whole):
     """The authors' program adds vectors of arbitrary sign: a figure of its own says what that costs."""
     steps = {split: read_table(whole / "steps" / f"9-{split}-3.csv") for split in ("vertical", "horizontal")}
-    published = [row for row in read_table(whole / "steps" / "6-clients-3.csv") if row["lists"] == "as published"]
+    published = [
+        row for row in read_table(whole / "steps" / "6-clients-breast-cancer-3.csv") if row["lists"] == "as published"
+    ]
     as_they_come = [row["distance"] for row in steps["vertical"] if row["signs"] == "as they come"]
     assert as_they_come == [row["distance"] for row in published]
     for rows in steps.values():
@@ -127,6 +130,28 @@ def test_synthetic_data_are_densities():
     assert densities("mixture", 30, 20).tobytes() == densities("mixture", 30, 20).tobytes()
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with refused(DataError, "'data'"):
-        matrix("sonar", str(tmp_path / "sonar.csv"))
+def test_tables_of_numbers_are_read_and_those_that_are_missing_named(tmp_path):
+    with refused(ConfigError, "--tables", str(tmp_path), "Sonar.csv"):
+        vertical.steps(str(tmp_path), "")
+    X = np.random.default_rng(0).uniform(2, 5, (12, 6))
+    np.savetxt(tmp_path / "Musk.csv", X, delimiter=",", header="a,b,c,d,e,f", comments="")
+    steps = {step.name: step.settings for step in vertical.steps(str(tmp_path), "", shrink=5)}
+    assert steps["6-clients-Musk-10"] == {
+        "data": "Musk",
+        "path": str(tmp_path),
+        "seeds": 1,
+        "parties": 10,
+        "iterations": 10,
+    }
+    scaled = matrix("Musk", str(tmp_path))
+    assert (scaled.min(), scaled.max()) == (0, pytest.approx(1))
+    np.testing.assert_allclose(scaled[:, 0], (X[:, 0] - X[:, 0].min()) / np.ptp(X[:, 0]))
+
+
+def test_variants_from_the_same_starts_are_compared_with_the_exact_pca():
+    rows = {row["method"]: row for row in vertical.starts(data="wine", path="", seeds=4) if row["parties"] == 3}
+    assert rows.keys() == vertical.VARIANTS.keys()
+    for row in rows.values():
+        assert 0 < row["least"] <= row["mean"] <= row["most"] <= np.sqrt(2)
+    u, v = np.array([3.0, -1, -2, 0]), np.array([1.0, -1, 2, -2])
+    assert distances(np.outer(u, v) + 7, 2, exact=True, reset=True, aligned=True).max() < 1e-7

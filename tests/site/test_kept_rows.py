@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow.parquet import write_table
 from scipy import sparse
 
 from fedpca_flwr.config.node_config import NodeConfig
@@ -35,10 +37,7 @@ def csv(path, rows):
 
 
 def parquet(path, rows):
-    arrow = pytest.importorskip("pyarrow", reason="needs the extra 'parquet'")
-    from pyarrow.parquet import write_table
-
-    write_table(arrow.table({name: rows[:, j].astype(np.float32) for j, name in enumerate("abcdefgh")}), path)
+    write_table(pa.table({name: rows[:, j].astype(np.float32) for j, name in enumerate("abcdefgh")}), path)
 
 
 def npz(path, rows):

@@ -18,7 +18,7 @@ from tests.harness import client_of, finish, heard, on_request, server_of
 from tests.refusals import refused, unnamed
 
 DECENTRALISED = ["dsa", "fast-pca"]
-GRAPHS = ["ring", "star", "complete", "erdos-renyi"]
+GRAPHS = ["ring", "grid", "star", "complete", "erdos-renyi"]
 
 
 def parties():

@@ -110,6 +110,9 @@ def test_scaled_features_may_have_means_of_any_size(way, constant):
     X = rows(60) + 1
     X[:, 3] = 2.0**54 if constant else 2.0**54 + 32 * np.arange(60)
     model, truth = fit(method, three(method, X), n_components=3, **options), pooled_pca(X, 3, **options)
+    if METHODS[method].strategy.card.own_centre:
+        assert bool(model.scale_[3] == 1.0) == constant
+        return
     assert model.scale_[3] == (1.0 if constant else pytest.approx(32 * np.sqrt((60**2 - 1) / 12)))
     if METHODS[method].strategy.card.exact and "center" not in options:
         assert principal_angles(model, truth).max <= 1e-6

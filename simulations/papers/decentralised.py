@@ -1,0 +1,87 @@
+"""DSA and FAST-PCA (Gang and Bajwa 2021), which note 001 found in the literature: error by rounds and by bytes.
+
+    python -m simulations.papers decentralised --output DIR
+
+Some five minutes on one core. Digits at 10 parties, alike and by Dirichlet 0.1, 5 components, on a ring, a grid, an
+Erdős-Rényi and a complete graph, beside P-COV. Angles are the largest to the components of all rows, in degrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.figures.style import COLOURS
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+
+from ..benchmarks.harness import PARTITIONS, Rows, clients
+from ..engines import run
+from .experiment import Paper, Row, Step, figure, markdown
+
+METHODS, GRAPHS = ("dsa", "fast-pca"), ("ring", "grid", "erdos-renyi", "complete")
+COMPONENTS = 5
+
+
+def steps(iterations: Sequence[int]) -> list[Step]:
+    ways = []
+    for partition in ("IID", "Dirichlet 0.1"):
+        kind = partition.replace(" ", "-")
+        ways.append(Step(f"p-cov-{kind}", exact, {"partition": partition}))
+        for method in METHODS:
+            for graph in GRAPHS:
+                case = {"partition": partition, "method": method, "graph": graph, "iterations": list(iterations)}
+                ways.append(Step(f"{method}-{graph}-{kind}", approached, case))
+    return ways
+
+
+def exact(*, partition: str) -> Iterable[Row]:
+    """P-COV: one round."""
+    parts = clients("digits", ".", **PARTITIONS[partition])
+    yield _row(run("p-cov", parts, n_components=COMPONENTS, min_rows=1), parts)
+
+
+def approached(*, partition: str, method: str, graph: str, iterations: list[int]) -> Iterable[Row]:
+    """A run for each number of iterations: its angle, and the largest between the parties' own components."""
+    parts = clients("digits", ".", **PARTITIONS[partition])
+    for number in iterations:
+        chosen: dict[str, Any] = {"graph": graph, "iterations": number, "min_rows": 1}
+        model = run(method, parts, n_components=COMPONENTS, **chosen)
+        yield {"iterations": number, **_row(model, parts), "apart": model.log["measured"]["consensus_error_degrees"]}
+
+
+def _row(model: PCAModel, parts: Sequence[Rows]) -> Row:
+    angle = principal_angles(model, pooled_pca(np.vstack(parts), COMPONENTS)).max
+    sent = {"MB up": model.bytes_up / len(parts) / 1e6, "MB down": model.bytes_down / len(parts) / 1e6}
+    return {"rounds": model.rounds, **sent, "angle": angle}
+
+
+def figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
+    """Angles by rounds above angles by bytes; a star is P-COV."""
+    kinds = [name.removeprefix("p-cov-") for name in results if name.startswith("p-cov-")]
+    with figure(folder / "decentralised.png", 2, len(kinds), figsize=(5.2 * len(kinds), 7.6), sharey=True) as axes:
+        for line, (of, label) in zip(axes, (("rounds", "rounds"), ("MB up", "MB sent by a party")), strict=True):
+            for axis, kind in zip(line, kinds, strict=True):
+                for method, style in zip(METHODS, (":", "-"), strict=True):
+                    for graph, colour, marker in zip(GRAPHS, COLOURS, "os^D", strict=False):
+                        rows = results[f"{method}-{graph}-{kind}"]
+                        look = {"linestyle": style, "color": colour, "marker": marker, "label": f"{method}, {graph}"}
+                        axis.plot([row[of] for row in rows], [row["angle"] for row in rows], **look)
+                (best,) = results[f"p-cov-{kind}"]
+                axis.plot(best[of], max(best["angle"], 1e-7), "*", color="black", markersize=12, label="p-cov")
+                axis.set(title=kind, xlabel=label, ylabel="largest angle, degrees", xscale="log", yscale="log")
+                axis.grid(alpha=0.3)
+        axes[0][0].legend(fontsize="x-small", ncols=2)
+    table = [
+        {"method and graph": name, **{key: row[key] for key in ("rounds", "MB up", "MB down", "angle")}}
+        for name, rows in results.items()
+        for row in rows[-1:]
+    ]
+    return {"Error by rounds and by bytes": "![](decentralised.png)", "At the end": markdown(table, ".3g")}
+
+
+TITLE = "Without a server: DSA and FAST-PCA on graphs"
+PAPER = Paper("decentralised", __doc__, TITLE, {"iterations": [30, 100, 300, 1000]}, steps, figures)

@@ -1,0 +1,174 @@
+"""The two design notes (000: pooled covariances; 001: a comparison of methods): their tables, overlays and grids.
+
+    python -m simulations.papers notes --output DIR [--mnist DEST] [--cifar DEST]
+
+MNIST takes half an hour on one core, CIFAR-10 (a folder of images: DEST/train and DEST/test) as long; digits, which the
+notes do not have, a minute. 10 clients and 50 components, as note 001 has them; "five" has note 000's 5 clients. Angles
+are in degrees, to ``PCA(svd_solver="full")`` of the pooled rows; the notes have their mean only, and their partitions
+were never published.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.data import datasets
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.figures.style import COLOURS
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+
+from ..benchmarks import as_written
+from ..benchmarks.harness import CLIPS, COMPONENTS, PARTITIONS, clients
+from ..comparing import compare
+from ..engines import run
+from ..records import named
+from .experiment import Paper, Row, Step, figure, markdown
+
+METHODS = ["p-cov", "sub-it", "ap-stack", "qr-pca", "ap-cov"]
+DRAWN = ["p-cov", "ap-cov", "ap-stack"]
+CODECS = [f"codec=quantise bits={bits}" for bits in (16, 8)]
+CODECS += [f"codec=low-rank rank={rank}" for rank in (100, 200)] + ["codec=sketch rank=100"]
+ROWS = 300
+"""So many are drawn in a panel."""
+
+
+def steps(mnist: str = "", cifar: str = "") -> list[Step]:
+    """Every step of the data sets that are there."""
+    ways: list[Step] = []
+    for name, root in {"digits": ".", "mnist": mnist, "images": cifar}.items():
+        if not root:
+            continue
+        place: Row = {"dataset": name, "data_root": root}
+        for partition in PARTITIONS:
+            kind = f"{name}-{partition.replace(' ', '-')}"
+            ways.append(Step(f"methods-{kind}", compared, {**place, "partition": partition, "methods": METHODS}))
+        for partition in ("IID", "Dirichlet 0.1"):
+            kind = f"{name}-{partition.replace(' ', '-')}"
+            case = {**place, "partition": partition}
+            ways.append(Step(f"five-{kind}", compared, {**case, "methods": ["p-cov"], "clients": [5]}))
+            ways.append(Step(f"overlay-{kind}", overlay, case))
+        skewed = {**place, "partition": "Dirichlet 0.1"}
+        ways.append(Step(f"compression-{name}", compared, {**skewed, "methods": [f"compressed {c}" for c in CODECS]}))
+        if name not in CLIPS:  # the notes have no more of CIFAR-10
+            continue
+        few = {**skewed, "components": 20, "clients": [5, 10, 20, 50], "knn": False}
+        ways.append(Step(f"scalability-{name}", compared, {**few, "methods": ["p-cov"]}))
+        for partition in PARTITIONS:
+            case = {**place, "partition": partition, "methods": ["adaptive"], "knn": False}
+            kind = f"{name}-{partition.replace(' ', '-')}"
+            ways.append(Step(f"adaptive-{kind}", compared, case))
+            ways.append(Step(f"rule-{kind}", rule, {**place, "partition": partition}))
+        ways.append(Step(f"streaming-{name}", streamed, place))
+        for epsilon in (1, 5, 10):
+            for trust, methods in private(name, epsilon).items():
+                ways.append(Step(f"privacy-{name}-{epsilon}-{trust}", compared, {**skewed, "methods": methods}))
+    return ways
+
+
+def private(dataset: str, epsilon: int) -> dict[str, list[str]]:
+    """Three draws of the noise, where each party adds all of it, and where it adds a share."""
+    clip, centre = CLIPS[dataset]
+    way = f"dp-pca release=two-stage epsilon={epsilon} clip={clip} centre-clip={centre}"
+    trusts = {"local": "local", "distributed": "distributed honest-parties=10"}
+    return {name: [f"{way} trust={trust} noise-seed={draw}" for draw in (1, 2, 3)] for name, trust in trusts.items()}
+
+
+def compared(*, dataset: str, partition: str, methods: Sequence[str], **more: Any) -> Iterable[Row]:
+    """A row of each method, as `compare` measures it."""
+    how = PARTITIONS[partition]
+    spread = {"partitions": [how["kind"]], "alphas": [how.get("alpha", 1.0)]}
+    for record in compare(
+        methods=methods, **{"datasets": [dataset], "components": COMPONENTS, "knn": True, **spread, **more}
+    ):
+        if "error" in record:
+            raise ConfigError(f"{record['method']} on {dataset}, {partition}: {record['error']}")
+        yield {
+            "method": named(record),
+            "clients": record["clients"],
+            **{key: record[f"{key} angle"] for key in ("mean", "max")},
+            "k-NN": record["knn accuracy"],
+            "pooled k-NN": record["pooled knn accuracy"],
+            **{key: record[key] for key in ("rounds", "MB up", "MB down", "chosen")},
+            "times less": record["measured"].get("compression_ratio"),
+            "score": record["measured"].get("heterogeneity_score"),
+        }
+
+
+def rule(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
+    """Note 001's score of heterogeneity and choice, as written."""
+    score = as_written.heterogeneity(clients(dataset, data_root, **PARTITIONS[partition]))
+    yield {"score": score, "chosen": "p-cov" if score > as_written.ADAPTIVE_BORDER else "ap-cov"}
+
+
+def streamed(*, dataset: str, data_root: str) -> Iterable[Row]:
+    """Angles after each operation, by runs of ``streaming``, to the PCA of the rows that are then there."""
+    parts = clients(dataset, data_root)
+    most = parts[:8]
+    updated = [np.vstack([most[0], parts[9]]), *most[1:]]
+    operations: dict[str, tuple[list[Any], Row]] = {
+        "initial fit": (most, {}),
+        "add a client": (parts[:9], {}),
+        "remove a client": (most, {"leave": "partition 8"}),
+        "update a client": (updated, {}),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (here, options) in operations.items():
+            state = f"{folder}/federation"
+            model = run("streaming", here, state=state, n_components=COMPONENTS, min_rows=1, **options)
+            yield {"operation": name, **principal_angles(model, pooled_pca(np.vstack(here), COMPONENTS))._asdict()}
+
+
+def overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
+    """Rows in the first two components by each method and by the pooled PCA, and the method's mean angle."""
+    parts, source = clients(dataset, data_root, **PARTITIONS[partition]), datasets.load(dataset, data_root)
+    pooled = pooled_pca(np.vstack(parts), COMPONENTS)
+    shown = np.linspace(0, len(source.labels) - 1, ROWS).astype(int)
+    theirs = pooled.transform(source.rows(shown))[:, :2]
+    for method in DRAWN:
+        model = run(method, parts, n_components=COMPONENTS, min_rows=1)
+        angle = principal_angles(model, pooled).mean
+        ours = model.transform(source.rows(shown))[:, :2]
+        ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)  # a sign means nothing
+        for label, (x, y), (own_x, own_y) in zip(source.labels[shown], theirs, ours, strict=True):
+            row = {"x": float(own_x), "y": float(own_y), "pooled x": float(x), "pooled y": float(y)}
+            yield {"method": method, "mean": angle, "label": int(label), **row}
+
+
+def _drawn(target: Path, rows: Sequence[Row], methods: Sequence[str]) -> None:
+    """A panel for each method: open circles by the pooled PCA, crosses by the method, a colour for each class."""
+    with figure(target, 1, len(methods), figsize=(4.6 * len(methods), 4.2), sharey=True) as axes:
+        for axis, method in zip(axes[0], methods, strict=True):
+            own = [row for row in rows if row["method"] == method]
+            colours = [COLOURS[row["label"] % len(COLOURS)] for row in own]
+            pooled = {"s": 30, "facecolors": "none", "edgecolors": colours, "label": "pooled"}
+            axis.scatter([row["pooled x"] for row in own], [row["pooled y"] for row in own], **pooled)
+            points = {"s": 14, "marker": "x", "linewidths": 0.8, "color": colours, "label": method}
+            axis.scatter([row["x"] for row in own], [row["y"] for row in own], **points)
+            axis.set(title=f"{method}: {own[0]['mean']:.2g} degrees", xlabel="first component")
+            axis.legend(fontsize="small")
+        axes[0][0].set_ylabel("second component")
+
+
+def figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
+    """A table for each step; of an overlay the angles, with the figures beside them."""
+    sections, angles = {}, {}
+    for name, rows in results.items():
+        kind = name.removeprefix("overlay-")
+        if kind == name:
+            sections[name] = markdown([{k: v for k, v in row.items() if v != ""} for row in rows], ".3g")
+            continue
+        _drawn(folder / f"{name}.png", rows, ["p-cov"])
+        _drawn(folder / f"grid-{kind}.png", rows, DRAWN)
+        angles[kind] = {method: next(row["mean"] for row in rows if row["method"] == method) for method in DRAWN}
+    table = markdown([{"data and partition": kind, **line} for kind, line in angles.items()], ".2g")
+    drawn = "\n\n".join(f"{kind}: ![](overlay-{kind}.png) ![](grid-{kind}.png)" for kind in angles)
+    return {"Overlays and grids: mean angles": f"{table}\n\n{drawn}", **sections}
+
+
+TITLE = "The design notes: pooled covariances, and a comparison of methods"
+PAPER = Paper("notes", __doc__, TITLE, {"mnist": "", "cifar": ""}, steps, figures)

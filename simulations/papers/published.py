@@ -1,0 +1,166 @@
+"""Every table and figure of the seeds with its state: ours beside theirs, in one page, and each within its interval.
+
+    python -m simulations.papers all --output FOLDER [--mnist DEST] [--cifar DEST] [--motes DIR] [--tables DIR]
+    python -m simulations.papers all --output FOLDER --quick
+
+FOLDER gets a folder for each paper, numbers.json, and the page that docs/published.md is (with all data, and copied
+beside this module and there). What is there is not computed again. ``--quick`` computes, in three minutes and of
+bundled data, only what `published.toml` calls quick. The command fails where a number is outside its interval.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedpca_flwr.figures.markdown import table
+from fedpca_flwr.state.files import writable, written_whole
+
+from ..programs import parser
+from .experiment import Paper, Row, run_steps
+
+STATES = ("reproduced", "in shape", "cannot be")
+OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
+
+HEAD = """# What the seeds show, and ours
+
+The project began with two design notes and three papers, its seeds, which are not in this repository. Their tables
+and figures are here, with our numbers and in brackets theirs; ours are those that `python -m simulations.papers all
+--output FOLDER` found, and CI holds some of them (`--quick`). *Reproduced*: what the seed prints or says comes out.
+*In shape*: it comes out otherwise; the last column says why. *Cannot be*: its data were not published, or cannot be
+had. *Not run*: the command has it, and takes hours or data that were not there. Diagrams and tables of notation are
+left out."""
+
+Numbers = dict[str, dict[str, dict[str, float]]]
+"""By paper, by what it shows, and by name."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """The mean of a column of a step's rows, of those that hold ``where``, beside what the seed has (if it has one)."""
+
+    name: str
+    step: str
+    column: str
+    low: float
+    high: float
+    theirs: str = ""
+    where: Mapping[str, Any] | None = None
+
+    def of(self, rows: Sequence[Row]) -> float:
+        wanted = (self.where or {}).items()
+        return fmean(float(row[self.column]) for row in rows if all(row[key] == value for key, value in wanted))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table or a figure of a seed: its state, why it is no better, the figure that ours is in, and numbers."""
+
+    what: str
+    state: str
+    why: str = ""
+    figure: str = ""
+    numbers: Sequence[Number] = ()
+
+    def printed(self, measured: Mapping[str, float]) -> str:
+        """The state, where the numbers are there."""
+        return self.state if all(number.name in measured for number in self.numbers) else "not run"
+
+    def cell(self, measured: Mapping[str, float]) -> str:
+        """Our numbers, each with theirs in brackets."""
+        there = [(n, f"{n.name}: {_short(measured[n.name])}") for n in self.numbers if n.name in measured]
+        return "; ".join(f"{ours} ({number.theirs})" if number.theirs else ours for number, ours in there)
+
+
+def _short(value: float) -> str:
+    """Four digits, or one where rounding is all that there is."""
+    return f"{value:.1g}" if 0 < value < 1e-6 else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A note or a paper, by the name of its program here."""
+
+    paper: str
+    title: str
+    text: str
+    quick: Sequence[str]
+    """Steps that take seconds, and no file."""
+    shows: Sequence[Shown]
+
+
+def seeds() -> list[Seed]:
+    """The table of all that the seeds show."""
+    source = Path(__file__).with_name("published.toml")
+
+    def shown(entry: dict[str, Any]) -> Shown:
+        return Shown(**{**entry, "numbers": [Number(**number) for number in entry.get("numbers", [])]})
+
+    read = tomllib.loads(source.read_text(encoding="utf-8"))["seed"]
+    return [Seed(**{**entry, "shows": list(map(shown, entry["shows"]))}) for entry in read]
+
+
+def measured(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
+    """The numbers whose steps are there."""
+    return {
+        shown.what: {number.name: number.of(results[number.step]) for number in shown.numbers if number.step in results}
+        for shown in seed.shows
+    }
+
+
+def outside(seed: Seed, found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """A line for each number that is not in its interval."""
+    for shown in seed.shows:
+        for number in shown.numbers:
+            value = found.get(shown.what, {}).get(number.name, number.low)
+            if not number.low <= value <= number.high:
+                what = f"{seed.paper}, {shown.what}, {number.name}"
+                yield f"{what} is {value:.6g}, expected from {number.low:g} to {number.high:g}"
+
+
+def page(every: Sequence[Seed], numbers: Numbers) -> str:
+    """docs/published.md."""
+    parts = [HEAD]
+    for seed in every:
+        found = ((shown, numbers.get(seed.paper, {}).get(shown.what, {})) for shown in seed.shows)
+        lines = [[shown.what, shown.printed(there), shown.cell(there), shown.why] for shown, there in found]
+        parts.append(
+            f"## {seed.title}\n\n{seed.text.strip()}\n\n{table(['what', 'state', 'ours (theirs)', ''], lines)}"
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def everything(arguments: Sequence[str]) -> None:
+    """All papers into one folder; the status is 1 where a number is outside its interval."""
+    options = {"output": {"type": Path, "required": True}, **OPTIONS, "quick": False}
+    given = vars(parser("simulations.papers all", __doc__, options).parse_args(arguments))
+    folder: Path = writable(given["output"])
+    numbers: Numbers = {}
+    wrong: list[str] = []
+    for seed in seeds():
+        paper: Paper = import_module(f"{__package__}.{seed.paper.replace('-', '_')}").PAPER
+        usual = vars(parser(seed.paper, None, paper.options).parse_args([]))
+        chosen = {name: given.get(name, default) for name, default in usual.items()}
+        if given["quick"]:
+            few = [step for step in paper.steps(**chosen) if step.name in seed.quick]
+            results = run_steps(few, folder / seed.paper / "steps")
+        else:
+            results = paper.make(folder / seed.paper, chosen)
+        numbers[seed.paper] = measured(seed, results)
+        wrong += outside(seed, numbers[seed.paper])
+        _write(folder / "numbers.json", json.dumps(numbers, indent=1) + "\n")
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+    if not given["quick"]:
+        _write(folder / "published.md", page(seeds(), numbers))
+
+
+def _write(target: Path, text: str) -> None:
+    with written_whole(target) as stream:
+        stream.write(text.encode())

@@ -1,0 +1,386 @@
+"""ROBUST: components that a few rows cannot move, however far off they are, by sums.
+
+The centre is the spatial median of all rows, and the components are those of their generalised sign covariance: rows
+beyond a reach, which the distances of the inner half of all give, have no part (`fedpca_flwr.maths.spatial_signs`). The
+parties tell where their own rows have their median. From there the server looks for the median of all rows, by the sums
+of the rows' directions u from its centre and of 1 / r, a question a step; then, by the counts of distances, for that of
+the rows within reach. Counts of how large the scores are, and how far rows are from the components, give the
+variances: by medians, again of the rows within reach. A share of up to some 25 % of the rows may be anywhere.
+
+A centre of the server's meets rows before they are summed, so a site must allow what this shows: whoever chooses the
+centres can find a row that lies apart from all others. Each row adds at most 1 to each sum, within a floor that only
+the site knows it adds less, a run asks so many centres at most, and no count of fewer rows than ``min-rows`` is told.
+
+With ``scale`` a feature is divided by its median absolute deviation: the harmonic mean of the parties' own ones.
+
+``robust-parties`` is for parties that lie, where the server sees each one's sums. What a party adds counts as that of
+at most twice the median number of rows, and the components are those of the parties whose normalised sums are near the
+spatial median of all. That presumes that honest parties are alike, and is refused where they differ.
+
+Upload per party: 8 (d (d + 1) / 2 + (d + 2) T) bytes in T rounds, and 1,280 a component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field as Limits
+from scipy.special import chdtri
+
+from fedpca_flwr.maths import eigen, moments, spatial_signs
+from fedpca_flwr.maths.rows import centred_chunks, dense_rows
+from fedpca_flwr.model.solution import check_components
+from fedpca_flwr.questions import method
+from fedpca_flwr.questions.row_limits import ROWS
+from fedpca_flwr.site import scores
+
+CLOSEST = 2.0**40
+"""In units of the run's typical distance, no row has a larger 1 / r."""
+
+UNLIKE = 0.3
+"""Parties differ too much where their sums are farther from the median of all than this share of it, by the median."""
+
+APART = 3.0
+"""A party that differs by more than so many times what parties do by the median is left out."""
+
+LEVEL = 0.99
+"""Of the limits: what so many rows of the model's kind do not exceed, each."""
+
+NOT_SCALED: method.Array = np.empty(0)
+
+KNOWN = "robust: own median, and floor"
+"""What a party keeps of its rows between questions."""
+
+
+class RobustOptions(method.Options):
+    """Options of ROBUST."""
+
+    scale: bool = False
+    """Divide each feature by its median absolute deviation."""
+    robust_parties: bool = False
+    """In clear: bound what each party counts, and take the median of the parties' sums. For parties that are alike."""
+    max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 30
+    """At most so many steps to the median; the model says how far it still was."""
+
+
+COUNT = method.Field("count", (), "int64", kind="count")
+ABOUT = (
+    method.Field("centre", ("d",)),
+    method.Field("scale", ("d",), kind="positive", optional=True),
+    method.Field("unit", (), kind="positive"),
+    method.Field("reach", ("2",), kind="positive"),
+    method.Field("rows", (), "int64", kind="count"),
+)
+
+
+def phases(config: method.RunConfig, options: RobustOptions) -> method.Questions:
+    """Where the parties' own rows lie, steps to the median, the directions about it, the variances."""
+    deviations = (method.Field("measured", ("d",), kind="size"), method.Field("nearness", ("d",), kind="size"))
+    own = (method.Field("octave", ()), *(deviations if options.scale else ()), method.Field("location", ("d",)))
+    start = method.Question(
+        reply=method.Payload((COUNT, *own)),
+        answer=_own_start,
+        limits=None if options.robust_parties else partial(_start_limits, options),
+        instead="leave out robust-parties, for which the server must see what each party tells",
+        words=method.FIRST_WORDS,
+    )
+    median = method.Question(
+        asked=method.Payload(ABOUT),
+        reply=method.Payload((COUNT, method.Field("signs", ("d",)), method.Field("weight", (), kind="size"))),
+        answer=_own_step,
+        limits=lambda asked, public: _of_rows(asked, count=1.0, signs=1.0, weight=CLOSEST),
+        words=2,
+        times=options.max_rounds,
+    )
+    signs = method.Question(
+        asked=method.Payload(ABOUT),
+        reply=method.Payload((COUNT, method.Field("scatter", ("d(d+1)/2",), kind="scatter"))),
+        answer=_own_signs,
+        limits=lambda asked, public: _of_rows(
+            asked, count=1.0, scatter=float((asked["reach"][spatial_signs.FAR] / asked["unit"]) ** 2)
+        ),
+    )
+    sizes = method.Question(
+        asked=method.Payload((*ABOUT, method.Field("components", ("k", "d"), kind="orthonormal rows"))),
+        reply=method.Payload((COUNT, method.Field("sizes", ("k+1", "bins"), kind="size"))),
+        answer=_own_sizes,
+        sizes=lambda public: {"k": options.n_components, "k+1": options.n_components + 1, "bins": spatial_signs.BINS},
+        limits=lambda asked, public: _of_rows(asked, count=1.0, sizes=1.0),
+    )
+    distances = method.Question(
+        asked=method.Payload(ABOUT),
+        reply=method.Payload((COUNT, method.Field("distances", ("bins",), kind="size"))),
+        answer=_own_distances,
+        sizes=lambda public: {"bins": spatial_signs.BINS},
+        limits=lambda asked, public: _of_rows(asked, count=1.0, distances=1.0),
+    )
+    further = (method.Field("variances", ("<=k",), kind="size"), method.Field("limits", ("2",), kind="positive"))
+    last = method.projection_phase(differentially_private=True, further=further)
+    nearer = {"distances": distances, "centre": replace(median), "nearer_distances": replace(distances)}
+    return {"start": start, "median": median, **nearer, "signs": signs, "sizes": sizes, **last}
+
+
+def _start_limits(options: RobustOptions, asked: method.Fields, public: method.Public) -> method.SumLimits:
+    bound, d = public.config.bound, public.features
+    limits = {"count": np.array(float(ROWS)), "location": np.full(d, ROWS * bound), "octave": np.array(ROWS * 1100.0)}
+    if options.scale:
+        limits |= {"measured": np.full(d, float(ROWS)), "nearness": np.full(d, ROWS * CLOSEST / bound)}
+    return limits
+
+
+def _of_rows(asked: method.Fields, **each: float) -> method.SumLimits:
+    """Limits of sums to which a row adds at most so much."""
+    return {name: np.asarray(int(asked["rows"]) * most) for name, most in each.items()}
+
+
+# What a party answers
+
+
+class RobustClient(method.Client):
+    """Returns sums of the directions of its rows, and counts of their scores."""
+
+    options: RobustOptions
+    odd: scores.OddRows | None = None
+
+    @cached_property
+    def median(self) -> method.Array:
+        """The spatial median of its own rows."""
+        if KNOWN not in self.site.state:
+            d = self.data.shape[1]
+            mean = sum(rows.sum(axis=0) for rows in self.rows_about(np.zeros(d))) / len(self.data)
+            found = spatial_signs.spatial_median(lambda c: spatial_signs.sign_sums(self.rows_about(c), d, 0.0), mean)
+            self.site.state[KNOWN] = [found]
+        return self.site.state[KNOWN][0]
+
+    def floor(self, scale: method.Array) -> float:
+        """The distance within which a row counts less, by the party's own rows alone."""
+        own = [spatial_signs.lengths(rows) for rows in self.rows_about(self.median, scale)]
+        return spatial_signs.floor_of(np.concatenate(own))
+
+    def rows_about(self, centre: method.Array, scale: method.Array = NOT_SCALED) -> Iterator[method.Array]:
+        """Its rows about a centre, chunk by chunk, divided by a scale (d,) if there is one."""
+        for centred in centred_chunks(self.data, centre, scale if scale.size else None):
+            yield from dense_rows(centred)
+
+    def centred(self, rows: Any, asked: method.Fields) -> Iterator[Any]:
+        for centred in super().centred(rows, asked):
+            if self.odd is not None:
+                for part in dense_rows(centred):
+                    self.odd.add(part)
+            yield centred
+
+    def project(self, asked: method.Fields) -> method.Fields:
+        with scores.outlier_file(self.site.node.scores, asked["limits"]) as stream:
+            self.odd = scores.OddRows(asked["components"], asked["variances"], asked["limits"], len(self.data), stream)
+            self.keep_scores(asked)
+        return {"count": np.asarray(len(self.data)), "squared": np.asarray(0.0)}
+
+
+def _own_start(party: RobustClient, asked: method.Fields) -> method.Fields:
+    """Where its own rows lie, and with ``scale`` how far features are from their medians, times rows."""
+    n = len(party.data)
+    floor = party.floor(NOT_SCALED)
+    told = {"count": np.asarray(n), "location": n * party.median, "octave": np.asarray(n * np.log2(floor))}
+    if not party.options.scale:
+        return told
+    rows = np.concatenate(list(party.rows_about(np.zeros(party.data.shape[1]))))
+    deviation = np.median(np.abs(rows - np.median(rows, axis=0)), axis=0)
+    least = party.site.config.bound / CLOSEST
+    varies = deviation > least
+    return {
+        **told,
+        "measured": n * varies.astype(np.float64),
+        "nearness": np.where(varies, n / np.where(varies, deviation, 1.0), 0.0),
+    }
+
+
+def _own_step(party: RobustClient, asked: method.Fields) -> method.Fields:
+    floor = max(party.floor(asked["scale"]), float(asked["unit"]) / CLOSEST)  # the sum has room for so much
+    rows = party.rows_about(asked["centre"], asked["scale"])
+    sums = spatial_signs.sign_sums(rows, party.data.shape[1], floor, asked["reach"])
+    return {"count": np.asarray(sums.rows), "signs": sums.signs, "weight": np.asarray(sums.weight * asked["unit"])}
+
+
+def _own_signs(party: RobustClient, asked: method.Fields) -> method.Fields:
+    rows = party.rows_about(asked["centre"], asked["scale"])
+    scatter = spatial_signs.sign_scatter(rows, party.data.shape[1], float(asked["unit"]), asked["reach"])
+    return {"count": np.asarray(len(party.data)), "scatter": moments.pack(scatter)}
+
+
+def _own_distances(party: RobustClient, asked: method.Fields) -> method.Fields:
+    """How many rows are how far from the centre."""
+    found = [spatial_signs.lengths(rows) for rows in party.rows_about(asked["centre"], asked["scale"])]
+    told = spatial_signs.histogram(np.concatenate(found), float(asked["unit"]), party.site.node.min_rows)
+    return {"count": np.asarray(len(party.data)), "distances": told.astype(np.float64)}
+
+
+def _own_sizes(party: RobustClient, asked: method.Fields) -> method.Fields:
+    """How many rows within reach have scores of which size, by component, and are how far from all components."""
+    components, unit, least = asked["components"], float(asked["unit"]), party.site.node.min_rows
+    found, distances = list[method.Array](), list[method.Array]()
+    for rows in party.rows_about(asked["centre"], asked["scale"]):
+        own = rows @ components.T
+        found.append(np.column_stack([np.abs(own), spatial_signs.lengths(rows - own @ components)]))
+        distances.append(spatial_signs.lengths(rows))
+    sizes = np.concatenate(found)[spatial_signs.within(np.concatenate(distances), asked["reach"], least)]
+    told = [spatial_signs.histogram(one, unit, least) for one in sizes.T]
+    return {"count": np.asarray(len(party.data)), "sizes": np.array(told, dtype=np.float64)}
+
+
+CARD = method.MethodCard(
+    name="robust",
+    title="Robust PCA by spatial signs",
+    exact=False,
+    result="components and variances that a few rows cannot move; those of the covariance where rows are elliptical",
+    rounds="5, and some 10 to the centre",
+    upload="d(d+1)/2, d + 2 in each step, 160 (k + 1)",
+    server_sees="each party's spatial median, sums of its rows' directions, how large its scores are",
+    shows=method.Shown(
+        "number of rows, their spatial median (with `scale` median absolute deviations); for each centre that the "
+        "server names, the sum of the rows' directions from it and of their inverse distances; the sum of products of "
+        "directions; how many rows have scores of which size, none of fewer than `min-rows`",
+        "the pooled centre and scales; the components and variances",
+    ),
+    options=RobustOptions,
+    phases=phases,
+    exposes="scores",
+    own_centre=True,
+    own_total="by medians, of the scores and of the distances to the components",
+    beyond_moments="rows count by their directions from a centre of the server's, which a site must allow",
+    examples=({}, {"scale": True}, {"robust-parties": True}),
+    reference="Locantore et al. 1999; Visuri, Koivunen and Oja 2000; Vardi and Zhang 2000",
+)
+
+
+class Robust(method.Strategy):
+    """ROBUST."""
+
+    card = CARD
+    party = RobustClient
+    options: RobustOptions
+    limits: method.Array
+    """Of T2 and SPE, by which the sites judge their rows."""
+    left_out: list[str]
+    """Who has no part in the components, since its sums are unlike those of the others."""
+
+    def aggregate(self) -> method.Fitting:
+        k = self.options.n_components
+        self.left_out = []
+        told, _ = yield from self._told("start", {})
+        rows = int(told["count"])
+        check_components(k, rows, self.quorum.features)
+        scale = self._scale(told)
+        asked = {
+            "centre": told["location"] / rows,
+            "scale": scale,
+            "unit": np.asarray(np.sqrt(scale.size) if scale.size else 2.0 ** (float(told["octave"]) / rows)),
+            "reach": spatial_signs.EVERYWHERE,
+            "rows": np.asarray(rows),
+        }
+        asked, _ = yield from self._centre("median", asked)
+        asked = yield from self._reach("distances", asked)
+        asked, left = yield from self._centre("centre", asked)
+        asked = yield from self._reach("nearer_distances", asked)
+        unit = float(asked["unit"])
+        scatter, unlike = yield from self._signs(asked)
+        method.require_variance(np.diag(scatter) * unit**2 * rows, rows, asked["centre"])
+        pairs = eigen.leading_eigenpairs(np.asfortranarray(scatter), k)
+        vectors = np.ascontiguousarray(pairs.vectors.T)
+        told, _ = yield from self._told("sizes", {**asked, "components": vectors})
+        variances = np.array([spatial_signs.normal_variance(counts, unit) for counts in told["sizes"][:-1]])
+        errors = spatial_signs.Errors.of(told["sizes"][-1], unit)
+        order = np.argsort(-variances, kind="stable")
+        left_out = errors.mean if k < self.quorum.features else 0.0
+        spe = errors.limit(LEVEL) if left_out else np.finfo(np.float64).tiny
+        self.limits = np.array([float(chdtri(k, 1 - LEVEL)), spe])
+        following = pairs.following / pairs.values[-1] * variances[order[-1]] if pairs.values[-1] > 0 else 0.0
+        found = eigen.Eigenpairs(
+            variances[order] * (rows - 1), pairs.vectors[:, order], min(following, variances[order[-1]]) * (rows - 1)
+        )
+        return method.Solution(
+            pairs=found,
+            mean=asked["centre"],
+            total=(float(variances.sum()) + left_out) * (rows - 1),
+            rows=rows,
+            scale=scale if scale.size else None,
+            notes=[
+                "variances are those of normal values with the same medians; rows far off have no part in them",
+                *(f"{party} has no part in the components: its sums are unlike the others'" for party in self.left_out),
+            ],
+            measured={"mean_sign": left, **unlike},
+        )
+
+    def _scale(self, told: method.Fields) -> method.Array:
+        """The harmonic mean of the parties' median absolute deviations; 1 where no party has any."""
+        if not self.options.scale:
+            return np.empty(0)
+        varies = told["nearness"] > 0
+        return np.where(varies, told["measured"], 1.0) / np.where(varies, told["nearness"], 1.0)
+
+    def _centre(
+        self, phase: str, asked: method.Fields
+    ) -> Generator[method.Ask, Any, tuple[dict[str, method.Array], float]]:
+        """What is asked next, about the centre at which the signs add up to nothing; and the mean sign there."""
+        by = asked["scale"] if asked["scale"].size else np.ones_like(asked["centre"])
+        mixing = spatial_signs.Mixing(asked["centre"] / by)
+        for step in range(1, self.options.max_rounds + 1):
+            told, rows = yield from self._told(phase, {**asked, "centre": mixing.centre * by})
+            sums = spatial_signs.SignSums(told["signs"], float(told["weight"]) / float(asked["unit"]), rows)
+            if sums.size <= spatial_signs.CLOSE or step == self.options.max_rounds:
+                break
+            mixing.take(sums)
+        typical = rows / sums.weight if sums.weight > 0 else 1.0
+        return {**asked, "centre": mixing.centre * by, "unit": np.asarray(typical)}, sums.size
+
+    def _reach(self, phase: str, asked: method.Fields) -> Generator[method.Ask, Any, dict[str, method.Array]]:
+        """What is asked next: rows beyond what the distances say of the inner half count nothing."""
+        told, _ = yield from self._told(phase, asked)
+        return {**asked, "reach": spatial_signs.reach_of(told["distances"], float(asked["unit"]))}
+
+    def _signs(self, asked: method.Fields) -> Generator[method.Ask, Any, tuple[method.Array, dict[str, float]]]:
+        """The sign covariance (d, d) of all rows, or the median of the parties' ones and how far these are from it."""
+        d = self.quorum.features
+        if not self.options.robust_parties:
+            told: method.Total = yield method.Sum("signs", asked)
+            return moments.symmetric(told["scatter"], d) / int(asked["rows"]), {}
+        replies = yield method.Ask("signs", asked)
+        own = [moments.symmetric(one.fields["scatter"], d) for one in replies]
+        own = [matrix / (np.trace(matrix) or 1.0) for matrix in own]
+        middle = spatial_signs.median_of_matrices(own)
+        unlike = np.array([float(np.linalg.norm(matrix - middle) / np.linalg.norm(middle)) for matrix in own])
+        typical = float(np.median(unlike))
+        if typical > UNLIKE:
+            raise method.DataError(
+                f"with 'robust-parties' honest parties must be alike: half of them differ by {typical:.0%} or more "
+                f"from their median, at most {UNLIKE:.0%} is allowed; leave the option out"
+            )
+        alike = unlike <= APART * typical
+        self.left_out = [one.sender for one, kept in zip(replies, alike, strict=True) if not kept]
+        measured = {"unlike_parties": typical, "most_unlike_party": float(unlike.max())}
+        return np.mean([matrix for matrix, kept in zip(own, alike, strict=True) if kept], axis=0), measured
+
+    def _told(self, phase: str, asked: method.Fields) -> Generator[method.Ask, Any, tuple[method.Fields, int]]:
+        """The sums of a phase and of how many rows they are; with ``robust-parties`` none of a party that is larger
+        than twice the median one."""
+        if not self.options.robust_parties:
+            total: method.Total = yield method.Sum(phase, asked)
+            return total.fields, int(total["count"])
+        replies = yield method.Ask(phase, asked)
+        told = [one.fields for one in replies]
+        most = 2 * float(np.median([int(fields["count"]) for fields in told]))
+        weights = [min(1.0, most / int(fields["count"])) for fields in told]
+        sums = {
+            name: sum(weight * fields[name] for weight, fields in zip(weights, told, strict=True)) for name in told[0]
+        }
+        return sums, round(float(sums["count"]))
+
+    def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
+        asked = super().loadings(model, solution)
+        return {**asked, "variances": model.explained_variance_, "limits": self.limits}
+
+    def projected(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
+        yield method.Ask("project", dict(self.loadings(model, solution)))

@@ -1,0 +1,193 @@
+"""Components that a few rows, and a few parties, cannot move."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths import spatial_signs as signs
+from fedpca_flwr.maths.eigen import principal_angles as angles_between
+from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.model.reference import principal_angles
+from tests.families import cut
+from tests.harness import finish, fit, server_of, tamper, tamper_arrays
+from tests.hostile import HostileSession
+from tests.refusals import refused
+
+RNG = np.random.default_rng(4)
+SPREAD = np.arange(8.0, 0.0, -1.0)
+CLEAN = RNG.standard_normal((900, 8)) * SPREAD + 5
+AXES = np.eye(8)
+
+
+def parties(rows):
+    return cut(rows, 500, 300, 100)
+
+
+def off(model):
+    """The largest angle to the components by which the rows were drawn."""
+    return float(angles_between(model.components_.T, AXES[:, : model.n_components_]).max())
+
+
+def spoiled(share, where):
+    rows = CLEAN.copy()
+    rows[RNG.choice(900, round(900 * share), replace=False)] = where
+    return rows
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2])
+@pytest.mark.parametrize("where", [1e6, -1e6 * AXES[7], 60 * AXES[5]], ids=["all", "one feature", "nearer"])
+def test_rows_that_are_far_off_do_not_move_the_components(share, where):
+    clean, dirty = (fit("robust", parties(rows), n_components=3) for rows in (CLEAN, spoiled(share, where)))
+    assert off(dirty) <= 2 * off(clean)
+    np.testing.assert_allclose(dirty.explained_variance_, clean.explained_variance_, rtol=0.25)
+
+
+def test_one_row_of_600_is_not_the_first_component():
+    rows = CLEAN[:600].copy()
+    rows[0] = 1e4
+    dirty, clean = (fit("robust", cut(X, 300, 300), n_components=2) for X in (rows, CLEAN[:600]))
+    assert principal_angles(dirty, clean).max < 2
+
+
+def test_clean_rows_cost_little_accuracy_and_have_their_variances():
+    found, plain = (fit(method, parties(CLEAN), n_components=3) for method in ("robust", "p-cov"))
+    assert principal_angles(found, plain).max < 4
+    np.testing.assert_allclose(found.explained_variance_, plain.explained_variance_, rtol=0.15)
+    assert found.total_variance == pytest.approx(plain.total_variance, rel=0.05)
+
+
+def test_secure_sums_give_the_same():
+    clear, masked = (
+        fit("robust", parties(CLEAN), n_components=3, **way) for way in ({}, {"secure_aggregation": True, "bound": 1e9})
+    )
+    assert principal_angles(clear, masked).max < 1e-8
+    np.testing.assert_allclose(masked.explained_variance_, clear.explained_variance_, rtol=1e-9)
+
+
+def test_scaled_components_do_not_depend_on_units():
+    units = np.array([1e3, 1, 1e-3, 1, 1, 7, 1, 1])
+    plain, other = (fit("robust scale=true", parties(rows), n_components=3) for rows in (CLEAN, CLEAN * units))
+    assert principal_angles(plain, other).max < 1e-6
+    np.testing.assert_allclose(other.scale_, plain.scale_ * units)
+
+
+def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
+    rows = CLEAN.copy()
+    rows[3] = 1e6
+    server = server_of("robust", parties(rows), n_components=3, scores=str(tmp_path / "scores.csv"))
+    finish(server)
+    lines = (tmp_path / "scores-outliers.csv").read_text().splitlines()[1:]
+    flagged = [line.split(",")[4] == "1" for line in lines]
+    assert sum(flagged) < 0.1 * len(flagged)
+
+
+# Parties that lie
+
+
+def lied(arrays):
+    """A sum of products that no rows have."""
+    return [*arrays[:-1], 1e4 * pack(np.outer(AXES[7], AXES[7]))]
+
+
+def test_a_party_that_lies_has_no_part_in_the_components():
+    five = np.array_split(CLEAN, 5)
+    honest = fit("robust robust-parties=true", five, n_components=3)
+    for robust in (True, False):
+        server = server_of("robust", five, n_components=3, robust_parties=robust)
+        tamper_arrays(server, 4, lied, "signs")
+        model = finish(server)
+        assert (off(model) <= 2 * off(honest)) is robust
+        assert any("client 4" in note for note in model.log["notes"]) is robust
+
+
+def test_a_party_that_says_it_has_more_rows_counts_as_two():
+    five = np.array_split(CLEAN, 5)
+    five[4] = five[4] + 60 * AXES[7]
+    server = server_of("robust", five, n_components=3, robust_parties=True)
+
+    def more(reply):
+        arrays = parameters_to_ndarrays(reply.parameters)
+        reply.num_examples *= 10_000
+        reply.parameters = ndarrays_to_parameters([(10_000 * array).astype(array.dtype) for array in arrays])
+        return reply
+
+    tamper(server, 4, more)
+    model = finish(server)
+    assert abs(model.mean_[7] - 5) < 2
+    assert off(model) < 10
+
+
+def test_parties_that_are_unlike_are_refused():
+    unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
+    with refused(DataError, "'robust_parties'", "30%"):
+        fit("robust robust-parties=true", unlike, n_components=3)
+
+
+def test_robust_parties_need_replies_in_clear():
+    with refused(ConfigError, "'secure_aggregation'", True):
+        fit("robust robust-parties=true", parties(CLEAN), n_components=3, secure_aggregation=True, bound=100.0)
+
+
+# What a server that chooses the centre is told
+
+
+def asked(centre, unit=1.0, reach=(10.0, 20.0), rows=900):
+    return [np.asarray(centre), np.empty(0), np.asarray(unit), np.asarray(reach), np.asarray(rows)]
+
+
+@pytest.fixture
+def session(tmp_path):
+    return HostileSession(tmp_path, CLEAN[:40], {"method": "robust", "n-components": 1}, **{"may-show": "scores"})
+
+
+def test_a_centre_on_a_row_has_no_weight_but_the_floors(session):
+    session.ask("start", [])
+    (_, near, weight), _ = session.ask("median", asked(CLEAN[7], unit=1e-6))
+    own = np.linalg.norm(
+        CLEAN[:40] - signs.spatial_median(lambda c: signs.sign_sums([CLEAN[:40] - c], 8, 0.0), CLEAN[0]), axis=1
+    )
+    assert weight / 1e-6 <= 40 / (0.2 * np.median(own))
+    assert np.linalg.norm(near) <= 40
+
+
+def test_no_count_of_fewer_rows_than_the_minimum_is_told(session):
+    session.ask("start", [])
+    session.ask("median", asked(CLEAN[7]))
+    told = [session.ask("distances", asked(CLEAN[7]))[0][1]]
+    for phase in ("centre", "nearer_distances", "signs"):
+        session.ask(phase, asked(CLEAN[7]))
+    told += list(session.ask("sizes", [*asked(CLEAN[7], reach=(1e-3, 2.0)), AXES[:1]])[0][1])
+    for counts in told:
+        assert counts.sum() == 40
+        assert set(counts[counts > 0] < 5) == {False}
+
+
+# The mathematics
+
+
+def test_at_the_spatial_median_the_signs_add_up_to_nothing():
+    rows = np.vstack([CLEAN[:200] * [30, 1, 1, 1, 1, 1, 1, 1], np.full((20, 8), 1e5)])
+    found = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
+    directions = (rows - found) / np.linalg.norm(rows - found, axis=1)[:, None]
+    assert np.linalg.norm(directions.mean(axis=0)) < 1e-8
+
+
+@pytest.mark.parametrize("least", [1, 5, 30])
+def test_a_histogram_has_no_small_count_and_all_rows(least):
+    sizes = np.append(np.abs(RNG.standard_normal(100)), [0.0, 1e9])
+    counts = signs.histogram(sizes, 1.0, least)
+    assert counts.sum() == 102
+    assert counts[counts > 0].min() >= least
+    assert signs.quantile(counts, 0.5, 1.0) == pytest.approx(np.median(sizes), rel=0.3)
+
+
+def test_variances_and_errors_are_read_off_counts():
+    sizes = np.abs(RNG.standard_normal(20_000)) * 3
+    assert signs.normal_variance(signs.histogram(sizes, 1.0, 1), 1.0) == pytest.approx(9, rel=0.03)
+    errors = RNG.standard_normal((20_000, 12))
+    found = signs.Errors.of(signs.histogram(np.linalg.norm(errors, axis=1), 1.0, 1), 1.0)
+    assert found.mean == pytest.approx(12, rel=0.03)
+    assert ((errors**2).sum(axis=1) > found.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)
