@@ -53,7 +53,7 @@ def measured(one: Record, folder: Path | None) -> Record:
     common |= {"min_rows": 1, "may_show": "inner products"}  # sites that allow whatever a method shows
     with _extra_options(one, len(parties)) as extra:
         started = time.monotonic()
-        model = run(named(one), parties, **common, **extra)
+        model = run(named(one), sources.named(one["dataset"], parties), **common, **extra)
         seconds = time.monotonic() - started
         angles, captured = _judged(one, model, rows, parties, extra.get("loadings"))
     claimed = float(model.explained_variance_ratio_.sum())  # NaN where the model knows of noise alone

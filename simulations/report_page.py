@@ -13,6 +13,7 @@ from typing import Any
 
 from fedpca_flwr.errors import FedPCAError, printable
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.tables import by_name
 from fedpca_flwr.state.files import written_whole
 
 from .recommending import EXACT, choices, sentence
@@ -173,15 +174,16 @@ def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
     """What each party has in the first model that says so: all that do say nearly the same of one setting."""
     models = ((named(record), folder / record["model"]) for record in records if record.get("model"))
     try:
-        known = ((name, PCAModel.load(path).log.get("influence")) for name, path in models)
-        name, influence = next(((name, found) for name, found in known if found), ("", []))
+        known = ((name, PCAModel.load(path)) for name, path in models)
+        name, model = next(((name, found) for name, found in known if found.log.get("influence")), ("", None))
     except FedPCAError:  # the figures say which model cannot be read
         return
-    if not influence:
+    if model is None:
         return
     heads = ("client", "rows", "variance", "most of a component", "angle of the first without it (degrees)")
     try:
-        lines = [_influence_of(one) for one in influence]
+        called = by_name([one["party"] for one in model.log["influence"]], model)
+        lines = [_influence_of(name, one) for name, one in zip(called, model.log["influence"], strict=True)]
     except (LookupError, TypeError, ValueError):  # the file of the model is of somebody else
         return
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
@@ -189,11 +191,11 @@ def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
     yield _wide("", head, lines)
 
 
-def _influence_of(one: Mapping[str, Any]) -> str:
+def _influence_of(name: str, one: Mapping[str, Any]) -> str:
     """The row of a client in that table."""
     shares = (one["rows_share"], one["variance_share"], max(one["component_shares"]))
     cells = "".join(f"<td>{float(share):.2%}</td>" for share in shares)
-    return f"<tr><td>{_text(one['party'])}</td>{cells}<td>{float(one['angles_degrees'][0]):.3g}</td></tr>"
+    return f"<tr><td>{_text(name)}</td>{cells}<td>{float(one['angles_degrees'][0]):.3g}</td></tr>"
 
 
 def _wide(kind: str, head: str, rows: Sequence[str]) -> str:

@@ -62,6 +62,12 @@ def tables_of(files: Sequence[str]) -> dict[str, Any]:
     return tables
 
 
+def named(dataset: str, parties: Sequence[Any]) -> Any:
+    """The parties of a run by their names, where those of these tables have any and are as many."""
+    keys = HANDED[dataset].keys if dataset in HANDED else []
+    return dict(zip(keys, parties, strict=True)) if len(keys) == len(parties) else parties
+
+
 def load(dataset: str, root: str) -> datasets.Dataset:
     """A data set; of tables that were handed over, the label of a row is its party's number."""
     if dataset in datasets.DATASETS:

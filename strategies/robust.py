@@ -268,16 +268,14 @@ class Robust(method.Strategy):
     """Who has no part in the components, since its sums are unlike those of the others."""
 
     def aggregate(self) -> method.Fitting:
-        k = self.options.n_components
         self.left_out = []
-        told, _ = yield from self._told("start", {})
-        rows = int(told["count"])
-        check_components(k, rows, self.quorum.features)
-        scale = self._scale(told)
+        told, rows = yield from self._told("start", {})
+        check_components(self.options.n_components, rows, self.quorum.features)
+        scale, weight = self._scale(told), float(told["count"])
         asked = {
-            "centre": told["location"] / rows,
+            "centre": told["location"] / weight,
             "scale": scale,
-            "unit": np.asarray(np.sqrt(scale.size) if scale.size else 2.0 ** (float(told["octave"]) / rows)),
+            "unit": np.asarray(np.sqrt(scale.size) if scale.size else 2.0 ** (float(told["octave"]) / weight)),
             "reach": spatial_signs.EVERYWHERE,
             "rows": np.asarray(rows),
         }
@@ -285,33 +283,38 @@ class Robust(method.Strategy):
         asked = yield from self._reach("distances", asked)
         asked, left = yield from self._centre("centre", asked)
         asked = yield from self._reach("nearer_distances", asked)
-        unit = float(asked["unit"])
-        scatter, unlike = yield from self._signs(asked)
-        method.require_variance(np.diag(scatter) * unit**2 * rows, rows, asked["centre"])
-        pairs = eigen.leading_eigenpairs(np.asfortranarray(scatter), k)
-        vectors = np.ascontiguousarray(pairs.vectors.T)
-        told, _ = yield from self._told("sizes", {**asked, "components": vectors})
-        variances = np.array([spatial_signs.normal_variance(counts, unit) for counts in told["sizes"][:-1]])
-        errors = spatial_signs.Errors.of(told["sizes"][-1], unit)
-        order = np.argsort(-variances, kind="stable")
-        left_out = errors.mean if k < self.quorum.features else 0.0
-        spe = errors.limit(LEVEL) if left_out else np.finfo(np.float64).tiny
-        self.limits = np.array([float(chdtri(k, 1 - LEVEL)), spe])
-        following = pairs.following / pairs.values[-1] * variances[order[-1]] if pairs.values[-1] > 0 else 0.0
-        found = eigen.Eigenpairs(
-            variances[order] * (rows - 1), pairs.vectors[:, order], min(following, variances[order[-1]]) * (rows - 1)
+        scatter, measured = yield from self._signs(asked)
+        if not np.trace(scatter) > 0:
+            raise method.DataError(
+                "most rows lie in one place: the median of their distances from their centre is 0, so nothing says how "
+                "far off a row is; leave out columns in which most rows are alike, or use p-cov"
+            )
+        pairs = eigen.leading_eigenpairs(np.asfortranarray(scatter), self.options.n_components)
+        components = np.ascontiguousarray(pairs.vectors.T)
+        told, _ = yield from self._told("sizes", {**asked, "components": components})
+        found = self._solution(pairs, told["sizes"], asked)
+        return found.extended(
+            notes=[f"{party}: its sums are unlike the others' and have no part" for party in self.left_out],
+            measured={"mean_sign": left, **measured},
         )
+
+    def _solution(self, pairs: eigen.Eigenpairs, sizes: method.Array, asked: method.Fields) -> method.Solution:
+        """The components with variances by the sizes of the scores, and the limits that follow from them."""
+        k, rows, unit, scale = len(sizes) - 1, int(asked["rows"]), float(asked["unit"]), asked["scale"]
+        variances = np.array([spatial_signs.normal_variance(counts, unit) for counts in sizes[:-1]])
+        order = np.argsort(-variances, kind="stable")
+        errors = spatial_signs.Errors.of(sizes[-1], unit)
+        left_out = errors.mean if k < self.quorum.features else 0.0
+        self.limits = np.array([chdtri(k, 1 - LEVEL), errors.limit(LEVEL) if left_out else np.finfo(np.float64).tiny])
+        share = pairs.following / pairs.values[-1] if pairs.values[-1] > 0 else 0.0
+        values = variances[order] * (rows - 1)
         return method.Solution(
-            pairs=found,
+            pairs=eigen.Eigenpairs(values, pairs.vectors[:, order], min(share, 1.0) * float(values[-1])),
             mean=asked["centre"],
             total=(float(variances.sum()) + left_out) * (rows - 1),
             rows=rows,
             scale=scale if scale.size else None,
-            notes=[
-                "variances are those of normal values with the same medians; rows far off have no part in them",
-                *(f"{party} has no part in the components: its sums are unlike the others'" for party in self.left_out),
-            ],
-            measured={"mean_sign": left, **unlike},
+            notes=["variances are those of normal values with the same medians; rows far off have no part in them"],
         )
 
     def _scale(self, told: method.Fields) -> method.Array:
@@ -328,12 +331,14 @@ class Robust(method.Strategy):
         by = asked["scale"] if asked["scale"].size else np.ones_like(asked["centre"])
         mixing = spatial_signs.Mixing(asked["centre"] / by)
         for step in range(1, self.options.max_rounds + 1):
-            told, rows = yield from self._told(phase, {**asked, "centre": mixing.centre * by})
-            sums = spatial_signs.SignSums(told["signs"], float(told["weight"]) / float(asked["unit"]), rows)
+            told, _ = yield from self._told(phase, {**asked, "centre": mixing.centre * by})
+            sums = spatial_signs.SignSums(
+                told["signs"], float(told["weight"]) / float(asked["unit"]), float(told["count"])
+            )
             if sums.size <= spatial_signs.CLOSE or step == self.options.max_rounds:
                 break
             mixing.take(sums)
-        typical = rows / sums.weight if sums.weight > 0 else 1.0
+        typical = sums.rows / sums.weight if sums.weight > 0 else 1.0
         return {**asked, "centre": mixing.centre * by, "unit": np.asarray(typical)}, sums.size
 
     def _reach(self, phase: str, asked: method.Fields) -> Generator[method.Ask, Any, dict[str, method.Array]]:
@@ -351,6 +356,8 @@ class Robust(method.Strategy):
         own = [moments.symmetric(one.fields["scatter"], d) for one in replies]
         own = [matrix / (np.trace(matrix) or 1.0) for matrix in own]
         middle = spatial_signs.median_of_matrices(own)
+        if not np.trace(middle) > 0:
+            return middle, {}
         unlike = np.array([float(np.linalg.norm(matrix - middle) / np.linalg.norm(middle)) for matrix in own])
         typical = float(np.median(unlike))
         if typical > UNLIKE:
@@ -364,8 +371,7 @@ class Robust(method.Strategy):
         return np.mean([matrix for matrix, kept in zip(own, alike, strict=True) if kept], axis=0), measured
 
     def _told(self, phase: str, asked: method.Fields) -> Generator[method.Ask, Any, tuple[method.Fields, int]]:
-        """The sums of a phase and of how many rows they are; with ``robust-parties`` none of a party that is larger
-        than twice the median one."""
+        """The sums of a phase, and all rows; with ``robust-parties`` a party counts as at most twice the median one."""
         if not self.options.robust_parties:
             total: method.Total = yield method.Sum(phase, asked)
             return total.fields, int(total["count"])
@@ -376,7 +382,7 @@ class Robust(method.Strategy):
         sums = {
             name: sum(weight * fields[name] for weight, fields in zip(weights, told, strict=True)) for name in told[0]
         }
-        return sums, round(float(sums["count"]))
+        return sums, sum(int(fields["count"]) for fields in told)
 
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
         asked = super().loadings(model, solution)

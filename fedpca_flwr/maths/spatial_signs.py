@@ -55,7 +55,7 @@ class SignSums(NamedTuple):
 
     signs: Array  # (d,): of u
     weight: float  # of 1 / r
-    rows: int
+    rows: float
 
     @property
     def step(self) -> Array:

@@ -34,6 +34,7 @@ from .harness import COMPONENTS, DIGITS, Lines, alternated, benchmark, clients, 
     epsilons=[0.5, 1.0, 2.0],
     clips=[0.25, 1.0, 4.0],
     centre_clips=[1.0],
+    figure="",
 )
 def privacy(args: Namespace) -> Lines:
     """DP-PCA by shells and directions, which need no bound, beside two stages whose clips were found in the data.
@@ -44,8 +45,10 @@ def privacy(args: Namespace) -> Lines:
     epsilon takes no account; a user guesses them. Captured variance is against the exact components'; claimed, what the
     model's own variances say. ``--replaced 0.05`` has every twentieth row replaced by one of 1e6 in each feature,
     captured variance being that of the other rows. With ``trust='distributed'`` the server of this simulation adds the
-    replies up itself; ``--clients 1 --trust local`` is the same noise in all, drawn once.
+    replies up itself; ``--clients 1 --trust local`` is the same noise in all, drawn once. ``--figure FILE`` draws what
+    is captured.
     """
+    kept: dict[str, list[float]] = {}
     rows, parts = rows_of(args)
     whole = run("p-cov", [rows], n_components=rows.shape[1])
     truth = run("p-cov", [rows], n_components=args.components)
@@ -62,8 +65,29 @@ def privacy(args: Namespace) -> Lines:
                 measured.append((captured(model, whole), claimed, angles.mean, angles.max))
             held, claimed, mean, most = np.mean(measured, axis=0)
             name = " ".join(str(value) if isinstance(value, str) else f"{value:.4g}" for value in release.values())
+            kept.setdefault(name, []).append(held)
             share = "unknown" if np.isnan(claimed) else f"{claimed:.2%}"
             yield name, f"{epsilon:g}", f"{held:.2%}", share, f"{mean:.1f}", f"{most:.0f}"
+    if args.figure:
+        _draw(kept, args.epsilons, args.figure)
+
+
+def _draw(kept: dict[str, list[float]], epsilons: Sequence[float], file: str) -> None:
+    """The share of the variance that each release keeps, against epsilon; the clips, which a user guesses, in grey."""
+    from matplotlib.figure import Figure  # an extra
+
+    figure = Figure(figsize=(6, 3.2), layout="constrained")
+    axes = figure.subplots()
+    clips = [name for name in kept if name.startswith("two-stage")]
+    for name, shares in kept.items():
+        colour = {"shells": "tab:blue", "directions": "tab:orange"}.get(name, "0.7")
+        label = "two-stage, by clip" if name in clips[:1] else name if name not in clips else None
+        axes.plot(epsilons, 100 * np.array(shares), marker="o", color=colour, label=label, zorder=2 - (name in clips))
+    axes.set(xscale="log", xlabel="epsilon", ylabel="variance captured (%)", xticks=epsilons)
+    axes.set_xticklabels([f"{epsilon:g}" for epsilon in epsilons])
+    axes.minorticks_off()
+    axes.legend(frameon=False, loc="lower right")
+    figure.savefig(file, metadata={"Date": None})
 
 
 def rows_of(args: Any) -> tuple[NDArray[Any], list[NDArray[Any]]]:
