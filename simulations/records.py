@@ -234,7 +234,7 @@ HEADS = {
 """What stands above the results of a record, by their key, in their order."""
 
 COUNTED = (
-    "Rounds and bytes are those of the fit, as in docs/published.md, bytes the mean over the clients. The last round, "
+    "Rounds and bytes are those of the fit, bytes the mean over the clients. The last round, "
     "in which each client gets the components and says its squared error, is not among them; the bytes down in the "
     "summary of a run have it, too."
 )

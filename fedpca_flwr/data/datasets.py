@@ -6,6 +6,7 @@ A run never downloads. ``python -m fedpca_flwr.data.datasets download mnist --da
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError, value_text
+from fedpca_flwr.state.files import written_whole
 
 VISION = "install the extra: pip install '.[vision]' in the repository"
 
@@ -35,10 +37,14 @@ class Dataset:
 
 @lru_cache(maxsize=1)
 def load(name: str, root: str = ".") -> Dataset:
-    """One of `DATASETS`; ``root`` is the folder that holds images (``data-root``). Pixels stay whole numbers from 0 to
-    255."""
+    """One of `DATASETS`, or ``openml:NAME``; ``root`` is the folder that holds images, or what was downloaded
+    (``data-root``). Pixels stay whole numbers from 0 to 255."""
+    if name.startswith(OPENML):
+        return _openml(name, Path(root).expanduser())
     if name not in DATASETS:
-        raise ConfigError(f"run-config: 'dataset' is {value_text(name)}, expected one of: {', '.join(DATASETS)}")
+        raise ConfigError(
+            f"run-config: 'dataset' is {value_text(name)}, expected one of: {', '.join(DATASETS)}, openml:NAME"
+        )
     return DATASETS[name](Path(root).expanduser())
 
 
@@ -178,10 +184,50 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
 }
 
 
+OPENML = "openml:"
+
+
+def _openml_file(name: str, root: Path) -> Path:
+    """Where a data set of OpenML is kept; its name is one of a file."""
+    short = name.removeprefix(OPENML)
+    if not re.fullmatch(r"[\w.()-]*\w[\w.()-]*", short):
+        raise ConfigError(f"'dataset' is {value_text(name)}, expected openml: and a name of letters, digits and ._-()")
+    return root / "openml" / f"{short}.npz"
+
+
+def _openml(name: str, root: Path) -> Dataset:
+    """What `download` wrote: rows and labels."""
+    file = _openml_file(name, root)
+    if not file.is_file():
+        raise _absent(name, file)
+    with np.load(file, allow_pickle=False) as kept:
+        rows, labels, names = kept["rows"], kept["labels"], tuple(map(str, kept["names"]))
+    return Dataset(labels, rows.__getitem__, names=names)
+
+
+def _download_openml(name: str, root: Path) -> None:
+    """A data set of OpenML whose columns are all numbers; its target, if it has one, gives the labels."""
+    from sklearn.datasets import fetch_openml
+
+    file = _openml_file(name, root)
+    bunch = fetch_openml(name.removeprefix(OPENML), as_frame=False)
+    rows = np.asarray(bunch.data)
+    if rows.dtype.kind not in "fiu":
+        raise DataError(f"data set '{name}' has columns that are no numbers; name one of numbers only")
+    labels = np.zeros(len(rows), int) if bunch.target is None else np.unique(bunch.target, return_inverse=True)[1]
+    with written_whole(file) as stream:
+        np.savez_compressed(stream, rows=rows, labels=labels, names=np.array(bunch.feature_names, dtype=str))
+
+
 def download(name: str, root: str) -> None:
-    """Fetch one of torchvision's data sets into ``root`` (the only function here that uses the network)."""
-    vision = _torchvision()
-    source = {"mnist": vision.MNIST, "fashion-mnist": vision.FashionMNIST, "cifar10": vision.CIFAR10}[name]
+    """Fetch a data set of torchvision or OpenML into ``root`` (the only function here that uses the network)."""
+    if name.startswith(OPENML):
+        _download_openml(name, Path(root))
+        return
+    known = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10"}
+    if name not in known:
+        raise ConfigError(f"'{name}' cannot be downloaded; name one of: {', '.join(known)}, openml:NAME")
+    source = getattr(_torchvision(), known[name])
     for train in (True, False):
         source(root, train=train, download=True)
 
@@ -191,11 +237,11 @@ if __name__ == "__main__":
         prog="python -m fedpca_flwr.data.datasets", description="Fetch a data set, before a run."
     )
     commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("download", help="download with torchvision (extra 'vision')")
-    command.add_argument("name", choices=["mnist", "fashion-mnist", "cifar10"])
+    command = commands.add_parser("download", help="download with torchvision (extra 'vision'), or from OpenML")
+    command.add_argument("name", help="mnist, fashion-mnist, cifar10 or openml:NAME")
     command.add_argument("--data-root", required=True, help="folder to download into")
     arguments = parser.parse_args()
     try:
         download(arguments.name, arguments.data_root)
-    except ConfigError as error:
+    except (ConfigError, DataError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import svd
 from sklearn.cluster import KMeans
 
 from fedpca_flwr.maths import columns
@@ -23,22 +22,18 @@ def distances(
     scaled: bool = False,
     reset: bool = False,
     aligned: bool = False,
-    exact: bool = False,
     seed: int = 0,
 ) -> Array:
     """Distance (periods + 1,) of the merged vector from that of all columns, as the authors compute both.
 
     Columns that do not divide evenly are dropped. The first entry is the plain mean of the isolated vectors, which
     stay in the weighted sum ever after, unless ``reset``. They add vectors of arbitrary sign, unless ``aligned``: then
-    signs are turned alike before anything is added, or compared. ``exact`` compares, up to sign, with the leading
-    scores of the centred columns instead.
+    signs are turned alike before anything is added, or compared.
     """
     rng = np.random.default_rng(seed)
     X = X[:, : X.shape[1] // parties * parties]
     blocks = np.split(X, parties, axis=1)
     _, truth = columns.power_iteration(columns.local_product(X, faithful=True), rng.random(len(X)), iterations)
-    if exact:
-        truth = svd(X - X.mean(axis=0), full_matrices=False)[0][:, 0]
     values: list[float] = []
     vectors: list[Array] = []
     measured, u = [], np.empty(0)
@@ -55,7 +50,7 @@ def distances(
         else:
             u = columns.merged(values, vectors, faithful=not aligned, scaled=scaled)
             blocks = [columns.overwritten(block, u) for block in blocks]
-        measured.append(float(np.linalg.norm(truth - (-u if (aligned or exact) and truth @ u < 0 else u))))
+        measured.append(float(np.linalg.norm(truth - (-u if aligned and truth @ u < 0 else u))))
     return np.array(measured)
 
 

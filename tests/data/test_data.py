@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,27 @@ def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
     test, truth = source.test()
     assert test.shape == (5, 784)
     assert truth.shape == (5,)
+
+
+def test_a_set_of_openml_is_kept_at_its_download_and_read_without_a_network(tmp_path, monkeypatch):
+    rows = np.random.default_rng(0).integers(0, 256, (6, 3))
+    stub = SimpleNamespace(data=rows, target=np.array(["b", "a", "b", "c", "a", "a"]), feature_names=["x", "y", "z"])
+    asked = []
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda name, **how: asked.append((name, how)) or stub)
+    with refused(DataError, "openml:three", "--data-root"):
+        datasets.load("openml:three", str(tmp_path))
+    assert not asked
+    datasets.download("openml:three", str(tmp_path))
+    source = datasets.load("openml:three", str(tmp_path))
+    assert asked == [("three", {"as_frame": False})]
+    np.testing.assert_array_equal(source.rows(np.array([5, 0])), rows[[5, 0]])
+    assert (source.labels.tolist(), source.names) == ([1, 0, 1, 2, 0, 0], ("x", "y", "z"))
+    stub.data = np.array([["red"]], dtype=object)
+    with refused(DataError, "openml:words"):
+        datasets.download("openml:words", str(tmp_path))
+    for name in ("openml:../three", "openml:three/../../x", "openml:", "openml:.."):
+        with refused(ConfigError, "openml"):
+            datasets.load(name, str(tmp_path))
 
 
 def test_missing_mnist_names_the_command_and_no_path(tmp_path):

@@ -149,9 +149,9 @@ def test_tables_of_numbers_are_read_and_those_that_are_missing_named(tmp_path):
 
 
 def test_variants_from_the_same_starts_are_compared_with_the_exact_pca():
-    rows = {row["method"]: row for row in vertical.starts(data="wine", path="", seeds=4) if row["parties"] == 3}
-    assert rows.keys() == vertical.VARIANTS.keys()
+    """As published the rows are centred, not the columns: that is another matrix than the one whose PCA it is about."""
+    rows = {row["method"]: row for row in vertical.starts(data="wine", path="", seeds=3)}
+    assert rows.keys() == {"merge, rank 1", *vertical.VARIANTS}
     for row in rows.values():
-        assert 0 < row["least"] <= row["mean"] <= row["most"] <= np.sqrt(2)
-    u, v = np.array([3.0, -1, -2, 0]), np.array([1.0, -1, 2, -2])
-    assert distances(np.outer(u, v) + 7, 2, exact=True, reset=True, aligned=True).max() < 1e-7
+        assert 0 <= row["least"] <= row["mean"] <= row["most"] <= 90
+    assert rows["corrected"]["most"] < 45 < rows["as published"]["least"]
