@@ -41,6 +41,9 @@ from fedpca_flwr.site import scores
 CLOSEST = 2.0**40
 """In units of the run's typical distance, no row has a larger 1 / r."""
 
+FINEST = 2.0**100
+"""So many times less than `bound` a feature may vary with ``scale`` in secure sums."""
+
 UNLIKE = 0.3
 """Parties differ too much where their sums are farther from the median of all than this share of it, by the median."""
 
@@ -128,7 +131,7 @@ def _start_limits(options: RobustOptions, asked: method.Fields, public: method.P
     bound, d = public.config.bound, public.features
     limits = {"count": np.array(float(ROWS)), "location": np.full(d, ROWS * bound), "octave": np.array(ROWS * 1100.0)}
     if options.scale:
-        limits |= {"measured": np.full(d, float(ROWS)), "nearness": np.full(d, ROWS * CLOSEST / bound)}
+        limits |= {"measured": np.full(d, float(ROWS)), "nearness": np.full(d, ROWS * FINEST / bound)}
     return limits
 
 
@@ -188,8 +191,10 @@ def _own_start(party: RobustClient, asked: method.Fields) -> method.Fields:
     if not party.options.scale:
         return told
     rows = np.concatenate(list(party.rows_about(np.zeros(party.data.shape[1]))))
-    deviation = np.median(np.abs(rows - np.median(rows, axis=0)), axis=0)
-    least = party.site.config.bound / CLOSEST
+    sizes = np.abs(rows - np.median(rows, axis=0))
+    deviation = np.median(sizes, axis=0)
+    deviation = np.where(deviation > 0, deviation, sizes.mean(axis=0))  # where most values are the same
+    least = party.site.config.bound / FINEST
     varies = deviation > least
     return {
         **told,

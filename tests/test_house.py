@@ -86,24 +86,10 @@ def names_of_ours(code: str) -> list[str]:
 def test_a_method_takes_few_names():
     counts = {module: len(names_of_ours(code)) for module, code in MODULES.items() if not module.endswith("__")}
     assert len(counts) >= len(METHODS)
+    assert min(counts.values()) > 0, "no module of a method imports nothing of ours: are the imports seen?"
     many = {module: count for module, count in counts.items() if count > MOST_NAMES}
     assert not many, "import modules: `fedpca_flwr.questions.method` has what nearly every method takes"
     assert median(counts.values()) <= MEDIAN_OF_NAMES
-
-
-@pytest.mark.parametrize(
-    ("code", "names"),
-    [
-        ("from fedpca_flwr.maths.moments import Head, Moments", ["Head", "Moments"]),
-        ("from fedpca_flwr.maths import moments as sums", ["moments"]),
-        ("from .party import phases", ["phases"]),
-        ("from . import party", ["party"]),
-        ("def later():\n    from fedpca_flwr import run", ["run"]),
-        ("from numpy import linalg\nimport math", []),
-    ],
-)
-def test_names_of_ours_are_counted_in_every_form(code, names):
-    assert names_of_ours(code) == names
 
 
 LONGEST, LONGEST_FUNCTION = 500, 60

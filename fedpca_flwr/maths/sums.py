@@ -23,7 +23,7 @@ with its centred scatter S_k. Only the second term is large, and it alone is mad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,15 +63,13 @@ class ReproducibleSum:
             raise OverflowError(f"no more than {ADDENDS} arrays can be added up")
         self._addends += 1
         flat, between = addend.reshape(-1), np.empty((2, min(CHUNK, addend.size)))
-        for start in range(0, flat.size, CHUNK):
-            part = slice(start, min(start + CHUNK, flat.size))
-            _add(self._unit[part], self._words[:, part], flat[part], *between[:, : part.stop - start])
+        for part in _parts(flat.size):
+            _add(self._unit[part], self._words[:, part], flat[part], *between[:, : part.stop - part.start])
 
     def total(self) -> Array:
         """The sum, rounded to float64."""
         total = np.empty(self._unit.size)
-        for start in range(0, total.size, CHUNK):
-            part = slice(start, start + CHUNK)
+        for part in _parts(total.size):
             total[part] = _total(self._unit[part], self._words[:, part])
         return total.reshape(self.shape)
 
@@ -80,13 +78,22 @@ def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
     """The sum by `ReproducibleSum` of arrays that are all at hand, with no more memory than its result."""
     total = np.empty(addends[0].shape)
     flat, parts = total.reshape(-1), [addend.reshape(-1) for addend in addends]
-    for start in range(0, flat.size, CHUNK):
-        part = slice(start, start + CHUNK)
+    for part in _parts(flat.size):
         running = ReproducibleSum(flat[part].shape)
         for addend in parts:
             running.add(addend[part])
         flat[part] = running.total()
     return total
+
+
+def exceeds(values: NDArray[Any], most: Array) -> bool:
+    """Whether any of the values is larger in size than its own limit, of the same shape; with no array of that size."""
+    sizes, limits = values.reshape(-1), most.reshape(-1)
+    return any(bool((np.abs(sizes[part]) > limits[part]).any()) for part in _parts(sizes.size))
+
+
+def _parts(size: int) -> Iterator[slice]:
+    return (slice(start, min(start + CHUNK, size)) for start in range(0, size, CHUNK))
 
 
 def _add(unit: Array, words: Array, addend: NDArray[Any], left: Array, whole: Array) -> None:
@@ -105,7 +112,16 @@ def _add(unit: Array, words: Array, addend: NDArray[Any], left: Array, whole: Ar
 
 def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[np.intp]) -> None:
     """Move the grid of the entries ``where`` up by whole steps, so that it holds their addends."""
-    _, above = np.frexp(addend[where].astype(np.float64))
+    own, raised = addend[where].astype(np.float64), unit[where] * MOST
+    with np.errstate(over="ignore"):
+        one_step = bool((np.abs(own) < raised * MOST).all())
+    if one_step:  # as where some addends are just above a step of the grid, and others just below
+        unit[where] = raised
+        for upper, lower in ((1, 2), (0, 1)):
+            words[lower, where] = words[upper, where]
+        words[0, where] = 0.0
+        return
+    _, above = np.frexp(own)
     _, before = np.frexp(unit[where])  # 2^(before - 1)
     after = -(-above // STEP) * STEP - STEP
     steps = (after - (before - 1)) // STEP

@@ -302,6 +302,17 @@ MEASUREMENTS = (
         "{shells} of distances from the centre, each with a sum of directions",
         shells="of distances, each with a sum of the directions in which its rows lie",
     ),
+    line(
+        "centre",
+        "the mean direction of the rows from it is {mean_sign:.1g} long",
+        mean_sign="length of the mean direction of the rows from a robust centre, which is 0 there",
+    ),
+    line(
+        "parties' sums",
+        "differ by {unlike_parties:.2g} of their median, at most by {most_unlike_party:.2g}",
+        unlike_parties="by how much of their median the parties' normalised sums differ, by the median",
+        most_unlike_party="the same of the party that differs most",
+    ),
     line("above the noise", above_noise, components_above_noise="that stand out", kept_features="that do so too"),
     line(
         "members",

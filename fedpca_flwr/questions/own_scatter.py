@@ -47,7 +47,8 @@ class OwnScatter:
 
     def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, farthest: float = float("inf")) -> None:
         self.rows, self.state, self.farthest = rows, state, farthest
-        self._means: tuple[Head, Array] | None = None  # as read in this message
+        self._moments: Moments | None = None  # as read in this message, and so are these
+        self._means: tuple[Head, Array] | None = None
         n, d = rows.shape
         dense = not (isinstance(rows, Blocks) and rows.sparse)
         self.formed = (
@@ -56,23 +57,24 @@ class OwnScatter:
 
     def moments(self) -> Moments:
         """Count, mean and scatter; kept for the run where that is worth it, and else count, mean and diagonal."""
-        if self.formed and self._kept(MOMENTS):
-            count, mean, remainder, scatter = self.state[MOMENTS]
-            return Moments(int(count), mean, remainder, scatter)
-        found = Moments.of(self.rows)
-        if self.formed:
-            self.state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
-        else:
+        if not self.formed:
+            found = Moments.of(self.rows)
             self._keep_means(found.head, found.diagonal())
-        return found
+            return found
+        if self._moments is None and (kept := self._kept(MOMENTS)):
+            self._moments = Moments(int(kept[0]), *kept[1:])
+        elif self._moments is None:
+            self._moments = found = Moments.of(self.rows)
+            self.state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
+        return self._moments
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
         """Count and mean of the rows, and the diagonal (d,) of their scatter."""
         if self.formed:
             found = self.moments()
             return found.head, found.diagonal()
-        if self._means is None and self._kept(MEANS):
-            count, mean, remainder, diagonal = self.state[MEANS]
+        if self._means is None and (kept := self._kept(MEANS)):
+            count, mean, remainder, diagonal = kept
             self._means = Head(int(count), mean, remainder), diagonal
         elif self._means is None:
             self._keep_means(*head_and_diagonal(self.rows))
@@ -132,12 +134,16 @@ class OwnScatter:
             total = ((diagonal + head.n * deviation**2) / unit**2).sum()
         return left_of(float(total), self.squares(components / unit, deviation))
 
-    def _kept(self, name: str) -> bool:
-        """Whether it is there, of these rows: a method may ask about a part of them first (`personalised`)."""
-        return name in self.state and int(self.state[name][0]) == len(self.rows)
+    def _kept(self, name: str) -> list[Array] | None:
+        """What is there of these rows: a method may ask about a part of them first (`personalised`)."""
+        if name not in self.state:
+            return None
+        kept = self.state[name]
+        return kept if int(kept[0]) == len(self.rows) else None
 
     def drop(self) -> None:
         """Forget it: the run needs it no more."""
+        self._moments = self._means = None
         self.state.drop(MOMENTS)
         self.state.drop(MEANS)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.sums import exceeds
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Program, Questions, Sum
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
@@ -28,10 +27,11 @@ class ClearServer(Clear, ServerTransport):
     def summed(self, question: Sum, run: PCAStrategy) -> Program:
         phase, total = run.phases[question.phase], StreamingSum()
         limits = phase.share_limits(question.asked, run.public) if phase.share_limits else {}
+        most = {name: 2 * limit for name, limit in limits.items()}  # once, of all replies
 
         def add(fields: Fields, sender: str) -> None:
-            for name, limit in limits.items():
-                if fields[name].shape == limit.shape and (np.abs(fields[name]) > 2 * limit).any():
+            for name, limit in most.items():
+                if fields[name].shape == limit.shape and exceeds(fields[name], limit):
                     raise ContractError(
                         f"{sender}: field '{name}' of phase '{question.phase}' holds numbers that are larger than any "
                         "rows can add; does it run another version, or did its data change during the run?"

@@ -209,7 +209,7 @@ def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     told |= ~(model.scale_ > 0)
     if told.any():
         yield "tiny scale", f"{model.scale_[told]} of features as large as {largest[told].astype(float)}"
-    if truth.unsure or not draw.options.get("scale"):
+    if truth.unsure or not draw.options.get("scale") or draw.card.own_centre:
         return
     moved = np.where(still, np.where(largest > 0, largest, 1) / 1000, 0)
     new = (rows[::-1] + moved).astype(np.float64)

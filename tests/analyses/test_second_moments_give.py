@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 import pytest
 import sklearn
@@ -247,3 +249,20 @@ def test_least_squares_of_features_in_any_units():
 def test_a_response_that_does_not_vary_is_refused():
     with refused(DataError, 2):
         analyses.least_squares(SecondMoments.of(np.column_stack([rows(50, 2), np.full(50, 7.0)])), [2])
+
+
+SITES = cut(rows(600) + np.arange(12), 100, 90, 80, 70, 65, 60, 55, 45, 35)
+
+
+@pytest.mark.parametrize("secure", [{}, {"secure_aggregation": True, "bound": 50.0}], ids=["clear", "secure"])
+def test_three_regions_of_three_sites_are_one_federation(secure, tmp_path):
+    for region in range(3):
+        model = run("p-cov", SITES[3 * region : 3 * region + 3], n_components=4, keep="moments", **secure)
+        model.moments_.save(tmp_path / f"{region}.npz")
+    regions = [SecondMoments.load(tmp_path / f"{region}.npz") for region in range(3)]
+    merged = analyses.pca(reduce(SecondMoments.merge, regions), 4)
+    together = run("p-cov", SITES, n_components=4, **secure)
+    assert principal_angles(merged, together).max <= 1e-12
+    assert principal_angles(merged, pooled_pca(np.vstack(SITES), 4)).max <= 1e-9
+    np.testing.assert_allclose(merged.explained_variance_, together.explained_variance_, rtol=1e-12)
+    assert merged.n_samples_ == 600

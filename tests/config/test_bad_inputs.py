@@ -67,13 +67,6 @@ def test_one_data_frame_is_told_how_to_be_several_parties():
     assert fit({name: part.drop(columns="site") for name, part in table.groupby("site")}).n_samples_ == 60
 
 
-@pytest.mark.parametrize("value", [[], {}, 3, b"p-cov"], ids=repr)
-@pytest.mark.parametrize("key", ["method", "engine"])
-def test_methods_and_engines_are_names(key, value):
-    with refused(ConfigError, key):
-        run(**{"method": "p-cov", "parties": [rows(20)], "engine": "loopback", key: value})
-
-
 @pytest.mark.parametrize("key", LOCAL)
 @pytest.mark.parametrize("path", ["a\0b.npy", "x" * 5000 + ".npy", "~nobodyhere/x.npy"], ids=["null", "long", "nobody"])
 def test_a_path_that_no_file_can_have_is_named_at_the_door(key, path):

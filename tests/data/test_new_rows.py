@@ -13,7 +13,6 @@ from sklearn.decomposition import PCA
 
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from simulations import run
@@ -75,11 +74,6 @@ def test_a_model_of_data_frames_has_their_names(of_frames):
 def fit_like(model):
     """The same model without names."""
     return dataclasses.replace(model, feature_names_in_=None, log={**model.log, "columns": ""})
-
-
-def test_columns_in_another_order_are_put_into_that_of_the_model(of_frames):
-    """As `run` does with those of the parties; scikit-learn refuses them."""
-    np.testing.assert_array_equal(of_frames.transform(frame(X[:, [1, 0, 2, 3]], TURNED)), of_frames.transform(frame(X)))
 
 
 @pytest.mark.parametrize("other", [[*NAMES[:3], "colour"], list("abcd"), [*NAMES[2:], *"ab"]], ids=str)
@@ -160,12 +154,6 @@ def test_a_site_with_its_columns_in_another_order_gets_no_scores_of_new_rows(tmp
     csv.write_csv(frame(X[:, [3, 2]], [NAMES[3], NAMES[2]]), tmp_path / "right.csv")
     with refused(DataError, "client 1", match="columns?"):
         done("vertical-scores")
-
-
-def test_a_federation_hands_the_digest_on(tmp_path):
-    federation = Federation.open(tmp_path)
-    federation.join("north", X, columns=names_digest(NAMES))
-    assert "feature names" in refusal(federation.model(2).transform, frame(X, TURNED))
 
 
 # What is no row

@@ -1,4 +1,4 @@
-"""Leading eigenpairs: those of LAPACK, on matrices that make Lanczos go wrong too."""
+"""Leading eigenpairs: those of LAPACK, on matrices that make Lanczos go wrong too; and angles of subspaces."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fedpca_flwr.maths.eigen import (
     leading_eigenpairs,
     outside,
     principal_angles,
+    projector_distance,
     resolution,
     rounding,
     sine_theorem,
@@ -33,11 +34,12 @@ def matrix_of(values, seed=0):
 
 @pytest.mark.parametrize(("d", "unit"), [(5, 1.0), (60, 1.0), (500, 1.0), (500, 1e-30), (500, 1e26)])
 def test_they_are_the_leading_ones_in_any_unit(d, unit):
-    """ARPACK's own stopping test is absolute: without scaling it stops at 1.5 degrees in a unit of 1e-30."""
+    """ARPACK's own stopping test is absolute: without scaling, what it finds in a unit of 1e-30 is not certified."""
     values = unit / np.arange(1, d + 1)
     S, basis = matrix_of(values)
     k = min(10, d - 1)
     pairs = leading_eigenpairs(S, k)
+    assert d < 500 or eigen._lanczos(S, k) is not None
     np.testing.assert_allclose(pairs.values, values[:k], rtol=1e-12)
     assert principal_angles(pairs.vectors, basis[:, :k]).max() < 1e-9
     np.testing.assert_allclose(pairs.following, values[k], rtol=1e-12)
@@ -208,3 +210,17 @@ def test_what_is_rounding_grows_with_the_number_of_features():
 @pytest.mark.parametrize(("bound", "text"), [(1.04, "1.1"), (1.06, "1.1"), (2.0, "2"), (9.91e-7, "1e-06")])
 def test_few_digits_of_a_bound_are_no_less_than_it_is(bound, text):
     assert at_most(bound) == text
+
+
+@pytest.mark.parametrize("angle", [1e-9, 1e-3, 30.0, 90.0])
+def test_a_rotation_by_an_angle_has_that_angle(angle):
+    a, t = np.eye(4)[:, :2], np.radians(angle)
+    b = np.array([[1, 0], [0, np.cos(t)], [0, np.sin(t)], [0, 0]])
+    np.testing.assert_allclose(principal_angles(a, b).max(), angle, rtol=1e-7)
+    np.testing.assert_allclose(projector_distance(a, b), np.sin(t), rtol=1e-7)
+
+
+def test_signs_and_rotations_within_the_subspace_do_not_matter():
+    a = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 3)))[0]
+    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
+    assert principal_angles(a, -a @ turn).max() < 1e-12

@@ -10,7 +10,17 @@ from sklearn.datasets import load_wine
 from fedpca_flwr.maths import influence
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, triangular
-from fedpca_flwr.maths.influence import GROUPS, LEADING, Influence, Turn, bounded_turn, indefinite, influences, told
+from fedpca_flwr.maths.influence import (
+    GROUPS,
+    LEADING,
+    Influence,
+    RandomGroups,
+    Turn,
+    bounded_turn,
+    indefinite,
+    influences,
+    told,
+)
 from fedpca_flwr.maths.moments import Moments, pack, unpack
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
@@ -288,3 +298,23 @@ def test_the_bound_on_a_turn_is_that_of_both_cuts():
     second = np.arcsin(np.hypot(np.sin(first), np.sin(both)))
     np.testing.assert_allclose(turn.axes, np.degrees([first, second]), rtol=1e-12)
     assert turn.span == pytest.approx(np.degrees(both), rel=1e-12)
+
+
+def moments(*diagonal):
+    """Of a diagonal scatter, whose eigenvalues are these."""
+    d = len(diagonal)
+    return Moments(9, np.zeros(d), np.zeros(d), pack(np.diag(diagonal)))
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200])
+def test_a_negative_eigenvalue_beyond_rounding_is_seen(unit):
+    """Rounding are 4 d roundings of float32: 1.4e-6 of the largest eigenvalue for three features."""
+    rounded, false = (moments(unit, unit / 2, -part * unit) for part in (1e-6, 2e-6))
+    found = [indefinite([part], unit, None, np.random.default_rng(0)) for part in (rounded, false)]
+    assert found == [[], [0]]
+
+
+def test_a_group_whose_sum_is_not_semidefinite_is_named():
+    groups = RandomGroups(1, np.random.default_rng(0))
+    groups.add("north", moments(1.0, 0.5, -2e-6))
+    assert groups.indefinite(3, 1.0, None) == [["north"]]

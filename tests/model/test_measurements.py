@@ -31,6 +31,7 @@ RUNS = [
     ("dp-pca", {"release": "joint", "clip": 5.0}),
     ("dp-pca", {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}),
     ("dp-pca", {"trust": "distributed", "honest_parties": 2}),
+    ("robust", {"robust_parties": True}),
     ("p-cov", {**SECURE, "survivors": 3}),
     ("p-cov", {"outliers": "counts", "fourth_moments": True}),
     ("vertical", SECURE),

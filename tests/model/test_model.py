@@ -169,21 +169,22 @@ def test_a_file_of_before_there_were_names_is_read(model, tmp_path):
     np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
-def old_file(model, path, **about):
-    """The file of a model, with other things in its ``model.json``."""
-    arrays, told = model_file.read(model.save(path))
-    with zipfile.ZipFile(path.with_suffix(".npz"), "w") as archive:
-        for name, array in arrays.items():
+def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays=(), **about):
+    """The file of a model as somebody else writes it, with other things or without one in its ``model.json``."""
+    held, told = model_file.read(model.save(path))
+    told = {"format": 2, **told, **about}
+    with zipfile.ZipFile(path.with_suffix(".npz"), "w", compression) as archive:
+        for name, array in {**held, **dict(arrays)}.items():
             with archive.open(f"{name}.npy", "w") as stream:
                 np.save(stream, array)
-        archive.writestr("model.json", json.dumps({"format": 1, **told, **about}))
+        archive.writestr("model.json", json.dumps({key: value for key, value in told.items() if key != without}))
     return path
 
 
 def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
     """It held texts, from which no number is read."""
     log = {**model.log, "measured": {"certified angle": "3e-08 degrees at most"}, "notes": ["a note"]}
-    again = PCAModel.load(old_file(model, tmp_path / "model", log=log))
+    again = PCAModel.load(rewritten(model, tmp_path / "model", format=1, log=log))
     assert again.log["measured"] == {}
     assert again.log["notes"] == ["a note", "certified angle: 3e-08 degrees at most"]
     assert again.summary().endswith("certified angle: 3e-08 degrees at most")
@@ -194,13 +195,13 @@ def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
 @pytest.mark.parametrize("log", [None, [], {"measured": 3}, {"measured": {}, "notes": 3}], ids=str)
 def test_a_file_of_format_1_that_is_not_whole_is_named(model, log, tmp_path):
     with refused(ContractError, "model.npz"):
-        PCAModel.load(old_file(model, tmp_path / "model", log=log))
+        PCAModel.load(rewritten(model, tmp_path / "model", format=1, log=log))
 
 
 @pytest.mark.parametrize("version", [0, 3, "2"])
 def test_a_format_that_nobody_knows_is_named(model, version, tmp_path):
     with refused(ContractError, version, 1, 2):
-        PCAModel.load(old_file(model, tmp_path / "model", format=version))
+        PCAModel.load(rewritten(model, tmp_path / "model", format=version))
 
 
 def test_a_model_counts_rounds_and_bytes(model):
@@ -236,20 +237,11 @@ def test_an_infinite_number_is_json_and_comes_back(tmp_path):
     assert again.summary() == model.summary()
 
 
-def packed(model, path, compression, **further):
-    """The file of a model, written by somebody else."""
-    arrays, told = model_file.read(model.save(path))
-    with zipfile.ZipFile(path.with_suffix(".npz"), "w", compression) as target:
-        for name, array in {**arrays, **further}.items():
-            with target.open(f"{name}.npy", "w") as stream:
-                np.save(stream, array)
-        target.writestr("model.json", json.dumps({"format": 2, **told}))
-    return path
-
-
 def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL", 2**20)
-    path = packed(model, tmp_path / "model", zipfile.ZIP_DEFLATED, covariance_=np.zeros(2**18))
+    path = rewritten(
+        model, tmp_path / "model", compression=zipfile.ZIP_DEFLATED, arrays={"covariance_": np.zeros(2**18)}
+    )
     monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array is read"))
     with refused(ContractError, "1,048,576", match="most_bytes=2[0-9]{6}"):
         PCAModel.load(path)
@@ -262,7 +254,7 @@ def test_a_gibibyte_is_the_most_that_a_small_file_unpacks_to():
 def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL", 2**10)
     told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
-    path = packed(told, tmp_path / "model", zipfile.ZIP_DEFLATED)
+    path = rewritten(told, tmp_path / "model", compression=zipfile.ZIP_DEFLATED)
     with refused(ContractError, "most_bytes"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
@@ -277,14 +269,7 @@ def test_what_save_writes_is_loaded_however_alike_its_numbers_are(model, tmp_pat
 
 @pytest.mark.parametrize("key", ["format", "log", "n_samples_", "noise_variance_"])
 def test_a_key_that_is_missing_is_one_sentence(model, key, tmp_path):
-    path = model.save(tmp_path / "model")
-    with zipfile.ZipFile(path) as whole:
-        content = {name: whole.read(name) for name in whole.namelist()}
-    told = json.loads(content.pop("model.json"))
-    del told[key]
-    with zipfile.ZipFile(path, "w") as other:
-        for name, held in {**content, "model.json": json.dumps(told)}.items():
-            other.writestr(name, held)
+    path = rewritten(model, tmp_path / "model", without=key).with_suffix(".npz")
     with refused(ContractError, path, *[key] * (key != "noise_variance_")):
         PCAModel.load(path)
 

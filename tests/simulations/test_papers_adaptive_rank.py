@@ -1,4 +1,4 @@
-"""The figures of Grammenos et al. 2019 are made, whole, and go on where they stopped."""
+"""The figures of Grammenos et al. 2019, and the methods that they compare."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.eigen import projector_distance
+from fedpca_flwr.maths.rows import pieces
 from simulations.papers import adaptive_rank, streams
 from simulations.papers.__main__ import main
+from simulations.papers.streams import FrequentDirections, Grouse, PowerMethod, Spirit
+from tests.families import rows
 from tests.refusals import refused
 
 
@@ -65,3 +69,76 @@ def test_a_change_of_regime_is_lost_on_a_fixed_rank_and_found_with_twice_as_many
     assert excess["SPCA, 10 tracked"] > 1.5
     assert excess["SPCA, 20 tracked"] < 1e-3
     assert excess["FD, ell = 20"] < 1e-3
+
+
+def fed(method, X, block=50):
+    for part in pieces(X, block):
+        method.update(part)
+    return method
+
+
+def low_rank(n, *, noise=0.0, seed=0):
+    """Rows in four directions of 30, and those directions."""
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((30, 4)))
+    return rng.standard_normal((n, 4)) @ basis.T + noise * rng.standard_normal((n, 30)), basis
+
+
+@pytest.mark.parametrize("ell", [4, 8])
+def test_frequent_directions_lose_no_more_than_their_bound(ell):
+    X = rows(500)
+    sketch = fed(FrequentDirections(12, 3, ell=ell), X)
+    lost = np.linalg.eigvalsh(X.T @ X - sketch.sketch.T @ sketch.sketch)
+    assert lost.min() >= -1e-9 * np.vdot(X, X)
+    assert 0 < lost.max() <= sketch.shrunk * (1 + 1e-12)
+    assert ell * sketch.shrunk <= np.vdot(X, X)
+
+
+def test_frequent_directions_keep_a_low_rank_whole():
+    X, basis = low_rank(300)
+    assert projector_distance(fed(FrequentDirections(30, 4), X).vectors, basis) < 1e-10
+
+
+@pytest.mark.parametrize("block", [1, 7, 50])
+def test_the_results_do_not_depend_on_how_the_rows_arrive(block):
+    X = rows(200)
+    for make in (
+        lambda: PowerMethod(12, 3, rng=np.random.default_rng(0)),
+        lambda: FrequentDirections(12, 3),
+        lambda: Grouse(12, 3, rng=np.random.default_rng(0)),
+        lambda: Spirit(12),
+    ):
+        np.testing.assert_allclose(fed(make(), X, block).vectors, fed(make(), X, 200).vectors, atol=1e-10)
+
+
+def test_one_power_step_finds_a_low_rank():
+    X, basis = low_rank(60)
+    assert projector_distance(fed(PowerMethod(30, 4, rng=np.random.default_rng(1)), X).vectors, basis) < 1e-10
+
+
+def test_the_power_method_ignores_what_does_not_fill_a_block():
+    X, _ = low_rank(59, noise=0.1)
+    one, other = (fed(PowerMethod(30, 4, rng=np.random.default_rng(1)), part) for part in (X, X[:30]))
+    assert one.vectors.tobytes() == other.vectors.tobytes()
+
+
+def test_grouse_stays_orthonormal_and_turns_to_the_rows():
+    X, basis = low_rank(4000)
+    method = Grouse(30, 4, rng=np.random.default_rng(2))
+    before = projector_distance(method.vectors, basis)
+    fed(method, X)
+    np.testing.assert_allclose(method.vectors.T @ method.vectors, np.eye(4), atol=1e-10)
+    assert projector_distance(method.vectors, basis) < 0.1 < before
+
+
+def test_spirit_follows_one_hidden_variable():
+    scores, (direction, *_) = np.random.default_rng(3).standard_normal((2000, 1)), np.linalg.qr(np.ones((30, 1)))[0].T
+    method = fed(Spirit(30, forgetting=0.96), scores * direction)
+    assert (method.rank, method.largest) == (1, 3)
+    assert abs(method.vectors[:, 0] @ direction) > 1 - 1e-6
+
+
+def test_spirit_adds_directions_until_it_holds_the_energy():
+    X, _ = low_rank(100)
+    assert fed(Spirit(30, 1), X).largest > 1
+    assert fed(Spirit(30, 1, low=0.0, high=2.0), X).largest == 1

@@ -1,4 +1,4 @@
-"""What a person gives in the wrong place: a sentence says what belongs there, and no error holds a row."""
+"""What a person gives wrongly is told in the words of what was called, and no error holds a row."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 from pyarrow import table
 
-from fedpca_flwr.errors import ConfigError, DisclosureError, value_text
+from fedpca_flwr import FederatedPCA
+from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, value_text
 from simulations import run
+from simulations.python_words import python_words
 from tests.families import rows
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 X = rows(40, 3) + 4711.0
 FRAME = table({name: X[:, j] for j, name in enumerate("abc")})
@@ -26,6 +28,8 @@ GIVEN = {
     "clients": (("p-cov", [X, X]), {"clients": X}, ["'clients'", "ndarray", 2]),
     "files": (("p-cov", [X, X]), {"scores": X}, ["'scores'", "ndarray", 2]),
     "a folder": (("p-cov", [X, X]), {"output": "model"}, ["'output'", "run(...).save(path)"]),
+    "no name": (([], [X, X]), {}, ["method", "[]"]),
+    "an engine of bytes": (("p-cov", [X, X]), {"engine": b"ray"}, ["engine", "bytes", "loopback", "ray"]),
     "the plain name": (("pca", [X, X]), {}, ["'method'", "'pca'", "'p-cov'"]),
 }
 
@@ -55,3 +59,53 @@ def test_the_groups_of_a_frame_are_told_how_to_become_parties():
     frame = pd.DataFrame(X, columns=list("abc")).assign(site=1)
     with refused(ConfigError, "'parties'", "DataFrameGroupBy", "for name, rows in parties"):
         run("p-cov", frame.groupby("site"))
+
+
+ROWS = rows(60, 5)
+PARTIES = [ROWS[:30], ROWS[30:]]
+
+
+def refusal(method, parties=PARTIES, **options):
+    with pytest.raises(FedPCAError) as told:
+        run(method, parties, **options)
+    return str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "named"),
+    [
+        ("p-cov", {"n_components": 9}, ["'n_components'", 9, 5, 1]),
+        ("p-cov", {"n_components": 0}, ["'n_components'", 0, 1]),
+        ("p-cov", {"n_componets": 2}, ["p-cov", "n_componets", "n_components"]),
+        ("p-cov", {"scale": "x"}, ["'scale'", "'x'", "True", "False"]),
+        ("sub-it", {"block_size": -1}, ["block_size", -1, 0]),
+        ("sub-it block-size=3", {"block_size": 4}, ["block_size"]),
+        ("p-cov", {"secure_aggregation": True}, ["secure_aggregation", "True", "'bound'", 0]),
+        ("pcov", {}, ["'method'", "'pcov'", "p-cov"]),
+        ("p-cov", {"min_rows": 40}, ["min_rows", 40]),
+    ],
+    ids=str,
+)
+def test_a_caller_of_run_reads_of_keyword_arguments(method, options, named):
+    told = refusal(method, **{"n_components": 2, **options} if "n_componets" not in options else options)
+    assert not unnamed(told, *named)
+    assert "run-config" not in told
+    assert "node-config" not in told
+
+
+def test_so_does_who_fits_an_estimator():
+    for fitted, named in (
+        (lambda: FederatedPCA(9).fit(PARTIES), ["n_components", 9, 5]),
+        (lambda: FederatedPCA(2, method="p-vov").fit(PARTIES), ["'method'", "p-vov"]),
+    ):
+        with refused(FedPCAError, *named):
+            fitted()
+
+
+def test_only_keys_that_stand_alone_are_reworded():
+    kept = "client 0: dp-pca in /home/block-size/max-rounds.csv and min-rows-x; the run-config of a server"
+    assert python_words(kept) == kept
+    assert python_words("client 0: run-config: 'step' is 1: secure-aggregation=true, 'may-show'") == (
+        "client 0: 'step' is 1: secure_aggregation=True, 'may_show'"
+    )
+    assert python_words("agree (run-config 'features')") == "agree ('features')"

@@ -1,7 +1,8 @@
-"""A run reads a site's file once: what it keeps for that, for whom, and how long."""
+"""A run reads a site's file once: what it keeps, for whom, how long, and what shows that rows are others."""
 
 from __future__ import annotations
 
+import os
 import stat
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,7 +21,8 @@ from fedpca_flwr.data import table
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.site import journal, kept_rows, readers
-from fedpca_flwr.site.local_table import of_run
+from fedpca_flwr.site.local_table import local_table, of_run
+from tests.families import rows
 from tests.harness import at_sites, finish, server_of, tamper
 
 RNG = np.random.default_rng(5)
@@ -79,13 +81,13 @@ def passes(monkeypatch):
 
 def run_of(method, folder, write, suffix, data, *, journal=True, **options):
     nodes = []
-    for party, rows in enumerate(data):
+    for party, own in enumerate(data):
         file = folder / f"{party}{suffix}"
         if not file.exists():
-            write(file, rows)
+            write(file, own)
         kept = {"journal": str(folder / f"journal{party}")} if journal else {}
         nodes.append({"data": str(file), **kept})
-    return at_sites(server_of(method, [np.nan_to_num(rows) for rows in data], n_components=2, **options), nodes)
+    return at_sites(server_of(method, [np.nan_to_num(own) for own in data], n_components=2, **options), nodes)
 
 
 def kept_in(folder):
@@ -205,3 +207,32 @@ def test_the_rows_of_a_run_that_fell_silent_go_when_another_begins(minutes, ther
     monkeypatch.setattr(journal, "datetime", Later)
     other.begin("mean", "", b"", lambda answered: None)
     assert left.rows.exists() is there
+
+
+def test_a_file_that_is_rewritten_in_place_shows_though_its_size_stays(tmp_path):
+    """What a run began with and goes on with must be the same rows: a nanosecond later they may be others."""
+    file = tmp_path / "rows.npy"
+    np.save(file, rows(20, 3))
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file)})
+    before, first = file.stat(), local_table(node, RunConfig())
+    assert local_table(node, RunConfig()).digest == first.digest
+    with open(file, "r+b") as stream:
+        stream.seek(-8, os.SEEK_END)
+        stream.write(np.float64(7.0).tobytes())
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    then = local_table(node, RunConfig())
+    assert (file.stat().st_ino, file.stat().st_size) == (before.st_ino, before.st_size)
+    assert then.rows[-1, -1] == 7.0
+    assert then.digest != first.digest
+
+
+def test_a_file_in_the_place_of_another_shows_though_its_time_and_size_are_the_same(tmp_path):
+    file, other = tmp_path / "rows.npy", tmp_path / "other.npy"
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file)})
+    np.save(file, rows(20, 3))
+    before, first = file.stat(), local_table(node, RunConfig())
+    np.save(other, rows(20, 3, seed=1))
+    other.replace(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_mtime_ns, file.stat().st_size) == (before.st_mtime_ns, before.st_size)
+    assert local_table(node, RunConfig()).digest != first.digest

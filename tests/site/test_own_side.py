@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import tracemalloc
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.questions.own_scatter import OwnScatter
-from fedpca_flwr.site.scores import score_file
+from fedpca_flwr.site.scores import OddRows, score_file
 from simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, server_of
@@ -108,3 +109,18 @@ def test_a_party_starts_without_scikit_learn():
     code = "import sys, fedpca_flwr.site_app; print({'sklearn', 'pandas', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_row_is_odd_beyond_either_limit_and_counts_where_it_takes_part():
+    """One component of variance 4 along the first of three features; limits of T2 and SPE are 4 and 1."""
+    stream = BytesIO()
+    found = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), 3, stream)
+    found.add(np.array([[4.0, 0.0, 1.0], [6.0, 1.0, 0.0]]))
+    found.add(np.array([[0.0, 0.5, 2.0], [99.0, 99.0, 98.0]]))
+    np.testing.assert_array_equal(found.above, [1, 1])
+    np.testing.assert_array_equal(found.fourth, [2.0**4 + 3.0**4])
+    lines = [line.split(",") for line in stream.getvalue().decode().splitlines()]
+    assert [line[0] for line in lines[:3]] == ["4", "9", "0"]
+    assert [line[2] for line in lines[:3]] == ["1", "1", "4.25"]
+    assert [line[4] for line in lines] == ["0", "1", "1", "1"]
+    assert [line[5] for line in lines] == ["2 0 1", "1 0 2", "2 1 0", "1 2 0"]

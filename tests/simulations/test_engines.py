@@ -1,11 +1,18 @@
-"""A party's work has a deadline, and one that misses it disturbs nobody."""
+"""Engines: the deadline of a party in loopback, and Ray that is missing or does not start."""
 
 from __future__ import annotations
 
 import sys
 import threading
 
+import pytest
+import ray
+from flwr import simulation
+
+from fedpca_flwr.errors import FedPCAError
+from simulations import ray_engine, run
 from simulations.loopback import _with_deadline
+from tests.families import cut, rows
 from tests.refusals import refused
 
 
@@ -43,3 +50,29 @@ def test_one_thread_works_for_all_messages_and_ends_with_who_waits_for_it():
     assert len(set(seen)) == 1
     seen[0].join(60)
     assert not seen[0].is_alive()
+
+
+@pytest.fixture
+def nothing_begins(monkeypatch):
+    monkeypatch.setattr(simulation, "run_simulation", lambda *_, **__: pytest.fail("the simulation has begun"))
+    assert vars(ray_engine)["simulation"] is simulation
+
+
+def go():
+    return run("p-cov", cut(rows(60), 30, 30), n_components=2, engine="ray")
+
+
+def test_ray_that_is_missing(nothing_begins, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with refused(FedPCAError, "'flwr[simulation]'", 'engine="loopback"'):
+        go()
+
+
+def test_ray_that_does_not_start(nothing_begins, monkeypatch):
+    def fail(**_):
+        raise RuntimeError("the object store has 64 MB")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # another test of this process may have started it
+    monkeypatch.setattr(ray, "init", fail)
+    with refused(FedPCAError, "RuntimeError", 64, "/dev/shm", 'engine="loopback"'):
+        go()
