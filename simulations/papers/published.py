@@ -34,8 +34,8 @@ The project began with two design notes and three papers, its seeds, which are n
 and figures are here, with our numbers and in brackets theirs; ours are those that `python -m simulations.papers all
 --output FOLDER` found, and CI holds some of them (`--quick`). *Reproduced*: what the seed prints or says comes out.
 *In shape*: it comes out otherwise; the last column says why. *Cannot be*: its data were not published, or cannot be
-had. *Not run*: the command has it, and takes hours or data that were not there. Diagrams and tables of notation are
-left out."""
+had. *Not run*: the command has it, and takes hours or data that were not there. FOLDER has a report.md with the
+figures of each. Diagrams are left out."""
 
 Numbers = dict[str, dict[str, dict[str, float]]]
 """By paper, by what it shows, and by name."""
@@ -60,12 +60,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Shown:
-    """A table or a figure of a seed: its state, why it is no better, the figure that ours is in, and numbers."""
+    """A table or a figure of a seed: its state, why it is no better, and numbers."""
 
     what: str
     state: str
     why: str = ""
-    figure: str = ""
     numbers: Sequence[Number] = ()
 
     def printed(self, measured: Mapping[str, float]) -> str:
