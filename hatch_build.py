@@ -1,7 +1,5 @@
 """Gives the wheel and the source archive the README with absolute links, which a package index can follow."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

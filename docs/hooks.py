@@ -1,7 +1,5 @@
 """MkDocs: pages that stand elsewhere in the repository, and links between them, as they read on GitHub."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

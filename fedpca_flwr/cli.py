@@ -1,7 +1,5 @@
 """The commands: ``python -m fedpca_flwr COMMAND``, which is ``fedpca COMMAND`` where the project is installed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

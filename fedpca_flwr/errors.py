@@ -6,8 +6,6 @@ A control character can move a terminal's cursor, a line break forges a line of 
 shows a name as another. So none of them is ever shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from numbers import Number
 from os import PathLike

@@ -13,8 +13,6 @@ Client::
 Both are given the same method and options: a party answers what follows from its own, whatever the server asks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any

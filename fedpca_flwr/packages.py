@@ -6,8 +6,6 @@ one of these names are refused, by their path. Whatever crosses from one of the 
 here; imports within each are relative.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The ServerApp: configuration, method, rounds, model on disk, summary."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The ClientApp of `flwr run`: one party, in a simulation or on its own SuperNode."""
 
-from __future__ import annotations
-
 from flwr.app import Context, Message
 from flwr.client import Client
 from flwr.clientapp import ClientApp

@@ -1,7 +1,5 @@
 """Makes the figure of the paper and prints its table: `python paper/figure.py`, with the extra ``plots``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

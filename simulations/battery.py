@@ -7,8 +7,6 @@ def test_my_method(check):
     check()
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

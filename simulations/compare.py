@@ -11,8 +11,6 @@ comparisons too (extra ``plots``). Angles are to ``PCA(svd_solver="full")`` of t
 captured is the share of these rows' variance that the components hold, the one claimed what the model says.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

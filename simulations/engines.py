@@ -1,7 +1,5 @@
 """Run one method on data in this process: to explore, to compare, to test."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`FederatedPCA`: a run as a scikit-learn estimator, for pipelines and searches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 

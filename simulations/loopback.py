@@ -1,7 +1,5 @@
 """The loopback engine: the strategy, the clients and their bytes in this process, without Ray."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import threading

@@ -1,7 +1,5 @@
 """One run of a comparison: the parties that its method takes, and what the model is held against."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import time

@@ -1,7 +1,5 @@
 """What a person hands over as the parties of a run: data frames too, their columns in one order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple

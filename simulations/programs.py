@@ -1,7 +1,5 @@
 """Commands of several programs: the first argument names one, and the others are its options."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence

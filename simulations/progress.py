@@ -1,7 +1,5 @@
 """The latest line about a run that takes longer than a second: in a terminal, or below a notebook's cell."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Errors in the words of who calls `run` from Python: keyword arguments, and no run-config or node-config."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

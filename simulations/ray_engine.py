@@ -1,7 +1,5 @@
 """The simulation engine: Flower's Ray backend, called from Python."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence

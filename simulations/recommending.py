@@ -1,7 +1,5 @@
 """What a comparison recommends: for each wish, the method that meets it at the least cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A folder gathers the runs of every comparison that named it. Runs are of one set
 A folder may come from anyone, so types are checked where it is read. `HEADS` are the columns that show results.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -3,8 +3,6 @@
 python -m fedpca_flwr report FOLDER        # of a comparison: writes FOLDER/report.html anew
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

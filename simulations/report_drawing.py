@@ -1,7 +1,5 @@
 """The figures of a comparison's page, drawn as SVG (`simulations.report_figures` keeps them)."""
 
-from __future__ import annotations
-
 import html
 import io
 import re

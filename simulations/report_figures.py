@@ -1,7 +1,5 @@
 """The figures of a comparison's page: drawn once for a set of runs, and kept beside them."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import json

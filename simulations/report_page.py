@@ -1,7 +1,5 @@
 """The page of a comparison: tables that sort, figures, and how to repeat it. No server, no network."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

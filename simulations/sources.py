@@ -1,7 +1,5 @@
 """The data of a comparison: a data set by its name, or tables that somebody handed over, one for each party."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence

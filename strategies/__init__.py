@@ -1,7 +1,5 @@
 """The methods: a module or a folder each, and one line in `METHODS`."""
 
-from __future__ import annotations
-
 import difflib
 import sys
 from collections.abc import Mapping

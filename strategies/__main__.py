@@ -1,7 +1,5 @@
 """`python -m fedpca_flwr methods`: tables from the cards; with `write` into docs."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import itertools

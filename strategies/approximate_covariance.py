@@ -8,8 +8,6 @@ so the result is wrong by as much as the parties' means differ. The payload is t
 and is exact: this method stays for the comparison. Where the server holds the means, it measures how far off it is.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from fedpca_flwr.maths.eigen import principal_angles

@@ -8,8 +8,6 @@ vanish with r (MNIST, Dirichlet 0.1: about 28 degrees at r = 200).
 without filler, and converges to the exact components with r.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Literal
 

@@ -26,8 +26,6 @@ the angle that follows, and the ratio to a full float64 covariance. In short wor
 value, and the block goes down in float32.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -13,8 +13,6 @@ At the defaults, on the digits of five parties with ten components, it is 0.6 de
 takes it from the largest eigenvalue that any party's matrix may have and from the graph.
 """
 
-from __future__ import annotations
-
 from fedpca_flwr.questions import graph, method
 
 EXCHANGED = ("iterate",)

@@ -27,8 +27,6 @@ of such a group (`fedpca_flwr.maths.gap_groups`). Rows whose gaps too few share 
 Upload per party: 8 (d (d + 1) / 2 + d) bytes a round; of q factors 8 (d (q + 1) + 2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self

@@ -17,8 +17,6 @@ says so. ``step-size`` as a number is the paper's alpha; ``auto`` takes it from 
 matrix may have and from the graph.
 """
 
-from __future__ import annotations
-
 from fedpca_flwr.questions import graph, method
 
 EXCHANGED = ("iterate", "tracked")

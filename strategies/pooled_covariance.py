@@ -12,8 +12,6 @@ clear, masked and with survivors, and what it answers, is in `fedpca_flwr.questi
 The last round may have more than the projection (`fedpca_flwr.questions.last_round`).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace

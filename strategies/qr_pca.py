@@ -26,8 +26,6 @@ r = 100 1.1 to 5.2 / 0.20 to 0.26, r = 200 0.10 to 0.45 / 0.019 to 0.033 (`pytho
 truncation --seeds`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Literal
 

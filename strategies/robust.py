@@ -20,8 +20,6 @@ spatial median of all. That presumes that honest parties are alike, and is refus
 Upload per party: 8 (d (d + 1) / 2 + (d + 2) T) bytes in T rounds, and 1,280 a component.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
@@ -291,8 +289,8 @@ class Robust(method.Strategy):
         scatter, measured = yield from self._signs(asked)
         if not np.trace(scatter) > 0:
             raise method.DataError(
-                "most rows lie in one place: the median of their distances from their centre is 0, so nothing says how "
-                "far off a row is; leave out columns in which most rows are alike, or use p-cov"
+                "most rows lie in one place: without those that may be far off there is no variance; leave out columns "
+                "in which most rows are alike, or use p-cov"
             )
         pairs = eigen.leading_eigenpairs(np.asfortranarray(scatter), self.options.n_components)
         components = np.ascontiguousarray(pairs.vectors.T)

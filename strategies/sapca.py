@@ -19,8 +19,6 @@ Who sends to whom in the tree: at level l (from 0) party i with ``i mod 2**(l+1)
 by way of the server; the last level has the parties 0 and ``2**(levels-1)``, whose subspaces the server merges itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -15,8 +15,6 @@ together, or append to it together. Who they are is asked before anything is add
 over different parties would show the share of those that left. So nobody can leave, and survivors cannot go on alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace

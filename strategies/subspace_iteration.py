@@ -30,8 +30,6 @@ Blocks go down in float32 at no loss (but for the plain iteration, and for narro
 server computes with the rounded block that it sent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -13,8 +13,6 @@ at home.
   energies. Exact where ``rank`` is not below any party's number of columns.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Literal
 

@@ -10,8 +10,6 @@ Nystrom's approximation, for kernels without negative eigenvalues.
 ``gamma`` 0 is ``1 / (m var X)`` of all columns together. There are no loadings, and no scores of new rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Annotated, Any, Literal

@@ -4,8 +4,6 @@ The merged vector mixes rows: ``X_i' u`` is the authors' "extraction", one value
 `vertical-kernel` gives the kernel PCA of all columns.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

@@ -5,8 +5,6 @@ authors' program, which centres rows instead of columns, adds vectors of arbitra
 of earlier periods.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field as Limits

@@ -1,7 +1,5 @@
 """A fresh environment with nothing but the project's wheel; what the wheel needs, it finds in this one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """Families of data that every method meets, each as parties of rows and a number of components."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

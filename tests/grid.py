@@ -1,7 +1,5 @@
 """Flower's grid without Flower's network."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from types import SimpleNamespace

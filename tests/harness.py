@@ -1,7 +1,5 @@
 """Runs with faults put in between a client and the server."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import tempfile

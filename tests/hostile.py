@@ -1,7 +1,5 @@
 """A server that asks what it likes: real clients, each with a file and a node-config of its own, nothing patched."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Processes that are killed while they write to a store, at the moments that a test names."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

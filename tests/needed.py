@@ -1,7 +1,5 @@
 """Programs that some tests need beside Python's packages."""
 
-from __future__ import annotations
-
 import os
 import sys
 

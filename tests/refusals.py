@@ -1,7 +1,5 @@
 """What tests hold of a refusal: the kind of the error, and the keys and values that it names, not its wording."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

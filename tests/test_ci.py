@@ -1,7 +1,5 @@
 """What CI runs is what it should be: the README's own tests, with all that they need, or it fails."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Images, compose file, systemd units, Kubernetes: what they start exists, and nothing in them has rights to spare."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Methods know nothing of each other, what several of them use is not in `strategies`, and files are short."""
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What people import runs where they work: from the wheel, beside files of theirs that have names of ours."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

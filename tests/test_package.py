@@ -1,7 +1,5 @@
 """What people install and import: the library, the methods, and what a person runs, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import pkgutil

@@ -1,7 +1,5 @@
 """The README and the pages in docs do not fall behind the code."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import re

@@ -1,7 +1,5 @@
 """A test of a refusal holds what the refusal names, and fails where it names something else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

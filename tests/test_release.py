@@ -1,7 +1,5 @@
 """What a release is: archives that install and run elsewhere, metadata that agree, files for those who run sites."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The checked inputs of analyses: kept moments or a model, blocks of a scatter, numbers, and rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast

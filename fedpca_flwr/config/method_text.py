@@ -8,8 +8,6 @@ is the number or boolean that TOML reads in it, and else a text; an option that 
 What every run has, whatever the method, is not among these options: it is a key of its own (`RunConfig`).
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

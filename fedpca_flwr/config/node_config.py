@@ -3,8 +3,6 @@
 Where its data are is a path or the url of a database; a password in the url or in the query is seen and refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self

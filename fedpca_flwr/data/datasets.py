@@ -3,8 +3,6 @@
 A run never downloads. ``python -m fedpca_flwr.data.datasets download mnist --data-root DEST`` does it once, before.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable

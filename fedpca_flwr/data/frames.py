@@ -6,8 +6,6 @@ whatever else is no number are refused by the names of their columns, all at onc
 with those of a run or a model.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 import os

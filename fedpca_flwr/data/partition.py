@@ -3,8 +3,6 @@
 Parts are sorted arrays of indices, one for each party.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`Table`: a party's rows with the digest of their columns' names, checked without a value in any error."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

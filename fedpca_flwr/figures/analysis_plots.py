@@ -1,8 +1,6 @@
 """Figures of what `fedpca_flwr.analyses` finds, in the manner of `fedpca_flwr.figures.plots`; they need the extra
 ``plots``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables in Markdown, whole or line by line as results come."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from fedpca_flwr.errors import printable

@@ -4,8 +4,6 @@ Needs the extra ``plots``. Colours are those of `fedpca_flwr.figures.style`; mar
 on white paper; ``savefig(..., facecolor="none")`` leaves the paper out.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, cycle

@@ -7,8 +7,6 @@ white and with #111 multiply to 18.9, which is less than 4.5 times 4.5.
 Numbers along logarithmic axes, of figures; needs the extra ``plots``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -14,8 +14,6 @@ named only where mean and deviation differ from those of most others by the same
 kilograms (2.2) do not show, nor degrees Fahrenheit, nor features about zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -27,8 +27,6 @@ block starts again with what they leave, :math:`B = (I - U U^T) A (I - U U^T)`, 
 nothing is presumed of multiplicities (`first_bound`).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy  # `scipy.special` is loaded when it is used, which few messages to a site do
 from scipy.linalg import LinAlgError, cholesky

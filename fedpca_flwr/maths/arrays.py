@@ -1,7 +1,5 @@
 """What an array of numbers is called in signatures."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

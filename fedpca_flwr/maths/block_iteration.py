@@ -17,8 +17,6 @@ With ``noise`` the iteration also ends when the components above the edge of the
 that no other of the k is above it (`fedpca_flwr.maths.marchenko_pastur`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 

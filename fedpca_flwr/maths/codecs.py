@@ -8,8 +8,6 @@ What an encoding gets wrong its sender can measure, since it can decode its own 
 No bound has to be derived for a codec, and none is loose.
 """
 
-from __future__ import annotations
-
 import lzma
 from dataclasses import dataclass
 

@@ -13,8 +13,6 @@ merged that came since the isolated start. Otherwise columns are centred (by the
 newest vectors merged. The result is an approximation in both: parties whose leading directions differ are averaged.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

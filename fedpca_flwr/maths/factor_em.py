@@ -27,8 +27,6 @@ Source: Tipping and Bishop 1999, Journal of the Royal Statistical Society B 61; 
 Learning Research 11.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

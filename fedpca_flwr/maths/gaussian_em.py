@@ -32,8 +32,6 @@ iteration may come to rest at saddle points (Walker and Ni 2011, SIAM Journal on
 and monotonicity for EM: Henderson and Varadhan 2019, Journal of Computational and Graphical Statistics 28).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ mean. The z of a variant then sum to zero over all rows, so that no further mean
 squares follows from three whole numbers of each variant (`AlleleCounts`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -38,8 +38,6 @@ and Wright 2010).
 variance left out, and over how many directions it is spread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -22,8 +22,6 @@ in full, and once if possible: the others count only as far as later vectors are
 multiplied by an angle that is small by that time (`KnownProducts.renew`, `Renewal`).
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, replace
 

@@ -13,8 +13,6 @@ Its eigenvalues then still lie close to each other, so the differences between t
 gap: Onatski's (2010) estimator of the number of factors (`largest_gap`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ their own mean, wherever c lies, and c only meets their sums. If it were subtrac
 2^53 would round away all values of a row that are below some threshold.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

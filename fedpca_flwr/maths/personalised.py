@@ -25,8 +25,6 @@ Rows (..., n, d) and components (..., d, r) may be stacks. The rows of one party
 only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -52,8 +52,6 @@ zero would need no such margin, but it makes all variances smaller: by 2 % where
 rows.)
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator

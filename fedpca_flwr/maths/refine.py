@@ -24,8 +24,6 @@ block itself. This is a forecast only: errors that are not independent, and eige
 it wrong by a round. A run that follows it ends by the bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial

@@ -21,8 +21,6 @@ exactly one polynomial through them, so they say nothing about it. (PyCryptodome
 of 16 bytes, and its arithmetic goes bit by bit.)
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

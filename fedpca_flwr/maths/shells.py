@@ -15,8 +15,6 @@ The noise of a shell far out grows with the squared distance. So each sum is fre
 "Optimal shrinkage of singular values"). Only what was released is used.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

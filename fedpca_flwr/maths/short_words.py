@@ -10,8 +10,6 @@ left must be small (modular sums with side information: Davies et al., New bound
 variance reduction, ICLR 2021; Kairouz, Liu and Steinke, The distributed discrete Gaussian mechanism, ICML 2021).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple

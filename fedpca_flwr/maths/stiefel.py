@@ -4,8 +4,6 @@ The tangent space at U holds the X with ``U'X + X'U = 0``. Steps are taken in it
 the manifold (Ozkara et al. 2023, section II-A).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array

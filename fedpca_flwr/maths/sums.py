@@ -21,8 +21,6 @@ first is added up exactly in fixed point. A party's rows need no more than float
 with its centred scatter S_k. Only the second term is large, and it alone is made of two numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

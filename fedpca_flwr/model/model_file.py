@@ -3,8 +3,6 @@
 JSON has no infinity, so an infinite measured number is a text there, spelt as in the methods' options.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping

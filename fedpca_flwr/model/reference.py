@@ -4,8 +4,6 @@ Angles are in degrees and reported as maximum and mean: the mean of 50 angles hi
 degrees was measured with a maximum of 57), so the mean alone is never printed.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

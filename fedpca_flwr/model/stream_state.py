@@ -4,8 +4,6 @@ It is O(d k) however many rows and parties there were; nobody's contribution can
 (`fedpca_flwr.model.federation` can).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sqlite3

@@ -3,8 +3,6 @@
 All of it must fit the run and what the other clients say before anything that they reply counts.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a method says of itself, once, for the code, the tests and the reader."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Self

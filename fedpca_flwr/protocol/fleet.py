@@ -1,7 +1,5 @@
 """What a site asks Flower beside the runs: how it reads a config, and whether a SuperLink knows this site's key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

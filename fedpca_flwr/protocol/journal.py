@@ -4,8 +4,6 @@
 in a simulation and on a site alike. A site's own folder is `fedpca_flwr.site.journal`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path

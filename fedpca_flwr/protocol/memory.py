@@ -1,7 +1,5 @@
 """Whether this machine has the memory for a run's replies: their phases say so before anything is computed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import cache

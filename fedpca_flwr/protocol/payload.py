@@ -4,8 +4,6 @@ A method declares the fields of each phase. The party checks its own reply befor
 every reply before anything is added up, so that a fault is named where it arises and again where it would do harm.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The lines are records of the logger `fedpca_flwr.progress`. Whoever shows them a
 each, `simulations.progress` shows the latest while a run from Python takes long.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ Flower samples whoever has registered when a round starts (6 of 10 in a trial), 
 60 % of the data; and a failure that it reports does not say whose it was.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """A method: its strategy and its client; and methods by name, each imported when it is first asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module

@@ -6,8 +6,6 @@ a sum, a product or an eigenvalue solver fail. Then the run ends in one sentence
 are out of all proportion to the others'. Why a client did not answer is said in our words: Flower's may quote anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace

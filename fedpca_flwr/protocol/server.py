@@ -1,7 +1,5 @@
 """The server that runs a strategy to its end, and looks for replies more often than Flower does."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterable

@@ -8,8 +8,6 @@ and else asks for one sum more: every party is told slopes and pooled deviations
 Only parties know the names of columns. So each says where the covariates stand in its own (`PartyInfo.covariates`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property

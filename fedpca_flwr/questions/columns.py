@@ -14,8 +14,6 @@ absolute values (Cauchy and Schwarz), so that fixed point resolves 2^-62 of E::
 Distances do not change when the columns are centred; their E is about the columns' means.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@
 `fedpca_flwr.questions.columns`.
 """
 
-from __future__ import annotations
-
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array

@@ -7,8 +7,6 @@ block: ``A = A Q (Q' A Q)^+ (A Q)'`` for a random Q (n x r). So a site whose `ma
 runs over the same rows may ask for in all, before it answers anything.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence

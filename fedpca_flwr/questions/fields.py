@@ -4,8 +4,6 @@ Where rounding the mean would cost digits (a feature whose mean is more than abo
 the rounding error follows as ``d`` more values; else ``remainder`` is empty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

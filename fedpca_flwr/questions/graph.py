@@ -18,8 +18,6 @@ The server averages the estimates to the model's components and adds the energie
 project their rows with their own estimates.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Generator, Sequence

@@ -21,8 +21,6 @@ expected values y of all rows (Cauchy and Schwarz)::
     |sum y_j (y'V_b)|^2 <= sum y_j^2  sum |y|^2
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace

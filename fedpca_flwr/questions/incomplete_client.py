@@ -1,7 +1,5 @@
 """`IncompleteClient`: a party whose rows have missing values: which of them take part, and the last round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 

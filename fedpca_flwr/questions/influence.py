@@ -4,8 +4,6 @@ What a party sends is its own claim: nobody can hold it against rows. But who tu
 much of it, and that shows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

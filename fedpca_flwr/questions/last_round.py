@@ -6,8 +6,6 @@ about how single rows lie, which moments hide, and whoever holds the server choo
 site tells them only if its `may-show` says so, and no count of fewer rows than its own minimum (`told_count`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self

@@ -5,8 +5,6 @@ the sums of all follow. With survivors there is no such sum: the difference of t
 the share of those that left, so a run with survivors has the script in clear, and is refused as it has no sums.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig

@@ -9,8 +9,6 @@ With a ``graph`` the server only relays: a party merges its own vector and its n
 its own, and the model is the mean of these. The last rounds measure what every party's columns hold of it.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
 from typing import Annotated, Any, Literal

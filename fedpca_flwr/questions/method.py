@@ -6,8 +6,6 @@ the sum. Its `Strategy` is a `Program` of `Ask` and `Sum`, which goes on with re
 `Solution`. The last question is `projection_phase`.
 """
 
-from __future__ import annotations
-
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array

@@ -10,8 +10,6 @@ that Flower holds for a party between the messages of a run: in a simulation in 
 which hands it to the process of the next message. It never leaves the site.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedpca_flwr.errors import BeyondLimitError

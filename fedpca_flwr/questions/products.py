@@ -5,8 +5,6 @@ which it knows: ``A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V``. Where only
 about the pooled mean, ``(X - m)^T (X - m) V``, whose limits follow from the variances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any

@@ -11,8 +11,6 @@ limit, whatever the units of the features. Only the first two sums need `bound`.
 it may be 10^20 times the data's deviation, at no loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

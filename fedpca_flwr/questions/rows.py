@@ -9,8 +9,6 @@ hold of a component (``max-share``). Without either it keeps them for the partie
 takes little memory, and says in the model where it does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -4,8 +4,6 @@ Both know the method, the model and the last round, and none of the questions be
 are in the modules beside and in the methods' own.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ a word, in steps of what that can be. Each party measures what rounding takes of
 B, and so the residuals of the next correction: ``|(S - A) v| <= on_block |B'v| + everywhere |v - B B'v|``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m fedpca_flwr site`: what whoever runs a site does beside the runs."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import secrets

@@ -1,7 +1,5 @@
 """A site's journal for its reader: as a table, as a file for others, and whether any line was changed."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence

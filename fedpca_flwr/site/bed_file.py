@@ -6,8 +6,6 @@ Alleles of the other strand (A for T, C for G) are recognised, but not those of 
 same on both. A call takes 2 bits until a block of people is read.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections import Counter

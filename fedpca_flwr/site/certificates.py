@@ -4,8 +4,6 @@ For rehearsals, and for federations that have no public-key infrastructure of th
 stand in for the SuperLink towards every site: it belongs where the certificates are made, and nowhere else.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The columns of a site's data: those that the node-config names, and the features in the order of the run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -4,8 +4,6 @@ Arrow reads the numbers. A block in which it meets anything else is read cell by
 is missing are good, and of faults the site's log tells the lines and columns.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

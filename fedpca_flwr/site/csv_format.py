@@ -3,8 +3,6 @@
 How it is written is its encoding, what separates its cells, and whether decimals have a comma.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import itertools

@@ -1,7 +1,5 @@
 """`site doctor`: what would keep a site out of a run, known before the first one."""
 
-from __future__ import annotations
-
 import ssl
 import time
 from collections.abc import Callable, Iterator

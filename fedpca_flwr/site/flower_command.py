@@ -6,8 +6,6 @@
 only where the run was completed, and with 1 and one line where it was not.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ follows from the secret of the site's journal, which the operating system's rand
 many runs there are over the same rows, they tell two sums: over all, and over all but the fifth.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@ Flower's node keys are not these: by them the SuperLink knows its nodes, and the
 sees only what whoever holds the SuperLink passes on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -9,8 +9,6 @@ changed or moved is found. Whoever may write the file can make the whole chain a
 digest, where somebody else has kept it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

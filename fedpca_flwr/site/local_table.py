@@ -10,8 +10,6 @@ Identities do not replace the salt: digests can be compared only where all sites
 to the server gives away digests of ids that it has itself, since all sites have the same rows.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

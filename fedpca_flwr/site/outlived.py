@@ -5,8 +5,6 @@ SuperNode that was killed but not yet fetched by its parent for a living one. Th
 and ends the whole process. Elsewhere Flower's watch stands alone.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -12,8 +12,6 @@ Further refusals are where what they need is known:
 - a journal that cannot be used: `fedpca_flwr.site.journal`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ A kind of file is an entry of `FORMATS`. `read` checks the rows that its reader 
 words whatever goes wrong in any reader: its own error may quote the file.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -17,8 +17,6 @@ with the questions and answers, so that none of them can go missing while the ot
 `Account` each, which is written and read here and nowhere else.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 from collections.abc import Callable, Sequence

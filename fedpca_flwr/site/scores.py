@@ -3,8 +3,6 @@
 Each is written whole or not at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

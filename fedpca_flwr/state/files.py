@@ -3,8 +3,6 @@
 A file of arrays is a zip of ``.npy``, which `numpy.load` opens too, and JSON that says what they are; no pickle.
 """
 
-from __future__ import annotations
-
 import codecs
 import io
 import json

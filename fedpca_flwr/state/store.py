@@ -8,8 +8,6 @@ SQLite notices a broken file, not a changed value. So large values are named by 
 tables that an owner calls sealed have one together. That shows damage. It does not stop someone who may write there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sqlite3

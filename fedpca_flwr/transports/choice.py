@@ -1,7 +1,5 @@
 """Which transport a run uses: what its configuration says."""
 
-from __future__ import annotations
-
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport

@@ -12,8 +12,6 @@ any more. A server that shows parties different commitments gets an order for ea
 more arcs in the mean than the one list, since an arc must lie among those that were shown its list.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from fractions import Fraction

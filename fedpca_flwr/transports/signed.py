@@ -5,8 +5,6 @@ with different lists do not believe each other. The server has none of the sites
 run key on or withhold it, and cannot put another in its place.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

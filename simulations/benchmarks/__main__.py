@@ -5,8 +5,6 @@
 ``--help`` behind a benchmark's name says what it measures.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """How near results come to what they are held against: components, classes, intervals, missing values, faults."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ For `simulations.benchmarks.side_by_side`, and for nothing else. Written anew fr
 the program: what each gets wrong stands in its docstring. Everything is in one process, float64 and without messages.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of a query: CPU and peak memory of reading them, from PostgreSQL and DuckDB, and other ways."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import time

@@ -3,8 +3,6 @@
 Of Flower alone, and `poll_promptly`, so that it costs what the engine costs.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """What Flower's engines cost beyond the mathematics: processes and imports, rounds of empty messages, Ray."""
 
-from __future__ import annotations
-
 import json
 import logging
 import resource

@@ -1,7 +1,5 @@
 """Genotypes: rounds, bytes, memory and angles beside PLINK 2, and restarts of the server's basis on rows as wide."""
 
-from __future__ import annotations
-
 import resource
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ A benchmark is a generator with `benchmark` above it. What it yields is printed 
 line of a table, of which the first is the head. Its name is the function's, its help the docstring.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from argparse import Namespace

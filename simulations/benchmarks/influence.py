@@ -1,7 +1,5 @@
 """Parties that lie: whom a run's notes name, and what a median over groups of parties would make of lies."""
 
-from __future__ import annotations
-
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence

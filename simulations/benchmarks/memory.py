@@ -1,7 +1,5 @@
 """Memory: of the server while replies come, and of runs and parties whose rows are sparse."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import time

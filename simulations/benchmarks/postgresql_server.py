@@ -1,7 +1,5 @@
 """A PostgreSQL server of one's own, for measurements and tests: on loopback, in a temporary folder, with a password."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """Privacy: what noise costs in captured variance, and what masks cost in bytes and time."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial

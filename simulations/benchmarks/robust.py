@@ -1,7 +1,5 @@
 """Robust components: what rows that are far off do, and what it costs where there are none."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Callable
 

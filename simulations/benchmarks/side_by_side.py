@@ -1,7 +1,5 @@
 """Ours beside the algorithms of the design notes as written, and beside scikit-learn."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial

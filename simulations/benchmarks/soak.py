@@ -1,7 +1,5 @@
 """A federation over many runs: a real SuperLink and SuperNodes, one drawn method after another, with drawn faults."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Times of whole runs and of their parts, as ratios of programs that are measured in turn: they hold elsewhere too."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from collections.abc import Callable, Sequence

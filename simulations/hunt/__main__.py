@@ -6,8 +6,6 @@
 Every line of a finding ends with the command that repeats it. The exit code is 1 where there was one.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -4,8 +4,6 @@ Of single features these are names, sizes and units; and equal moments must have
 turned about their means is held against the run on the rows drawn.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rows of many kinds, their cuts into parties, and cases of trouble: ties, constant features under masks, units."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

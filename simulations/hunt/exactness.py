@@ -1,7 +1,5 @@
 """A model against the truth: angles, eigenvalues, shares, means, certificates, and what it tells of its own error."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Draws one after another, and what was found in them."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Options of every method, of which a draw takes some, and values that no run can take: each must be refused."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The truth about a draw: means in 80-bit numbers, LAPACK's gesvd and scipy's eigh; nothing of the library's."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether an error was the right answer: a clear one of a specific kind, for a reason that the draw has."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

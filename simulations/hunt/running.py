@@ -1,7 +1,5 @@
 """A draw, run on the loopback engine: a model, or an error, and what else was seen."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import tempfile

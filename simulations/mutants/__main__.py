@@ -7,8 +7,6 @@
 The exit code is 1 where a fault was not seen. Where an entry does not fit the code, nothing is run.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -12,8 +12,6 @@ One entry is one careless change, as a programmer might make it::
 `is` occurs once in the file. The tests are what pytest takes: a file, or a test of a file.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """Put faults into copies of the repository, one at a time, and run the tests that must see them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

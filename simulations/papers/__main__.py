@@ -6,8 +6,6 @@
 An interrupted run goes on where it stopped.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -8,8 +8,6 @@ centred unless a column says so: the paper does not centre. ``--shrink`` divides
 permutations.
 """
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator, Mapping, Sequence

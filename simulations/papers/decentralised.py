@@ -6,8 +6,6 @@ Some five minutes on one core. Digits at 10 parties, alike and by Dirichlet 0.1,
 Erdős-Rényi and a complete graph, beside P-COV. Angles are the largest to the components of all rows, in degrees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

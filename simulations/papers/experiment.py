@@ -4,8 +4,6 @@ Each step's rows are a CSV file, written whole, whose first line is a comment wi
 file is there with the same settings is read, not run, so an interrupted experiment goes on where it stopped.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

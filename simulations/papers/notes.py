@@ -8,8 +8,6 @@ are in degrees, to ``PCA(svd_solver="full")`` of the pooled rows; the notes have
 were never published.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ sigma_epsilon^2, ``--prior`` how parties are drawn about V (gaussian, uniform or
 ``--local-iterations`` steps in a round of Algorithm 1, with ``--alpha`` and ``--beta`` times the largest stable rates.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice

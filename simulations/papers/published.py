@@ -8,8 +8,6 @@ beside this module and there). What is there is not computed again. ``--quick`` 
 bundled data, only what `published.toml` calls quick. The command fails where a number is outside its interval.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence

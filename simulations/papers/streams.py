@@ -4,8 +4,6 @@ The four one-pass methods that it compares with are each as its own paper has it
 ``update`` and give orthonormal ``vectors`` (d, r), as `Tracker` does. They do not centre: the caller may.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol

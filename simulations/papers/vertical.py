@@ -10,8 +10,6 @@ of numbers with a head and without the label: College, Vehicle, PimaIndiansDiabe
 to 0 to 1, except sonar's, which have that scale. Images are digits, with ``--mnist`` also MNIST.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the authors' program of Cheung et al. 2022 measures and draws, in memory: no party, no message."""
 
-from __future__ import annotations
-
 import numpy as np
 from sklearn.cluster import KMeans
 

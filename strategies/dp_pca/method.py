@@ -32,8 +32,6 @@ What leaves a party is whole numbers, masked or not: rows are rounded to a publi
 (`fedpca_flwr.maths.privacy`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import replace

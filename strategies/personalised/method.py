@@ -19,8 +19,6 @@ The mean is that of all rows. A party centres by its own and moves what its rows
 functions of count, mean and scatter, whatever it is told (`fedpca_flwr.maths.own_rows`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass

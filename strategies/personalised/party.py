@@ -3,8 +3,6 @@
 Each pass over the rows has phases of its own; those of the first, which holds rows out, begin with ``held-out``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Covariates are taken out of moments as a regression of the pooled rows takes them out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer

@@ -1,7 +1,5 @@
 """`n-components='auto'`, and what all rules say of the moments that a run kept."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine

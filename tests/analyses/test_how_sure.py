@@ -1,7 +1,5 @@
 """Intervals of variances and errors of loadings; `simulations.benchmarks.coverage` counts how often they hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

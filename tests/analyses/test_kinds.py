@@ -1,7 +1,5 @@
 """Every analysis says what it is of when it is given something else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Odd rows are found by limits that the pooled rows would give, whoever holds them, and features are named."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import chi2, f, t

@@ -1,7 +1,5 @@
 """What components mean in terms of the features, by correlations with their scores and by rotations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine

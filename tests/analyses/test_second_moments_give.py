@@ -1,7 +1,5 @@
 """What moments of all rows give is what scikit-learn gives on the pooled rows, to 1e-8; no row is asked for again."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 import numpy as np

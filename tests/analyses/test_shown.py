@@ -1,7 +1,5 @@
 """What an analysis finds prints, and shows itself in a notebook, as a table of its numbers by their names."""
 
-from __future__ import annotations
-
 from dataclasses import is_dataclass
 from typing import Any
 

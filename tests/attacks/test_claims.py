@@ -1,7 +1,5 @@
 """Parties that claim what is not so: it costs the server nothing, and the right party is named."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 

@@ -4,8 +4,6 @@ The rows of one site are those of another, turned within each group of rows with
 that leaves the vector of ones as it is: each row is another one, count, mean and scatter of each group are the same.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

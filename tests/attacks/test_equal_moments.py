@@ -5,8 +5,6 @@ the last bit. What leaves the sites, before any mask, must be equal up to the ro
 size: a server's centre near 2^53 would let rounding tell single rows apart, if it were subtracted from them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who is in a run (Homer et al. 2008), and who alone misses a call, can be read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -4,8 +4,6 @@ Each attack is played on real clients with files of their own. With verification
 as the test after it shows.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path

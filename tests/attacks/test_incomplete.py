@@ -1,8 +1,6 @@
 """A server that chooses the model reads a row that alone misses a feature, where a site
 lets it; else only moments of rows that share their gaps follow from what it is told."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedpca_flwr.maths.moments import pack

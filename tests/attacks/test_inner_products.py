@@ -1,7 +1,5 @@
 """Servers that want all inner products of people from a site that shows scores only: each of these once got them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -5,8 +5,6 @@ floats. Where that tells nothing he takes the likelihood ratio, which is the bes
 most (e^epsilon + delta) / (1 + e^epsilon) of them.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ Nine sites with files of their own, four neighbours each instead of the dozens t
 fifty: what that many colluders must do to expose a party is then seen in a test.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

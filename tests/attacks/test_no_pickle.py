@@ -4,8 +4,6 @@ A fault that this catches: arrays read with ``allow_pickle=True``, or by `pickle
 nothing: bytes that are no pickle end in the same one.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import zipfile

@@ -1,7 +1,5 @@
 """What a site was told once in a run is not told otherwise later, and a centre is near the rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Ways round a site's rules that were open: pairs of features, rows that change, slopes and bounds asked again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

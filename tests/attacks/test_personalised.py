@@ -1,7 +1,5 @@
 """`personalised`: a site answers functions of counts, means and scatters of its rows, and its fold never moves."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 

@@ -1,7 +1,5 @@
 """Servers that want the number of rows of a site that allows only private methods, or one more run of its noise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Servers that ask for more than a run needs: each of these once read out what a site keeps to itself."""
 
-from __future__ import annotations
-
 import logging
 from datetime import datetime, timedelta
 

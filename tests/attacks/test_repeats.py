@@ -1,7 +1,5 @@
 """Several runs over the same rows: what their differences told, and a site's journal does not let them tell."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What docs/security says can be learned, learned: an attack that fails would make the page wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict

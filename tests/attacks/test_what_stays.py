@@ -1,7 +1,5 @@
 """Whoever looks into a site's SuperNode after a run: what Flower kept there for the run holds nothing of the rows."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 

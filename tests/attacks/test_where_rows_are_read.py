@@ -5,8 +5,6 @@ server's stands in one statement with single rows. `READS`: functions that read 
 line with its reason, which a reviewer sees. Names are followed within one function, as far as a reader would.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Bad values of every kind, in options, site keys, data and files: each is one clear error, no bare `PartyError`."""
 
-from __future__ import annotations
-
 import zipfile
 
 import numpy as np

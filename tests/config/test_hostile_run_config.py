@@ -1,7 +1,5 @@
 """Whatever a server writes into a run-config, a party answers with a refusal, raises nothing, and at little cost."""
 
-from __future__ import annotations
-
 import difflib
 import random
 from typing import Any

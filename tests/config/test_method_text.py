@@ -1,7 +1,5 @@
 """The door, and the one key that holds a method and its own options; the same run is the same text."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data sets: bundled ones, images, MNIST's file format, and what is said where one is missing."""
 
-from __future__ import annotations
-
 import builtins
 import sys
 import types

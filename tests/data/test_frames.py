@@ -1,7 +1,5 @@
 """Tables of people's own: what is a number in them is one, and what is none is named, all at once."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import re

@@ -1,7 +1,5 @@
 """The same rows give the same bits, whatever their order in memory and whatever holds them."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import cycle
 

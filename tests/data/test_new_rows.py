@@ -1,7 +1,5 @@
 """What a model does with new rows: those that it should refuse it refuses, in scikit-learn's words."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

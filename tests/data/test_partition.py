@@ -1,7 +1,5 @@
 """Every row (or column) exactly once, no empty party, the same split for the same seed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What the engine tests share."""
 
-from __future__ import annotations
-
 import pytest
 import ray
 

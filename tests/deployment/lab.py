@@ -1,7 +1,5 @@
 """The deployment of a rehearsal as tests use it, and a SuperLink that simulates."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Different columns of the same rows through loopback, Flower's simulation and a real deployment: the same bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

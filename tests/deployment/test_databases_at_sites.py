@@ -1,7 +1,5 @@
 """A deployment whose sites hold a file, a DuckDB database and a PostgreSQL one: the bits of three files."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`site doctor` asks a SuperLink whether it knows a key, and no node becomes active by it."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedpca_flwr.errors import FedPCAError

@@ -1,7 +1,5 @@
 """`flwr run` in Flower's simulation: the README's first command, and what a mistake in it says."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

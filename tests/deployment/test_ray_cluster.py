@@ -1,7 +1,5 @@
 """A simulation on a Ray cluster of several nodes, which somebody else has started."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

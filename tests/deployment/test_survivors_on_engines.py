@@ -1,7 +1,5 @@
 """A secure sum that goes on with the survivors, on Flower's simulation and on a deployment whose site is killed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The same rows through loopback, Flower's simulation and a real deployment: the same bits, and faults by name."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A Flower user takes a strategy of ours, with ServerApp and ClientApp of their own, in either of Flower's ways."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What somebody else wrote never moves a cursor, forges a line, or turns the direction of writing."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 

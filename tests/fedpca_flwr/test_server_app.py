@@ -1,7 +1,5 @@
 """What the ServerApp does around a run: where the model goes, and what a simulation measures beside it."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

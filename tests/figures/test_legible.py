@@ -1,7 +1,5 @@
 """Every figure of the package can be read: on pages of any colour, and by protanopes and deuteranopes."""
 
-from __future__ import annotations
-
 import io
 from itertools import combinations
 

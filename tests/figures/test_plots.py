@@ -1,7 +1,5 @@
 """Figures show what they are given: the data behind each mark, not its look (which is looked at by hand)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Codecs keep their bounds, and decoding trusts nothing that it is sent."""
 
-from __future__ import annotations
-
 import lzma
 import tracemalloc
 

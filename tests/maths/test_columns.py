@@ -1,7 +1,5 @@
 """A party's columns are the same factor of products, as an array, block by block and sparse."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse

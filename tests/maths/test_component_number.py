@@ -1,7 +1,5 @@
 """Rules for the number of components, against scikit-learn, whole drawn data, the laws, and held-out errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import brentq

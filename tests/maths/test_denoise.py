@@ -1,7 +1,5 @@
 """What is left of a spectrum when the noise is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

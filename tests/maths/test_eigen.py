@@ -1,7 +1,5 @@
 """Leading eigenpairs: those of LAPACK, on matrices that make Lanczos go wrong too; and angles of subspaces."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

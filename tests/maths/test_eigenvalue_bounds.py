@@ -1,7 +1,5 @@
 """Eigenvalues of matrices and of what lies beside a block: ceilings, angles at ties, and what they presume."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows with missing values under a model of few factors, against the Gaussian with the same covariance."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Factors: the same scatter as the matrix, stacked or truncated, tall or wide."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

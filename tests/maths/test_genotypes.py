@@ -1,7 +1,5 @@
 """Allele counts and standardised genotypes, beside the formula on the whole table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse

@@ -1,7 +1,5 @@
 """Graphs of parties: their weights, what floods over them, Sanger's rule, and what the sizes of steps tell."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rows with missing values under a Gaussian model, against the textbook's formulas; what accelerates its steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

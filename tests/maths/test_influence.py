@@ -1,7 +1,5 @@
 """Shares and angles are those of the rows; what is out of proportion is told; what no rows have is found."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles

@@ -1,7 +1,5 @@
 """Block iteration: certified pairs, whatever the spectrum, the blocks and the wire; and no claim that does not hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Known products: the basis, its errors, the next block, and what is carried over restarts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

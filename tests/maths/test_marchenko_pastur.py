@@ -1,7 +1,5 @@
 """Which eigenvalues stand out of noise: its edge, gaps in what is correlated, and that nothing is told too early."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Laws of moments: pooling is associative, exact at any offset, and the same as NumPy's."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

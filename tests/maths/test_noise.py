@@ -1,7 +1,5 @@
 """Noise in whole numbers: the discrete Gaussian distribution, held against its exact probabilities."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal, localcontext
 

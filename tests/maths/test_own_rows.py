@@ -1,7 +1,5 @@
 """A party's rows about a centre that somebody else chose."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedpca_flwr.errors import ContractError

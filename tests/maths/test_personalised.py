@@ -1,7 +1,5 @@
 """Ozkara et al. 2023's mathematics: gradients by finite differences, the gauge, both solvers, the ends."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.linalg import eigh

@@ -1,7 +1,5 @@
 """The claims that privacy rests on: rows on a grid, sensitivities, noise against two accountants, an attack."""
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -1,7 +1,5 @@
 """Sketch and refine, and corrections: what they agree with, what they may lack, and how many a run needs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

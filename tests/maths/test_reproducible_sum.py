@@ -1,7 +1,5 @@
 """Sums are the same bits in any order, and as exact as float64 can say."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Errors of eigenvalues and components: in simulation they are what the formulas say."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

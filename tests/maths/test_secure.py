@@ -1,7 +1,5 @@
 """Secure sums: fixed point, Shamir's shares, and honest parties on a ring of neighbours."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations, product
 from math import comb

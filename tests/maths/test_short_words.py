@@ -1,7 +1,5 @@
 """Several values in a word of 64 bits: a sum of such words says each sum, or by how much it is off what is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

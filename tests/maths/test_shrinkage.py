@@ -1,7 +1,5 @@
 """New rows' scores are too small by what the spectrum tells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Statistics of sparse rows are those of the rows, to the last digits, wherever the features are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from flwr.app import RecordDict

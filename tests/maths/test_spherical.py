@@ -1,7 +1,5 @@
 """Directions and lengths of rows of any size, shells of them, and what noisy numbers of rows tell."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

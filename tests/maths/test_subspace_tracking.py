@@ -1,7 +1,5 @@
 """One pass, any blocks: an exact mean, the subspace of a batch PCA where nothing is truncated; merging is a sum."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

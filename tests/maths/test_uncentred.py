@@ -1,7 +1,5 @@
 """Uncentred sums in two float64 numbers, against exact rational arithmetic."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A federation that lasts: exact after any history, whole on disk after any accident."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What runs measure is numbers by names that the page lists, and the lines that are read are made of them."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

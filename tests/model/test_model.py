@@ -1,7 +1,5 @@
 """A model survives the disk whole, and says what it is."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """Rows that belong to a model have their columns matched by name, wherever they are taken."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa

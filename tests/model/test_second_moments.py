@@ -1,7 +1,5 @@
 """Kept moments are those of the pooled rows, whatever is selected, merged or taken out, and only who may keeps them."""
 
-from __future__ import annotations
-
 import stat
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Results as tables, and as data frames."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """A model in scikit-learn's pipelines: it stays what it is, has names, and passes the checks of fitted transformers."""
 
-from __future__ import annotations
-
 import html
 
 import numpy as np

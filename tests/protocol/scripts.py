@@ -3,8 +3,6 @@
 Of a method, or a way of one, that nobody has written down, they are those of its own script.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What clients say of themselves, held against the run and against each other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters

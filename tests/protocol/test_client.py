@@ -1,7 +1,5 @@
 """A party's half of a run: what leaves it, and how its journal knows a question."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """A party whose numbers are no part of anything: one sentence of ours or a finite model, never NumPy's own words."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """All that is wrong is told at once, before anything is computed."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

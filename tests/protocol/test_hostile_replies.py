@@ -1,7 +1,5 @@
 """Hostile or broken replies at the server: each a named error, whatever they hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -5,8 +5,6 @@ that is not in it. Where answers are masked or noised, two data sets that differ
 whether, how and with which words a party answers.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

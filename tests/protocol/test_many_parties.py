@@ -1,7 +1,5 @@
 """What a run does for each of its parties does not grow with how many there are."""
 
-from __future__ import annotations
-
 import threading
 
 from fedpca_flwr.protocol.admission import PartyInfo, unfit

@@ -1,7 +1,5 @@
 """A reply that is too large, or needs too much memory, is refused before anything is computed, with what would do."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

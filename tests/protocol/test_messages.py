@@ -1,7 +1,5 @@
 """What a client says of itself, and of an error."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError

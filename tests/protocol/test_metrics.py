@@ -1,7 +1,5 @@
 """Numbers about runs: what a watcher of a server or a site is given, in a form that Prometheus reads."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What fields may hold, and who is named where replies do not go together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Replies are found soon after they came, and the link is not asked all the time."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

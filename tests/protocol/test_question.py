@@ -1,7 +1,5 @@
 """The order in which questions may come, numbers of the run that stay, and what an answer takes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

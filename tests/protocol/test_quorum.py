@@ -1,7 +1,5 @@
 """Who takes part: exactly the expected parties, from the first round to the last."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

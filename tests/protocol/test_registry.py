@@ -1,7 +1,5 @@
 """A method of another package is found by its entry point, and run by its name as ours are."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

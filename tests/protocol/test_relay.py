@@ -1,7 +1,5 @@
 """One loop drives every program, however its answers travel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fedpca_flwr.protocol.question import Ask, Sum

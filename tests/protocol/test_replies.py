@@ -1,7 +1,5 @@
 """Replies that are taken as they come: none that does not fit the others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters

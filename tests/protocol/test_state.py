@@ -1,7 +1,5 @@
 """What Flower keeps for a party, and what it keeps no longer than the run."""
 
-from __future__ import annotations
-
 from flwr.app import RecordDict
 
 from fedpca_flwr.errors import ContractError

@@ -1,7 +1,5 @@
 """What a strategy says of its own run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

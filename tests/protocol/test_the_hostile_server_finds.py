@@ -1,7 +1,5 @@
 """The random server finds each of the ways in that sites once had, when it is put back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

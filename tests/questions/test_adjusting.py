@@ -1,7 +1,5 @@
 """Covariates, and what differs between parties, are taken out in a run as a regression of the pooled rows does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Where covariates may stand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

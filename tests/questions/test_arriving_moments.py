@@ -1,8 +1,6 @@
 """In clear, what adds up is added as it comes: the server does not hold the parties' replies, and no bit depends on
 which came first."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Limits of sums over all entries of columns, and distances that cannot be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Allele counts of all parties: which of them genotypes can have."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

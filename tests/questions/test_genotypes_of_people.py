@@ -1,7 +1,5 @@
 """The option ``genotypes``: the textbook's PCA of standardised genotypes, whoever holds which people."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

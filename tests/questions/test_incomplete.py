@@ -1,7 +1,5 @@
 """Sums of what rows with missing values are expected to be: their public limits take all that a model can expect."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

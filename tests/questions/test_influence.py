@@ -1,7 +1,5 @@
 """Who lies in clear, and by it moves the components, is named; who is only different is not."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace

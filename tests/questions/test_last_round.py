@@ -1,7 +1,5 @@
 """What sites find of their rows in the last round, what they tell of it, and what a server makes of that."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse

@@ -1,7 +1,5 @@
 """A party's own scatter: the same products however they are had, formed once in a run, forgotten at its end."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from flwr.app import RecordDict

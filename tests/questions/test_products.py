@@ -1,7 +1,5 @@
 """Products of a scatter with a block: those that no rows have."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Public limits on sums: what they must take, and what no rows can have."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

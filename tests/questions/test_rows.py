@@ -1,7 +1,5 @@
 """Rows of which only sums are shown: what fixed point may cost is told, and the last round is of the same rows."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A site that has a feature in another unit: named where the server sees its means, and no alarm on honest parties."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """The battery that methods of other packages get: ours pass it, and each of its checks finds what it is there for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

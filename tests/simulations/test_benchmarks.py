@@ -1,7 +1,5 @@
 """Benchmarks run on small data, and what they quote is what the notes print."""
 
-from __future__ import annotations
-
 import json
 from importlib import import_module
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """Comparisons: every combination once, resumable, failures shown."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

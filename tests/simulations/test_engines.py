@@ -1,7 +1,5 @@
 """Engines: the deadline of a party in loopback, and Ray that is missing or does not start."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

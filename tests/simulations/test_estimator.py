@@ -1,7 +1,5 @@
 """`FederatedPCA` is an estimator as scikit-learn's are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa

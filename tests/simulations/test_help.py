@@ -1,7 +1,5 @@
 """`--help` of what people type names the command as they type it, and explains every argument."""
 
-from __future__ import annotations
-
 import argparse
 
 import pytest

@@ -1,7 +1,5 @@
 """The hunt: it finds every kind of wrong result that is put in, and nothing in the methods themselves."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 import warnings

@@ -1,7 +1,5 @@
 """A site monitors its own rows by one command, and what it writes is its own."""
 
-from __future__ import annotations
-
 import csv
 import stat
 

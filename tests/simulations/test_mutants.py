@@ -1,7 +1,5 @@
 """The table of faults fits the code, and a fault that no test sees is told."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

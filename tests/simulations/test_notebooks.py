@@ -1,7 +1,5 @@
 """The notebooks run from top to bottom, as a reader would run them, and show what they then find."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

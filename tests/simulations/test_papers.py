@@ -1,7 +1,5 @@
 """Papers' figures: complete, resumable without recomputing, the same every time."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

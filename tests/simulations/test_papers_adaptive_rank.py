@@ -1,7 +1,5 @@
 """The figures of Grammenos et al. 2019, and the methods that they compare."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

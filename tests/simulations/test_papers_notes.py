@@ -1,7 +1,5 @@
 """The design notes and the graphs on digits: what the steps find is what they say, and the figures are drawn of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.papers import decentralised, notes

@@ -1,7 +1,5 @@
 """The page of what the seeds show is made of its table and of what the command found, and the command holds it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

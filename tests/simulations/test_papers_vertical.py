@@ -1,7 +1,5 @@
 """The figures of Cheung et al. 2022: the authors' own numbers, complete, resumable."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

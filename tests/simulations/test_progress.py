@@ -1,7 +1,5 @@
 """Who waits for a run is told how far it is, and nobody else."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

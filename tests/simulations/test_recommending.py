@@ -1,7 +1,5 @@
 """What a comparison recommends, keeps, counts and shows, on records whose answer is known."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError

@@ -1,7 +1,5 @@
 """The report page in a real browser: no console error, tables sort, images are visible."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """What the soak finds wrong after a run, on a deployment that only pretends to run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Comparisons on tables of one's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

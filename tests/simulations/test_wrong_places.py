@@ -1,7 +1,5 @@
 """What a person gives wrongly is told in the words of what was called, and no error holds a row."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of different parties belong together by their ids, in whatever order each file has them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

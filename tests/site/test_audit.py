@@ -1,7 +1,5 @@
 """A site's journal for its reader: a table, a file, and every line that is not as it was written."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -4,8 +4,6 @@ What travels says what is wrong and what to do; where, with the columns' names, 
 whoever hands over the rows. Neither holds a cell.
 """
 
-from __future__ import annotations
-
 import datetime
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Files of genotypes: what is read, in blocks; the same variants coded otherwise; what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

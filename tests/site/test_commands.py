@@ -1,7 +1,5 @@
 """`python -m fedpca_flwr site`: keys and certificates, which are never overwritten."""
 
-from __future__ import annotations
-
 import ssl
 import stat
 

@@ -1,7 +1,5 @@
 """A site's query, of a real PostgreSQL and of DuckDB: the rows that a file of them would give, and no secret told."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from pathlib import Path
@@ -191,7 +189,7 @@ def test_null_is_a_missing_value(url):
         ("SELECT CAST('infinity' AS double precision) a", DataError, [], ""),
         ("SELECT CAST(name AS integer) a FROM visit", DataError, [], ""),
         ("SELECT weigth FROM visit", ConfigError, ["'query'"], "weigth"),
-        ("SELECT age FROM visits", ConfigError, ["'query'"], "visits"),
+        ("SELECT age FROM nowhere", ConfigError, ["'query'"], "nowhere"),
         ("DELETE FROM visit", ConfigError, ["'query'"], ""),
         ("SELECT 1; SELECT 2", ConfigError, ["'query'"], ""),
     ],

@@ -1,7 +1,5 @@
 """What `site doctor` says of a site before its first run."""
 
-from __future__ import annotations
-
 import json
 import re
 import ssl

@@ -1,7 +1,5 @@
 """What runs at a site needs nothing that Windows lacks: played here by taking it away, and by other encodings."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sites whose columns stand in another order put them into the run's, by their names."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`launch`: what a run's end means for its exit code."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

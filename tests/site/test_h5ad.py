@@ -1,7 +1,5 @@
 """Files of cells: X or a layer, dense or sparse, read in blocks of rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse

@@ -1,7 +1,5 @@
 """A site's identity: made in one command, kept to its owner, and a list of which every fault is named."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

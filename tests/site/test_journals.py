@@ -1,7 +1,5 @@
 """Journals in files: they change no bit, what is noted counts, and none that is older or gone is gone on with."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """A run reads a site's file once: what it keeps, for whom, how long, and what shows that rows are others."""
 
-from __future__ import annotations
-
 import os
 import stat
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A party's own side: what it writes, what it keeps in memory, what it logs."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a site refuses by its own rules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

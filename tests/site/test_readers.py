@@ -1,7 +1,5 @@
 """A site's file: every format gives the same rows, and no error's text holds a value or a path."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """What a rehearsal says and when, and which processes end with others."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What earlier runs leave of a site's allowances; what was spent stays spent."""
 
-from __future__ import annotations
-
 import sqlite3
 from functools import partial
 from types import SimpleNamespace

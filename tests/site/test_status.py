@@ -1,7 +1,5 @@
 """Who did what at a site: in its journal, by `site status`, and in its own log."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """One SQLite file: whose it is, who may read it, and what is noticed."""
 
-from __future__ import annotations
-
 import sqlite3
 import stat
 import threading

@@ -1,7 +1,5 @@
 """Adaptive: what is forecast is what happens, and the choice is the cheapest way that reaches the target."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

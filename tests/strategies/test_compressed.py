@@ -1,7 +1,5 @@
 """Compressed moments: every codec within its own bound, and better with more bytes."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What only the covariance methods have: centring, scaling, variance fractions, the correction, the payload's size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.linalg import svd

@@ -1,7 +1,5 @@
 """What only DSA and FAST-PCA have: convergence over a graph, a server that only relays, each party's own estimate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

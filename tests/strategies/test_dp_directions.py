@@ -1,7 +1,5 @@
 """DP-PCA by directions: no bound to guess, and what one row changes, whatever the data and the server."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize

@@ -1,7 +1,5 @@
 """DP-PCA: what a party sends, what it refuses, what the model says of it."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

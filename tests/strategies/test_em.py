@@ -1,7 +1,5 @@
 """EM on rows with missing values: the pooled iteration's result, whoever holds what, and what a user is told."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_wine

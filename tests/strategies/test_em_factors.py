@@ -1,7 +1,5 @@
 """EM with few factors, for wide rows: the pooled iteration's result, R's, and what a user is told."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from functools import cache

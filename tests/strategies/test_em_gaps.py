@@ -1,7 +1,5 @@
 """Rows whose gaps too few share: a site with a file of its own leaves them out of every sum, and scores them."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -1,7 +1,5 @@
 """EM where what a party sends cannot be, and where a feature is constant: errors and models that say so."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

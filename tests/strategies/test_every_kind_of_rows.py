@@ -1,7 +1,5 @@
 """Every method meets its rows as an array, block by block, sparse and as small integers, however answers travel."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

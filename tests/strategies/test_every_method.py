@@ -1,7 +1,5 @@
 """The battery that every method meets: families of data, invariances, scikit-learn's own results, faults, policy."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import cycle
 

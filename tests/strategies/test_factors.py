@@ -1,7 +1,5 @@
 """What only QR-PCA and AP-STACK have: truncation, filler, weights, bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles

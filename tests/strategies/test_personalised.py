@@ -1,7 +1,5 @@
 """What only the personalised method has: own components that stay with the parties, mu and its ends, two solvers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

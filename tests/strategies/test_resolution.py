@@ -1,7 +1,5 @@
 """What rounding leaves of components: what a scatter cannot hold is said, what a factor can hold is exact."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles

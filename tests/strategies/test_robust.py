@@ -1,7 +1,5 @@
 """Components that a few rows, and a few parties, cannot move."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays

@@ -1,7 +1,5 @@
 """SAPCA: exact where nothing is truncated, star and tree alike; else bounded; and a model that runs on."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """DP-PCA with secure aggregation: the same model, and a server that meets no party's noisy sums."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from flwr.common import parameters_to_ndarrays

@@ -1,7 +1,5 @@
 """A federation that lasts, run by run: always the model of the current members, and a failed run changes nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

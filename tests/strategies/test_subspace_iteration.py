@@ -1,7 +1,5 @@
 """What only SUB-IT has: the certificate, block sizes, the plain iteration, warm starts, float32 on the wire."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Values of any size, for every method over every transport: the right components, or one clear refusal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """VERTICAL: its rounds and bytes, its three solvers, what stays at the sites, and what they allow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

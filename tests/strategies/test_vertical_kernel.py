@@ -1,7 +1,5 @@
 """VERTICAL-KERNEL is scikit-learn's kernel PCA of all columns, however they are split; Nystrom's limits are said."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits

@@ -1,7 +1,5 @@
 """VERTICAL-SCORES: scores of new rows from the loadings that the parties kept, in clear and as a secure sum."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

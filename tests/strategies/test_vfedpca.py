@@ -1,7 +1,5 @@
 """VFedPCA and VFedAKPCA: the authors' program step by step, the corrected form, and how far both are from exact."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer

@@ -1,7 +1,5 @@
 """`bound` in units that fit nothing else: what secure sums lose beside it is said, and what needs none has none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

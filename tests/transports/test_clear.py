@@ -1,7 +1,5 @@
 """In clear: what one party adds is no more than any rows can, where the method says what that is."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

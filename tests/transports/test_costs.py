@@ -1,7 +1,5 @@
 """The bytes of every round that docs/secure-aggregation.md gives, against those of runs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

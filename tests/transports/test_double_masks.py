@@ -1,7 +1,5 @@
 """Double masks: they come off for the survivors' sum, and for nothing else."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

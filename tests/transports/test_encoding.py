@@ -1,7 +1,5 @@
 """What a party encodes for a sum."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Masked vectors are added as they come: the server holds one, of however many parties, and the sum is the same."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

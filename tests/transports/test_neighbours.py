@@ -1,7 +1,5 @@
 """The graph of neighbours: everybody finds the same one, of any keys, and its honest parties are as the bound says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components

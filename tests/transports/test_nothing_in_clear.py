@@ -1,7 +1,5 @@
 """Neither a value of any sum, nor its fixed point, nor a count, nor a secret reaches the server: in no message."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

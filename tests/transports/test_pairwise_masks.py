@@ -1,7 +1,5 @@
 """Masks: the standards' own test vectors, cancellation, and nothing else to see."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Secure aggregation: the same components, nothing in clear at the server, and every misuse an error."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Secure sums over parties with different columns: the same scores, nothing of one party in clear, nobody missing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

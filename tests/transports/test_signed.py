@@ -1,7 +1,5 @@
 """A signature is of one statement of one kind, by one party, in one run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sums over survivors: what is signed for one holds for no other, and each party sends something for everybody."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Secure sums that go on with the survivors: their PCA, named as such, or an error; and nothing else for the server."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
