@@ -50,6 +50,28 @@ def test_one_row_of_600_is_not_the_first_component():
     assert principal_angles(dirty, clean).max < 2
 
 
+def pooled_program(rows):
+    """The components by the definitions, with quantiles of the distances themselves."""
+    centre, reach = np.median(rows, axis=0), None
+    for _ in range(2):
+        for _ in range(300):
+            distance = np.linalg.norm(rows - centre, axis=1)
+            counted = 1.0 if reach is None else np.clip((reach[1] - distance) / (reach[1] - reach[0]), 0, 1)
+            centre = counted / distance @ rows / (counted / distance).sum()
+        first, middle = np.quantile(distance ** (2 / 3), [0.25, 0.5])
+        reach = (middle + np.array([1.96, 3.29]) * (middle - first) / 0.6744897501960817) ** 1.5
+    counted = np.clip((reach[1] - distance) / (reach[1] - reach[0]), 0, 1)
+    return np.linalg.eigh((rows - centre).T * counted @ (rows - centre))[1][:, ::-1]
+
+
+def test_a_program_on_the_pooled_rows_finds_the_same_but_for_the_counts_grid():
+    rows = spoiled(0.1, 1e4)
+    model = fit("robust", parties(rows), n_components=3)
+    assert angles_between(model.components_.T, pooled_program(rows)[:, :3]).max() < 1
+    one = fit("robust", [rows], n_components=3)
+    assert principal_angles(model, one).max < 1e-3
+
+
 def test_clean_rows_cost_little_accuracy_and_have_their_variances():
     found, plain = (fit(method, parties(CLEAN), n_components=3) for method in ("robust", "p-cov"))
     assert principal_angles(found, plain).max < 4
