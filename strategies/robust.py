@@ -1,10 +1,10 @@
 """ROBUST: components that a few rows cannot move, however far off they are, by sums.
 
 The centre is the spatial median of all rows, and the components are those of their generalised sign covariance: rows
-beyond a reach, which the distances of the inner half of all give, have no part (`fedpca_flwr.maths.spatial_signs`). The
-parties tell where their own rows have their median. From there the server looks for the median of all rows, by the sums
-of the rows' directions u from its centre and of 1 / r, a question a step; then, by the counts of distances, for that of
-the rows within reach. Counts of how large the scores are, and how far rows are from the components, give the
+beyond a reach, which the distances of the inner half of all give, have no part (`fedpca_flwr.maths.spatial_signs`).
+The parties tell where their own rows have their median. From there the server looks for the median of all rows, by the
+sums of the rows' directions u from its centre and of 1 / r, a question a step; then, by the counts of distances, for
+that of the rows within reach. Counts of how large the scores are, and how far rows are from the components, give the
 variances: by medians, again of the rows within reach. A share of up to some 25 % of the rows may be anywhere.
 
 A centre of the server's meets rows before they are summed, so a site must allow what this shows: whoever chooses the
