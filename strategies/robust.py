@@ -1,15 +1,16 @@
 """ROBUST: components that a few rows cannot move, however far off they are, by sums.
 
 The centre is the spatial median of all rows, and the components are those of their generalised sign covariance: rows
-beyond a reach, which the distances of the inner half of all give, have no part (`fedpca_flwr.maths.spatial_signs`). The
-parties tell where their own rows have their median. From there the server looks for the median of all rows, by the sums
-of the rows' directions u from its centre and of 1 / r, a question a step; then, by the counts of distances, for that of
-the rows within reach. Counts of how large the scores are, and how far rows are from the components, give the
+beyond a reach, which the distances of the inner half of all give, have no part (`fedpca_flwr.maths.spatial_signs`).
+The parties tell where their own rows have their median. From there the server looks for the median of all rows, by the
+sums of the rows' directions u from its centre and of 1 / r, a question a step; then, by the counts of distances, for
+that of the rows within reach. Counts of how large the scores are, and how far rows are from the components, give the
 variances: by medians, again of the rows within reach. A share of up to some 25 % of the rows may be anywhere.
 
 A centre of the server's meets rows before they are summed, so a site must allow what this shows: whoever chooses the
-centres can find a row that lies apart from all others. Each row adds at most 1 to each sum, within a floor that only
-the site knows it adds less, a run asks so many centres at most, and no count of fewer rows than ``min-rows`` is told.
+centres can find a row that lies apart from all others. Each row adds at most 1 to each sum. Within a floor that only the
+site knows it adds less, and the end of a reach is no sharper than that. Fewer rows than ``min-rows`` within reach are
+none, no smaller count is told, and a run asks about so many centres at most.
 
 With ``scale`` a feature is divided by its median absolute deviation: the harmonic mean of the parties' own ones.
 
@@ -38,6 +39,9 @@ from fedpca_flwr.site import scores
 
 CLOSEST = 2.0**40
 """In units of the run's typical distance, no row has a larger 1 / r."""
+
+WIDEST = 2.0
+"""By so much at most a party moves the end of a reach outwards."""
 
 FINEST = 2.0**100
 """So many times less than `bound` a feature may vary with ``scale`` in secure sums."""
@@ -71,9 +75,8 @@ class RobustOptions(method.Options):
 COUNT = method.Field("count", (), "int64", kind="count")
 ABOUT = (
     method.Field("centre", ("d",)),
-    method.Field("scale", ("d",), kind="positive", optional=True),
+    method.Field("scale", ("d",), kind="positive", optional=True, fixed="deviations"),
     method.Field("unit", (), kind="positive"),
-    method.Field("reach", ("2",), kind="positive"),
     method.Field("rows", (), "int64", kind="count"),
 )
 
@@ -89,6 +92,9 @@ def phases(config: method.RunConfig, options: RobustOptions) -> method.Questions
         instead="leave out robust-parties, for which the server must see what each party tells",
         words=method.FIRST_WORDS,
     )
+    first, last = (
+        method.Field("reach", ("2",), kind="positive", fixed=f"{which} reach") for which in ("first", "last")
+    )
     median = method.Question(
         asked=method.Payload(ABOUT),
         reply=method.Payload((COUNT, method.Field("signs", ("d",)), method.Field("weight", (), kind="size"))),
@@ -98,15 +104,15 @@ def phases(config: method.RunConfig, options: RobustOptions) -> method.Questions
         times=options.max_rounds,
     )
     signs = method.Question(
-        asked=method.Payload(ABOUT),
+        asked=method.Payload((*ABOUT, last)),
         reply=method.Payload((COUNT, method.Field("scatter", ("d(d+1)/2",), kind="scatter"))),
         answer=_own_signs,
         limits=lambda asked, public: _of_rows(
-            asked, count=1.0, scatter=float((asked["reach"][spatial_signs.FAR] / asked["unit"]) ** 2)
+            asked, count=1.0, scatter=float((WIDEST * asked["reach"][spatial_signs.FAR] / asked["unit"]) ** 2)
         ),
     )
     sizes = method.Question(
-        asked=method.Payload((*ABOUT, method.Field("components", ("k", "d"), kind="orthonormal rows"))),
+        asked=method.Payload((*ABOUT, last, method.Field("components", ("k", "d"), kind="orthonormal rows"))),
         reply=method.Payload((COUNT, method.Field("sizes", ("k+1", "bins"), kind="size"))),
         answer=_own_sizes,
         sizes=lambda public: {"k": options.n_components, "k+1": options.n_components + 1, "bins": spatial_signs.BINS},
@@ -120,9 +126,10 @@ def phases(config: method.RunConfig, options: RobustOptions) -> method.Questions
         limits=lambda asked, public: _of_rows(asked, count=1.0, distances=1.0),
     )
     further = (method.Field("variances", ("<=k",), kind="size"), method.Field("limits", ("2",), kind="positive"))
-    last = method.projection_phase(differentially_private=True, further=further)
-    nearer = {"distances": distances, "centre": replace(median), "nearer_distances": replace(distances)}
-    return {"start": start, "median": median, **nearer, "signs": signs, "sizes": sizes, **last}
+    centre = replace(median, asked=method.Payload((*ABOUT, first)))
+    nearer = {"distances": distances, "centre": centre, "nearer_distances": replace(distances)}
+    closing = method.projection_phase(differentially_private=True, further=further)
+    return {"start": start, "median": median, **nearer, "signs": signs, "sizes": sizes, **closing}
 
 
 def _start_limits(options: RobustOptions, asked: method.Fields, public: method.Public) -> method.SumLimits:
@@ -161,6 +168,21 @@ class RobustClient(method.Client):
         """The distance within which a row counts less, by the party's own rows alone."""
         own = [spatial_signs.lengths(rows) for rows in self.rows_about(self.median, scale)]
         return spatial_signs.floor_of(np.concatenate(own))
+
+    def reach(self, asked: method.Fields) -> method.Array:
+        """From where on rows count less, and nothing (2,).
+
+        The edge is no sharper than the floor, or it would tell which row a centre brings in. Where fewer rows than the
+        site's minimum would count, none does.
+        """
+        if "reach" not in asked:
+            return spatial_signs.EVERYWHERE
+        near, far = asked["reach"].tolist()
+        far = max(far, min(near + self.floor(asked["scale"]), WIDEST * far))
+        inside = sum(
+            int((spatial_signs.lengths(rows) < far).sum()) for rows in self.rows_about(asked["centre"], asked["scale"])
+        )
+        return np.array([near, far]) if inside >= self.site.node.min_rows else spatial_signs.NOWHERE
 
     def rows_about(self, centre: method.Array, scale: method.Array = NOT_SCALED) -> Iterator[method.Array]:
         """Its rows about a centre, chunk by chunk, divided by a scale (d,) if there is one."""
@@ -204,13 +226,13 @@ def _own_start(party: RobustClient, asked: method.Fields) -> method.Fields:
 def _own_step(party: RobustClient, asked: method.Fields) -> method.Fields:
     floor = max(party.floor(asked["scale"]), float(asked["unit"]) / CLOSEST)  # the sum has room for so much
     rows = party.rows_about(asked["centre"], asked["scale"])
-    sums = spatial_signs.sign_sums(rows, party.data.shape[1], floor, asked["reach"])
+    sums = spatial_signs.sign_sums(rows, party.data.shape[1], floor, party.reach(asked))
     return {"count": np.asarray(sums.rows), "signs": sums.signs, "weight": np.asarray(sums.weight * asked["unit"])}
 
 
 def _own_signs(party: RobustClient, asked: method.Fields) -> method.Fields:
     rows = party.rows_about(asked["centre"], asked["scale"])
-    scatter = spatial_signs.sign_scatter(rows, party.data.shape[1], float(asked["unit"]), asked["reach"])
+    scatter = spatial_signs.sign_scatter(rows, party.data.shape[1], float(asked["unit"]), party.reach(asked))
     return {"count": np.asarray(len(party.data)), "scatter": moments.pack(scatter)}
 
 
@@ -229,7 +251,7 @@ def _own_sizes(party: RobustClient, asked: method.Fields) -> method.Fields:
         own = rows @ components.T
         found.append(np.column_stack([np.abs(own), spatial_signs.lengths(rows - own @ components)]))
         distances.append(spatial_signs.lengths(rows))
-    sizes = np.concatenate(found)[spatial_signs.within(np.concatenate(distances), asked["reach"], least)]
+    sizes = np.concatenate(found)[spatial_signs.within(np.concatenate(distances), party.reach(asked), least)]
     told = [spatial_signs.histogram(one, unit, least) for one in sizes.T]
     return {"count": np.asarray(len(party.data)), "sizes": np.array(told, dtype=np.float64)}
 
@@ -279,13 +301,13 @@ class Robust(method.Strategy):
             "centre": told["location"] / weight,
             "scale": scale,
             "unit": np.asarray(np.sqrt(scale.size) if scale.size else 2.0 ** (float(told["octave"]) / weight)),
-            "reach": spatial_signs.EVERYWHERE,
             "rows": np.asarray(rows),
         }
-        asked, _ = yield from self._centre("median", asked)
-        asked = yield from self._reach("distances", asked)
-        asked, left = yield from self._centre("centre", asked)
-        asked = yield from self._reach("nearer_distances", asked)
+        asked, _ = yield from self._centre("median", asked, {})
+        reach = yield from self._reach("distances", asked)
+        asked, left = yield from self._centre("centre", asked, reach)
+        reach = yield from self._reach("nearer_distances", asked)
+        asked |= reach
         scatter, measured = yield from self._signs(asked)
         if not np.trace(scatter) > 0:
             raise method.DataError(
@@ -328,13 +350,13 @@ class Robust(method.Strategy):
         return np.where(varies, told["measured"], 1.0) / np.where(varies, told["nearness"], 1.0)
 
     def _centre(
-        self, phase: str, asked: method.Fields
+        self, phase: str, asked: method.Fields, reach: method.Fields
     ) -> Generator[method.Ask, Any, tuple[dict[str, method.Array], float]]:
         """What is asked next, about the centre at which the signs add up to nothing; and the mean sign there."""
         by = asked["scale"] if asked["scale"].size else np.ones_like(asked["centre"])
         mixing = spatial_signs.Mixing(asked["centre"] / by)
         for step in range(1, self.options.max_rounds + 1):
-            told, _ = yield from self._told(phase, {**asked, "centre": mixing.centre * by})
+            told, _ = yield from self._told(phase, {**asked, **reach, "centre": mixing.centre * by})
             sums = spatial_signs.SignSums(
                 told["signs"], float(told["weight"]) / float(asked["unit"]), float(told["count"])
             )
@@ -344,10 +366,10 @@ class Robust(method.Strategy):
         typical = sums.rows / sums.weight if sums.weight > 0 else 1.0
         return {**asked, "centre": mixing.centre * by, "unit": np.asarray(typical)}, sums.size
 
-    def _reach(self, phase: str, asked: method.Fields) -> Generator[method.Ask, Any, dict[str, method.Array]]:
-        """What is asked next: rows beyond what the distances say of the inner half count nothing."""
+    def _reach(self, phase: str, asked: method.Fields) -> Generator[method.Ask, Any, method.Fields]:
+        """Beyond which rows count nothing, by what the distances say of the inner half."""
         told, _ = yield from self._told(phase, asked)
-        return {**asked, "reach": spatial_signs.reach_of(told["distances"], float(asked["unit"]))}
+        return {"reach": spatial_signs.reach_of(told["distances"], float(asked["unit"]))}
 
     def _signs(self, asked: method.Fields) -> Generator[method.Ask, Any, tuple[method.Array, dict[str, float]]]:
         """The sign covariance (d, d) of all rows, or the median of the parties' ones and how far these are from it."""

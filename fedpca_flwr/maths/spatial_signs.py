@@ -42,6 +42,8 @@ CLOSE = 1e-9  # of the mean sign, at which the search ends
 NEAR, FAR = 0, 1
 EVERYWHERE: Array = np.array([2.0**1000, 2.0**1001])
 """A reach within which all rows are."""
+NOWHERE: Array = np.array([-2.0, -1.0])
+"""One within which none is."""
 
 LESS, NOTHING = 1.96, 3.29
 """Deviations above the middle from which on a row counts less, and nothing: one in 40 clean rows, and one in 2,000."""
@@ -155,10 +157,9 @@ def floor_of(distances: Array) -> float:
 
 
 def within(distances: Array, reach: Array, least: int) -> NDArray[np.bool_]:
-    """Which rows at these ``distances`` (n,) are counted: all, where these or the others are fewer than ``least``."""
+    """Which rows at these ``distances`` (n,) are within reach: all, where the others are fewer than ``least``."""
     near = distances < reach[FAR]
-    inside = int(near.sum())
-    return near if least <= inside <= near.size - least else np.ones_like(near)
+    return near if int(near.sum()) <= near.size - least else np.ones_like(near)
 
 
 def histogram(sizes: Array, unit: float, least: int) -> NDArray[np.int64]:

@@ -85,7 +85,14 @@ MEETS = {
     + "; of odd rows how many there are, where a site allows that it tells a distribution",
     **{
         f"strategies/robust.py::{name}": BOUNDED
-        for name in ("RobustClient.rows_about", "_own_step", "_own_signs", "_own_sizes", "_own_distances")
+        for name in (
+            "RobustClient.rows_about",
+            "RobustClient.reach",
+            "_own_step",
+            "_own_signs",
+            "_own_sizes",
+            "_own_distances",
+        )
     },
     "strategies/robust.py::RobustClient.floor": "a median distance, of which only a smallest weight is made",
     "strategies/robust.py::RobustClient.centred": HOME,

@@ -154,33 +154,68 @@ def test_robust_parties_need_replies_in_clear():
 # What a server that chooses the centre is told
 
 
-def asked(centre, unit=1.0, reach=(10.0, 20.0), rows=900):
-    return [np.asarray(centre), np.empty(0), np.asarray(unit), np.asarray(reach), np.asarray(rows)]
+HELD = CLEAN[:40]
+
+
+def asked(centre, *reach, unit=1.0):
+    return [np.asarray(centre), np.empty(0), np.asarray(unit), np.asarray(900), *([np.asarray(reach)] if reach else [])]
 
 
 @pytest.fixture
 def session(tmp_path):
-    return HostileSession(tmp_path, CLEAN[:40], {"method": "robust", "n-components": 1}, **{"may-show": "scores"})
+    made = HostileSession(tmp_path, HELD, {"method": "robust", "n-components": 1}, **{"may-show": "scores"})
+    made.ask("start", [])
+    return made
+
+
+def own_floor():
+    median = signs.spatial_median(lambda c: signs.sign_sums([HELD - c], 8, 0.0), HELD[0])
+    return signs.floor_of(np.linalg.norm(HELD - median, axis=1))
+
+
+def at_centre(session):
+    session.ask("median", asked(HELD[7]))
+    session.ask("distances", asked(HELD[7]))
 
 
 def test_a_centre_on_a_row_has_no_weight_but_the_floors(session):
-    session.ask("start", [])
-    (_, near, weight), _ = session.ask("median", asked(CLEAN[7], unit=1e-6))
-    own = np.linalg.norm(
-        CLEAN[:40] - signs.spatial_median(lambda c: signs.sign_sums([CLEAN[:40] - c], 8, 0.0), CLEAN[0]), axis=1
-    )
-    assert weight / 1e-6 <= 40 / (0.2 * np.median(own))
+    (_, near, weight), _ = session.ask("median", asked(HELD[7], unit=1e-6))
+    assert weight / 1e-6 <= 40 / own_floor() * (1 + 1e-9)
     assert np.linalg.norm(near) <= 40
 
 
+def test_no_edge_of_a_reach_tells_which_row_it_passes(session):
+    """Two centres, between which one row leaves a ball of most rows; with a sharp edge its sign would leave with it."""
+    at_centre(session)
+    far = HELD[np.linalg.norm(HELD - HELD[7], axis=1).argsort()[30]]
+    edge, away = np.linalg.norm(far - HELD[7]), (far - HELD[7]) / np.linalg.norm(far - HELD[7])
+    told = [session.ask("centre", asked(HELD[7] - step * away, edge, edge * (1 + 1e-9)))[0] for step in (-1e-6, 1e-6)]
+    assert np.linalg.norm(told[0][1] - told[1][1]) < 40 * 4e-6 / own_floor()
+
+
+def test_a_reach_with_fewer_rows_than_the_minimum_has_none(session):
+    at_centre(session)
+    (count, near, weight), _ = session.ask("centre", asked(HELD[7], 1e-3, 2e-3))
+    assert (int(count), float(weight), np.abs(near).max()) == (40, 0.0, 0.0)
+
+
+def test_a_reach_is_one_in_a_phase(session):
+    at_centre(session)
+    assert session.ask("centre", asked(HELD[6], 10.0, 20.0))[0]
+    assert not session.ask("centre", asked(HELD[7], 10.0, 21.0))[0]
+
+
 def test_no_count_of_fewer_rows_than_the_minimum_is_told(session):
-    session.ask("start", [])
-    session.ask("median", asked(CLEAN[7]))
-    told = [session.ask("distances", asked(CLEAN[7]))[0][1]]
-    for phase in ("centre", "nearer_distances", "signs"):
-        session.ask(phase, asked(CLEAN[7]))
-    told += list(session.ask("sizes", [*asked(CLEAN[7], reach=(1e-3, 2.0)), AXES[:1]])[0][1])
-    for counts in told:
+    """Nor how few are beyond a reach: here two."""
+    session.ask("median", asked(HELD[7]))
+    told = [session.ask("distances", asked(HELD[7]))[0][1]]
+    session.ask("centre", asked(HELD[7], 10.0, 20.0))
+    session.ask("nearer_distances", asked(HELD[7]))
+    end = np.sort(np.linalg.norm(HELD - HELD[7], axis=1))[-2] * (1 - 1e-9)
+    reach = end - own_floor(), end - 1e-3
+    session.ask("signs", asked(HELD[7], *reach))
+    sizes, _ = session.ask("sizes", [*asked(HELD[7], *reach), AXES[:1]])
+    for counts in (*told, *sizes[1]):
         assert counts.sum() == 40
         assert set(counts[counts > 0] < 5) == {False}
 
