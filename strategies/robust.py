@@ -8,9 +8,9 @@ that of the rows within reach. Counts of how large the scores are, and how far r
 variances: by medians, again of the rows within reach. A share of up to some 25 % of the rows may be anywhere.
 
 A centre of the server's meets rows before they are summed, so a site must allow what this shows: whoever chooses the
-centres can find a row that lies apart from all others. Each row adds at most 1 to each sum. Within a floor that only the
-site knows it adds less, and the end of a reach is no sharper than that. Fewer rows than ``min-rows`` within reach are
-none, no smaller count is told, and a run asks about so many centres at most.
+centres can find a row that lies apart from all others. Each row adds at most 1 to each sum. Within a floor that only
+the site knows it adds less, and the end of a reach is no sharper than that. Fewer rows than ``min-rows`` within reach
+are none, no smaller count is told, and a run asks about so many centres at most.
 
 With ``scale`` a feature is divided by its median absolute deviation: the harmonic mean of the parties' own ones.
 
