@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from strategies.personalised.method import Personalised
     from strategies.pooled_covariance import PooledCovariance
     from strategies.qr_pca import QRPCA
+    from strategies.robust import Robust
     from strategies.sapca import SAPCA
     from strategies.streaming import Streaming
     from strategies.subspace_iteration import SubspaceIteration
@@ -90,6 +91,7 @@ __all__ = [
     "Personalised",
     "PooledCovariance",
     "QuorumError",
+    "Robust",
     "SecondMoments",
     "Streaming",
     "SubspaceIteration",
