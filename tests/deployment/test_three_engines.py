@@ -55,6 +55,7 @@ SIMULATED = [
     ("em", {}),
     ("em", {"model": "factors"}),
     ("personalised", {"mu": 1.0, "solver": "stiefel"}),
+    ("robust", {"scale": True}),
     ("sapca", {"rank_rule": "paper"}),
 ]
 """The other methods, and options that differ in their arithmetic."""
