@@ -87,7 +87,8 @@ def title(record: Record) -> str:
     said += [f"secure sums, bound {record['bound']:g}"] if record["bound"] else []
     said += ["with k-NN(5)"] if record["knn"] else []
     said += [f"engine {record['engine']}"] if record["engine"] != "loopback" else []
-    return ", ".join(said) + ("" if record["data root"] == "." else f" (data of {record['data root']})")
+    named_by_digest = record["data root"] == "." or record["partition"] == AS_GIVEN
+    return ", ".join(said) + ("" if named_by_digest else f" (data of {record['data root']})")
 
 
 def command(group: list[Record]) -> str:
