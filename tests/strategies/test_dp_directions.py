@@ -15,7 +15,7 @@ from fedpca_flwr.maths.privacy import (
     whole_squares,
 )
 from fedpca_flwr.model.reference import pooled_pca
-from strategies.dp_pca.party import SHARES, DPOptions
+from strategies.dp_pca.party import SHARES, DPOptions, DPPCAClient
 from tests.families import cut, rows
 from tests.harness import client_of, fit, server_of
 from tests.refusals import unnamed
@@ -248,3 +248,12 @@ def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
         for values in told:
             assert np.isfinite(values).all()
             assert values.sum() <= len(data)
+
+
+def test_each_phase_has_noise_of_its_own():
+    """Of a fixed seed, too: the same counts are told with other noise."""
+    party = client_of(server_of("dp-pca", parties(), n_components=3, noise_seed=7), 0)
+    assert isinstance(party, DPPCAClient)
+    first = party._noisy("octaves", {})["octaves"]
+    again = party._noisy("nearer_octaves", {"centre": np.zeros(party.data.shape[1])})["octaves"]
+    assert (first != again).mean() > 0.9
