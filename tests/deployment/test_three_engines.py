@@ -32,8 +32,8 @@ DEPLOYED = [
     ("streaming", {}),
     ("personalised", {"mu": 1.0, "iterations": 1}),
 ]
-"""Several rounds, state at the server, and state at a party with messages of its own for each; `p-cov`, in one round, and
-`dp-pca`, whose noise is never the same there, have tests of their own. A round takes seconds in a deployment."""
+"""Several rounds, state at the server, and state at a party with messages of its own for each. `p-cov`, in one round,
+and `dp-pca`, whose noise is never the same there, have tests of their own. A round takes seconds in a deployment."""
 
 SIMULATED = [
     ("p-cov", {"outliers": "counts", "fourth_moments": True}),
