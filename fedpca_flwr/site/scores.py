@@ -4,7 +4,7 @@ Each is written whole or not at all.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -88,12 +88,17 @@ class OddRows:
 
 
 @contextmanager
-def outlier_file(scores: str, limits: Array) -> Iterator[BinaryIO | None]:
-    """The file beside the site's scores, written whole or not at all; None where there is nothing to write."""
-    if not (scores and limits.size):
+def beside(scores: str, what: str, header: bytes) -> Iterator[BinaryIO | None]:
+    """A file beside the site's scores, written whole or not at all; None where it has no scores."""
+    if not scores:
         yield None
         return
     target = Path(scores).expanduser()
-    with site_file("scores", target.with_name(f"{target.stem}-outliers.csv")) as stream:
-        stream.write(HEADER)
+    with site_file("scores", target.with_name(f"{target.stem}-{what}.csv")) as stream:
+        stream.write(header)
         yield stream
+
+
+def outlier_file(scores: str, limits: Array) -> AbstractContextManager[BinaryIO | None]:
+    """The file of odd rows; None where there is nothing to write."""
+    return beside(scores if limits.size else "", "outliers", HEADER)
