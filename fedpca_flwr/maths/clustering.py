@@ -44,7 +44,7 @@ class Cells:
     """Sums over the points in each cell of several sets of centres: what a step of k-means needs."""
 
     counts: Array  # (s, m)
-    sums: Array  # (s, m, k)
+    sums: Array  # (s, m, k), of points less their centre
     inertia: Array  # (s,), of squared distances to the nearest centre
 
     @classmethod
@@ -56,14 +56,13 @@ class Cells:
         """Take points (n, k)."""
         for i, one in enumerate(centres):
             cells, squares = nearest(points, one)
-            np.add.at(self.sums[i], cells, points)
+            np.add.at(self.sums[i], cells, points - one[cells])
             self.counts[i] += np.bincount(cells, minlength=len(one))
             self.inertia[i] += squares.sum()
 
     def step(self, centres: Array) -> Array:
         """The means of the cells; a centre without points stays where it is."""
-        there = self.counts > 0
-        return np.where(there[:, :, None], self.sums / np.where(there, self.counts, 1.0)[:, :, None], centres)
+        return centres + self.sums / np.maximum(self.counts, 1.0)[:, :, None]
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,10 @@ class Mixture:
 
 @dataclass
 class Shared:
-    """Sums over points that are shared out: what a step of expectation-maximisation needs."""
+    """Sums over points that are shared out: what a step of expectation-maximisation needs.
+
+    Points are about the means of the mixture that shares them out: of those that lie far from zero no digit is lost.
+    """
 
     counts: Array  # (m,)
     sums: Array  # (m, k)
@@ -112,13 +114,17 @@ class Shared:
         """Take points (n, k)."""
         shares, density = mixture.shares(points)
         self.counts += shares.sum(axis=0)
-        self.sums += shares.T @ points
-        self.products += np.einsum("nm,ni,nj->mij", shares, points, points, optimize=True)
         self.log_density += float(density.sum())
+        for j, mean in enumerate(mixture.means):
+            about = points - mean
+            weighted = shares[:, j, None] * about
+            self.sums[j] += weighted.sum(axis=0)
+            self.products[j] += weighted.T @ about
 
-    def step(self, regular: float) -> Mixture:
-        """The mixture that these sums are most likely of; ``regular`` is added to its variances."""
+    def step(self, means: Array, regular: float) -> Mixture:
+        """The mixture that these sums, about ``means`` (m, k), are most likely of; ``regular`` is added to its
+        variances."""
         counts = self.counts + 10 * np.finfo(np.float64).eps
-        means = self.sums / counts[:, None]
-        about = self.products / counts[:, None, None] - means[:, :, None] * means[:, None]
-        return Mixture(counts / counts.sum(), means, about + regular * np.eye(means.shape[1]))
+        moved = self.sums / counts[:, None]
+        covariances = self.products / counts[:, None, None] - moved[:, :, None] * moved[:, None]
+        return Mixture(counts / counts.sum(), means + moved, covariances + regular * np.eye(means.shape[1]))

@@ -111,24 +111,30 @@ def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
 
 
 def _cell_limits(asked: Fields, public: Public) -> SumLimits:
-    """By Cauchy and Schwarz, with room for rounding."""
-    rows, variances, centres = float(asked["rows"]), asked["variances"], asked["centres"]
-    farthest = np.square(centres).sum(axis=2).max()
+    """By the inequalities of Cauchy and Schwarz, and of Minkowski, with room for rounding."""
+    rows, farthest = 2 * float(asked["rows"]), np.abs(asked["centres"]).max(axis=(0, 1)) + _deviations(asked, public)
     return {
-        "counts": np.array(2 * rows),
-        "sums": 2 * rows * np.sqrt(variances),
-        "inertia": np.array(4 * rows * float(variances.sum() + farthest)),
+        "counts": np.array(rows),
+        "sums": rows * farthest,
+        "inertia": np.array(rows * float(np.square(farthest).sum())),
     }
 
 
 def _share_limits(asked: Fields, public: Public) -> SumLimits:
-    rows, deviations = float(asked["rows"]), np.sqrt(asked["variances"])
+    rows, farthest = 2 * float(asked["rows"]), np.abs(asked["means"]) + _deviations(asked, public)
     return {
-        "counts": np.array(2 * rows),
-        "sums": 2 * rows * deviations,
-        "products": 2 * rows * np.outer(deviations, deviations),
+        "counts": np.array(rows),
+        "sums": rows * farthest,
+        "products": rows * farthest[:, :, None] * farthest[:, None],
         "log_density": np.array(-clustering.LEAST_LOG_DENSITY * rows),
     }
+
+
+def _deviations(asked: Fields, public: Public) -> Array:
+    """Roots of the scores' variances (k,), and what rounding of values as large as ``bound`` may add to a score."""
+    unit = asked["scale"] if asked["scale"].size else np.ones(public.features)
+    rounded = 2.0**-40 * public.config.bound * (np.abs(asked["components"]) @ (1 / unit))
+    return np.asarray(np.sqrt(asked["variances"]) + rounded)
 
 
 # What a party answers
@@ -218,8 +224,10 @@ def clusters_of(model: PCAModel, told: Fields, options: ClusterOptions, seed: in
     found, measured = {"centres": centres, "weights": np.empty(0), "covariances": np.empty((0, 0, 0))}, inertia
     if options.clustering == "mixture":
         spread = inertia / model.n_samples_ / variances.size * np.eye(variances.size)
+        regular = clustering.REGULAR * float(variances.mean())
+        spread += regular * np.eye(variances.size)
         start = clustering.Mixture((counts + 1) / (counts + 1).sum(), centres, np.array([spread] * len(centres)))
-        found, counts, measured, steps = yield from _mixture(asked, start, clustering.REGULAR * float(variances.mean()))
+        found, counts, measured, steps = yield from _mixture(asked, start, regular)
     rows = [int(count) if count >= FEWEST else None for count in counts.round()]
     name = "mean_log_density" if options.clustering == "mixture" else "inertia"
     model.log["clusters"] = {"kind": options.clustering, "rows": rows, "steps": steps, name: measured}
@@ -255,7 +263,7 @@ def _mixture(
         total: Total = yield Sum("shares", {**asked, **named})
         shared = clustering.Shared(total["counts"], total["sums"], total["products"], float(total["log_density"]))
         before, density, steps = density, shared.log_density / int(asked["rows"]), steps + 1
-        gained, mixture = density - before, shared.step(regular)
+        gained, mixture = density - before, shared.step(mixture.means, regular)
     order = np.argsort(-mixture.weights, kind="stable")
     found = {"centres": mixture.means, "weights": mixture.weights, "covariances": mixture.covariances}
     return {name: value[order] for name, value in found.items()}, shared.counts[order], density, steps
