@@ -1,15 +1,12 @@
 """P-COV: the PCA of all rows together, exactly, in one round.
 
-Every party k sends its count n_k, mean m_k and centred scatter S_k. The server adds the scatter between the means::
+Begin with P-COV where rows are complete numbers of up to some thousand features. Party k sends its count n_k, mean m_k
+and centred scatter S_k. The server adds the scatter between the means::
 
     S = sum S_k + sum n_k (m_k - m)(m_k - m)^T,    S / N = covariance of the pooled rows
 
-and takes its leading eigenvectors. Exact up to rounding for any partition of the rows, however unequal or shifted.
-
-Upload per party: d (d + 1) / 2 + d + 1 values, in one round. The server sees each party's covariance; with secure
-aggregation sums only, in more rounds (docs/secure-aggregation.md has the bytes of each). What a party is asked, in
-clear, masked and with survivors, and what it answers, is in `fedpca_flwr.questions.rows.moments_phases`.
-The last round may have more than the projection (`fedpca_flwr.questions.last_round`).
+and takes the leading eigenvectors of S. The result is exact up to rounding for any partition of the rows, however
+unequal or shifted. With secure aggregation the same sums take more rounds (docs/secure-aggregation.md).
 """
 
 import hashlib

@@ -1,24 +1,18 @@
 """ROBUST: components that a few rows cannot move, however far off they are, by sums.
 
-The centre is the spatial median of all rows, and the components are those of their generalised sign covariance: rows
-beyond a reach, which the distances of the inner half of all give, have no part (`fedpca_flwr.maths.spatial_signs`).
-The parties tell where their own rows have their median. From there the server looks for the median of all rows, by the
-sums of the rows' directions u from its centre and of 1 / r, a question a step; then, by the counts of distances, for
+Take it where nobody has looked at the rows for errors, or where their tails are heavy; docs/robust.md has the cost and
+what a site must allow. The centre is the spatial median of all rows. The components are those of the generalised sign
+covariance about it: rows beyond a reach, which follows from the distances of the inner half of all rows, have no part
+(`fedpca_flwr.maths.spatial_signs`).
+
+Each party first tells the spatial median of its own rows. From there the server looks for the median of all rows, one
+question a step, by the sums of the rows' directions from its centre and of 1 / r; then by the counts of distances for
 that of the rows within reach. Counts of how large the scores are, and how far rows are from the components, give the
-variances: by medians, again of the rows within reach. A share of up to some 25 % of the rows may be anywhere.
+variances by medians.
 
-A centre of the server's meets rows before they are summed, so a site must allow what this shows: whoever chooses the
-centres can find a row that lies apart from all others. Each row adds at most 1 to each sum. Within a floor that only
-the site knows it adds less, and the end of a reach is no sharper than that. Fewer rows than ``min-rows`` within reach
-are none, no smaller count is told, and a run asks about so many centres at most.
-
-With ``scale`` a feature is divided by its median absolute deviation: the harmonic mean of the parties' own ones.
-
-``robust-parties`` is for parties that lie, where the server sees each one's sums. What a party adds counts as that of
-at most twice the median number of rows, and the components are those of the parties whose normalised sums are near the
-spatial median of all. That presumes that honest parties are alike, and is refused where they differ.
-
-Upload per party: 8 (d (d + 1) / 2 + (d + 2) T) bytes in T rounds, and 1,280 a component.
+``robust-parties`` is for parties that lie. A party counts as at most twice the median number of rows, and the
+components are those of the parties whose normalised sums are near the spatial median of all. It is refused where honest
+parties differ.
 """
 
 from collections.abc import Generator, Iterator

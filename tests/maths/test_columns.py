@@ -162,5 +162,5 @@ def test_a_polynomial_of_a_negative_constant_may_have_negative_eigenvalues():
 def test_the_default_gamma_is_that_of_all_columns():
     X = RNG.standard_normal((50, 6)) + np.arange(6)
     parts = [X[:, :1], X[:, 1:]]
-    counts, levels, spreads = (np.array(one) for one in zip(*((p.shape[1], p.mean(), p.var()) for p in parts)))
-    assert default_gamma(counts, levels, spreads) == pytest.approx(1 / (6 * X.var()), rel=1e-12)
+    found = default_gamma(*np.array([[one.shape[1], one.mean(), one.var()] for one in parts]).T)
+    assert found == pytest.approx(1 / (6 * X.var()), rel=1e-12)
