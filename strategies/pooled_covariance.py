@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.rows import Rows, dense_rows
+from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import adjustment, clusters, last_round, method
@@ -69,12 +69,8 @@ class PooledCovarianceClient(method.Client):
         assert self.places is not None  # or it was refused
 
     def centred(self, rows: Rows, asked: method.Fields) -> Iterator[Any]:
-        adjusted = self.options.adjusts
-        for centred in self.adjusted(asked).centred(rows) if adjusted else super().centred(rows, asked):
-            if self.odd is not None:
-                for part in dense_rows(centred):
-                    self.odd.add(part)
-            yield centred
+        found = self.adjusted(asked).centred(rows) if self.options.adjusts else super().centred(rows, asked)
+        return found if self.odd is None else self.odd.passing(found)
 
     def squared_error(self, asked: method.Fields) -> float:
         if not self.options.adjusts:

@@ -3,10 +3,10 @@
 Each is written whole or not at all.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import fourth_powers, t_squared
+from fedpca_flwr.maths.rows import dense_rows
 from fedpca_flwr.state.files import site_file
 
 SCORE_FILES = (".npy", ".csv")  # kinds of files that scores are written to
@@ -64,6 +65,13 @@ class OddRows:
         self.above: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
         self.fourth: Array = np.zeros(variances.size)  # sums of the scores' fourth powers, in their deviations
         self._left, self._stream = rows, stream
+
+    def passing(self, chunks: Iterable[Any]) -> Iterator[Any]:
+        """Take chunks of rows (`fedpca_flwr.maths.rows.centred_chunks`), and give each on."""
+        for centred in chunks:
+            for part in dense_rows(centred):
+                self.add(part)
+            yield centred
 
     def add(self, centred: Array) -> None:
         """Take rows (m, d) that are centred and scaled."""
