@@ -24,7 +24,7 @@ from fedpca_flwr.protocol.registry import Method
 
 from . import METHODS, TRAVEL, script_of, transports_of
 
-HEADS = ("method", "result", "rounds", "server sees", "privacy", "split")
+HEADS = ("method", "result", "rounds", "privacy", "split")
 OPTION = ("values", "meaning")
 TABLE = re.compile(r"^\| method \| result.*\n(\|.*\n)*", re.M)
 """The table of methods on docs/which-method.md."""
@@ -126,13 +126,7 @@ def _question(name: str, phase: Question, own: Question | None) -> str:
 def _cells(method: Method) -> list[str]:
     card = method.strategy.card
     name = f"[`{card.name}`](methods/{card.name}.md)"
-    return [name, _result(method), card.rounds, card.server_sees, _privacy(method) or "-", card.split]
-
-
-def _result(method: Method) -> str:
-    card = method.strategy.card
-    result = "exact" if card.exact else "approximate"
-    return f"{result}, {card.result}" if card.result else result
+    return [name, "exact" if card.exact else "approximate", card.rounds, _privacy(method) or "-", card.split]
 
 
 def _privacy(method: Method) -> str:
@@ -148,8 +142,9 @@ def method_page(method: Method) -> str:
     card = method.strategy.card
     about = re.sub(r"::$", ":", getdoc(getmodule(method.strategy)) or "", flags=re.M)
     needed = "".join(f", {key.replace('-', '_')}={value!r}" for key, value in card.examples[0].items())
+    result = "exact" if card.exact else "approximate"
     facts = {
-        "Result": _result(method),
+        "Result": f"{result}, {card.result}" if card.result else result,
         "Rounds": card.rounds,
         "Upload per party": card.upload,
         "Example": f'`run("{card.name}", parties, n_components=3{needed})`',
