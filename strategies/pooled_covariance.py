@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.rows import Rows, dense_rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.solution import check_components
-from fedpca_flwr.questions import adjustment, last_round, method
+from fedpca_flwr.questions import adjustment, last_round, method, weights
 from fedpca_flwr.questions.genotypes import genotype_phases
 from fedpca_flwr.site import scores
 
@@ -35,7 +35,9 @@ class PooledOptions(last_round.LastRoundOptions, adjustment.AdjustOptions):
 
 def phases(config: method.RunConfig, options: PooledOptions) -> method.Questions:
     """The moments, and the last question."""
-    return last_round.with_more(genotype_phases(config, options, _of_moments), options)
+    return weights.weighted(
+        config, options, last_round.with_more(genotype_phases(config, options, _of_moments), options)
+    )
 
 
 def _of_moments(config: method.RunConfig, options: PooledOptions) -> method.Questions:
@@ -132,6 +134,7 @@ CARD = method.MethodCard(
         "mean, variances and number of rows of all; the pooled components",
     ),
     pools_moments=True,
+    weighted=True,
     options=PooledOptions,
     phases=phases,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",

@@ -48,7 +48,7 @@ SIMULATED = [
     ("sub-it", {"warm_start": "svd", "wire": "float32"}),
     ("qr-pca", {"scale": True, "center": False}),
     ("qr-pca", {"rank": 10}),
-    ("ap-stack", {"weights": "rows"}),
+    ("ap-stack", {"party-weights": "rows"}),
     ("compressed", {"codec": "combined"}),
     ("dsa", {}),
     ("dp-pca", {}),
