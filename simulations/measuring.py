@@ -45,7 +45,7 @@ def measured(one: Record, folder: Path | None) -> Record:
     common |= {"min_rows": 1, "may_show": "inner products"}  # sites that allow whatever a method shows
     with _extra_options(one, parties, common) as extra:
         started = time.monotonic()
-        model = run(named(one), sources.named(one["dataset"], parties), **common, **extra)
+        model = run(named(one), sources.by_party(one["dataset"], parties), **common, **extra)
         seconds = time.monotonic() - started
         own = extra.get("loadings") if model.scores_ is None else None
         angles, captured = _judged(one, model, rows, parties, own)

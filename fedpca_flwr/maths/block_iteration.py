@@ -113,7 +113,7 @@ class BlockIteration:
 
         Not determined are those whose variance it does not tell from that of component k + 1, or from none.
         """
-        bound = self._bound
+        bound = self._bound  # first: its search says what is proven and determined
         return bound if self.proven and self.determined else 90.0
 
     @property
@@ -142,7 +142,7 @@ class BlockIteration:
     @property
     def enough(self) -> bool:
         """Whether all components are certified to the tolerance."""
-        return self._bound <= self.tolerance and self.proven
+        return self._bound <= self.tolerance and self.proven  # in this order: the bound, once searched, says if so
 
     def _decide(self, AV: Array) -> bool:
         """Whether the products are enough; otherwise choose the next block."""
