@@ -88,8 +88,9 @@ def options_page() -> str:
 
 def measurements_page() -> str:
     """What ``model.log["measured"]`` may hold."""
-    rows = ([f"`{name}`", what] for one in MEASUREMENTS for name, what in one.numbers.items())
-    return f"{MEASUREMENTS_PAGE}\n{table(['number', 'meaning'], rows)}\n"
+    numbers = ("; ".join(f"`{name}`: {what}" for name, what in one.numbers.items()) for one in MEASUREMENTS)
+    rows = zip((one.line for one in MEASUREMENTS), numbers, strict=True)
+    return f"{MEASUREMENTS_PAGE}\n{table(['line of the summary', 'its numbers'], rows)}\n"
 
 
 def questions_table() -> str:
