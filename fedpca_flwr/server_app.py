@@ -36,7 +36,7 @@ def main(grid: Grid, context: Context) -> None:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
         _log_no_more(error)
         raise
-    if strategy.config.reference and strategy.quorum.simulated:
+    if strategy.config.reference and strategy.quorum.simulated and not strategy.config.weights:
         model.log["measured"] |= _compared_with_pooled(model, strategy)
         written, more = written.save(model)
         faults += more

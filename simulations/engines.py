@@ -84,7 +84,7 @@ def run(
     if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
     model.log["notes"].extend(held.notes)
-    return model.named(next(filter(None, held.names), ()))
+    return model.named(held.features(values.get("weights")))
 
 
 @contextmanager

@@ -24,6 +24,10 @@ class Parties(NamedTuple):
         """Of each party's columns, where all its labels are texts."""
         return [tuple(map(str, labels)) if _are_texts(labels) else () for labels in self.labels]
 
+    def features(self, weights: Any) -> tuple[str, ...]:
+        """The names of the model's features: those of the first party that has names, but for the column of weights."""
+        return tuple(name for name in next(filter(None, self.names), ()) if name != weights)
+
 
 def _are_texts(labels: Labels) -> bool:
     return all(isinstance(label, str) for label in labels)

@@ -123,6 +123,12 @@ def prepared(made: PCAStrategy, run_config: Mapping[str, Any]) -> PCAStrategy:
             f"run-config: 'features' names the columns of all sites, and with '{strategy.card.name}' each has others: "
             "leave it out"
         )
+    if config.weights and not strategy.card.weighted:
+        others = [name for name, other in METHODS.items() if other.strategy.card.weighted]
+        raise ConfigError(
+            f"run-config: 'weights' is '{config.weights}', and '{strategy.card.name}' takes no weights of rows; "
+            f"methods that do: {', '.join(others)}"
+        )
     if config.max_share:
         _require_shares(config, strategy.card)
     try:

@@ -300,7 +300,7 @@ class Adaptive(method.Strategy):
     def _shortfall(self, solution: method.Solution) -> tuple[Candidate, str] | None:
         """Where the components are not as wanted: who goes on, and why."""
         chosen, certificate = self._chosen, self.inner.certificate
-        pairs = solution.pairs.of_rank(solution.rows - 1)
+        pairs = solution.pairs.of_rank(int(solution.rows) - 1)
         if chosen.method != FACTORS and self.inner.certainty(pairs).resolved is not None:
             factors = next(way for way in self._candidates if way.method == FACTORS)
             return factors, f"{chosen.method} cannot resolve components so small beside the first"

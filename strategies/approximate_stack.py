@@ -1,11 +1,11 @@
 """AP-STACK: the singular vectors of the parties' stacked eigenvectors, in one round, for comparison.
 
-With ``weights="none"`` party k sends its leading r eigenvectors, each times the root of its eigenvalue of the local
-*covariance*. All parties count the same, however many rows they have, and their means are left out, so the error does
-not vanish with r (MNIST, Dirichlet 0.1: about 28 degrees at r = 200).
+With ``party-weights="none"`` party k sends its leading r eigenvectors, each times the root of its eigenvalue of the
+local *covariance*. All parties count the same, however many rows they have, and their means are left out, so the error
+does not vanish with r (MNIST, Dirichlet 0.1: about 28 degrees at r = 200).
 
-``weights="rows"`` counts each party by its rows and adds one row for each mean. This is the truncated factor of QR-PCA
-without filler, and converges to the exact components with r.
+``party-weights="rows"`` counts each party by its rows and adds one row for each mean. This is the truncated factor of
+QR-PCA without filler, and converges to the exact components with r.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ class StackOptions(method.Options):
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
     """Eigenvectors that each party sends; 0: n-components."""
-    weights: Literal["none", "rows"] = "none"
+    party_weights: Literal["none", "rows"] = "none"
     """Whether parties count the same, or by their rows and with their means."""
 
 
@@ -46,10 +46,10 @@ CARD = method.MethodCard(
     options=StackOptions,
     phases=phases,
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",
-    own_total="the parties' own variances, with weights='none' each of equal weight",
+    own_total="the parties' own variances, with party-weights='none' each of equal weight",
 )
 
-UNBOUNDED = "no bound on the angle: row counts and means are left out; weights='rows' has one"
+UNBOUNDED = "no bound on the angle: row counts and means are left out; party-weights='rows' has one"
 
 
 class ApproximateStack(method.Strategy):
@@ -63,17 +63,17 @@ class ApproximateStack(method.Strategy):
         pooled = factors.stack(parts)
         wanted = self.n_components(pooled.head.n, pooled.head.mean.size)
         method.require_variance(pooled.diagonal(), pooled.head.n, pooled.head.mean)
-        if self.options.weights == "none":
+        if self.options.party_weights == "none":
             pooled = _average(parts, pooled)
             if not pooled.trace > 0:
                 raise method.DataError(
-                    "the rows of each party are identical (it may have one row only): weights='none' leaves out the "
-                    "variance between parties, and there is no other; set weights='rows', or take 'qr-pca'"
+                    "the rows of each party are identical (it may have one row only): party-weights='none' leaves out "
+                    "the variance between parties, and there is no other; set party-weights='rows', or take 'qr-pca'"
                 )
         pairs = replace(
             factors.leading_of_factor(pooled, wanted), resolution=None
         )  # truncated factors come from scatters
-        bounded = self.options.weights == "rows"
+        bounded = self.options.party_weights == "rows"
         return method.Solution(
             pairs=pairs,
             mean=pooled.head.mean,

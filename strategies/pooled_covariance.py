@@ -22,18 +22,23 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.solution import check_components
-from fedpca_flwr.questions import adjustment, clusters, last_round, method
+from fedpca_flwr.questions import adjustment, clusters, last_round, method, weights
 from fedpca_flwr.questions.genotypes import genotype_phases
 from fedpca_flwr.site import scores
 
 
-class PooledOptions(clusters.ClusterOptions, last_round.LastRoundOptions, adjustment.AdjustOptions):
+class PooledOptions(last_round.LastRoundOptions, adjustment.AdjustOptions, clusters.ClusterOptions):
     """Options of P-COV."""
+
+    @property
+    def exposes(self) -> str:
+        return "scores" if self.clusters else super().exposes
 
 
 def phases(config: method.RunConfig, options: PooledOptions) -> method.Questions:
     """The moments, clusters, and the last question."""
-    return last_round.with_more(clusters.with_clusters(genotype_phases(config, options, _of_moments), options), options)
+    found = clusters.with_clusters(genotype_phases(config, options, _of_moments), options)
+    return weights.weighted(config, options, last_round.with_more(found, options))
 
 
 def _of_moments(config: method.RunConfig, options: PooledOptions) -> method.Questions:
@@ -137,6 +142,7 @@ CARD = method.MethodCard(
         "mean, variances and number of rows of all; the pooled components",
     ),
     pools_moments=True,
+    weighted=True,
     options=PooledOptions,
     phases=phases,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",

@@ -152,7 +152,9 @@ def _factor(reply: method.Reply) -> factors.Factor:
     if "unit" in reply.fields:
         packed *= float(reply.fields["unit"])
     d = head.mean.size
-    return factors.Factor(head, factors.unpack_trapezoid(packed, min(head.n - 1, d), d), float(np.vdot(packed, packed)))
+    return factors.Factor(
+        head, factors.unpack_trapezoid(packed, min(int(head.n) - 1, d), d), float(np.vdot(packed, packed))
+    )
 
 
 def _unit_of(values: method.Array) -> float:

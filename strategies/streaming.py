@@ -113,7 +113,7 @@ class Streaming(method.Strategy):
         self._names = self._named(operations)
         return solution.extended(notes=self._notes(operations), measured=self._measured(len(operations)))
 
-    def rows_here(self, model: method.PCAModel) -> int:
+    def rows_here(self, model: method.PCAModel) -> float:
         assert self._here is not None
         return self._here.count
 

@@ -34,7 +34,7 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.model.solution import check_rounds
-from fedpca_flwr.questions import genotypes, method, products
+from fedpca_flwr.questions import genotypes, method, products, weights
 
 
 class SubspaceOptions(method.Options, method.ScaleOptions, genotypes.GenotypeOptions):
@@ -165,7 +165,10 @@ CARD = method.MethodCard(
         "sizes and times of messages, number of rounds",
     ),
     options=SubspaceOptions,
-    phases=lambda config, options: genotypes.genotype_phases(config, options, phases),
+    phases=lambda config, options: weights.weighted(
+        config, options, genotypes.genotype_phases(config, options, phases)
+    ),
+    weighted=True,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
     examples=(
         {},
@@ -258,7 +261,7 @@ class SubspaceIteration(method.Strategy):
                 break
         return self._solution(found, head, total, np.ones(head.mean.size))
 
-    def _noise(self, freedom: int, features: int) -> MarchenkoPastur | None:
+    def _noise(self, freedom: float, features: int) -> MarchenkoPastur | None:
         return MarchenkoPastur(freedom, features) if self.options.certify == "signal" else None
 
     def _solution(

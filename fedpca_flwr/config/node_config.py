@@ -102,6 +102,9 @@ class NodeConfig(Config):
     """With a database: the SELECT that gives the rows, one number a feature; it holds no password either."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
+    weights: str = ""
+    """Column of the data with a weight for each row (its name, or its number from 0): no feature, and never sent. A run
+    with `weights` must name the same column. Empty: such a run is refused."""
     layer: str = ""
     """Layer of an .h5ad file; empty: its X."""
     variants: LocalPath = ""

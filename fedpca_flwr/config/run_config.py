@@ -251,6 +251,9 @@ class RunConfig(Config):
     features: FeatureNames = ""
     """Names of all features in the model's order ('age, "height, cm"'): sites put their columns into it. Empty: as all
     sites have them."""
+    weights: Annotated[str, Field(max_length=200)] = ""
+    """The column (its name, or its number from 0) of every site's data with a weight for each row, which is no feature:
+    a row of weight 3 counts as three rows, and one of weight 0 is left out of the fit. Empty: each row counts once."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
     """With partition='dirichlet' and 'quantity': the smaller, the more the parties differ."""
     shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2

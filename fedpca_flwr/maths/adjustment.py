@@ -103,7 +103,7 @@ def fitted(S: Array, places: NDArray[np.int64]) -> tuple[Adjustment, NDArray[np.
     return Adjustment(places, slopes), places[(np.abs(dropped) > DROPPED).any(axis=1)]
 
 
-def harmonising_unit(diagonal: Array, n: int, deviation: Array) -> Array:
+def harmonising_unit(diagonal: Array, n: float, deviation: Array) -> Array:
     """What a party divides its features by (d,), so that each has the ``deviation`` (d,) of all rows within parties.
 
     ``diagonal`` (d,) is that of the scatter of its n rows about their mean. Features that do not vary stay as they are.

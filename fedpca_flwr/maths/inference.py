@@ -141,7 +141,7 @@ def bi_cross_validation(parts: Sequence[Moments]) -> int:
 
 def held_out_errors(parts: Sequence[Moments]) -> Array:
     """Sums (m,) of the squared errors of what is held out, for 0, 1, ... components, as many as all folds have."""
-    groups, d = _folds([part.count for part in parts]), parts[0].n_features
+    groups, d = _folds([int(part.count) for part in parts]), parts[0].n_features
     blocks = min(BLOCKS, d)
     errors: list[Array] = []
     for group in groups:
@@ -192,7 +192,7 @@ def fourth_powers(scores: Array, variances: Array) -> Array:
     return sums
 
 
-def robust_intervals(values: Array, kurtosis: Array, n: int, level: float) -> Array:
+def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> Array:
     """Intervals (k, 2) as `eigenvalue_intervals`, for rows whose scores have this kurtosis (k,)."""
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
     with np.errstate(divide="ignore"):
@@ -249,7 +249,7 @@ def student_step(groups: int, level: float) -> float:
     return float(scipy.special.stdtrit(groups - 1, 0.5 + level / 2))
 
 
-def shrinkage(variances: Array, total: float, n: int, d: int) -> Array:
+def shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     """The factor (k,) by which scores of new rows are too small; NaN where a component is not above the noise.
 
     The components have ``variances`` (k,), and all d features that vary, in n rows, have the ``total``.
@@ -290,7 +290,7 @@ def t_squared(scores: Array, variances: Array) -> Array:
     return distances
 
 
-def t_squared_limit(k: int, n: int, level: float) -> float:
+def t_squared_limit(k: int, n: float, level: float) -> float:
     """The limit that T2 of a new row exceeds with probability 1 - ``level``."""
     return float(k * (n**2 - 1) / (n * (n - k)) * scipy.special.fdtri(k, n - k, level))
 

@@ -55,7 +55,7 @@ def optimal_threshold(values: Array, n: int, d: int) -> float:
 class MarchenkoPastur:
     """The edge of noise of unknown variance in a scatter, told from its first eigenvalues and its trace."""
 
-    freedom: int  # degrees of freedom: the number of rows, less one where they are about their mean
+    freedom: float  # degrees of freedom: the number of rows, less one where they are about their mean
     features: int
 
     def edge(self, left: float, j: int) -> float:

@@ -21,6 +21,7 @@ of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,14 +32,25 @@ from scipy import sparse
 from scipy.linalg import blas, lapack
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Block, Blocks, CentredBlock, Rows, centred_chunks, chunks, own_chunks, sparse_chunks
+from fedpca_flwr.maths.rows import (
+    Block,
+    Blocks,
+    CentredBlock,
+    Rows,
+    centred_chunks,
+    chunks,
+    own_chunks,
+    sparse_chunks,
+    weights_of,
+    with_weights,
+)
 
 CHUNK_ELEMENTS = 2**22  # elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower.
 EXACT_FLOAT32 = 2.0**24  # every integer below this is a float32, so sums of integers that stay below it are exact
 STRIP = 2**19  # how many entries of the scatter of sparse rows are computed at once
 
 
-def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
+def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     """Standard deviation (d,) of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
 
     From the diagonal (d,) of the scatter of n rows about their mean. A constant feature gives 1, so that dividing by
@@ -48,7 +60,7 @@ def safe_deviation(diagonal: Array, n: int, mean: Array) -> Array:
     return np.where(constant_features(diagonal, n, mean), 1.0, np.sqrt(diagonal / n))
 
 
-def constant_features(diagonal: Array, n: int | Array, mean: Array) -> NDArray[np.bool_]:
+def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray[np.bool_]:
     """Which features are constant to `safe_deviation`, whose parameters these are; ``n`` may differ between them."""
     variance, eps = diagonal / n, np.finfo(np.float64).eps
     return variance <= n * eps * variance + (n * mean * eps) ** 2
@@ -68,10 +80,16 @@ def scaled_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
     return np.ldexp(V, -exponents), exponents
 
 
-class Head(NamedTuple):
-    """Moments without their scatter: ``mean + remainder`` is the mean of ``n`` rows."""
+def most_rows(count: float) -> int:
+    """At most so many rows have a ``count``: a float is a sum of weights, which tells no number of rows."""
+    return count if isinstance(count, int) else sys.maxsize
 
-    n: int
+
+class Head(NamedTuple):
+    """Moments without their scatter: ``mean + remainder`` is the mean of ``n`` rows, or of rows whose weights add up to
+    ``n``, a float then."""
+
+    n: int | float
     mean: Array
     remainder: Array
 
@@ -80,7 +98,7 @@ class Head(NamedTuple):
 class Moments:
     """Moments of ``count`` rows of ``d`` features."""
 
-    count: int  # rows
+    count: int | float  # rows, or the sum of their weights
     mean: Array  # (d,), the mean, rounded to float64
     remainder: Array  # (d,), what that rounding lost: the mean is ``mean + remainder``
     # (d (d + 1) / 2,), packed triangle of the scatter about ``mean + remainder``, in squared units of the data
@@ -98,8 +116,9 @@ class Moments:
         if isinstance(data, Blocks) and data.sparse:
             heads = [_add_sparse(scatter, block) for block in sparse_chunks(data)]
         else:
-            add = _add_bytes if data.dtype == np.uint8 else _add_floats
-            heads = [add(scatter, chunk) for chunk in chunks(data, CHUNK_ELEMENTS)]
+            exact = data.dtype == np.uint8 and weights_of(data) is None
+            parts = with_weights(data, chunks(data, CHUNK_ELEMENTS))
+            heads = [_add_bytes(scatter, one) if exact else _add_floats(scatter, one, own) for one, own in parts]
         pooled, between = rows_between(heads)
         _syrk(scatter, between)
         return cls(*pooled, scatter=pack(scatter))
@@ -177,17 +196,29 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     return Head(total, mean, remainder), offsets
 
 
-def centred_rows(chunk: NDArray[Any]) -> tuple[Head, Array]:
-    """Count and mean of the rows of an array (n, d), and the rows less this mean.
+def centred_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
+    """Count and mean of the rows of an array (n, d), and the rows less this mean, times the roots of their ``weights``.
 
     What rounding the mean lost is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
     scatter can come out negative.
     """
+    if weights is not None:
+        return _weighted_rows(chunk, weights)
     mean = chunk.mean(axis=0, dtype=np.float64)
     centred = np.subtract(chunk, mean, dtype=np.float64)
     remainder = centred.mean(axis=0)
     centred -= remainder
     return Head(len(chunk), mean, remainder), centred
+
+
+def _weighted_rows(chunk: NDArray[Any], weights: Array) -> tuple[Head, Array]:
+    total = float(weights.sum())
+    mean = weights @ chunk / total
+    centred = np.subtract(chunk, mean, dtype=np.float64)
+    remainder = weights @ centred / total
+    centred -= remainder
+    centred *= np.sqrt(weights)[:, None]
+    return Head(total, mean, remainder), centred
 
 
 def rows_between(heads: Sequence[Head]) -> tuple[Head, Array]:
@@ -196,7 +227,7 @@ def rows_between(heads: Sequence[Head]) -> tuple[Head, Array]:
     return pooled, np.array([np.sqrt(head.n) * deviation for head, deviation in zip(heads, deviations, strict=True)])
 
 
-def head_order(head: Head) -> tuple[int, bytes, bytes]:
+def head_order(head: Head) -> tuple[float, bytes, bytes]:
     """A key by which the order of heads is fixed by what they say, and not by who sent them first."""
     return head.n, head.mean.tobytes(), head.remainder.tobytes()
 
@@ -213,8 +244,8 @@ def _syrk(scatter: Array, rows: Array, alpha: float = 1.0) -> None:
     blas.dsyrk(alpha, np.ascontiguousarray(rows).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
 
 
-def _add_floats(scatter: Array, chunk: NDArray[Any]) -> Head:
-    head, centred = centred_rows(chunk)
+def _add_floats(scatter: Array, chunk: NDArray[Any], weights: Array | None) -> Head:
+    head, centred = centred_rows(chunk, weights)
     _syrk(scatter, centred)
     return head
 
@@ -280,12 +311,12 @@ def without(whole: Moments, part: Moments) -> Moments:
 def head_and_diagonal(data: Rows) -> tuple[Head, Array]:
     """Count and mean of the rows of ``data`` (n, d), and the diagonal (d,) of their scatter."""
     heads, squares = [], np.zeros(data.shape[1])
-    for chunk in own_chunks(data):
+    for chunk, weights in with_weights(data, own_chunks(data)):
         if sparse.issparse(chunk):
             head, block = _centred_block(chunk)
             squares += block.squares()
         else:
-            head, centred = centred_rows(chunk)
+            head, centred = centred_rows(chunk, weights)
             squares += np.einsum("ij,ij->j", centred, centred)
         heads.append(head)
     pooled, deviations = pool_heads(heads)

@@ -16,6 +16,7 @@ feature with hardly a zero (`FULL`) is taken out and centred densely, as are cou
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +46,7 @@ class Blocks:
     dtype: np.dtype[Any]  # that all blocks have: real numbers, or booleans
     sparse: bool = False  # whether the blocks are in CSR format
     count: int | None = None  # n, where it is known before all rows were read
+    weights: Array | None = None  # (n,), numbers above 0: a row counts so often in all sums; None: once
 
     ndim = 2
 
@@ -69,7 +71,8 @@ class Blocks:
                 if own.size:
                     yield block if own.size == block.shape[0] else block[own]
 
-        return replace(self, read=read, count=int(wanted.sum()))
+        weights = None if self.weights is None else self.weights[wanted]
+        return replace(self, read=read, count=int(wanted.sum()), weights=weights)
 
     def cut(self, rows: int) -> Iterator[Block]:
         """The same rows in blocks of so many; the last may have fewer."""
@@ -110,6 +113,33 @@ def pieces(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
     else:
         for start in range(0, len(data), rows):
             yield data[start : start + rows]
+
+
+def weighted(data: Rows, weights: Array) -> Blocks:
+    """The rows of ``data`` (n, d) whose weight (n,) is not 0, decoded where they are sparse, with these weights."""
+    counts = np.asarray(weights, dtype=np.float64)
+    decoded = Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)
+    return decoded[counts > 0]
+
+
+def count_of(data: Rows) -> int | float:
+    """How many rows there are, or the sum of their weights."""
+    weights = weights_of(data)
+    return len(data) if weights is None else math.fsum(weights)
+
+
+def weights_of(data: Rows) -> Array | None:
+    """The weights (n,) of rows; None where each counts once."""
+    return data.weights if isinstance(data, Blocks) else None
+
+
+def with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Block, Array | None]]:
+    """Consecutive ``parts`` of all rows of ``data``, each with its own weights."""
+    weights, start = weights_of(data), 0
+    for part in parts:
+        stop = start + part.shape[0]
+        yield part, None if weights is None else weights[start:stop]
+        start = stop
 
 
 def dense(block: Block) -> NDArray[Any]:
@@ -183,14 +213,14 @@ def csr(matrix: Any) -> Block:
 
 
 def column_sums(data: Rows) -> Array:
-    """Sums (d,) of the columns of ``data`` (n, d)."""
+    """Sums (d,) of the columns of ``data`` (n, d), of weighted rows their weighted sums."""
     total = np.zeros(data.shape[1])
     if isinstance(data, Blocks) and data.sparse:
         for block in data.read():  # whose own sum is of its dtype, whatever it is asked for
             total += np.bincount(block.indices, weights=block.data, minlength=total.size)
     else:
-        for chunk in chunks(data):
-            total += chunk.sum(axis=0, dtype=np.float64)
+        for chunk, weights in with_weights(data, chunks(data)):
+            total += chunk.sum(axis=0, dtype=np.float64) if weights is None else weights @ chunk
     return total
 
 
@@ -279,14 +309,17 @@ class CentredBlock:
 
 
 def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Iterator[Any]:
-    """Chunk by chunk, rows minus a ``centre`` (d,), divided by ``scale`` (d,): arrays, or `CentredBlock`."""
-    for chunk in own_chunks(data):
+    """Chunk by chunk, rows minus a ``centre`` (d,), divided by ``scale`` (d,): arrays, or `CentredBlock`. Weighted rows
+    are multiplied by the roots of their weights, so that products of theirs are weighted sums."""
+    for chunk, weights in with_weights(data, own_chunks(data)):
         if sparse.issparse(chunk):
             yield CentredBlock(chunk, centre, scale)
         else:
             centred = np.subtract(chunk, centre, dtype=np.float64)
             if scale is not None:
                 centred /= scale
+            if weights is not None:
+                centred *= np.sqrt(weights)[:, None]
             yield centred
 
 

@@ -223,7 +223,7 @@ def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
 
 def _scaled(part: Subspace, factor: float) -> Subspace:
     """The subspace of the same rows times ``factor``, about the same mean; each counts as ``factor**2`` rows."""
-    head = part.head._replace(n=factor**2 * part.head.n)  # type: ignore[arg-type]  # a weight
+    head = part.head._replace(n=factor**2 * part.head.n)
     return Subspace(head, part.vectors, factor * part.sigma, factor**2 * part.energy, factor**2 * part.omitted)
 
 

@@ -191,7 +191,7 @@ def total_of(head: Head) -> Double:
     return two_sum(high, low + head.n * head.remainder)
 
 
-def uncentred_head(rows: int, total: Double) -> Head:
+def uncentred_head(rows: float, total: Double) -> Head:
     """Count and mean of rows, from their sum."""
     mean = total[0] / rows
     high, low = two_product(mean, float(rows))

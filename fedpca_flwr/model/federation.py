@@ -311,5 +311,5 @@ class Federation:
         self._unsaved[key] = whole
         self._record(operation, key, brought.count)
 
-    def _record(self, operation: str, key: str, rows: int) -> None:
+    def _record(self, operation: str, key: str, rows: float) -> None:
         self.journal.append({"revision": self.revision + 1, "operation": operation, "member": key, "rows": rows})

@@ -18,7 +18,7 @@ from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factor_em import filled_by
 from fedpca_flwr.maths.inference import shrinkage
-from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.moments import Moments, most_rows
 from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.model import model_file
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -51,8 +51,8 @@ class PCAModel:
     singular_values_ : ndarray of shape (k,)
     noise_variance_ : float
         Mean of the min(n, d) - k variances left out (Tipping and Bishop 1999), as in scikit-learn.
-    n_samples_ : int
-        Rows of all parties.
+    n_samples_ : int or float
+        Rows of all parties; where rows have weights, the sum of these, a float.
     scale_ : ndarray of shape (d,) or None
         What each centred feature is divided by (``scale=true``).
     scores_ : ndarray of shape (n, k) or None
@@ -83,7 +83,7 @@ class PCAModel:
     explained_variance_ratio_: Array
     singular_values_: Array
     noise_variance_: float
-    n_samples_: int
+    n_samples_: int | float
     scale_: Array | None = None
     scores_: Array | None = None
     feature_names_in_: NDArray[Any] | None = None
@@ -202,7 +202,7 @@ class PCAModel:
         first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])
         if share > 0:
             return first / share
-        left = min(self.n_samples_, self.n_features_in_) - self.n_components_
+        left = min(most_rows(self.n_samples_), self.n_features_in_) - self.n_components_
         return float(self.explained_variance_.sum()) + left * self.noise_variance_
 
     @property

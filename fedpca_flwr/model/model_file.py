@@ -142,7 +142,7 @@ def _without_texts(about: dict[str, Any], path: str | os.PathLike[str]) -> dict[
 def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
     """Refuse arrays of other shapes than a model's, or that are not finite; and what is no history."""
     log, n, names = about["log"], about["n_samples_"], about.get("feature_names_in_")
-    if not isinstance(log, dict) or not isinstance(n, int):
+    if not isinstance(log, dict) or not isinstance(n, int | float):
         raise ContractError("the model's history is not whole")
     History.model_validate(log)
     (k,) = arrays["explained_variance_"].shape
@@ -153,7 +153,7 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
         shapes |= {"components_": (k, d), "mean_": (d,)} | {x: shape for x, shape in further.items() if x in arrays}
     else:
         d = sum(party["features"] for party in log["parties"])
-        shapes |= {"scores_": (n, k)}
+        shapes |= {"scores_": (int(n), k)}
     if "adjustment_slopes" in arrays:
         (q,) = arrays["adjustment_places"].shape
         shapes |= {"adjustment_slopes": (q, d), "adjustment_places": (q,)}

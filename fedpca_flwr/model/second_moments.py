@@ -96,7 +96,7 @@ class SecondMoments:
 
     @property
     def n_samples(self) -> int:
-        return self.moments.count
+        return int(self.moments.count)
 
     @property
     def n_features(self) -> int:

@@ -18,7 +18,7 @@ from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, leading_eigenpairs, resolution
 from fedpca_flwr.maths.inference import left_out_directions, null_band, parallel_analysis
-from fedpca_flwr.maths.moments import Moments, certainly_varying, safe_deviation, unpack
+from fedpca_flwr.maths.moments import Moments, certainly_varying, most_rows, safe_deviation, unpack
 
 # ways to resolve smaller components, for a note
 SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
@@ -73,7 +73,7 @@ class Solution:
     pairs: Eigenpairs  # leading eigenpairs of the scatter of all rows
     mean: Array  # (d,), what is subtracted from a row
     total: float  # trace of the scatter
-    rows: int  # rows of all parties
+    rows: int | float  # of all parties; the sum of their weights, a float, where they have some
     scale: Array | None = None  # (d,), what each centred feature is divided by
     adjustment: Adjustment | None = None  # what is taken out of centred rows before that
     notes: Sequence[str] = ()  # what a reader of the model must know
@@ -97,7 +97,7 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
     if n_components == "auto" and not center:
         raise ConfigError("'n_components' is 'auto', which needs center=True: it is about variances")
     deviation = safe_deviation(diagonal, moments.count, moments.mean) if scale else None
-    rank = min(moments.count - center, certainly_varying(diagonal, moments.mean) + (not center))
+    rank = min(most_rows(moments.count) - center, certainly_varying(diagonal, moments.mean) + (not center))
     if not center:
         diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
         moments = moments.about_zero()
@@ -112,7 +112,7 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
     notes = []
     if n_components == "auto":
         values = eigvalsh(matrix)[::-1] / (moments.count - 1)
-        found = parallel_analysis(values, null_band(diagonal / (moments.count - 1), moments.count))
+        found = parallel_analysis(values, null_band(diagonal / (moments.count - 1), int(moments.count)))
         n_components = max(1, found)
         notes = [f"n-components='auto': {found or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
     assert not isinstance(n_components, str)
@@ -129,7 +129,7 @@ def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str,
     )
 
 
-def check_components(wanted: int | float | str, rows: int, features: int) -> None:
+def check_components(wanted: int | float | str, rows: float, features: int) -> None:
     """Refuse more components than so many rows and features have, and a single row.
 
     By a `ConfigError` and a `DataError`.
@@ -140,7 +140,7 @@ def check_components(wanted: int | float | str, rows: int, features: int) -> Non
         raise ConfigError(
             f"'n-components' is {value_text(wanted)}, expected a number from 1, a fraction between 0 and 1, or 'auto'"
         )
-    most = min(rows, features)
+    most = min(most_rows(rows), features)
     if rows < 2:
         raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
     if not isinstance(wanted, str) and wanted > most:
@@ -172,7 +172,7 @@ def check_rounds(rounds: int, block: int, components: int) -> None:
         )
 
 
-def require_variance(variance: Array | float, rows: int, mean: Array, *, which: str = ALL_ROWS) -> None:
+def require_variance(variance: Array | float, rows: float, mean: Array, *, which: str = ALL_ROWS) -> None:
     """Refuse a scatter without variance beyond the rounding of the data, or outside the range of float64 (`DataError`).
 
     The variance is the diagonal (d,) of the scatter, each feature against its own mean; or its trace, where no more is
@@ -189,10 +189,10 @@ def require_variance(variance: Array | float, rows: int, mean: Array, *, which: 
         raise DataError(f"{which} are identical: there is no variance to explain")
 
 
-def variances_of(values: Array, total: float, rows: int, features: int) -> dict[str, Any]:
+def variances_of(values: Array, total: float, rows: float, features: int) -> dict[str, Any]:
     """The fields of a model that follow from the eigenvalues of the scatter and its trace."""
     scatter = values.clip(min=0.0)
-    left = min(rows, features) - scatter.size
+    left = min(most_rows(rows), features) - scatter.size
     divisor = max(1, rows - 1)  # a single new row has scores too
     return {
         "explained_variance_": scatter / divisor,

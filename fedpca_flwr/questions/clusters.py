@@ -58,10 +58,6 @@ class ClusterOptions(PCAOptions):
     clustering: Literal["k-means", "mixture"] = "k-means"
     """Clusters about centres, or a mixture of normal distributions."""
 
-    @property
-    def exposes(self) -> str:
-        return "scores" if self.clusters else super().exposes
-
 
 def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
     """A script that asks for clusters before the last question, if the options say so."""

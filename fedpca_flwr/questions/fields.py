@@ -80,7 +80,7 @@ def head_in(fields: Fields) -> Head:
     """Count and mean that the fields of a checked reply say."""
     mean = fields["mean"]
     remainder = fields["remainder"] if fields["remainder"].size else np.broadcast_to(0.0, mean.shape)  # takes no room
-    return Head(int(fields["count"]), mean, remainder)
+    return Head(fields["count"].item(), mean, remainder)
 
 
 def moments_in(fields: Fields) -> Moments:

@@ -115,7 +115,7 @@ def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:
         Where no genotypes have such counts: nobody can check a single share.
     """
     total: Total = yield Sum("alleles")
-    counts = AlleleCounts(rows_in(total["count"], total.parties), *(np.rint(total[name]) for name in COUNTS))
+    counts = AlleleCounts(int(rows_in(total["count"], total.parties)), *(np.rint(total[name]) for name in COUNTS))
     possible = (counts.called <= counts.rows) & (counts.alleles <= 2 * counts.called)
     possible &= (counts.alleles <= counts.squares) & (counts.squares <= 2 * counts.alleles)
     if not possible.all():

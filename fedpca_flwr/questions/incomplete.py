@@ -248,7 +248,7 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, ObservedValues]:
     """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
     first: Total = yield Sum("observed")
-    count = row_limits.rows_in(first["count"], first.parties)
+    count = int(row_limits.rows_in(first["count"], first.parties))
     rows, d = count - int(first["empty"]), first["sum"].size
     pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(moments.packed_size(d))
     counts = pairs[moments.diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])

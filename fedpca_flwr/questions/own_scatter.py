@@ -15,7 +15,7 @@ import numpy as np
 from fedpca_flwr.errors import BeyondLimitError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, packed_size, scaled_columns, scatter_product
-from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks
+from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, count_of
 from fedpca_flwr.protocol.journal import State
 
 MOST_KEPT = 2**29
@@ -60,7 +60,7 @@ class OwnScatter:
             self._keep_means(found.head, found.diagonal())
             return found
         if self._moments is None and (kept := self._kept(MOMENTS)):
-            self._moments = Moments(int(kept[0]), *kept[1:])
+            self._moments = Moments(kept[0].item(), *kept[1:])
         elif self._moments is None:
             self._moments = found = Moments.of(self.rows)
             self.state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
@@ -73,7 +73,7 @@ class OwnScatter:
             return found.head, found.diagonal()
         if self._means is None and (kept := self._kept(MEANS)):
             count, mean, remainder, diagonal = kept
-            self._means = Head(int(count), mean, remainder), diagonal
+            self._means = Head(count.item(), mean, remainder), diagonal
         elif self._means is None:
             self._keep_means(*head_and_diagonal(self.rows))
         assert self._means is not None
@@ -105,7 +105,7 @@ class OwnScatter:
         """The scatter about a ``centre`` (d,) times ``V`` (d, b)."""
         deviation = self.deviation(centre)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.times(V) + len(self.rows) * np.outer(deviation, deviation @ V)
+            return self.times(V) + count_of(self.rows) * np.outer(deviation, deviation @ V)
 
     def squares(self, directions: Array, deviation: Array) -> float:
         """The squared scores of all rows for ``directions`` (k, d), about a point that is ``deviation`` (d,) below
@@ -137,7 +137,7 @@ class OwnScatter:
         if name not in self.state:
             return None
         kept = self.state[name]
-        return kept if int(kept[0]) == len(self.rows) else None
+        return kept if np.isclose(kept[0], count_of(self.rows), rtol=1e-12, atol=0) else None
 
     def drop(self) -> None:
         """Forget it: the run needs it no more."""

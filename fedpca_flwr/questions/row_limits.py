@@ -22,6 +22,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, packed_size, two_sum
+from fedpca_flwr.maths.rows import count_of
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.client import PCAClient
@@ -40,7 +41,7 @@ UNCENTRED_WORDS = 3
 class Pooled(NamedTuple):
     """What the first two sums tell."""
 
-    rows: int  # N, of all parties
+    rows: int | float  # N, of all parties, or the sum of their weights
     centre: Array  # m, the pooled mean up to rounding: what later sums are taken about
     remainder: Array  # what that rounding lost
     diagonal: Array  # of the scatter about the mean
@@ -73,10 +74,10 @@ def permit_fixed_point(party: PCAClient) -> None:
     if party.site.config.bound:
         require_bound(party.site.config)
         party.site.permit_bound(party.card.split)
-    require_few_rows(len(party.data), party.site.node.num_partitions)
+    require_few_rows(count_of(party.data), party.site.node.num_partitions)
 
 
-def require_few_rows(rows: int, parties: int) -> None:
+def require_few_rows(rows: float, parties: int) -> None:
     """Refuse more rows of one of ``parties`` than a sum of rows has room for."""
     if rows > ROWS // parties:
         raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
@@ -95,7 +96,7 @@ def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str 
         )
 
 
-def require_scalable(bound: float, missed: Array, diagonal: Array, rows: int) -> None:
+def require_scalable(bound: float, missed: Array, diagonal: Array, rows: float) -> None:
     """Refuse a bound beside which features vary too little to be scaled; the parameters as `require_resolved`.
 
     What cannot be told from a constant feature may pass for one where its deviation is nothing beside that of scaled
@@ -111,12 +112,13 @@ def require_scalable(bound: float, missed: Array, diagonal: Array, rows: int) ->
         )
 
 
-def rows_in(count: NDArray[Any], parties: int) -> int:
-    """The rows that the parties of an opened sum have, or a `ContractError`: nobody can check a single share."""
-    rows = int(count)
-    if not parties <= rows <= ROWS:
+def rows_in(count: NDArray[Any], parties: int, *, weighted: bool = False) -> int | float:
+    """The rows that the parties of an opened sum have, or the sum of their weights; or a `ContractError`: nobody can
+    check a single share."""
+    rows, least = (float(count), np.finfo(np.float64).tiny) if weighted else (int(count), parties)
+    if not least <= rows <= ROWS:
         raise ContractError(
-            f"the {parties} parties together say that they have {rows} rows, expected {parties} to {ROWS:,}: the share "
+            f"the {parties} parties together say that they have {rows} rows, expected {least} to {ROWS:,}: the share "
             "of one of them is false, or was altered on its way"
         )
     return rows
@@ -127,7 +129,7 @@ def sum_limits(bound: float, d: int) -> SumLimits:
     return {"count": np.array(float(ROWS)), "sum": np.full(d, ROWS * bound)}
 
 
-def deviation_limits(bound: float, rows: int, d: int) -> SumLimits:
+def deviation_limits(bound: float, rows: float, d: int) -> SumLimits:
     """Sums of x - m and of its squares, (d,) each."""
     return {"shift": np.full(d, 2 * bound * rows), "diagonal": np.full(d, 4 * bound**2 * rows)}
 
@@ -143,7 +145,7 @@ def product_limits(spread: Array, V: Array) -> SumLimits:
     return {"product": np.outer(spread, spread @ np.abs(V))}
 
 
-def projection_limits(rows: int, total: float) -> SumLimits:
+def projection_limits(rows: float, total: float) -> SumLimits:
     """Count, and the squared error that the projection of rows leaves: at most their scatter, and some rounding."""
     return {"count": np.array(float(rows)), "squared": np.array(2 * total)}
 
@@ -161,7 +163,7 @@ def uncentred_limits(bound: float, d: int, *, within: bool) -> SumLimits:
     return {**limits, "squares": np.full(d, ROWS * bound**2)} if within else limits
 
 
-def pooled_of(bound: float, rows: int, centre: Array, shift: Array, diagonal: Array) -> Pooled:
+def pooled_of(bound: float, rows: float, centre: Array, shift: Array, diagonal: Array) -> Pooled:
     """The pooled moments but for the scatter, from ``shift`` and ``diagonal``, the sums of `deviation_limits`."""
     remainder = shift / rows
     resolution = Layout({}, words=FIRST_WORDS).resolution

@@ -24,7 +24,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size
-from fedpca_flwr.maths.rows import Rows, column_sums
+from fedpca_flwr.maths.rows import Rows, column_sums, count_of
 from fedpca_flwr.maths.sums import (
     MomentsSum,
     about_mean,
@@ -109,7 +109,7 @@ def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: pa
     return {
         f"{prefix}sums": Question(
             reply=Payload((COUNT, Field("sum", ("d",)))),
-            answer=lambda party, asked: {"count": np.asarray(len(of(party))), "sum": column_sums(of(party))},
+            answer=lambda party, asked: {"count": np.asarray(count_of(of(party))), "sum": column_sums(of(party))},
             limits=lambda asked, public: row_limits.sum_limits(public.config.bound, public.features),
             words=row_limits.FIRST_WORDS,
         ),
@@ -118,7 +118,7 @@ def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: pa
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
             answer=lambda party, asked: _deviations(party.own_of(of(party)), asked["centre"]),
             limits=lambda asked, public: row_limits.deviation_limits(
-                public.config.bound, int(asked["rows"]), public.features
+                public.config.bound, float(asked["rows"]), public.features
             ),
             words=row_limits.FIRST_WORDS,
         ),
@@ -210,7 +210,7 @@ def projection_phase(
             reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
             answer=lambda party, asked: party.project(asked),
             sizes=lambda public: {"k": public.features},
-            limits=lambda asked, public: row_limits.projection_limits(int(asked["rows"]), float(asked["total"])),
+            limits=lambda asked, public: row_limits.projection_limits(float(asked["rows"]), float(asked["total"])),
             limited_by=(ROW_COUNT, Field("total", (), kind="positive")),
             in_clear=differentially_private,
             closing=True,
@@ -233,7 +233,7 @@ def pooled_centre(
         return run.known
     bound = run.config.bound
     first: Total = yield Sum(f"{prefix}sums")
-    rows = row_limits.rows_in(first["count"], first.parties)
+    rows = row_limits.rows_in(first["count"], first.parties, weighted=bool(run.config.weights))
     centre = first["sum"] / rows
     second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
     pooled = row_limits.pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
@@ -304,7 +304,8 @@ def _by_three_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | 
 def _by_one_sum(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
     sums: Total = yield Sum("uncentred")
     double = {name: (sums[name], sums.low[name]) for name in sums}
-    head = uncentred_head(row_limits.rows_in(sums["count"], sums.parties), double["sum"])
+    rows = row_limits.rows_in(sums["count"], sums.parties, weighted=bool(run.config.weights))
+    head = uncentred_head(rows, double["sum"])
     if within:
         scatter, diagonal = sums["scatter"], about_mean(double["squares"], mean_squares(head))
     else:

@@ -16,8 +16,8 @@ import numpy as np
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.genotypes import deviation, standard_chunks, standardised
-from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.rows import Rows, centred_chunks
+from fedpca_flwr.maths.moments import Moments, most_rows
+from fedpca_flwr.maths.rows import Rows, centred_chunks, count_of
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -146,7 +146,7 @@ class RowsClient(PCAClient):
             squared = self.squared_error(asked)
             self.keep_scores(asked)
             self.own.drop()
-            return {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
+            return {"count": np.asarray(count_of(self.data)), "squared": np.asarray(squared)}
         try:
             self.keep_scores(asked)
         except Exception as error:  # nothing of the rows may show here, not even that they cannot be projected
@@ -173,7 +173,8 @@ class RowsClient(PCAClient):
         components, rows, node = self.loadings(asked), self.site.table.rows, self.site.node
         if self.writes_scores:
             with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
-                for part in (self.unscaled, rows[len(self.unscaled) :]):
+                weighted = self.site.config.weights != ""  # then all rows have scores, those that take no part too
+                for part in (rows,) if weighted else (self.unscaled, rows[len(self.unscaled) :]):
                     for centred in self.centred(part, asked):
                         keep(centred @ components.T)
         if node.loadings:
@@ -237,7 +238,7 @@ class RowsStrategy(PCAStrategy):
         """What the parties' own rows must have as mean squared error in the last round, if the model is exact."""
         return model.squared_error
 
-    def rows_here(self, model: PCAModel) -> int:
+    def rows_here(self, model: PCAModel) -> float:
         """How many rows the parties of this run must project in the last round."""
         return model.n_samples_
 
@@ -247,7 +248,7 @@ class RowsStrategy(PCAStrategy):
         scale = np.empty(0) if solution.scale is None else solution.scale
         return {"components": components, "mean": mean, "scale": scale}
 
-    def n_components(self, rows: int, features: int) -> int | float:
+    def n_components(self, rows: float, features: int) -> int | float:
         """The wanted number of components, or the fraction of variance, checked against the pooled data."""
         check_components(self.options.n_components, rows, features)
         return self.options.n_components
@@ -262,7 +263,7 @@ class RowsStrategy(PCAStrategy):
             units = evidence.contributions.units()
             solution = solution.extended(notes=notes_on(influence), measured=largest_of(influence))
         measured = dict(solution.measured)
-        pairs = solution.pairs.of_rank(solution.rows - center)
+        pairs = solution.pairs.of_rank(most_rows(solution.rows) - center)
         if np.any(missed):
             weights = 1.0 if solution.scale is None else solution.scale**-2
             rounding = float(np.sum(missed * weights)) / solution.total
@@ -292,18 +293,19 @@ class RowsStrategy(PCAStrategy):
         if fit is None:
             model.log["notes"].append("a party left before the last round: the squared error is not measured")
             return
-        self._require_same_rows(int(fit["count"]), model)
-        self._verify(model, float(fit["squared"]) / int(fit["count"]))
+        rows = float(fit["count"])
+        self._require_same_rows(rows, model)
+        self._verify(model, float(fit["squared"]) / rows)
         self.conclude(model, fit)
 
     def conclude(self, model: PCAModel, fit: Total) -> None:
         """Note what else the last round told, of a method that asks more in it."""
 
-    def _require_same_rows(self, rows: int, model: PCAModel) -> None:
-        if rows != self.rows_here(model):
+    def _require_same_rows(self, rows: float, model: PCAModel) -> None:
+        if abs(rows - self.rows_here(model)) > (1e-9 * rows if self.config.weights else 0):
             raise ContractError(
-                f"all parties together project {rows} rows, but the model is of {self.rows_here(model)} of theirs; "
-                "did a party's data change during the run?"
+                f"all parties together project {rows:.17g} rows, but the model is of {self.rows_here(model)} of "
+                "theirs; did a party's data change during the run?"
             )
 
     def _verify(self, model: PCAModel, measured: float) -> None:

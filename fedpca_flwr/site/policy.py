@@ -120,6 +120,19 @@ def permit_split(node: NodeConfig, card: MethodCard, split: str) -> None:
         )
 
 
+def permit_weights(node: NodeConfig, card: MethodCard, weights: str) -> None:
+    """Refuse weights with a method that has none, and where the site tells a rounded number of rows."""
+    if weights and not card.weighted:
+        raise ConfigError(
+            f"run-config: 'weights' is '{weights}', and the method '{card.name}' takes no weights of rows"
+        )
+    if weights and node.round_rows > 1:
+        raise DisclosureError(
+            f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and the sum of "
+            "its weights cannot be rounded so; run without 'weights'"
+        )
+
+
 def permit_rows(node: NodeConfig, rows: int) -> None:
     """Refuse to take part with fewer rows than this site's own minimum."""
     if rows < node.min_rows:

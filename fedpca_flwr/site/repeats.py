@@ -28,7 +28,7 @@ import numpy as np
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
-from fedpca_flwr.maths.rows import Rows, chunks, largest_size
+from fedpca_flwr.maths.rows import Rows, chunks, largest_size, weights_of
 from fedpca_flwr.protocol.journal import Decide, Journal
 
 
@@ -143,8 +143,10 @@ def sentence(kind: str, about: str) -> str:
 
 
 def rows_digest(key: bytes, rows: Rows) -> str:
-    """HMAC-SHA256 of the values of rows (n, d), whatever their type and layout."""
+    """HMAC-SHA256 of the values of rows (n, d) and of their weights, whatever their type and layout."""
     mac = hmac.new(key, f"{rows.shape}".encode(), "sha256")
+    if (weights := weights_of(rows)) is not None:
+        mac.update(weights.tobytes())
     for chunk in chunks(rows):
         mac.update(np.add(chunk, 0.0, dtype=np.float64, order="C"))  # also makes -0.0 zero
     return mac.hexdigest()

@@ -22,12 +22,12 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table, complete
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
-from fedpca_flwr.maths.rows import Rows, whole
+from fedpca_flwr.maths.rows import Rows, weighted, whole
 from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.site import columns, databases, fold, journal, local_table, policy, repeats
+from fedpca_flwr.site import columns, databases, fold, journal, local_table, policy, repeats, weights
 
 Load = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
@@ -93,6 +93,7 @@ class Site:
             databases.require_same(known.decode(), found.digest)
         elif found.digest:
             self.journal.keep("rows", found.digest.encode())
+        found = weights.apart(found, self.node, self.config)
         features = self.config.feature_names
         return columns.in_order_of(features, found) if features else found
 
@@ -118,6 +119,8 @@ class Site:
         rows = self.table.rows
         if split == "columns":  # the same rows at every party
             return rows
+        if self.table.weights is not None:
+            return weighted(rows, self.table.weights)
         return rows[: len(rows) - len(rows) % self.node.round_rows]
 
     def public(self, split: str, options: PCAOptions) -> Public:
@@ -144,6 +147,7 @@ class Site:
         policy.require_files(self.node)
         policy.permit_exposure(self.node, exposes)
         policy.permit_split(self.node, card, self.table.split)
+        policy.permit_weights(self.node, card, self.config.weights)
         policy.permit_rows(self.node, len(self.data(card.split)))
         if card.incomplete or self.options(card.options).takes_gaps:
             policy.permit_values(self.node, self.table)

@@ -224,7 +224,7 @@ def truncation(args: Namespace) -> Lines:
     settings: list[tuple[str, dict[str, Any]]] = [("qr-pca", {})]
     for rank in (50, 100, 200, 400):
         settings += [("qr-pca", {"rank": rank, "filler": filler}) for filler in (True, False)]
-        settings += [("ap-stack", {"rank": rank, "weights": weights}) for weights in ("none", "rows")]
+        settings += [("ap-stack", {"rank": rank, "party-weights": weights}) for weights in ("none", "rows")]
     yield "method", "options", "max angle (deg)", "mean", "MB up per client"
     for method, options in settings:
         model = run(method, parts, n_components=COMPONENTS, **options)

@@ -99,7 +99,7 @@ def server_speed(parts: list[Moments], repeats: int) -> list[str]:
     waiting = [memory.asking(len(parts), d, harness.COMPONENTS) for _ in range(repeats + 1)]
 
     def serve() -> None:
-        waiting.pop().aggregate_fit(1, memory.results(messages, [part.count for part in parts]), [])
+        waiting.pop().aggregate_fit(1, memory.results(messages, [int(part.count) for part in parts]), [])
 
     first, second, times = beside(serve, best, repeats)
     return [first, second, f"{times} ({best.__name__})"]

@@ -136,7 +136,7 @@ def tied(truth: Truth, k: int) -> bool:
 
 def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
     """Total variance, mean and scale, which every method but a few has exactly."""
-    own = draw.card.own_total and draw.options.get("weights") != "rows"
+    own = draw.card.own_total and draw.options.get("party-weights") != "rows"
     total = float(truth.total) / (model.n_samples_ - 1)
     ratio = model.explained_variance_ratio_[0]
     if not own and ratio > 0:

@@ -143,9 +143,9 @@ class Personalised(method.Strategy):
             mean = remainder = np.zeros_like(mean)
         method.require_variance(diagonal, pooled.n, mean, which=which)
         centre = {"mean": mean, "remainder": remainder, **spread}
-        return RowsUsed(prefix, pooled.n, centre, float(diagonal.sum()), missed)
+        return RowsUsed(prefix, int(pooled.n), centre, float(diagonal.sum()), missed)
 
-    def _require_enough_rows(self, rows: int) -> None:
+    def _require_enough_rows(self, rows: float) -> None:
         """Refuse more components than there are rows, while some are held out."""
         if self.options.n_components > rows:
             raise method.ConfigError(

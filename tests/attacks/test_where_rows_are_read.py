@@ -45,8 +45,8 @@ READERS = {
 }  # fmt: skip
 """What reads rows."""
 
-SUMS = {"len", "head_and_diagonal", "Moments.of", "triangular", "truncated", "truncated_fields", "column_sums",
-        "vdot", "OwnScatter", "own_rows", "GappedRows", "require_few_rows"}  # fmt: skip
+SUMS = {"len", "count_of", "head_and_diagonal", "Moments.of", "triangular", "truncated", "truncated_fields",
+        "column_sums", "vdot", "OwnScatter", "own_rows", "GappedRows", "require_few_rows"}  # fmt: skip
 """Calls that make sums of rows, or what holds them and gives sums only."""
 
 HOLDERS = {"OwnScatter", "OwnAdjustment", "OwnRows", "GappedRows"}
@@ -104,7 +104,7 @@ MEETS = {
 """Where a number that may be the server's stands beside single rows, and why that is no answer about one."""
 
 READS = {
-    **{f"{MATHS}/rows.py::{name}": PASSES for name in ("chunks", "as_blocks", "whole")},
+    **{f"{MATHS}/rows.py::{name}": PASSES for name in ("chunks", "as_blocks", "whole", "weighted")},
     f"{MATHS}/rows.py::column_sums": "sums",
     f"{MATHS}/rows.py::largest_size": "whether rows are of a size that can be computed with",
     f"{MATHS}/rows.py::own_chunks": PASSES,

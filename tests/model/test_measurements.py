@@ -22,7 +22,7 @@ RUNS = [
     *((name, {}) for name, method in METHODS.items() if not method.strategy.card.after),
     ("sub-it", SECURE),
     ("qr-pca", {"rank": 8}),
-    ("ap-stack", {"weights": "rows"}),
+    ("ap-stack", {"party-weights": "rows"}),
     ("adaptive", {"target": 1.0}),
     ("sapca", {"tracked": 6, "n_components": 0.5}),
     ("personalised", {"mu": 1.0}),

@@ -58,8 +58,10 @@ def test_the_stated_bound_holds():
 
 def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
     assert angle("ap-stack", rank=40) > 1
-    assert angle("ap-stack", rank=40, weights="rows") < 1e-9
-    assert angle("ap-stack", rank=16, weights="rows") == pytest.approx(angle("qr-pca", rank=16, filler=False), rel=1e-6)
+    assert angle("ap-stack", rank=40, party_weights="rows") < 1e-9
+    assert angle("ap-stack", rank=16, party_weights="rows") == pytest.approx(
+        angle("qr-pca", rank=16, filler=False), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,9 +92,9 @@ def test_without_weights_all_parties_count_the_same():
 
 def test_a_stack_of_parties_without_any_variance_is_refused():
     parties = np.split(rows(4), 4)
-    with refused(DataError, "weights='rows'"):
+    with refused(DataError, "party_weights='rows'"):
         run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1)
-    exact = run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1, weights="rows")
+    exact = run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1, party_weights="rows")
     assert principal_angles(exact, pooled_pca(np.vstack(parties), 2)).max <= 1e-6
 
 

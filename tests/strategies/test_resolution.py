@@ -173,7 +173,7 @@ def test_huge_means_are_no_identical_rows(method, mean):
 def test_the_bound_of_truncated_factors_takes_in_rounding():
     """Nothing is left out at full rank, but truncated factors come from scatters."""
     parties = cut(salaries(), 70, 40, 10)
-    for method, options in (("qr-pca", {}), ("ap-stack", {"weights": "rows"})):
+    for method, options in (("qr-pca", {}), ("ap-stack", {"party-weights": "rows"})):
         model = fit(method, parties, n_components=3, rank=8, **options)
         assert model.log["measured"]["angle_bound_degrees"] == 90
         assert "below what can be resolved" in model.log["notes"][-1]

@@ -1,0 +1,54 @@
+"""Weights of rows (run-config ``weights``): a row of weight w enters every sum w times.
+
+With w_i the weights of all rows, N = sum w_i takes the place of the number of rows, as if row i stood there w_i times::
+
+    m = sum w_i x_i / N,    S = sum w_i (x_i - m)(x_i - m)^T,    variances = eigenvalues of S / (N - 1)
+
+A site multiplies its centred rows by the roots of their weights (`fedpca_flwr.maths.moments`), so its answers are
+moments as those of other rows, and secure sums have the same limits. Only N is no whole number any more: in the script
+of a weighted run all numbers of rows are floats. Which column has the weights is for each site to say, and no row of it
+may weigh more than one of ``min-rows`` equal ones (`fedpca_flwr.site.weights`).
+"""
+
+from dataclasses import replace
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.protocol.card import PCAOptions
+from fedpca_flwr.protocol.payload import Field, Payload
+from fedpca_flwr.protocol.question import Questions
+
+TAKE_WEIGHTS = {"n_components", "center", "scale", "block_size", "acceleration", "tolerance", "max_rounds"}
+"""Options that mean the same of weighted rows. Others need the number of independent rows, or read rows one by one."""
+
+
+def weighted(config: RunConfig, options: PCAOptions, questions: Questions) -> Questions:
+    """The script with sums of weights where it has numbers of rows, if the run has weights."""
+    if not config.weights:
+        return questions
+    others = [
+        name.replace("_", "-") for name in sorted(options.model_dump(exclude_defaults=True).keys() - TAKE_WEIGHTS)
+    ]
+    others += ["n-components='auto'"] * isinstance(options.n_components, str)
+    if others:
+        raise ConfigError(
+            f"run-config: 'weights' is '{config.weights}', which does not go with {', '.join(others)}: leave out one "
+            "or the other"
+        )
+    return {
+        name: replace(
+            question,
+            asked=_in_floats(question.asked),
+            reply=_in_floats(question.reply),
+            limited_by=_in_floats(Payload(question.limited_by)).fields,
+        )
+        for name, question in questions.items()
+    }
+
+
+def _in_floats(payload: Payload) -> Payload:
+    return Payload(tuple(_of_weights(field) if field.kind == "count" else field for field in payload.fields))
+
+
+def _of_weights(field: Field) -> Field:
+    return replace(field, dtype="float64", kind="positive")

@@ -1,0 +1,75 @@
+"""The column of a site's data with the weights of its rows, and what a site refuses of it.
+
+A site says in its own node-config which column has its weights: if runs could choose, each choice would tell other sums
+over the same rows. And a weighted sum tells of a few rows what a sum over a few rows does, so of the sum of all weights
+no row may have a larger share than one of ``min-rows`` rows of the same weight.
+"""
+
+import numpy as np
+
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import Table
+from fedpca_flwr.errors import DataError, DisclosureError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.rows import of_columns, whole
+from fedpca_flwr.site.columns import column_position
+
+NAMED = 20  # rows that an error names at most
+
+
+def apart(table: Table, node: NodeConfig, config: RunConfig) -> Table:
+    """The table without its column of weights, with these where the run is weighted.
+
+    Raises
+    ------
+    ConfigError
+        Where there is no such column.
+    DisclosureError
+        Where the site has not said that this column has weights, or one row has too large a share.
+    DataError
+        Where a weight is missing, infinite or negative, or all are 0.
+    """
+    if node.data and config.weights and config.weights != node.weights:
+        raise DisclosureError(
+            f"the run's 'weights' is '{config.weights}', and this site's node-config says of no such column that it "
+            "has weights: set its own 'weights' to the same column, or run without"
+        )
+    name = node.weights or config.weights
+    if not name:
+        return table
+    d = table.rows.shape[1]
+    place = column_position(name, list(table.names), d, "weights")
+    others = np.delete(np.arange(d), place)
+    if not others.size:
+        raise DataError("the data have no column besides their weights, expected at least one feature")
+    names = tuple(table.names[other] for other in others) if table.names else ()
+    found = table._replace(rows=of_columns(table.rows, others), missing=table.missing[others], names=names)
+    if not config.weights:
+        return found
+    weights = whole(of_columns(table.rows, [place]))[:, 0].astype(np.float64)
+    _require_weights(weights, name)
+    _permit_shares(weights, node)
+    return found._replace(weights=weights)
+
+
+def _require_weights(weights: Array, name: str) -> None:
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if wrong.size:
+        raise DataError(
+            f"{wrong.size} rows have a weight that is missing or negative, expected numbers from 0: correct them, or "
+            "give rows that should not count the weight 0",
+            local=f"column '{name}', rows (from 0): {', '.join(map(str, wrong[:NAMED].tolist()))}",
+        )
+    if not weights.any():
+        raise DataError("all weights of this site's rows are 0, expected some that are above", local=f"column '{name}'")
+
+
+def _permit_shares(weights: Array, node: NodeConfig) -> None:
+    share = float(weights.max()) / float(weights.sum())
+    if share * node.min_rows > 1 + 1e-9:
+        raise DisclosureError(
+            "one row of this site has a larger share of the weights than each of as many rows of equal weight as its "
+            f"own minimum (node-config 'min-rows' = {node.min_rows}), so weighted sums would tell of it: bring more "
+            "rows, trim the largest weights, or lower the minimum"
+        )

@@ -1,0 +1,150 @@
+"""Weighted rows: the moments, the certificate and the last round of rows that count w times each."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
+from fedpca_flwr.maths.moments import Moments, symmetric
+from fedpca_flwr.maths.rows import sparse_rows, weighted
+from fedpca_flwr.maths.sums import pool
+from tests.families import cut, rows
+from tests.harness import at_sites, finish, fit, server_of
+from tests.refusals import refused
+from tests.site.test_features import site
+
+TRAVEL = {
+    "clear": {},
+    "masked": {"secure_aggregation": True, "bound": 1e7},
+    "surviving": {"secure_aggregation": True, "bound": 1e7, "survivors": 3},
+}
+X = rows(120, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 0, 1e3, 0, -50]
+WEIGHTS = np.random.default_rng(5).uniform(0.2, 4, len(X)) * (np.arange(len(X)) % 5 > 0)
+
+
+def with_weights(weights=WEIGHTS):
+    """Three parties whose last column has the weights."""
+    return cut(np.column_stack([X, weights]), 60, 35, 25)
+
+
+def oracle(weights, k, *, scale=False):
+    """Variances (k,) and components (k, d) of weighted rows, by the definition."""
+    total = weights.sum()
+    centred = X - np.average(X, axis=0, weights=weights)
+    if scale:
+        centred = centred / np.sqrt(np.average(centred**2, axis=0, weights=weights))
+    values, vectors = np.linalg.eigh((centred * weights[:, None]).T @ centred / (total - 1))
+    return values[::-1][:k], vectors.T[::-1][:k]
+
+
+@pytest.mark.parametrize(
+    ("method", "travel"),
+    [
+        ("p-cov", "clear"),
+        ("p-cov scale=true", "masked"),
+        ("p-cov", "surviving"),
+        ("sub-it scale=true block-size=2", "clear"),
+        ("sub-it", "masked"),
+    ],
+)
+def test_a_run_is_the_weighted_pca_of_all_rows(method, travel):
+    model = fit(method, with_weights(), n_components=3, weights="6", **TRAVEL[travel])
+    variances, components = oracle(WEIGHTS, 3, scale="scale" in method)
+    assert model.n_samples_ == pytest.approx(WEIGHTS.sum(), rel=1e-14)
+    assert model.explained_variance_ == pytest.approx(variances, rel=1e-10)
+    assert np.abs(np.sum(model.components_ * components, axis=1)) == pytest.approx(np.ones(3), abs=1e-10)
+    assert model.log["exact"]
+    assert model.log["measured"]["squared_error_per_row"] > 0
+
+
+def test_whole_weights_are_repeated_rows():
+    times = np.arange(len(X)) % 4
+    weighed = fit("p-cov", with_weights(times), n_components=4, weights="6")
+    repeated = fit("p-cov", np.array_split(np.repeat(X, times, axis=0), 3), n_components=4)
+    assert weighed.n_samples_ == repeated.n_samples_
+    for name in ("explained_variance_", "explained_variance_ratio_", "mean_", "components_"):
+        assert getattr(weighed, name) == pytest.approx(getattr(repeated, name), rel=1e-9, abs=1e-10), name
+    assert weighed.noise_variance_ == pytest.approx(repeated.noise_variance_)
+
+
+def test_rows_of_weight_0_take_no_part_and_have_scores(tmp_path):
+    files = [tmp_path / f"{party}.npy" for party in range(3)]
+    far = np.where(WEIGHTS[:, None] == 0, X + 100, X)
+    parties = cut(np.column_stack([far, WEIGHTS]), 60, 35, 25)
+    model = fit("p-cov", parties, n_components=2, weights="6", scores=files)
+    assert model.explained_variance_ == pytest.approx(oracle(WEIGHTS, 2)[0], rel=1e-10)
+    assert np.concatenate([np.load(file) for file in files]) == pytest.approx(model.transform(far), abs=1e-9)
+
+
+def test_small_weights_do_not_bound_the_number_of_components():
+    """The sum of weights is 3.7 here, and tells nothing of how many directions the rows have."""
+    weights = WEIGHTS * 3.7 / WEIGHTS.sum()
+    model = fit("p-cov", with_weights(weights), n_components=5, weights="6")
+    assert model.explained_variance_ == pytest.approx(oracle(weights, 5)[0], rel=1e-10)
+
+
+def test_a_model_of_weights_is_kept_in_a_file(tmp_path):
+    model = fit("p-cov", with_weights(), n_components=2, weights="6")
+    assert PCAModel.load(model.save(tmp_path / "model")).n_samples_ == model.n_samples_
+
+
+@pytest.mark.parametrize("wrong", [-1.0, np.nan])
+def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
+    weights = WEIGHTS.copy()
+    weights[7] = wrong
+    with refused(DataError, "'6'", 7):
+        fit("p-cov", with_weights(weights), n_components=2, weights="6")
+
+
+def test_no_row_may_weigh_more_than_one_of_as_many_as_the_minimum():
+    weights = np.ones(len(X))
+    weights[3] = 9.0  # of 68 in all: more than a tenth
+    with refused(DisclosureError, 10):
+        fit("p-cov", with_weights(weights), n_components=2, weights="6", min_rows=10)
+    weights[3] = 6.0
+    assert fit("p-cov", with_weights(weights), n_components=2, weights="6", min_rows=10).n_samples_ == weights.sum()
+
+
+def test_the_minimum_of_rows_is_of_those_that_count():
+    weights = np.where(np.arange(len(X)) % 60 < 9, 100.0, 0.0)
+    with refused(DisclosureError, 10):
+        fit("p-cov", with_weights(weights), n_components=2, weights="6", min_rows=10)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "named"),
+    [
+        ("em", {}, "p-cov, sub-it"),
+        ("p-cov", {"keep": "moments"}, "keep"),
+        ("p-cov", {"n_components": "auto"}, "n_components='auto'"),
+        ("sub-it", {"warm_start": "svd"}, "warm_start"),
+    ],
+)
+def test_what_weights_do_not_go_with_is_named(method, options, named):
+    with refused(ConfigError, "'6'", named):
+        fit(method, with_weights(), **{"n_components": 2, **options}, weights="6")
+
+
+def test_a_site_says_itself_which_column_has_its_weights(tmp_path):
+    """A run that chose among a site's columns would learn other sums over the same rows each time."""
+    names = [*"abcdef", "w"]
+    parties = with_weights(weights := WEIGHTS + 0.2)
+    nodes = [site(tmp_path / f"{party}.csv", rows, range(7), names, weights="w") for party, rows in enumerate(parties)]
+    run = {"n_components": 2, "secure_aggregation": True, "bound": 1e7}
+    weighed = finish(at_sites(server_of("p-cov", parties, weights="w", **run), nodes))
+    assert weighed.explained_variance_ == pytest.approx(oracle(weights, 2)[0], rel=1e-10)
+    for asked in ({"weights": "a"}, {}):  # without, the same rows count otherwise: the difference would tell of few
+        with refused(DisclosureError, match="'weights'" if asked else "'min-rows'"):
+            finish(at_sites(server_of("p-cov", parties, **asked, **run), nodes))
+
+
+def test_moments_in_blocks_are_those_of_all_weighted_rows():
+    """Blocks, bytes and sparse rows give the same moments, and so do parts that are pooled."""
+    counts = np.random.default_rng(1).poisson(0.3, (400, 5)).astype(np.uint8)
+    weights = np.random.default_rng(2).uniform(0, 3, 400)
+    expected = np.cov(counts.T, aweights=weights, ddof=0) * weights.sum()
+    for given in (counts, sparse_rows(sparse.csr_array(counts.astype(float)))):
+        found = Moments.of(weighted(given, weights))
+        assert symmetric(found.scatter, 5) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    halves = pool([Moments.of(weighted(counts[part], weights[part])) for part in (slice(0, 150), slice(150, 400))])
+    assert symmetric(halves.scatter, 5) == pytest.approx(expected, rel=1e-12, abs=1e-12)
