@@ -45,7 +45,7 @@ and booleans are as in TOML.
 MEASUREMENTS_PAGE = """# Measurements
 
 This page is made from the code (`python -m fedpca_flwr methods write`): the numbers that `model.log["measured"]` may
-hold, by method and options. `model.summary()` makes its lines of them, a comparison keeps them in `runs.jsonl`. A name
+hold, by method and options. `model.summary()` makes lines of them, a comparison keeps them in `runs.jsonl`. A name
 ends with its unit; a `share` is from 0 to 1; squared errors are in squared units of the (scaled) data. A number is
 there only where it was measured.
 """
@@ -88,8 +88,9 @@ def options_page() -> str:
 
 def measurements_page() -> str:
     """What ``model.log["measured"]`` may hold."""
-    rows = ([f"`{name}`", one.line, what] for one in MEASUREMENTS for name, what in one.numbers.items())
-    return f"{MEASUREMENTS_PAGE}\n{table(['number', 'line of the summary', 'what it is'], rows)}\n"
+    numbers = ("; ".join(f"`{name}`: {what}" for name, what in one.numbers.items()) for one in MEASUREMENTS)
+    rows = zip((one.line for one in MEASUREMENTS), numbers, strict=True)
+    return f"{MEASUREMENTS_PAGE}\n{table(['line of the summary', 'its numbers'], rows)}\n"
 
 
 def questions_table() -> str:
