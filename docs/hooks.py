@@ -26,10 +26,14 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The gallery has every notebook there is."""
+    """The gallery has every notebook there is, and the methods every page."""
+    found = {
+        "Gallery": [page for page in ELSEWHERE if page.startswith("gallery/")],
+        "Methods": [f"methods/{path.name}" for path in (ROOT / "docs" / "methods").glob("*.md")],
+    }
     for section in config.nav or []:
-        if "Gallery" in section:
-            section["Gallery"] = sorted(page for page in ELSEWHERE if page.startswith("gallery/"))
+        for title in found.keys() & section:
+            section[title] = sorted(found[title])
     return config
 
 

@@ -14,17 +14,17 @@ captured is the share of these rows' variance that the components hold, the one 
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import PARTITIONS
-from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.errors import ConfigError, FedPCAError
 
 from . import ENGINES
 
-PLOTS = "pip install '.[plots]' in the repository"
+if TYPE_CHECKING:
+    from .comparing import Comparison
 
 HELP = {
     "methods": "names, each with its options in quotes: \"sub-it block-size=10\"; 'all' (the default) is every method",
@@ -89,11 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made = compare(**given)
         print(made)
         if output:
-            print(
-                f"\nreport: {made.report()}"
-                if find_spec("matplotlib")
-                else f"\nno report: it needs matplotlib ({PLOTS})"
-            )
+            print(f"\n{_report(made)}")
     except KeyboardInterrupt:
         kept = (
             f"the runs that ended are kept in {output}, and the same command goes on" if output else "nothing is kept"
@@ -104,6 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
     return int(any("error" in record for record in made))
+
+
+def _report(made: "Comparison") -> str:
+    """Where the page of all runs is, or why there is none."""
+    try:
+        return f"report: {made.report()}"
+    except ConfigError as error:
+        return f"no report: {error}"
 
 
 if __name__ == "__main__":

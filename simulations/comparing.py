@@ -27,7 +27,6 @@ from .records import (
     Record,
     append,
     by_setting,
-    card_of,
     columns_of,
     identity,
     named,
@@ -90,8 +89,7 @@ def settings(
     bounds: Sequence[float],
 ) -> Iterator[Record]:
     """Every combination; a partition without alpha occurs once, and ``"all"`` is every method."""
-    everything = [name for name in strategies.METHODS if not card_of(name).after]  # what computes components
-    methods = [name for method in methods for name in (everything if method == "all" else [method])]
+    methods = [name for method in methods for name in (strategies.METHODS if method == "all" else [method])]
     ways = [(p, a) for p in partitions for a in (alphas if p in SPREAD else [None])]
     every = itertools.product(datasets, ways, clients, bounds, methods)
     for dataset, (partition, alpha), number, bound, method in every:

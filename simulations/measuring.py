@@ -36,12 +36,6 @@ KERNELS = {"rbf": "rbf", "sigmoid": "sigmoid", "polynomial": "poly", "linear": "
 
 def measured(one: Record, folder: Path | None) -> Record:
     """Run a method, and measure its model against the pooled rows; with a folder, keep the model there."""
-    card = card_of(one["method"])
-    if card.after:
-        raise ConfigError(
-            f"'{one['method']}' projects new rows by what a run with '{card.after}' left; it has no components: "
-            "there is nothing to compare"
-        )
     pool = pool_of(one)
     source, _ = truth(*pool)
     rows = source.all_rows()
@@ -49,11 +43,12 @@ def measured(one: Record, folder: Path | None) -> Record:
     common = {"n_components": one["components"], "engine": one["engine"], "seed": one["seed"], "progress": False}
     common |= {"secure_aggregation": one["bound"] > 0, "bound": one["bound"]}
     common |= {"min_rows": 1, "may_show": "inner products"}  # sites that allow whatever a method shows
-    with _extra_options(one, len(parties)) as extra:
+    with _extra_options(one, parties, common) as extra:
         started = time.monotonic()
-        model = run(named(one), sources.named(one["dataset"], parties), **common, **extra)
+        model = run(named(one), sources.by_party(one["dataset"], parties), **common, **extra)
         seconds = time.monotonic() - started
-        angles, captured = _judged(one, model, rows, parties, extra.get("loadings"))
+        own = extra.get("loadings") if model.scores_ is None else None
+        angles, captured = _judged(one, model, rows, parties, own)
     claimed = float(model.explained_variance_ratio_.sum())  # NaN where the model knows of noise alone
     name = f"models/{hashlib.sha256(identity(one).encode()).hexdigest()[:16]}.npz" if folder else None
     if folder and name:
@@ -104,14 +99,18 @@ def parties_of(one: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
 
 
 @contextmanager
-def _extra_options(one: Record, parties: int) -> Iterator[dict[str, Any]]:
-    """A new federation that all clients join; files for components that are each client's own."""
+def _extra_options(one: Record, parties: Sequence[NDArray[Any]], common: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A new federation that all clients join; files for components that are each client's own, or are of the same rows
+    by the method that goes before."""
     card = card_of(one["method"])
     with TemporaryDirectory(prefix="fedpca-compare-") as folder:
+        files = [f"{folder}/{party}.npz" for party in range(len(parties))]
+        if card.after:
+            run(card.after, parties, **common, loadings=files)
         if "state" in card.examples[0] and "state" not in one["options"]:
             yield {"state": f"{folder}/state"}
-        elif card.own_components == "personal":
-            yield {"loadings": [f"{folder}/{party}.npz" for party in range(parties)]}
+        elif card.after or card.own_components == "personal":
+            yield {"loadings": files}
         else:
             yield {}
 

@@ -17,7 +17,7 @@ from fedpca_flwr.model.second_moments import SecondMoments
 
 from .measuring import parties_of, truth
 from .records import Record, named
-from .sources import named as named_parties
+from .sources import by_party
 
 NARROW = 200
 """Features, of more of which the band of unrelated ones takes seconds."""
@@ -65,7 +65,7 @@ def of_models(folder: Path, records: Sequence[Record]) -> Drawn:
         yield plots.projection_grid(reference, _overlaid(records, models), rows, source.labels), text + which
     yield plots.scree({"pooled": reference, **models}), "Explained variance, as each model says."
     by_rows = {**one, "method": "p-cov"}
-    clients = named_parties(one["dataset"], parties_of(by_rows, source))
+    clients = by_party(one["dataset"], parties_of(by_rows, source))
     yield plots.heterogeneity(clients, reference), "How different the clients are."
 
 

@@ -43,19 +43,24 @@ SHORT = 120
 """Characters of an error that stand in a table; what is longer unfolds."""
 
 
+def _grid(figures: list[str]) -> list[str]:
+    """Figures side by side, where the page is wide enough."""
+    return ['<div class="figures">', *figures, "</div>"]
+
+
 def _page(folder: Path, records: Sequence[Record]) -> str:
     groups = by_setting(records)
     parts = [_filters(records), *_across(groups)]
     for number, runs in enumerate(groups):
         parts.append(f"<h2>{_text(title(runs[0]))}</h2>\n{_recommended(runs)}\n{_table(runs, number)}")
         parts += _influence(folder, runs)
-        parts += figures(folder, runs)
+        parts += _grid(figures(folder, runs))
     pools: dict[tuple[str, str, int], list[Record]] = {}
     for record in (record for runs in groups for record in runs):
         pools.setdefault((record["dataset"], record["data root"], record["components"]), []).append(record)
     for (dataset, *_), runs in pools.items():
         drawn = figures_of_pool(folder, runs)
-        parts += [f"<h2>The rows of {_text(dataset)}, pooled</h2>", *drawn] if drawn else []
+        parts += [f"<h2>The rows of {_text(dataset)}, pooled</h2>", *_grid(drawn)] if drawn else []
     commands = "\n".join(_text(command(runs)) for runs in groups)
     versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}
     dates = sorted(record["date"] for record in records if "date" in record)

@@ -54,13 +54,13 @@ def tables_of(files: Sequence[str]) -> dict[str, Any]:
         try:
             tables[name] = readers.read(str(file))
         except FedPCAError as error:
-            faults.append(f"{file}: {error}{f' ({error.local})' if getattr(error, 'local', '') else ''}")
+            faults.append(f"{file}: {error}{f' ({error.local})' if error.local else ''}")
     if faults:
         raise ConfigError("\n".join(faults))
     return tables
 
 
-def named(dataset: str, parties: Sequence[Any]) -> Any:
+def by_party(dataset: str, parties: Sequence[Any]) -> Any:
     """The parties of a run by their names, where those of these tables have any and are as many."""
     keys = HANDED[dataset].keys if dataset in HANDED else []
     return dict(zip(keys, parties, strict=True)) if len(keys) == len(parties) else parties

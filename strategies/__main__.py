@@ -7,6 +7,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterable, Sequence
+from functools import cache
 from inspect import getdoc, getmodule, getsource
 from pathlib import Path
 from textwrap import dedent
@@ -17,50 +18,28 @@ from fedpca_flwr.config.method_text import own_keys, text_of
 from fedpca_flwr.config.run_config import Config, RunConfig
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.model.measurements import MEASUREMENTS
-from fedpca_flwr.protocol.card import Shown
+from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.protocol.registry import Method
 
 from . import METHODS, TRAVEL, script_of, transports_of
 
-HEADS = ("method", "result", "rounds", "upload per party", "server sees", "privacy", "split")
-WHO = ("method", "the server sees, of each party", "other parties see", "a network observer sees (TLS)")
-NOTHING = ("", "")
-WAYS = {
-    "clear": ("", NOTHING, NOTHING, NOTHING),
-    "masked": (" with secure aggregation", ("random words; of all parties together ", ""), NOTHING, NOTHING),
-    "surviving": (
-        " with `survivors`",
-        (
-            "random words, public keys, encrypted shares, and the seed of its own mask or the key of its pairwise "
-            "masks; of the survivors together ",
-            "",
-        ),
-        ("public keys, encrypted shares, who takes part; ", ""),
-        ("", ", who dropped out"),
-    ),
-}
-"""How answers travel: what the first column says of it, and what each other column says before and after a method's."""
+HEADS = ("method", "result", "rounds", "server sees", "privacy", "split")
+OPTION = ("values", "meaning")
+TABLE = re.compile(r"^\| method \| result.*\n(\|.*\n)*", re.M)
+"""The table of methods on docs/which-method.md."""
 
-PAGE = """# Methods
+PAGE = """# Options
 
-This page is made from the code (`python -m fedpca_flwr methods write`): what each method does, its source, and its
-options. [Which method?](which-method.md) compares the methods, [SECURITY.md](../SECURITY.md) says who sees what.
+This page is made from the code (`python -m fedpca_flwr methods write`). It lists the keys that every run has, and the
+options that several methods share. The first value is the default. The pages of the methods, such as
+[`p-cov`](methods/p-cov.md), have the options of one method. [Which method?](which-method.md) compares the methods.
 
-## How to say it
-
-What every run has, whatever the method, is a key of its own. A method's own options are in the key `method`, behind its
-name: `--run-config "method='sub-it block-size=10' n-components=5"`. `python -m fedpca_flwr compare --methods` takes the
-same texts; in Python also `run("sub-it", parties, block_size=10)`. The words are told apart as in a shell, so what has
-spaces needs quotes of the other kind: `method='streaming leave="hospital 1"'`. Numbers and booleans are as in TOML.
-
-Of `--run-config` Flower itself takes only the keys of every run: for another one, such as an option beside `method`,
-it says "Invalid run configuration", and the SuperLink's log names the key.
-
-Of the sources, Ozkara et al. 2023 is Ozkara, Huang and Diggavi, Personalized PCA for Federated Heterogeneous Data;
-Grammenos et al. 2019 is Grammenos, Mendoza-Smith, Mascolo and Crowcroft, Federated PCA with Adaptive Rank Estimation;
-Cheung et al. 2022 is Cheung, Jiang, Yu and Lou, Vertical Federated Principal Component Analysis and Its Kernel
-Extension on Feature-wise Distributed Data.
+A method's own options stand in the key `method`, behind its name:
+`--run-config "method='sub-it block-size=10' n-components=5"`. `python -m fedpca_flwr compare --methods` takes the same
+texts. In Python they are arguments: `run("sub-it", parties, block_size=10, n_components=5)`. The words are told apart
+as in a shell, so a value with spaces needs quotes of the other kind: `method='streaming leave="hospital 1"'`. Numbers
+and booleans are as in TOML.
 """
 
 MEASUREMENTS_PAGE = """# Measurements
@@ -76,9 +55,21 @@ QUESTIONS_PAGE = """# All questions
 
 This page is made from the code (`python -m fedpca_flwr methods write`). It lists all questions that whoever holds the
 server may ask a site in one run, in their order. The numbers in brackets come with a question, and the server chooses
-them. The counts are those of the options' defaults. [A server that asks what it likes](server.md) says what a site
-does about it.
+them. The counts are those of the options' defaults. A star means that the number of parties says how often.
+[A server that asks what it likes](server.md) says what a site does about it.
 """
+
+
+def pages() -> dict[str, str]:
+    """All pages that are made here, by their paths in the repository."""
+    compared = Path("docs/which-method.md")
+    return {
+        "docs/methods.md": options_page(),
+        "docs/measurements.md": measurements_page(),
+        "docs/security/questions.md": f"{QUESTIONS_PAGE}\n{questions_table()}",
+        str(compared): TABLE.sub(method_table().replace("\\", r"\\"), compared.read_text(encoding="utf-8")),
+        **{f"docs/methods/{name}.md": method_page(method) for name, method in METHODS.items()},
+    }
 
 
 def method_table() -> str:
@@ -87,59 +78,24 @@ def method_table() -> str:
     return table(HEADS, map(_cells, ordered)) + "\n"
 
 
-def methods_page() -> str:
-    """docs/methods.md: the keys of every run; each method's module, source and options."""
-    keys = _options("key", RunConfig, RunConfig.keys())
-    every = f"## Keys of every run\n\n{keys}\n"
-    return "\n".join([PAGE, every, *map(_section, METHODS.values())])
+def options_page() -> str:
+    """The keys of every run, and the options of several methods."""
+    keys = table(("key", *OPTION), _options(RunConfig, RunConfig.keys()))
+    several = ([option, ", ".join(names), *cells] for (option, *cells), names in _shared().items())
+    shared = table(("option", "methods", *OPTION), several)
+    return f"{PAGE}\n## Keys of every run\n\n{keys}\n\n## Options of several methods\n\n{shared}\n"
 
 
 def measurements_page() -> str:
-    """docs/measurements.md: what ``model.log["measured"]`` may hold."""
+    """What ``model.log["measured"]`` may hold."""
     rows = ([f"`{name}`", one.line, what] for one in MEASUREMENTS for name, what in one.numbers.items())
     return f"{MEASUREMENTS_PAGE}\n{table(['number', 'line of the summary', 'what it is'], rows)}\n"
-
-
-def shown_table() -> str:
-    """Who sees what of a party: each method in clear, and where only sums open."""
-    heads: dict[tuple[str, Shown], list[str]] = {}
-    for way, (head, *_) in WAYS.items():
-        for name, method in METHODS.items():
-            if way in transports_of(method):
-                card = method.strategy.card
-                said = card.shows if way == "clear" else card.shows_summed or card.shows
-                heads.setdefault((way, said), []).append(f"`{name}`{head}")
-    rows = ([", ".join(names), *_shown(way, said)] for (way, said), names in heads.items())
-    return table(WHO, rows) + "\n"
-
-
-def _shown(way: str, said: Shown) -> list[str]:
-    """What a way adds to what a method says."""
-    _, *added = WAYS[way]
-    return [f"{before}{text}{after}" for text, (before, after) in zip(said, added, strict=True)]
 
 
 def questions_table() -> str:
     """All that whoever holds the server may ask a party in one run, in this order: each run's script."""
     rows = ([f"`{name}`", *(_questions(method, travel) for travel in TRAVEL)] for name, method in METHODS.items())
     return table(["method", "in clear", "secure aggregation", "with `survivors`"], rows) + "\n"
-
-
-def questions_page() -> str:
-    """docs/security/questions.md."""
-    return f"{QUESTIONS_PAGE}\n{questions_table()}"
-
-
-MADE = {"result": method_table, "the server sees": shown_table}
-"""Tables on pages that say more than these, by what stands in the head beside the method."""
-
-
-def with_tables(page: str) -> str:
-    """A page whose tables are the present ones."""
-    for head, made in MADE.items():
-        table_as_it_is = rf"^\| method \| {head}.*\n(\|.*\n)*"
-        page = re.sub(table_as_it_is, made().replace("\\", r"\\"), page, flags=re.M)
-    return page
 
 
 def _questions(method: Method, travel: str) -> str:
@@ -163,22 +119,20 @@ def _question(name: str, phase: Question, own: Question | None) -> str:
     fields = "" if own is None or own.closing else ", ".join(field.name for field in own.asked.fields)
     text = f"`{name}({fields})`" if fields else f"`{name}`"
     if callable(phase.times):
-        return f"{text} (as often as the number of parties says)"
+        return f"{text}\\*"
     return f"{text} (at most {phase.times} times)" if phase.times > 1 else text
 
 
 def _cells(method: Method) -> list[str]:
     card = method.strategy.card
+    name = f"[`{card.name}`](methods/{card.name}.md)"
+    return [name, _result(method), card.rounds, card.server_sees, _privacy(method) or "-", card.split]
+
+
+def _result(method: Method) -> str:
+    card = method.strategy.card
     result = "exact" if card.exact else "approximate"
-    return [
-        f"[`{card.name}`](methods.md#{card.name})",
-        f"{result}, {card.result}" if card.result else result,
-        card.rounds,
-        card.upload,
-        card.server_sees,
-        _privacy(method) or "-",
-        card.split,
-    ]
+    return f"{result}, {card.result}" if card.result else result
 
 
 def _privacy(method: Method) -> str:
@@ -189,20 +143,64 @@ def _privacy(method: Method) -> str:
     return ", ".join(texts)
 
 
-def _section(method: Method) -> str:
+def method_page(method: Method) -> str:
+    """What a method does and costs, who sees what, its own options, an example and its source."""
     card = method.strategy.card
     about = re.sub(r"::$", ":", getdoc(getmodule(method.strategy)) or "", flags=re.M)
-    own = own_keys(card.options)
-    options = f"{_options('option', card.options, own)}\n" if own else "It has no options of its own."
-    said = f"**{card.title}.** {about}\n\nSource: {card.reference}.\n\nModule: {_module(method)}."
-    return f"## {card.name}\n\n{said}\n\n{options}"
+    needed = "".join(f", {key.replace('-', '_')}={value!r}" for key, value in card.examples[0].items())
+    facts = {
+        "Result": _result(method),
+        "Rounds": card.rounds,
+        "Upload per party": card.upload,
+        "Example": f'`run("{card.name}", parties, n_components=3{needed})`',
+        "Source": card.reference,
+    }
+    listed = "\n".join(f"- {what}: {text}." for what, text in facts.items())
+    parts = [f"# {card.title} (`{card.name}`)", about, listed, "## Who sees what", _shown(method) + _own_options(card)]
+    text = "\n\n".join(parts)
+    return re.sub(r"\bdocs/([\w/-]+)\.md", r"[\1](../\1.md)", text)
 
 
-def _module(method: Method) -> str:
-    """Where a method is, as a link: a file, or a folder of several."""
-    path, *inner = method.strategy.__module__.removeprefix(f"{__package__}.").split(".")
-    path = f"strategies/{path}" if inner else f"strategies/{path}.py"
-    return f"[{path}](../{path})"
+def _shown(method: Method) -> str:
+    """Who sees what, in clear and, where only sums open, of these."""
+    card, ways = method.strategy.card, transports_of(method)
+    clear, summed = card.shows, card.shows_summed or card.shows
+    lines, sees = {}, "The server sees of each party"
+    if "masked" in ways:
+        summed_ways = "with secure aggregation" + (" or `survivors`" if "surviving" in ways else "")
+        if summed.server == clear.server:
+            sees += f", and {summed_ways} of all parties together"
+        else:
+            lines[f"{summed_ways.capitalize()} it sees of all parties together"] = summed.server
+    lines = {sees: clear.server, **lines}
+    lines["Other parties see"] = clear.parties
+    if "masked" in ways and summed.parties != clear.parties:
+        lines["With secure aggregation, other parties see"] = summed.parties
+    if clear.network != Shown._field_defaults["network"]:
+        lines["A network observer sees"] = clear.network
+    return "".join(f"- {who}: {what}.\n" for who, what in lines.items())
+
+
+def _own_options(card: MethodCard) -> str:
+    """The options of one method, and the names of those that others have too."""
+    shared = _shared()
+    rows = [tuple(cells) for cells in _options(card.options, own_keys(card.options))]
+    own = [cells for cells in rows if cells not in shared]
+    others = ", ".join(cells[0] for cells in rows if cells in shared)
+    text = f"\n{table(('option', *OPTION), own)}\n" if own else ""
+    text += f"\n[Options of several methods](../methods.md#options-of-several-methods): {others}.\n" if others else ""
+    return f"\n## Options\n{text}" if text else ""
+
+
+@cache
+def _shared() -> dict[tuple[str, ...], list[str]]:
+    """The options that are the same in several methods, each with these."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, method in METHODS.items():
+        options = method.strategy.card.options
+        for cells in _options(options, own_keys(options)):
+            found.setdefault(cells, []).append(f"`{name}`")
+    return {cells: names for cells, names in found.items() if len(names) > 1}
 
 
 def descriptions(config: type[Config]) -> dict[str, str]:
@@ -218,19 +216,18 @@ def descriptions(config: type[Config]) -> dict[str, str]:
     return found
 
 
-def _options(what: str, config: type[Config], keys: Iterable[str]) -> str:
+def _options(config: type[Config], keys: Iterable[str]) -> list[tuple[str, str, str]]:
     about = descriptions(config)
     names = [key.replace("-", "_") for key in keys]
-    rows = [_option(name, config.model_fields[name], about.get(name, "")) for name in names]
-    return table([what, "values, the default first", "meaning"], rows)
+    return [_option(name, config.model_fields[name], about.get(name, "")) for name in names]
 
 
-def _option(name: str, field: FieldInfo, text: str) -> list[str]:
+def _option(name: str, field: FieldInfo, text: str) -> tuple[str, str, str]:
     default = {"True": "true", "False": "false", "None": "none", "": "none"}.get(str(field.default), str(field.default))
     others = ["true", "false"] if isinstance(field.default, bool) else _choices(field.annotation)
     values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *others]))
     about = " ".join(text.replace("|", "\\|").split())
-    return [f"`{name.replace('_', '-')}`", values, about]
+    return f"`{name.replace('_', '-')}`", values, about
 
 
 def _choices(annotation: object) -> list[str]:
@@ -248,11 +245,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not parser.parse_args(arguments).write:
         print(method_table(), end="")
         return 0
-    Path("docs/methods.md").write_text(methods_page(), encoding="utf-8")
-    Path("docs/measurements.md").write_text(measurements_page(), encoding="utf-8")
-    Path("docs/security/questions.md").write_text(questions_page(), encoding="utf-8")
-    for path in (Path("docs/which-method.md"), Path("docs/security/methods.md")):
-        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, text in pages().items():
+        Path(path).write_text(text, encoding="utf-8")
     return 0
 
 

@@ -1,21 +1,13 @@
-"""Adaptive: a cheap first round, a forecast for each method, and then the one that needs the fewest bytes.
+"""Adaptive: a cheap survey, a forecast for each method, and then the method that needs the fewest bytes.
 
-In the first round each party tells its count, mean, variances, the eigenvalues of its own scatter and a small random
-sketch of it: some 36 bytes a feature. From these the server forecasts, for every way that reaches the wanted angle,
-rounds and bytes (`fedpca_flwr.maths.forecast`), and goes on with the cheapest: its strategy, found by name in the
-registry, with the same parties and the same log.
+Take it where bytes matter and nobody knows the spectrum. In the first round each party tells its count, mean,
+variances, the eigenvalues of its own scatter and a small random sketch of the scatter. The server forecasts the rounds
+and bytes of every way that reaches the wanted angle (`fedpca_flwr.maths.forecast`) and goes on with the cheapest, with
+the same parties and the same log.
 
-``target=0`` asks for the exact components; with a larger ``target`` (degrees, largest angle) a way may end sooner. A
-forecast may be wrong, as eigenvalues of parties need not be those of all rows, but a run ends by a bound that is
-certain: where corrections of a coded covariance do not reach the target, the cheapest other way goes on. Where a
-component is too small beside the first for a covariance to hold, `qr-pca` goes on, which works on factors.
-
-What is cheapest a user says: ``download-weight`` is what a byte down costs and ``round-bytes`` what a round costs, in
-bytes up.
-
-Of genotypes (``genotypes=true``) the survey is of the standardised ones, and the methods that take genotypes compete.
-
-A heterogeneity score is reported and decides nothing: of two methods that cost the same, one is exact.
+A forecast may be wrong, but a run ends by a certified bound: where corrections of a coded covariance do not reach the
+``target``, the cheapest other way goes on. Where a component is too small beside the first for a covariance to hold,
+`qr-pca` goes on. The model reports a heterogeneity score, which decides nothing.
 """
 
 from __future__ import annotations

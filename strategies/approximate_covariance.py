@@ -1,11 +1,11 @@
-"""AP-COV: the plain weighted average of the parties' covariances, one round.
+"""AP-COV: the weighted average of the parties' covariances, in one round, for comparison.
 
-The scatter between the parties' means is left out::
+The average leaves out the scatter between the parties' means::
 
     C = sum (n_k / N) C_k       instead of      C + sum (n_k / N) (m_k - m)(m_k - m)^T
 
-so the result is wrong by as much as the parties' means differ. The payload is that of P-COV, so P-COV costs the same
-and is exact: this method stays for the comparison. Where the server holds the means, it measures how far off it is.
+so the error grows with the distances between the means. P-COV sends the same bytes and is exact. Where the server holds
+the means, the model says how far off the average is.
 """
 
 from dataclasses import replace

@@ -1,11 +1,11 @@
-"""AP-STACK: stack the parties' scaled eigenvectors and take the singular vectors of the stack; one round.
+"""AP-STACK: the singular vectors of the parties' stacked eigenvectors, in one round, for comparison.
 
-By default (``party-weights="none"``) party k sends its leading r eigenvectors, each times the root of its eigenvalue of
-the local *covariance*: parties count the same however many rows they have, and their means are left out. The error does not
-vanish with r (MNIST, Dirichlet 0.1: about 28 degrees at r = 200).
+With ``party-weights="none"`` party k sends its leading r eigenvectors, each times the root of its eigenvalue of the
+local *covariance*. All parties count the same, however many rows they have, and their means are left out, so the error
+does not vanish with r (MNIST, Dirichlet 0.1: about 28 degrees at r = 200).
 
-``party-weights="rows"`` counts every party by its rows and adds one row for each mean. That is QR-PCA's truncated
-factor without filler, and converges to the exact components with r.
+``party-weights="rows"`` counts each party by its rows and adds one row for each mean. This is the truncated factor of
+QR-PCA without filler, and converges to the exact components with r.
 """
 
 from dataclasses import replace

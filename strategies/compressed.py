@@ -1,29 +1,23 @@
 """Compressed: the moments of P-COV in fewer bytes, with a measured error.
 
-Count and mean travel as they are, the scatter by a codec (`fedpca_flwr.maths.codecs`):
+Take it where the upload of P-COV is too large and a few more rounds are not. Count and mean travel as they are, the
+scatter by a codec (`fedpca_flwr.maths.codecs`):
 
-* ``quantise``: the packed triangle in ``bits`` bits a value, each 128 values by a scale of their own;
-* ``shared-step``: whole multiples of one step, the same at every party, compressed without loss. The step is ``step``
-  times the mean variance of a feature, which costs a first round with one number from each party. Best on data with
-  many near-zero covariances, as images have;
-* ``low-rank``: the leading ``rank`` eigenvectors times the roots of their eigenvalues, in ``bits`` bits, with half of
-  the first omitted eigenvalue assumed in every other direction;
-* ``combined``: ``low-rank``, and what it leaves out by ``shared-step``;
+* ``quantise``: the packed triangle in ``bits`` bits a value, each 128 values with a scale of their own;
+* ``shared-step``: whole multiples of one step, the same at every party, compressed without loss. It suits data with
+  many near-zero covariances, as images have, and takes one short round more;
+* ``low-rank``: the leading ``rank`` eigenvectors times the roots of their eigenvalues, in ``bits`` bits, and half of
+  the first omitted eigenvalue in every other direction;
+* ``combined``: ``low-rank``, and the rest by ``shared-step``;
 * ``top-k`` (the share ``keep`` of the entries) and ``sketch`` (``rank`` random products): for comparison.
 
-Under secure aggregation codes must add up, so there is one way: the triangle in ``bits`` bits a value, several to a
-word of 64 bits (`fedpca_flwr.questions.short_words`).
+Under secure aggregation the triangle travels in ``bits`` bits a value, several to a word
+(`fedpca_flwr.questions.short_words`).
 
-A correction (``corrections``) is one more round: the leading components go down (8 bits a value, 8 more in each further
-one), and what each party's encoding still gets wrong about them comes up (8 bits a value). Both sides mend their
-approximation by it (`fedpca_flwr.maths.refine.corrected`), so the next correction is smaller, and its rounding too.
-
-With a ``tolerance`` corrections go on until the bound is no larger, or ten were made, and the method is exact where it
-is at most 1e-6 degrees.
-
-Each party measures the spectral norm of what its own approximation gets wrong. The model holds the sum, the bound on
-the angle that follows, and the ratio to a full float64 covariance. In short words corrections come up in 21 bits a
-value, and the block goes down in float32.
+Each party measures the spectral norm of its encoding's error, and the model holds the bound on the angle that follows.
+A correction is one more round: the server sends the leading components, and each party returns what its encoding still
+gets wrong about them, in 8 bits a value, or 21 in short words (`fedpca_flwr.maths.refine`). With a ``tolerance`` of
+1e-6 degrees or less the method counts as exact.
 """
 
 import math

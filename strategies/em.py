@@ -1,30 +1,14 @@
 """EM: the components of rows with missing values, by maximum likelihood in a Gaussian model of all rows together.
 
-A method of its own, and not an option of others: what it asks, how often, what that shows and what the result is are
-its own; every other method refuses missing values and names this one.
+Take EM where rows have gaps; docs/missing.md says what it presumes and how near it comes. In each round the server
+sends the model's mean m and covariance S, and every party returns sums of its expected rows: an observed value as it
+is, a missing one by its conditional mean, and in the products the conditional covariance. The sums add up to those of
+all rows, so the result is that of the same iteration on the pooled rows (`fedpca_flwr.maths.gaussian_em`). SQUAREM
+saves rounds. The components are those of the expected scatter at the end.
 
-In each round the server sends mean m and covariance S of the model, and every party returns sums of what its rows are
-expected to be under it (`fedpca_flwr.maths.incomplete_rows`): a value that is there as it is, a missing one by its
-conditional mean, and to the products the conditional covariance. They add up to those of all rows, so the result is
-that of the same iteration on the pooled rows (`fedpca_flwr.maths.gaussian_em`). SQUAREM saves rounds. The components
-are those of the expected scatter at the end; without missing values they are P-COV's, after one such round.
-
-``prior`` rows' worth of unrelated features keep S away from the accidents of few complete rows. The default was the
-best on two data sets, a twentieth to two fifths of whose values were made to be missing (docs/missing.md).
-
-``model='factors'`` is for wide rows: probabilistic PCA, in which `factors` directions and equal noise in all others
-stand for the covariance. A round then has products of the expected scatter with these directions instead of the
-scatter (`fedpca_flwr.maths.factor_em`, `factor_em`), and no party and no server forms a matrix of d x d.
-
-The iteration ends when what is left to go, as the last steps foretell it, is less than ``tolerance`` degrees. That is
-an estimate, too small as often as not, and no bound; nor does it say anything of the distance to the components of
-complete rows, which nobody knows. What EM presumes: whether a value is missing does not depend on the value itself,
-given what is there (missing at random).
-
-A party's answers are sums over the rows that share their gaps, of which each follows from the count, mean and scatter
-of such a group (`fedpca_flwr.maths.gap_groups`). Rows whose gaps too few share are left out by a site's own rule.
-
-Upload per party: 8 (d (d + 1) / 2 + d) bytes a round; of q factors 8 (d (q + 1) + 2).
+With ``model='factors'``, for wide rows, ``factors`` directions and equal noise in all others stand for S (probabilistic
+PCA, `fedpca_flwr.maths.factor_em`), and nobody forms a d x d matrix. Each answer follows from the count, mean and
+scatter of groups of rows that share their gaps (`fedpca_flwr.maths.gap_groups`).
 """
 
 from collections.abc import Generator
@@ -138,7 +122,7 @@ CARD = method.MethodCard(
     shows=method.Shown(
         "number of rows, how often each two features have values together, mean and variances of what is there; "
         "in each round the expected covariance under the model of that round: more than one covariance, see "
-        "[below](#missing-values-em)",
+        "[missing values](../security/methods.md#missing-values-em)",
         "number of rows of all, means and variances of what is there, the model's covariance in each round; the "
         "components",
         "sizes and times of messages, number of rounds",

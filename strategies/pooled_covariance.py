@@ -1,43 +1,40 @@
 """P-COV: the PCA of all rows together, exactly, in one round.
 
-Every party k sends its count n_k, mean m_k and centred scatter S_k. The server adds the scatter between the means::
+Begin with P-COV where rows are complete numbers of up to some thousand features. Party k sends its count n_k, mean m_k
+and centred scatter S_k. The server adds the scatter between the means::
 
     S = sum S_k + sum n_k (m_k - m)(m_k - m)^T,    S / N = covariance of the pooled rows
 
-and takes its leading eigenvectors. Exact up to rounding for any partition of the rows, however unequal or shifted.
-
-Upload per party: d (d + 1) / 2 + d + 1 values, in one round. The server sees each party's covariance; with secure
-aggregation sums only, in more rounds (docs/secure-aggregation.md has the bytes of each). What a party is asked, in
-clear, masked and with survivors, and what it answers, is in `fedpca_flwr.questions.rows.moments_phases`.
-The last round may have more than the projection (`fedpca_flwr.questions.last_round`).
+and takes the leading eigenvectors of S. The result is exact up to rounding for any partition of the rows, however
+unequal or shifted. With secure aggregation the same sums take more rounds (docs/secure-aggregation.md).
 """
 
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.rows import Rows, dense_rows
+from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.solution import check_components
-from fedpca_flwr.questions import adjustment, last_round, method, weights
+from fedpca_flwr.questions import adjustment, clusters, last_round, method, weights
 from fedpca_flwr.questions.genotypes import genotype_phases
 from fedpca_flwr.site import scores
 
 
-class PooledOptions(last_round.LastRoundOptions, adjustment.AdjustOptions):
+class PooledOptions(clusters.ClusterOptions, last_round.LastRoundOptions, adjustment.AdjustOptions):
     """Options of P-COV."""
 
 
 def phases(config: method.RunConfig, options: PooledOptions) -> method.Questions:
-    """The moments, and the last question."""
-    return weights.weighted(
-        config, options, last_round.with_more(genotype_phases(config, options, _of_moments), options)
-    )
+    """The moments, clusters, and the last question."""
+    asked = clusters.with_clusters(genotype_phases(config, options, _of_moments), options)
+    return weights.weighted(config, options, last_round.with_more(asked, options))
 
 
 def _of_moments(config: method.RunConfig, options: PooledOptions) -> method.Questions:
@@ -73,12 +70,8 @@ class PooledCovarianceClient(method.Client):
         assert self.places is not None  # or it was refused
 
     def centred(self, rows: Rows, asked: method.Fields) -> Iterator[Any]:
-        adjusted = self.options.adjusts
-        for centred in self.adjusted(asked).centred(rows) if adjusted else super().centred(rows, asked):
-            if self.odd is not None:
-                for part in dense_rows(centred):
-                    self.odd.add(part)
-            yield centred
+        found = self.adjusted(asked).centred(rows) if self.options.adjusts else super().centred(rows, asked)
+        return found if self.odd is None else self.odd.passing(found)
 
     def squared_error(self, asked: method.Fields) -> float:
         if not self.options.adjusts:
@@ -94,7 +87,18 @@ class PooledCovarianceClient(method.Client):
             return super().own_loadings(asked, components)
         return self.adjusted(asked).loadings(components, self.site.table.columns)
 
+    def points(self, asked: method.Fields, *, every: bool = False) -> Iterator[method.Array]:
+        """The scores of the rows of the run, chunk by chunk, or of every row of the site."""
+        if self.options.genotypes:
+            self._require_told(asked)
+        rest = self.site.table.rows[len(self.unscaled) :]
+        for part in (self.unscaled, rest) if every else (self.unscaled,):
+            for centred in self.centred(part, asked):
+                yield centred @ self.loadings(asked).T
+
     def project(self, asked: method.Fields) -> method.Fields:
+        if "centres" in asked:
+            clusters.keep_clusters(self.site.node.scores, asked, self.points(asked, every=True))
         if "variances" not in asked:
             return super().project(asked)
         components, variances, limits = asked["components"], asked["variances"], asked.get("limits", np.empty(0))
@@ -138,7 +142,7 @@ CARD = method.MethodCard(
     options=PooledOptions,
     phases=phases,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
-    examples=({}, {"harmonise": "variances"}, {"genotypes": True}),
+    examples=({}, {"harmonise": "variances"}, {"genotypes": True}, {"clusters": 2, "clustering": "mixture"}),
 )
 
 
@@ -150,6 +154,8 @@ class PooledCovariance(method.Strategy):
     options: PooledOptions
     adjusted: adjustment.Adjusted | None = None
     """What the run has taken out of the rows, if its options say so."""
+    clusters: method.Fields = MappingProxyType({})
+    """What the sites tell by which cluster a row is in, if the options say so."""
 
     def aggregate(self) -> method.Fitting:
         options = self.options.model_dump(include=set(method.ScaledOptions.model_fields))
@@ -163,8 +169,16 @@ class PooledCovariance(method.Strategy):
         solution.pairs.vectors[moments.diagonal() == 0] = 0.0  # where nothing is left, rounding is no loading
         return replace(solution, adjustment=done, evidence=evidence).extended(notes=self.adjusted.notes)
 
+    def projected(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
+        self.clusters = {}
+        if self.options.clusters:
+            told = self.loadings(model, solution)
+            self.clusters = yield from clusters.clusters_of(model, told, self.options, self.config.seed)
+        yield from super().projected(model, solution)
+
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
-        told = {} if self.adjusted is None else self.adjusted.told
+        told = dict(self.clusters)
+        told |= {} if self.adjusted is None else self.adjusted.told
         return {**super().loadings(model, solution), **told, **last_round.more_asked(model, self.options)}
 
     def conclude(self, model: method.PCAModel, fit: method.Total) -> None:

@@ -1,29 +1,17 @@
-"""QR-PCA: triangular factors of the parties' rows instead of covariances; one round.
+"""QR-PCA: the exact components from triangular factors of the parties' rows, in one round.
 
-Party k sends the triangular factor R_k of its centred rows, with its count and mean. The factors stack: all R_k and one
-row ``sqrt(n_k) (m_k - m)`` for each party have the singular values and right singular vectors of all rows together::
+Take QR-PCA where each party has fewer rows than features, or where small components matter. Party k sends the
+triangular factor R_k of its centred rows, its count and its mean. All R_k, stacked with one row ``sqrt(n_k) (m_k - m)``
+for each party, have the singular values and right singular vectors of all rows together::
 
     sum R_k^T R_k + sum n_k (m_k - m)(m_k - m)^T = scatter of the pooled rows
 
-A factor has h = min(n_k - 1, d) rows and travels without its zeros: ``h d - h (h - 1) / 2`` values, never more than a
-packed covariance and much less where a party has fewer rows than features. No d x d matrix is formed then, at the
-server either.
+A factor has h = min(n_k - 1, d) rows and travels without its zeros. Where parties have few rows, nobody forms a d x d
+matrix. Nothing is squared, so singular values are resolved to some 1e-15 of the first one, where a covariance resolves
+them to some 3e-7. The price is about twice the CPU time of P-COV where parties have many rows.
 
-Nothing is squared on the way: singular values are resolved to some 1e-15 of the first one. A covariance holds
-variances to some 1e-13 of the first, which are singular values to some 3e-7 of it. That costs CPU time where parties
-have many rows: reflecting them takes twice the multiplications of a covariance. A run on MNIST is at 2.7 times the
-least that any program needs, with p-cov at 1.2 (`python -m simulations.benchmarks iteration --methods qr-pca p-cov`).
-A Cholesky factor of the scatter has its squares; done twice, which makes it exact (Fukaya et al. 2020), it takes three
-products, and was slower here.
-
-``wire="float32"`` halves the bytes of a whole factor, and the model says within what angle of the components it is for
-certain. (What rounding did in truth is far less where it has no pattern: see docs/genotypes.md.)
-
-With ``rank = r`` each party sends only the best r rows of a factor (d r values). ``filler`` lets the server assume half
-of the first eigenvalue left out in every direction left out, which halves the error bound at no bytes. Largest / mean
-angle in degrees, MNIST, 10 clients, Dirichlet 0.1, 50 components, with filler, over eight draws of the partition:
-r = 100 1.1 to 5.2 / 0.20 to 0.26, r = 200 0.10 to 0.45 / 0.019 to 0.033 (`python -m simulations.benchmarks
-truncation --seeds`).
+With ``rank = r`` each party sends only the best r rows of its factor, and ``filler`` lets the server assume half of the
+first omitted eigenvalue in every omitted direction, which halves the error bound (docs/benchmarks.md has angles).
 """
 
 from dataclasses import replace

@@ -1,24 +1,18 @@
 """ROBUST: components that a few rows cannot move, however far off they are, by sums.
 
-The centre is the spatial median of all rows, and the components are those of their generalised sign covariance: rows
-beyond a reach, which the distances of the inner half of all give, have no part (`fedpca_flwr.maths.spatial_signs`).
-The parties tell where their own rows have their median. From there the server looks for the median of all rows, by the
-sums of the rows' directions u from its centre and of 1 / r, a question a step; then, by the counts of distances, for
+Take it where nobody has looked at the rows for errors, or where their tails are heavy; docs/robust.md has the cost and
+what a site must allow. The centre is the spatial median of all rows. The components are those of the generalised sign
+covariance about it: rows beyond a reach, which follows from the distances of the inner half of all rows, have no part
+(`fedpca_flwr.maths.spatial_signs`).
+
+Each party first tells the spatial median of its own rows. From there the server looks for the median of all rows, one
+question a step, by the sums of the rows' directions from its centre and of 1 / r; then by the counts of distances for
 that of the rows within reach. Counts of how large the scores are, and how far rows are from the components, give the
-variances: by medians, again of the rows within reach. A share of up to some 25 % of the rows may be anywhere.
+variances by medians.
 
-A centre of the server's meets rows before they are summed, so a site must allow what this shows: whoever chooses the
-centres can find a row that lies apart from all others. Each row adds at most 1 to each sum. Within a floor that only
-the site knows it adds less, and the end of a reach is no sharper than that. Fewer rows than ``min-rows`` within reach
-are none, no smaller count is told, and a run asks about so many centres at most.
-
-With ``scale`` a feature is divided by its median absolute deviation: the harmonic mean of the parties' own ones.
-
-``robust-parties`` is for parties that lie, where the server sees each one's sums. What a party adds counts as that of
-at most twice the median number of rows, and the components are those of the parties whose normalised sums are near the
-spatial median of all. That presumes that honest parties are alike, and is refused where they differ.
-
-Upload per party: 8 (d (d + 1) / 2 + (d + 2) T) bytes in T rounds, and 1,280 a component.
+``robust-parties`` is for parties that lie. A party counts as at most twice the median number of rows, and the
+components are those of the parties whose normalised sums are near the spatial median of all. It is refused where honest
+parties differ.
 """
 
 from collections.abc import Generator, Iterator
@@ -27,13 +21,14 @@ from functools import cached_property, partial
 from typing import Annotated, Any
 
 import numpy as np
+import scipy  # `scipy.special` is loaded when it is used
 from pydantic import Field as Limits
-from scipy.special import chdtri
 
 from fedpca_flwr.maths import eigen, moments, spatial_signs
-from fedpca_flwr.maths.rows import centred_chunks, dense_rows
+from fedpca_flwr.maths.rows import centred_chunks, dense_rows, lengths
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import method
+from fedpca_flwr.questions.last_round import LEVEL
 from fedpca_flwr.questions.row_limits import ROWS
 from fedpca_flwr.site import scores
 
@@ -52,13 +47,10 @@ UNLIKE = 0.3
 APART = 3.0
 """A party that differs by more than so many times what parties do by the median is left out."""
 
-LEVEL = 0.99
-"""Of the limits: what so many rows of the model's kind do not exceed, each."""
-
 NOT_SCALED: method.Array = np.empty(0)
 
-KNOWN = "robust: own median, and floor"
-"""What a party keeps of its rows between questions."""
+MEDIAN, FLOOR, SCALED_FLOOR = "robust: own median", "robust: own floor", "robust: own floor, scaled"
+"""What a party keeps of its rows between questions; the scale is the same in all of them."""
 
 
 class RobustOptions(method.Options):
@@ -157,17 +149,20 @@ class RobustClient(method.Client):
     @cached_property
     def median(self) -> method.Array:
         """The spatial median of its own rows."""
-        if KNOWN not in self.site.state:
+        if MEDIAN not in self.site.state:
             d = self.data.shape[1]
             mean = sum(rows.sum(axis=0) for rows in self.rows_about(np.zeros(d))) / len(self.data)
             found = spatial_signs.spatial_median(lambda c: spatial_signs.sign_sums(self.rows_about(c), d, 0.0), mean)
-            self.site.state[KNOWN] = [found]
-        return self.site.state[KNOWN][0]
+            self.site.state[MEDIAN] = [found]
+        return self.site.state[MEDIAN][0]
 
     def floor(self, scale: method.Array) -> float:
         """The distance within which a row counts less, by the party's own rows alone."""
-        own = [spatial_signs.lengths(rows) for rows in self.rows_about(self.median, scale)]
-        return spatial_signs.floor_of(np.concatenate(own))
+        name = SCALED_FLOOR if scale.size else FLOOR
+        if name not in self.site.state:
+            own = [lengths(rows) for rows in self.rows_about(self.median, scale)]
+            self.site.state[name] = [spatial_signs.floor_of(np.concatenate(own))]
+        return float(self.site.state[name][0])
 
     def reach(self, asked: method.Fields) -> method.Array:
         """From where on rows count less, and nothing (2,).
@@ -179,9 +174,7 @@ class RobustClient(method.Client):
             return spatial_signs.EVERYWHERE
         near, far = asked["reach"].tolist()
         far = max(far, min(near + self.floor(asked["scale"]), WIDEST * far))
-        inside = sum(
-            int((spatial_signs.lengths(rows) < far).sum()) for rows in self.rows_about(asked["centre"], asked["scale"])
-        )
+        inside = sum(int((lengths(rows) < far).sum()) for rows in self.rows_about(asked["centre"], asked["scale"]))
         return np.array([near, far]) if inside >= self.site.node.min_rows else spatial_signs.NOWHERE
 
     def rows_about(self, centre: method.Array, scale: method.Array = NOT_SCALED) -> Iterator[method.Array]:
@@ -190,11 +183,8 @@ class RobustClient(method.Client):
             yield from dense_rows(centred)
 
     def centred(self, rows: Any, asked: method.Fields) -> Iterator[Any]:
-        for centred in super().centred(rows, asked):
-            if self.odd is not None:
-                for part in dense_rows(centred):
-                    self.odd.add(part)
-            yield centred
+        found = super().centred(rows, asked)
+        return found if self.odd is None else self.odd.passing(found)
 
     def project(self, asked: method.Fields) -> method.Fields:
         with scores.outlier_file(self.site.node.scores, asked["limits"]) as stream:
@@ -238,7 +228,7 @@ def _own_signs(party: RobustClient, asked: method.Fields) -> method.Fields:
 
 def _own_distances(party: RobustClient, asked: method.Fields) -> method.Fields:
     """How many rows are how far from the centre."""
-    found = [spatial_signs.lengths(rows) for rows in party.rows_about(asked["centre"], asked["scale"])]
+    found = [lengths(rows) for rows in party.rows_about(asked["centre"], asked["scale"])]
     told = spatial_signs.histogram(np.concatenate(found), float(asked["unit"]), party.site.node.min_rows)
     return {"count": np.asarray(len(party.data)), "distances": told.astype(np.float64)}
 
@@ -249,8 +239,8 @@ def _own_sizes(party: RobustClient, asked: method.Fields) -> method.Fields:
     found, distances = list[method.Array](), list[method.Array]()
     for rows in party.rows_about(asked["centre"], asked["scale"]):
         own = rows @ components.T
-        found.append(np.column_stack([np.abs(own), spatial_signs.lengths(rows - own @ components)]))
-        distances.append(spatial_signs.lengths(rows))
+        found.append(np.column_stack([np.abs(own), lengths(rows - own @ components)]))
+        distances.append(lengths(rows))
     sizes = np.concatenate(found)[spatial_signs.within(np.concatenate(distances), party.reach(asked), least)]
     told = [spatial_signs.histogram(one, unit, least) for one in sizes.T]
     return {"count": np.asarray(len(party.data)), "sizes": np.array(told, dtype=np.float64)}
@@ -330,7 +320,9 @@ class Robust(method.Strategy):
         order = np.argsort(-variances, kind="stable")
         errors = spatial_signs.Errors.of(sizes[-1], unit)
         left_out = errors.mean if k < self.quorum.features else 0.0
-        self.limits = np.array([chdtri(k, 1 - LEVEL), errors.limit(LEVEL) if left_out else np.finfo(np.float64).tiny])
+        self.limits = np.array(
+            [scipy.special.chdtri(k, 1 - LEVEL), errors.limit(LEVEL) if left_out else np.finfo(np.float64).tiny]
+        )
         share = pairs.following / pairs.values[-1] if pairs.values[-1] > 0 else 0.0
         values = variances[order] * (rows - 1)
         return method.Solution(
@@ -354,17 +346,17 @@ class Robust(method.Strategy):
     ) -> Generator[method.Ask, Any, tuple[dict[str, method.Array], float]]:
         """What is asked next, about the centre at which the signs add up to nothing; and the mean sign there."""
         by = asked["scale"] if asked["scale"].size else np.ones_like(asked["centre"])
-        mixing = spatial_signs.Mixing(asked["centre"] / by)
+        search = spatial_signs.median_search(asked["centre"] / by)
         for step in range(1, self.options.max_rounds + 1):
-            told, _ = yield from self._told(phase, {**asked, **reach, "centre": mixing.centre * by})
+            told, _ = yield from self._told(phase, {**asked, **reach, "centre": search.point * by})
             sums = spatial_signs.SignSums(
                 told["signs"], float(told["weight"]) / float(asked["unit"]), float(told["count"])
             )
             if sums.size <= spatial_signs.CLOSE or step == self.options.max_rounds:
                 break
-            mixing.take(sums)
+            search.add(search.point + sums.step, -sums.size)
         typical = sums.rows / sums.weight if sums.weight > 0 else 1.0
-        return {**asked, "centre": mixing.centre * by, "unit": np.asarray(typical)}, sums.size
+        return {**asked, "centre": search.point * by, "unit": np.asarray(typical)}, sums.size
 
     def _reach(self, phase: str, asked: method.Fields) -> Generator[method.Ask, Any, method.Fields]:
         """Beyond which rows count nothing, by what the distances say of the inner half."""

@@ -1,22 +1,13 @@
 """SAPCA: every party follows its stream of rows in one pass, and the subspaces are merged (Grammenos et al. 2019).
 
-This is the method for streams; the one called `streaming` is for a federation that lasts from run to run.
+Take it for streams; docs/streaming.md compares the choices. A party needs O(d (r + b)) memory for r tracked directions
+and blocks of b rows. It sends its directions times their singular values, mean, energy and an error bound. One QR and
+one SVD, with a column for each mean, merge the subspaces: at the server for all parties at once (star), or pairwise
+along a tree of parties, where nobody holds more than two. The server relays the tree's messages: at level l (from 0)
+party i with ``i mod 2**(l+1) == 2**l`` sends to party ``i - 2**l``, and the server merges the last two itself.
 
-A party needs O(d (r + b)) memory for r tracked directions and blocks of b rows. It sends its directions times their
-singular values, mean, energy and an error bound: d r + d + 5 values. Merging is one QR and one SVD, with a column for
-each mean, at the server for all parties at once (star) or pairwise along a tree of parties
-(`strategies.sapca`), where nobody ever holds more than two subspaces. The server relays: Flower has a hub.
-
-What the order of the rows leaves behind: nothing as long as no direction is truncated, which is so where ``tracked`` is
-the number of features, or no less than the rank of the data. Else the model depends on it, a little (tracking twice the
-components, excess error 1e-4 where the components alone give 2e-3), and says by a bound how far it may be off. A stream
-whose directions change for good needs ``forgetting`` or more directions, or the new ones never enter.
-
-With ``state`` the model runs on: new rows are merged into what is stored, ``old-weight`` and ``new-weight`` are the
-paper's lambdas. What was merged cannot be taken out; a contribution that was merged already is refused.
-
-Who sends to whom in the tree: at level l (from 0) party i with ``i mod 2**(l+1) == 2**l`` sends to party ``i - 2**l``,
-by way of the server; the last level has the parties 0 and ``2**(levels-1)``, whose subspaces the server merges itself.
+The order of the rows does not matter where ``tracked`` is no less than the number of features or the rank of the data.
+Else the model depends on it a little, and says by a bound how far it may be off.
 """
 
 import math

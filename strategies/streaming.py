@@ -1,18 +1,13 @@
-"""Streaming: a federation that lasts from run to run (`fedpca_flwr.model.federation`); rows that stream are for
-`sapca`.
+"""Streaming: a federation that lasts from run to run, while members join, change and leave.
 
-The server keeps the moments of every member in a folder (``state``). In a run, parties join, or replace what they sent
-before, or append to it; members that are not there keep their contribution until they are told to ``leave``. The model
-is that of P-COV on the rows of all current members, bit for bit unless a member has appended.
+For rows that stream take `sapca`. The server keeps the moments of every member in the folder ``state``
+(`fedpca_flwr.model.federation`). The model is that of P-COV on the rows of all current members, bit for bit unless a
+member has appended. docs/streaming.md has all rules.
 
 1. Every party sends count, mean and a digest (SHA-256) of its moments.
-2. Those whose digest is not that of what the server has send their moments; where all have it, there is no such round.
+2. Parties whose digest differs from the server's send their moments. Where all digests agree, there is no such round.
 
-The state is saved when the parties' own rows have proved the model: a run that fails leaves it as it was.
-
-With secure aggregation the server keeps one sum over all parties, which are the same in every run: they replace it
-together, or append to it together. Who they are is asked before anything is added up, since the difference of two sums
-over different parties would show the share of those that left. So nobody can leave, and survivors cannot go on alone.
+With secure aggregation the server keeps one sum over all parties, who must be the same in every run.
 """
 
 import hashlib

@@ -1,33 +1,21 @@
-"""SUB-IT: the components of all rows from products with blocks of vectors; no covariance is formed or sent.
+"""SUB-IT: the exact components from products with blocks of vectors; no covariance is formed or sent.
 
-In each round the server sends a block V (d x b) and every party k returns S_k V, with S_k its own centred scatter: d b
-values up and down. The server adds the parties' products and the scatter between their means, which it knows::
+Take SUB-IT where rows have too many features to send d (d + 1) / 2 values, and with secure sums of genotypes. In each
+round the server sends a block V (d x b), and party k returns S_k V, where S_k is its own centred scatter. The server
+adds the products and the scatter between the means, which it knows::
 
     A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V
 
-and takes the best eigenvectors in the span of everything asked so far (block Krylov with Rayleigh-Ritz). It stops when
-a certificate, which needs no ground truth, bounds the largest angle to the exact components by ``tolerance`` degrees.
+and takes the best eigenvectors in the span of all blocks so far (block Krylov with Rayleigh-Ritz,
+`fedpca_flwr.maths.krylov`). The run ends when a certificate, which needs no pooled rows, bounds the largest angle to
+the exact components by ``tolerance`` degrees, or when rounding keeps the certificate from falling further; the model
+then says so.
 
-A block of more than n-components columns misses nothing; narrower ones look longer, from a fresh random block, for
-variances that occur more often than they have columns (`fedpca_flwr.maths.angle_bounds`). Where the precision of the
-products, in float64 or on the wire, keeps the certificate above ``tolerance``, the run ends and says so.
-
-With ``certify="signal"`` it stops as soon as those components are certified that stand out of the noise, and says so:
-the others have directions that other rows would not confirm, and gaps that cost most rounds.
-
-``wire="float32"`` halves the bytes of products after a warm start. What that rounds off stays in the residuals, so
-shortly before the end the products with the components are asked again in float64 (`fedpca_flwr.maths.krylov`).
-
-The server holds two vectors of features for each column that was asked. Where this would take more than a gigabyte it
-goes on with the best half of the Ritz vectors (thick restart), never with fewer than ten blocks, and the certificate
-still holds (`fedpca_flwr.maths.krylov`).
-
-``acceleration="none"`` is plain subspace iteration, which keeps only the last block. ``warm_start="svd"`` lets
-each party send a truncated factor first, which saves rounds (`fedpca_flwr.maths.refine`). With ``scale=True`` a round
-of variances comes first, so that blocks are random in the scaled features.
-
-Blocks go down in float32 at no loss (but for the plain iteration, and for narrow blocks until the gap shows): the
-server computes with the rounded block that it sent.
+With a block narrower than ``n-components`` the server searches longer, from a fresh random block, for variances that
+occur more often than the block has columns (`fedpca_flwr.maths.angle_bounds`). ``certify="signal"`` ends the run once
+the components that stand out of the noise are certified; other rows would not confirm the directions of the rest. With
+``wire="float32"`` the products with the components are asked again in float64 shortly before the end. Beyond a gigabyte
+of vectors the server goes on with the better half of the Ritz vectors, and the certificate still holds.
 """
 
 import math

@@ -1,16 +1,15 @@
 """VERTICAL: the exact PCA of rows whose columns lie at different parties.
 
-With X = [X_1, ..., X_p] centred by columns, scores are eigenvectors U of ``A = X X' = sum X_i X_i'`` times the roots
-of their eigenvalues theta. ``solver`` says how the server learns them; a party's loadings ``X_i' U / sqrt(theta)`` stay
-at home.
+Take it where each party knows other things about the same people. With X = [X_1, ..., X_p] centred by columns, scores
+are eigenvectors U of ``A = X X' = sum X_i X_i'`` times the roots of their eigenvalues theta. A party's loadings ``X_i'
+U / sqrt(theta)`` stay at home. ``solver`` says how the server learns the scores:
 
-- ``krylov``: in each round the server sends a block Q (n x b) and every party returns ``X_i (X_i' Q)``; only the sum
-  over the parties is used. Block Krylov with Rayleigh-Ritz, until a certificate bounds the largest angle to the exact
-  scores by ``tolerance`` degrees, or the rank is exhausted: it appends only what exceeds rounding
-  (`fedpca_flwr.maths.krylov`). The result does not depend on how the columns are split.
-- ``gram``: every party sends ``X_i X_i'``, once: n (n + 1) / 2 values, all inner products of its rows.
-- ``merge``: every party sends its leading ``U_i S_i`` (n x ``rank``, 2 k by default), once; a second round measures the
-  energies. Exact where ``rank`` is not below any party's number of columns.
+- ``krylov``: in each round the server sends a block Q (n x b) and every party returns ``X_i (X_i' Q)``; only the sum is
+  used. It goes on until a certificate bounds the largest angle to the exact scores, or the rank is exhausted
+  (`fedpca_flwr.maths.krylov`).
+- ``gram``: every party sends ``X_i X_i'`` once, all inner products of its rows.
+- ``merge``: every party sends its leading ``U_i S_i`` (n x ``rank``) once; a second round measures the energies. Exact
+  where ``rank`` is not below any party's number of columns.
 """
 
 from dataclasses import replace

@@ -1,13 +1,13 @@
 """VERTICAL-KERNEL: the exact kernel PCA of rows whose columns lie at different parties.
 
 Squared distances (``rbf``) and inner products (``sigmoid``, ``polynomial``, ``linear``) of rows are sums over parties.
-The server adds them, applies the kernel, centres it in feature space and takes its leading eigenpairs: what kernel PCA
-on all columns gives. Only positive eigenvalues count (``sigmoid`` has negative ones).
+The server adds them, applies the kernel, centres it in feature space and takes its leading eigenpairs, as kernel PCA on
+all columns does. Only positive eigenvalues count (``sigmoid`` has negative ones). There are no loadings, and no scores
+of new rows.
 
-With ``landmarks`` = c > 0 every party sends them to c rows only, n c values instead of n (n + 1) / 2, and the result is
-Nystrom's approximation, for kernels without negative eigenvalues.
-
-``gamma`` 0 is ``1 / (m var X)`` of all columns together. There are no loadings, and no scores of new rows.
+With ``landmarks`` = c > 0 every party sends them to c rows only, n c values instead of n (n + 1) / 2. The result is
+Nystrom's approximation, for kernels without negative eigenvalues. ``gamma`` 0 is ``1 / (m var X)`` of all columns
+together.
 """
 
 from collections.abc import Generator

@@ -1,11 +1,10 @@
 """VERTICAL-SCORES: scores of new rows, by the loadings that the parties kept of an earlier run.
 
 With V_i a party's own loadings, the scores of rows X = [X_1, ..., X_p] that came later are ``sum X_i V_i'``, once each
-party has centred and scaled its columns as it did in that run. Every party sends its part (n x k), the server adds
+party has centred and scaled its columns as in the earlier run. Every party sends its part (n x k), the server adds
 them, and all get the sum for their files `scores`. Nothing is fitted: the model holds the scores, and how much of the
-new rows' energy about the old means they hold.
-
-Loadings are of one run where they hold the same digest of its scores.
+new rows' energy about the old means they hold. Loadings belong together where they hold the same digest of their run's
+scores.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class HostileSession:
         np.save(data, rows)
         known = identities(parties)
         given = {"data": str(data), "journal": str(folder / "journal"), "min-rows": 5, **known[index], **node}
-        if run["method"].startswith("robust"):
+        if run["method"].startswith("robust") or run.get("clusters"):
             given = {"may-show": "scores", **given}
         if run["method"].startswith("dp-pca"):
             given = {"epsilon-budget": 100.0, **given}

@@ -71,7 +71,7 @@ def test_the_new_method_runs_and_passes_the_battery_of_other_packages(project):
 
 
 def test_the_new_method_is_in_the_table(project):
-    assert "\n| [`two-sums`](methods.md#two-sums) | exact | 2 |" in outcome(project, "-m", "strategies")
+    assert "\n| [`two-sums`](methods/two-sums.md) | exact | 2 |" in outcome(project, "-m", "strategies")
 
 
 def test_nothing_is_missing_before_it_is_merged(project):

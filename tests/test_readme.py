@@ -21,7 +21,7 @@ from fedpca_flwr.site.local_table import local_table
 from simulations import run
 from simulations.hunt.options import option_values
 from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
-from strategies.__main__ import descriptions, measurements_page, methods_page, questions_page, shown_table, with_tables
+from strategies.__main__ import descriptions, pages
 from tests.families import cut, rows
 from tests.grid import GridOfThisProcess
 
@@ -61,38 +61,30 @@ def headings(page):
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_method_table_is_that_of_the_cards():
-    assert with_tables(COMPARED) == COMPARED, f"docs/which-method.md's table is not up to date; {WRITE}"
-    assert all(f"| [`{method}`]" in COMPARED for method in METHODS), "docs/which-method.md has no method table"
+@pytest.mark.parametrize("page", pages())
+def test_a_page_of_the_code_is_that_of_the_cards(page):
+    assert PAGES[page] == pages()[page], f"{page} is not up to date; {WRITE}"
 
 
-def test_the_page_of_methods_is_that_of_the_code():
-    assert PAGES["docs/methods.md"] == methods_page(), f"docs/methods.md is not up to date; {WRITE}"
-
-
-def test_the_page_of_measurements_is_that_of_the_code():
-    assert PAGES["docs/measurements.md"] == measurements_page(), f"docs/measurements.md is not up to date; {WRITE}"
+def test_every_method_has_a_page_of_its_own_and_who_sees_what_of_it_in_each_way():
+    assert {Path(page).stem for page in PAGES if page.startswith("docs/methods/")} == set(METHODS)
+    for name, method in METHODS.items():
+        page, card = PAGES[f"docs/methods/{name}.md"], method.strategy.card
+        assert f"| [`{name}`](methods/{name}.md) |" in COMPARED
+        assert ("ith secure aggregation" in page) == ("masked" in transports_of(method))
+        assert ("or `survivors`" in page) == ("surviving" in transports_of(method))
+        assert card.shows.server[:40] in page
+        assert (card.shows_summed or card.shows).server[:40] in page
 
 
 def test_the_table_of_questions_is_that_of_the_scripts():
     page = PAGES["docs/security/questions.md"]
-    assert page == questions_page(), f"docs/security/questions.md is not up to date; {WRITE}"
     table = page[page.index("| method | in clear |") :]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS)
 
 
 def test_an_officer_reads_a_short_page():
     assert len(PAGES["SECURITY.md"].encode()) <= 8192
-
-
-def test_the_table_of_who_sees_what_is_that_of_the_cards():
-    """A row for every way that a method's answers travel."""
-    page = PAGES["docs/security/methods.md"]
-    assert with_tables(page) == page, f"docs/security/methods.md's first table is not up to date; {WRITE}"
-    heads = [line.split("|")[1] for line in shown_table().splitlines()[2:]]
-    ways = {"clear": "", "masked": " with secure aggregation", "surviving": " with `survivors`"}
-    rows = [f"`{name}`{ways[way]}" for name, method in METHODS.items() for way in transports_of(method)]
-    assert sorted(head for line in heads for head in line.strip().split(", ")) == sorted(rows)
 
 
 @pytest.mark.parametrize("method", METHODS)

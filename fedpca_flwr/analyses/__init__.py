@@ -4,6 +4,7 @@ Each raises a `ConfigError` for an option that cannot be, a `DataError` for rows
 a `ContractError` for a model or moments that do not hold what it needs.
 """
 
+from fedpca_flwr.analyses.clusters import Clusters, clusters
 from fedpca_flwr.analyses.components import FactorModel, Reading, factor_analysis, pca, projected, read, whitened
 from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted
 from fedpca_flwr.analyses.inference import (
@@ -32,6 +33,7 @@ from fedpca_flwr.analyses.relations import (
 __all__ = [
     "AdjustedMoments",
     "CanonicalCorrelations",
+    "Clusters",
     "Discriminant",
     "Drift",
     "FactorModel",
@@ -43,6 +45,7 @@ __all__ = [
     "Spikes",
     "adjusted",
     "canonical_correlations",
+    "clusters",
     "discriminant",
     "drift",
     "factor_analysis",

@@ -107,17 +107,18 @@ class Hidden:
         self.first = np.zeros((0, start.columns))
         if start.restarts:
             self.first = np.array([start.seen(ritz, float(ritz.values[i]))[0][i] for i in range(j)])
+        self._residuals, self._rest = _few_rows(ritz.residuals, start.columns)
 
     def norm(self, eigenvalue: float) -> float:
-        """Frobenius norm of F at an eigenvalue."""
-        values, residuals, j = self.ritz.values, self.ritz.residuals, self.j
+        """Bound on the Frobenius norm of F at an eigenvalue, which it exceeds by little."""
+        values, j = self.ritz.values, self.j
         seen, _ = self.start.seen(self.ritz, eigenvalue)
-        weights = seen[j:] / (eigenvalue - values[j:])[:, None]
-        if not len(self.first):
-            return float(np.linalg.norm(weights.T @ residuals[:, j:].T)) if len(weights) else 0.0
-        apart = eigenvalue - values[:j]
-        apart[apart == 0] = np.inf
-        return float(np.linalg.norm(np.vstack([(seen[:j] - self.first) / apart[:, None], weights]).T @ residuals.T))
+        apart = eigenvalue - values
+        apart[:j][apart[:j] == 0] = np.inf
+        weights = seen / apart[:, None]
+        weights[:j] = (seen[:j] - self.first) / apart[:j, None] if len(self.first) else 0.0
+        rest = float(self._rest @ np.linalg.norm(weights, axis=1))
+        return float(np.hypot(np.linalg.norm(self._residuals @ weights), rest))
 
     def crude(self, eigenvalue: float) -> float:
         """Bound on `norm` at an eigenvalue and above, times the distance to the lowest Ritz value."""
@@ -125,6 +126,16 @@ class Hidden:
         residuals = self.ritz.residuals if len(self.first) else self.ritz.residuals[:, self.j :]
         shown = float(np.hypot(np.linalg.norm(seen[self.j :]), np.linalg.norm(self.first)))
         return shown * float(np.linalg.norm(residuals))
+
+
+def _few_rows(residuals: Array, width: int) -> tuple[Array, Array]:
+    """Coordinates (b, m) of residuals (d, m) in as many directions as they have but for rounding, and the lengths (m,)
+    of what those leave of them: in a block Krylov space they lie in the span of the next block."""
+    d, m = residuals.shape
+    seen = residuals if min(d, m) <= 2 * width else residuals @ random_block(m, 2 * width, seed=0)
+    directions = np.linalg.qr(seen)[0]
+    inside = directions.T @ residuals
+    return inside, np.linalg.norm(residuals - directions @ inside, axis=0)
 
 
 def least_overlap(columns: int, directions: int, probability: float = MISSED) -> float:
@@ -206,7 +217,7 @@ class AngleBounds:
     def may_reach(self, tolerance: float) -> bool:
         """Whether the first k may be certified to ``tolerance`` degrees: no eigenvalue is below its Ritz value."""
         values, k = self._ritz.values, self.k
-        alike = eigen.ALIKE * len(self._ritz.vectors) * float(values[0])
+        alike = eigen.ALIKE * len(self._ritz.basis) * float(values[0])
         apart = float(values[k - 1] - values[k]) if values.size > k else 0.0
         clear = min(apart, float(values[k - 1])) > alike  # of a tie others than the first k are certified
         return not clear or eigen.sine_theorem(self._ritz.residual(k), apart) <= tolerance
@@ -219,7 +230,7 @@ class AngleBounds:
         """
         values, k = self._ritz.values, self.k
         self.upto = k
-        alike = eigen.ALIKE * len(self._ritz.vectors) * float(values[0])
+        alike = eigen.ALIKE * len(self._ritz.basis) * float(values[0])
         if self._known.error > alike:
             return self.angle(k), k  # equal values may be what the wire made of them
         distinct, upto = int((values[:k] > values[k - 1] + alike).sum()), int((values >= values[k - 1] - alike).sum())
@@ -247,7 +258,7 @@ class AngleBounds:
 
     def angle(self, j: int) -> float:
         """Bound on the angle of the first j Ritz pairs, in degrees."""
-        if j in (0, len(self._ritz.vectors)):
+        if j in (0, len(self._ritz.basis)):
             self.proven = True
             return 0.0
         return eigen.sine_theorem(self._ritz.residual(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
@@ -336,8 +347,8 @@ class Probe:
         following = float(ritz.values[j]) if ritz.values.size > j else 0.0
         wrong = np.sqrt(np.cumsum(np.linalg.norm(ritz.residuals, axis=0) ** 2)) + ritz.error
         self.j = j = max(j, int((wrong <= (level - following) / 4).sum()))  # the more, the sooner it knows
-        d = len(ritz.vectors)
-        self._U, self._residuals, self._values = ritz.vectors[:, :j], ritz.residuals[:, :j], ritz.values[:j]
+        d = len(ritz.basis)
+        self._U, self._residuals, self._values = ritz.vectors_to(j), ritz.residuals_to(j), ritz.values[:j]
         self._error, self._wrong = ritz.error, ritz.residual(j)
         S = random_block(d, min(width, d - j), seed=-1 - turn)  # no seed of a first block
         self._known, self.block = KnownProducts(d), eigen.outside(S, self._U)

@@ -113,7 +113,7 @@ class BlockIteration:
 
         Not determined are those whose variance it does not tell from that of component k + 1, or from none.
         """
-        bound = self._bound
+        bound = self._bound  # first: its search says what is proven and determined
         return bound if self.proven and self.determined else 90.0
 
     @property
@@ -142,7 +142,7 @@ class BlockIteration:
     @property
     def enough(self) -> bool:
         """Whether all components are certified to the tolerance."""
-        return self._bound <= self.tolerance and self.proven
+        return self._bound <= self.tolerance and self.proven  # in this order: the bound, once searched, says if so
 
     def _decide(self, AV: Array) -> bool:
         """Whether the products are enough; otherwise choose the next block."""
@@ -192,7 +192,7 @@ class BlockIteration:
         if self._renewal is None or not self._renewal.wanted(self.ritz, last=last):
             return None
         self._idle = 0
-        return self.ritz.vectors[:, : self.k]
+        return self.ritz.vectors_to(self.k)
 
     def _set_pairs(self) -> None:
         """Take the Ritz pairs, or those of the corrected approximation, which are nearer, where they are certain."""
@@ -201,7 +201,7 @@ class BlockIteration:
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
         if self._sketch is not None:
             better = self._sketch.leading(self.k)
-            apart = float(principal_angles(better.vectors, self.ritz.vectors[:, : self.k]).max())
+            apart = float(principal_angles(better.vectors, self.ritz.vectors_to(self.k)).max())
             if apart <= self._bound:
                 self.pairs, self._bound = better, min(90.0, self._bound + apart)
 

@@ -20,7 +20,7 @@ at a maximum (Tipping and Bishop 1999, appendix A); ``prior I`` is worth so many
 variance, as in `fedpca_flwr.maths.gaussian_em`. Without missing values it is subspace iteration on the scatter.
 
 The iteration is one on the block ``P (D - s)^1/2 R'``, whose map does not depend on how P and R are turned, with the
-mean and log s beside, accelerated by `fedpca_flwr.maths.gaussian_em.Anderson`: it took 23 to 46 steps where SQUAREM
+mean and log s beside, accelerated by `fedpca_flwr.maths.anderson.Anderson`: it took 23 to 46 steps where SQUAREM
 took 26 to more than 70 (docs/missing.md).
 
 Source: Tipping and Bishop 1999, Journal of the Royal Statistical Society B 61; Ilin and Raiko 2010, Journal of Machine
@@ -34,9 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, svd
 
+from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.gap_groups import GappedRows, Groups
-from fedpca_flwr.maths.gaussian_em import Anderson
 from fedpca_flwr.maths.incomplete_rows import FLOOR, filled
 
 ABOVE = 2.0**-20  # the variance along a factor is larger than the noise by this share of it, at least

@@ -1,4 +1,4 @@
-r"""EM for a Gaussian model of rows with missing values, and two ways to accelerate an EM iteration.
+r"""EM for a Gaussian model of rows with missing values, and a way to accelerate an EM iteration.
 
 **EM** (`GaussianEM`). With mean m and covariance S of n rows, the E-step at the parties
 (`fedpca_flwr.maths.incomplete_rows`) gives the sums ``a`` of the expected deviations from m, and ``A`` of their
@@ -20,70 +20,17 @@ step that stabilises it::
 The step length a is 1 / (1 - rate) for a single linear rate, and 1 gives G(G(x)), the plain iteration (scheme S3 of
 Varadhan and Roland 2008, Scandinavian Journal of Statistics 35; the sign of a is turned). An extrapolation that leaves
 the allowed region, or from which the map moves further than it did at the cycle's start, is given up for G(G(x)).
-
-**Anderson acceleration** (`Anderson`) is for an iteration that raises a function, as EM raises the likelihood. Of the
-last points x_i, with residuals f_i = G(x_i) - x_i, it goes to the combination whose residual is least::
-
-    x <- G(x) - (dG) c,    c = argmin | f - (dF) c |
-
-with the columns of dF and dG the differences of residuals and images. Near the fixed point that is GMRES. A point where
-the function is lower than before is given up for the last image, and so is all that is remembered: without this the
-iteration may come to rest at saddle points (Walker and Ni 2011, SIAM Journal on Numerical Analysis 49; with restarts
-and monotonicity for EM: Henderson and Varadhan 2019, Journal of Computational and Graphical Statistics 28).
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import svd
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.gap_groups import GappedRows
 from fedpca_flwr.maths.incomplete_rows import FLOOR, completed_sums, precision_of
 from fedpca_flwr.maths.moments import pack, symmetric
-
-DEPTH = 10  # how many differences Anderson acceleration remembers
-# singular values of the differences below the root of this, relative to the first, count little: they are rounding
-DAMPING = 1e-10
-SLACK = 1e-9  # share of the function's size by which rounding may make it seem lower
-
-
-class Anderson:
-    """The iteration from a ``start`` (p,), whose map and function somebody else computes.
-
-    `point` is always one that is ``allowed``, which can be mapped.
-    """
-
-    def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
-        self.point = start  # whose image is wanted next
-        self._allowed = allowed
-        self._points: list[Array] = []
-        self._images: list[Array] = []
-        self._height = -np.inf
-
-    def add(self, image: Array, height: float) -> None:
-        """Go on from the image of `point`, at which the function has the value ``height``."""
-        if self._points and height < self._height - SLACK * abs(self._height):
-            self.point = self._images[-1]
-            self._points, self._images = [], []
-            return
-        self._height = max(height, self._height) if self._points else height
-        self._points = [*self._points, self.point][-DEPTH - 1 :]
-        self._images = [*self._images, image][-DEPTH - 1 :]
-        far = self._combined() if len(self._points) > 1 else image
-        self.point = far if self._allowed(far) else image
-
-    def _combined(self) -> Array:
-        images = np.array(self._images).T
-        residuals = images - np.array(self._points).T
-        steps = np.diff(residuals)
-        sizes = np.linalg.norm(steps, axis=0)
-        sizes[sizes == 0] = 1.0
-        U, s, Vt = svd(steps / sizes, full_matrices=False, check_finite=False)
-        weights = np.divide(s, s**2 + DAMPING * s[0] ** 2, out=np.zeros_like(s), where=s > 0)
-        combined: Array = images[:, -1] - np.diff(images) @ (Vt.T @ (weights * (U.T @ residuals[:, -1])) / sizes)
-        return combined
 
 
 class Squarem:

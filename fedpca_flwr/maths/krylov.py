@@ -34,25 +34,61 @@ from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, outside, rounding, si
 BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more bytes than this are restarted
 
 
-@dataclass(frozen=True)
 class Ritz:
-    """Ritz pairs by descending value."""
+    """Ritz pairs by descending value: ``values`` (m,), and what is asked of their vectors.
 
-    values: Array  # (m,)
-    vectors: Array  # (d, m)
-    residuals: Array  # (d, m), ``A @ vectors - vectors * values``, as far as the products are known
-    error: float  # bound on the spectral norm of the error of the residuals: rounding on the wire and in float64
-    fine_error: float = 0.0  # the same for products in full (`KnownProducts.renew`)
-    rotation: Array | None = None  # (m, m), coordinates of the vectors in the basis that they were made of
-    fine: int = 0  # how many columns of that basis, the first ones, have products in full
+    They are made of an orthonormal ``basis`` (d, m) and its ``products`` with the matrix, by the ``rotation`` (m, m).
+    Most rounds read the first few only, so no more are made than were asked.
+    """
+
+    def __init__(
+        self,
+        values: Array,
+        rotation: Array,
+        basis: Array,
+        products: Array,
+        error: float,
+        fine_error: float = 0.0,
+        fine: int = 0,
+    ) -> None:
+        self.values, self.rotation, self.basis, self.products = values, rotation, basis, products
+        self.error = (
+            error  # bound on the spectral norm of the error of the residuals: the wire's and float64's rounding
+        )
+        self.fine_error = fine_error  # the same for products in full (`KnownProducts.renew`)
+        self.fine = fine  # how many columns of the basis, the first ones, have products in full
+        self._vectors, self._residuals = basis[:, :0], basis[:, :0]
+
+    @property
+    def vectors(self) -> Array:
+        """All Ritz vectors (d, m)."""
+        return self.vectors_to(self.values.size)
+
+    @property
+    def residuals(self) -> Array:
+        """``A @ vectors - vectors * values`` (d, m), as far as the products are known."""
+        return self.residuals_to(self.values.size)
+
+    def vectors_to(self, k: int) -> Array:
+        """The first k Ritz vectors (d, k)."""
+        if k > (made := self._vectors.shape[1]):
+            self._vectors = np.hstack([self._vectors, self.basis @ self.rotation[:, made:k]])
+        return self._vectors[:, :k]
+
+    def residuals_to(self, k: int) -> Array:
+        """The residuals (d, k) of the first k."""
+        if k > (made := self._residuals.shape[1]):
+            more = self.products @ self.rotation[:, made:k] - self.vectors_to(k)[:, made:] * self.values[made:k]
+            self._residuals = np.hstack([self._residuals, more])
+        return self._residuals[:, :k]
 
     def residual(self, k: int) -> float:
         """Bound on the spectral norm of the true residuals of the first k."""
-        return float(np.linalg.norm(self.residuals[:, :k], 2)) + self.error_of(k)
+        return float(np.linalg.norm(self.residuals_to(k), 2)) + self.error_of(k)
 
     def error_of(self, k: int) -> float:
         """Bound on the spectral norm of the error of the residuals of the first k."""
-        if self.rotation is None or not self.fine:
+        if not self.fine:
             return self.error
         coarse = float(np.linalg.norm(self.rotation[self.fine :, :k], 2))
         return min(self.error, self.fine_error + self.error * coarse)
@@ -66,7 +102,7 @@ class Ritz:
     def pairs(self, k: int) -> Eigenpairs:
         """The first k as eigenpairs."""
         following = float(self.values[k]) if self.values.size > k else 0.0
-        return Eigenpairs(self.values[:k], fix_signs(self.vectors[:, :k]), following)
+        return Eigenpairs(self.values[:k], fix_signs(self.vectors_to(k)), following)
 
 
 class KnownProducts:
@@ -100,16 +136,15 @@ class KnownProducts:
 
     def ritz(self) -> Ritz:
         projected = self.Q.T @ self.AQ
-        values, rotation = eigh((projected + projected.T) / 2, check_finite=False)
+        values, rotation = eigh((projected + projected.T) / 2, driver="evd", check_finite=False)
         values, rotation = values[::-1], rotation[:, ::-1]
-        vectors = self.Q @ rotation
-        residuals, rounded = self.AQ @ rotation - vectors * values, self.rounding * abs(float(values[0]))
-        return Ritz(values, vectors, residuals, self.error + rounded, rounded, rotation, self.fine)
+        rounded = self.rounding * abs(float(values[0]))
+        return Ritz(values, rotation, self.Q, self.AQ, self.error + rounded, rounded, self.fine)
 
     def keep(self, ritz: Ritz, first: int) -> None:
         """Give up all but the ``first`` Ritz vectors (thick restart, Wu and Simon 2000)."""
-        self.Q = ritz.vectors[:, :first].copy()
-        self.AQ = ritz.residuals[:, :first] + self.Q * ritz.values[:first]
+        self.Q = ritz.vectors_to(first).copy()
+        self.AQ = ritz.residuals_to(first) + self.Q * ritz.values[:first]
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
         """Take the products (d, k) of the first Ritz vectors, which came again in full."""
@@ -132,7 +167,7 @@ class KnownProducts:
         invariant, and random directions look for other eigenvectors; so they do until k directions are reached. Empty
         where the span is everything.
         """
-        Z = ritz.residuals[:, : max(size, k + 10)]
+        Z = ritz.residuals_to(max(size, k + 10))
         left, singular, _ = svd(outside(Z, self.Q), full_matrices=False, check_finite=False)
         block = left[:, : min(self.room, size, int((singular > 1e-14 * ritz.values[0]).sum()))]
         block = block - self.Q @ (self.Q.T @ block)
@@ -201,10 +236,10 @@ class FirstBlock:
         """
         if not self.restarts:
             if self._last is None or self._last[0] is not ritz:
-                seen = ritz.vectors.T @ self.block
-                self._last = ritz, seen, float(np.linalg.norm(self.block - ritz.vectors @ seen))
+                inside = ritz.basis.T @ self.block
+                outside = float(np.linalg.norm(self.block - ritz.basis @ inside))
+                self._last = ritz, ritz.rotation.T @ inside, outside
             return self._last[1:]
-        assert ritz.rotation is not None
         held, outside = np.eye(self.columns), self._outside
         for restart in self.restarts:
             seen = restart.turn @ held
@@ -230,7 +265,6 @@ class FirstBlock:
         into = block.T @ residuals
         wrong = float(np.linalg.norm(residuals - block @ into, 2)) + ritz.error
         if self.restarts:
-            assert ritz.rotation is not None
             turn = ritz.rotation[: len(self.restarts[-1].place)].T
         else:
             turn, self._outside = self.seen(ritz, np.inf)

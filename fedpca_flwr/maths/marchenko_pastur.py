@@ -93,7 +93,7 @@ class MarchenkoPastur:
             edge = self.edge(trace - float(values[:j].sum()), j)
             return j if angles.eigenvalue(j, edge - 2 * ritz.error) <= edge else 0
         largest = angles.eigenvalue(j, float(values[j + 1]) + spacing / 2)
-        errors = np.linalg.norm(ritz.residuals[:, j : k + 1], axis=0) + ritz.error
+        errors = np.linalg.norm(ritz.residuals_to(k + 1)[:, j:], axis=0) + ritz.error
         highest = np.append(largest, values[j + 1 : k] + errors[1 : k - j])
         settled = errors.max() <= spacing / 4 and (highest - values[j + 1 : k + 1] < spacing).all()
         return j if settled else 0

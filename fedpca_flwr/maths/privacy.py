@@ -66,8 +66,8 @@ from scipy.linalg import blas
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, diagonal_positions, pack, packed_size
-from fedpca_flwr.maths.private_scatter import NEAR, TO, directions, lengths, octaves, placed, shell_of
-from fedpca_flwr.maths.rows import Rows, chunks
+from fedpca_flwr.maths.private_scatter import NEAR, TO, directions, octaves, placed, shell_of
+from fedpca_flwr.maths.rows import Rows, chunks, lengths
 
 # numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
 # are missing, at least

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
+from fedpca_flwr.maths.rows import lengths
 
 FROM, TO, NEAR = range(3)  # columns of shells: where one begins, where it ends, up to where rows keep their length
 LOWEST, HIGHEST = -500, 500  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
@@ -47,15 +48,6 @@ TRACY_WIDOM = 2.02
 # a function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)
 TAIL = 3.04
 OUTLIER = 2.33  # in 99 of 100 cases a normal value is below so many standard deviations
-
-
-def lengths(rows: Array) -> Array:
-    """The lengths (n,) of rows (n, d), of any size."""
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    unit = np.where(largest > 0, largest, 1.0)
-    scaled = rows / unit[:, None]
-    found: Array = np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit
-    return found
 
 
 def directions(rows: Array) -> Array:

@@ -366,6 +366,15 @@ def sparse_chunks(data: Blocks, entries: int = ENTRIES) -> Iterator[Block]:
         yield joined(parts)
 
 
+def lengths(rows: Array) -> Array:
+    """The lengths (n,) of rows (n, d), of any size."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    unit = np.where(largest > 0, largest, 1.0)
+    scaled = rows / unit[:, None]
+    found: Array = np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit
+    return found
+
+
 def held_out(rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Which fifth of the rows (n, d) is held out by a seed that everybody may know."""
     return fifth(digests(rows, str(seed).encode()))

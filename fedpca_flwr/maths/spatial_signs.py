@@ -2,7 +2,7 @@ r"""Generalised spatial signs: the directions of rows from a robust centre, with
 
 The spatial median :math:`c` minimises :math:`\sum |x_i - c|`. Weiszfeld's step needs two sums,
 :math:`c + \sum u_i / \sum 1/r_i` with :math:`r_i = |x_i - c|, u_i = (x_i - c) / r_i`; it is slow along a direction
-that most rows lie in, and Anderson's mixing of the last steps mends that.
+that most rows lie in, which acceleration mends (`fedpca_flwr.maths.anderson`).
 
 Their *generalised* sign covariance :math:`\sum \xi(r_i)^2 (x_i - c)(x_i - c)^T` has the eigenvectors of the covariance
 where rows are elliptical, whatever the radial function :math:`\xi` is (Raymaekers and Rousseeuw 2019, "A generalized
@@ -23,19 +23,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # `scipy.special` is loaded when it is used, which no message to a site does
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
+from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.rows import lengths
 
 STEPS = 8  # bins an octave
 LOWEST, HIGHEST = -12, 8  # octaves of the unit that a histogram has; what is nearer or farther is counted at its ends
 BINS = STEPS * (HIGHEST - LOWEST)
 
-MEDIAN = float(ndtri(0.75))  # of the size of a standard normal value
+MEDIAN = 0.6744897501960817  # of the size of a standard normal value
 QUARTILES = 2 * MEDIAN  # the distance of a standard normal value's quartiles
 
-HISTORY = 6  # steps that are mixed
 MOST_PASSES = 300
 CLOSE = 1e-9  # of the mean sign, at which the search ends
 
@@ -70,12 +71,6 @@ class SignSums(NamedTuple):
         return float(np.linalg.norm(self.signs)) / self.rows
 
 
-def lengths(rows: Array) -> Array:
-    """The lengths (n,) of rows (n, d)."""
-    found: Array = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return found
-
-
 def sign_sums(centred: Iterable[Array], d: int, floor: float, reach: Array = EVERYWHERE) -> SignSums:
     """The sums of rows (n, d) that are about the centre, chunk by chunk; ``reach`` (2,) is from where on rows count
     less, and nothing."""
@@ -93,9 +88,9 @@ def sign_scatter(centred: Iterable[Array], d: int, unit: float, reach: Array) ->
     ``unit``; ``reach`` as in `sign_sums`."""
     scatter = np.zeros((d, d))
     for rows in centred:
-        counted = _counted(lengths(rows), reach) > 0  # others may be so far that their squares are infinite
-        inside = rows[counted] / unit
-        scatter += (inside * _counted(unit * lengths(inside), reach)[:, None]).T @ inside
+        counted = _counted(lengths(rows), reach)
+        inside = rows[counted > 0] / unit  # others may be so far that their squares are infinite
+        scatter += (inside * counted[counted > 0, None]).T @ inside
     return scatter
 
 
@@ -112,42 +107,21 @@ def _inverse(rows: Array, floor: float, reach: Array) -> Array:
     return np.divide(counted, distance, out=np.zeros_like(distance), where=distance > 0)
 
 
-class Mixing:
-    """Anderson's mixing of Weiszfeld's steps, which forgets them where the sum of signs grows (Anderson 1965)."""
-
-    def __init__(self, centre: Array) -> None:
-        self.centre = self._best = centre
-        self._least, self._plain = np.inf, np.zeros_like(centre)
-        self._centres: list[Array] = []
-        self._steps: list[Array] = []
-
-    def take(self, sums: SignSums) -> Array:
-        """The next centre (d,), from the sums about the present one."""
-        size, step = sums.size, sums.step
-        if size > self._least:  # the mixed step went too far: the plain one from the best centre does not
-            self._centres, self._steps = [], []
-            self.centre, self._least = self._best + self._plain, np.inf
-            return self.centre
-        self._best, self._least, self._plain = self.centre, size, step
-        self._centres = [*self._centres[1 - HISTORY :], self.centre]
-        self._steps = [*self._steps[1 - HISTORY :], step]
-        self.centre = self.centre + step
-        if len(self._steps) > 1:
-            moved, changed = np.diff(self._centres, axis=0), np.diff(self._steps, axis=0)
-            share = np.linalg.lstsq(changed.T, step, rcond=1e-10)[0]
-            self.centre = self.centre - share @ (moved + changed)
-        return self.centre
-
-
 def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Array:
     """The spatial median (d,), by the sums about any centre."""
-    mixing = Mixing(start)
+    search = median_search(start)
     for _ in range(MOST_PASSES):
-        sums = sums_about(mixing.centre)
+        sums = sums_about(search.point)
         if sums.size <= CLOSE:
             break
-        mixing.take(sums)
-    return mixing.centre
+        search.add(search.point + sums.step, -sums.size)
+    return search.point
+
+
+def median_search(start: Array) -> Anderson:
+    """The search for a median from a centre (d,), whose image is Weiszfeld's step and whose height is the mean sign
+    below zero."""
+    return Anderson(start, lambda centre: bool(np.isfinite(centre).all()))
 
 
 def floor_of(distances: Array) -> float:
@@ -223,7 +197,7 @@ class Errors(NamedTuple):
 
     def limit(self, level: float) -> float:
         """Of the squared distances, of which a share ``level`` is below it."""
-        root = self.middle + float(ndtri(level)) * self.deviation
+        root = self.middle + float(scipy.special.ndtri(level)) * self.deviation
         return float(root**3)
 
 

@@ -121,7 +121,7 @@ class MomentsOptions(ScaledOptions):
 
 
 class Shown(NamedTuple):
-    """Who learns what of a party, in the words of the first table of docs/security/methods.md."""
+    """Who learns what of a party, in the words of the pages in docs/methods."""
 
     server: str
     parties: str = "the pooled components and mean"

@@ -201,7 +201,7 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
             deployment.run, config, heard=lambda line: None if EMPTY.fullmatch(line) else say(f"   {line}")
         )
         if dropout:
-            _wait_for_question(folder / "journal3", running)
+            wait_for_question(folder / "journal3", running)
             deployment.kill_node(3)
             waited = f"{DEADLINE:.0f} s after its question (round-deadline)"
             say(f"   hospital 3 (client 3) is killed; {waited} the others go on")
@@ -243,10 +243,11 @@ def sites(folder: Path, kind: str, names: Sequence[str], parts: Sequence[Array])
     return found
 
 
-def _wait_for_question(journal: Path, running: Future[tuple[str, str]]) -> None:
-    """Until a site was asked something, or the run is over."""
+def wait_for_question(journal: Path, running: Future[tuple[str, str]], *, before: int = 0) -> None:
+    """Until a site was asked more than it was ``before``, or the run is over."""
     while not running.done():
         with suppress(FedPCAError):  # the site has not made it yet
-            if any(event.kind == "question" for event in audit.audit(str(journal)).events):
+            events = audit.audit(str(journal)).events
+            if sum(event.kind == "question" for event in events) > before:
                 return
         time.sleep(0.1)

@@ -3,10 +3,10 @@
 Each is written whole or not at all.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import fourth_powers, t_squared
+from fedpca_flwr.maths.rows import dense_rows
 from fedpca_flwr.state.files import site_file
 
 SCORE_FILES = (".npy", ".csv")  # kinds of files that scores are written to
@@ -65,6 +66,13 @@ class OddRows:
         self.fourth: Array = np.zeros(variances.size)  # sums of the scores' fourth powers, in their deviations
         self._left, self._stream = rows, stream
 
+    def passing(self, chunks: Iterable[Any]) -> Iterator[Any]:
+        """Take chunks of rows (`fedpca_flwr.maths.rows.centred_chunks`), and give each on."""
+        for centred in chunks:
+            for part in dense_rows(centred):
+                self.add(part)
+            yield centred
+
     def add(self, centred: Array) -> None:
         """Take rows (m, d) that are centred and scaled."""
         scores = centred @ self.components.T
@@ -88,12 +96,17 @@ class OddRows:
 
 
 @contextmanager
-def outlier_file(scores: str, limits: Array) -> Iterator[BinaryIO | None]:
-    """The file beside the site's scores, written whole or not at all; None where there is nothing to write."""
-    if not (scores and limits.size):
+def beside(scores: str, what: str, header: bytes) -> Iterator[BinaryIO | None]:
+    """A file beside the site's scores, written whole or not at all; None where it has no scores."""
+    if not scores:
         yield None
         return
     target = Path(scores).expanduser()
-    with site_file("scores", target.with_name(f"{target.stem}-outliers.csv")) as stream:
-        stream.write(HEADER)
+    with site_file("scores", target.with_name(f"{target.stem}-{what}.csv")) as stream:
+        stream.write(header)
         yield stream
+
+
+def outlier_file(scores: str, limits: Array) -> AbstractContextManager[BinaryIO | None]:
+    """The file of odd rows; None where there is nothing to write."""
+    return beside(scores if limits.size else "", "outliers", HEADER)

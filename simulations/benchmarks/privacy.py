@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedpca_flwr.data import datasets
-from fedpca_flwr.maths.private_scatter import lengths
+from fedpca_flwr.maths.rows import lengths
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.transports.neighbours import degree

@@ -7,7 +7,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.site import audit
-from fedpca_flwr.site.deployment import Deployment, sites
+from fedpca_flwr.site.deployment import Deployment, sites, wait_for_question
 from fedpca_flwr.site.flower_command import COMPLETED, TIMEOUT
 from fedpca_flwr.site.journal import UNREAD
 
@@ -98,7 +97,7 @@ class Soak:
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(self.deployment.run, config)
             if fault != "none":
-                self.asked(site, running)
+                wait_for_question(self.folder / f"journal{site}", running, before=self.questions[site])
             with self.faults[fault](site):
                 try:
                     status, log = running.result(HANG)
@@ -144,15 +143,6 @@ class Soak:
         if found.gap or asked < self.questions[site]:
             yield f"the journal of site {site} lost lines: {asked} questions, {self.questions[site]} before"
         self.questions[site] = asked
-
-    def asked(self, site: int, running: Future[tuple[str, str]]) -> None:
-        """Wait until the site was asked something in this run, or the run is over."""
-        while not running.done():
-            with suppress(FedPCAError):
-                events = audit.audit(str(self.folder / f"journal{site}")).events
-                if sum(event.kind == "question" for event in events) > self.questions[site]:
-                    return
-            time.sleep(0.05)
 
     # Faults
 

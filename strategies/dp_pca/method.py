@@ -1,35 +1,23 @@
 """DP-PCA: (epsilon, delta)-differentially private components of directions or of clipped rows (Gaussian mechanism).
 
-``release='shells'`` needs no bound. The parties' rows are told by their directions from a private centre, so that one
-row changes the sum of ``uu'`` by 1 whatever the data. There is one such sum for each shell of distances from the centre
-(`fedpca_flwr.maths.shells`), and the server adds them up times the mean squared distances: for large epsilon the
-components are those of the covariance. A few shells are made where many rows lie at different distances, otherwise
-one; variances come from a small release of their own, as estimates.
+Take DP-PCA where the components must not tell about single rows. docs/private-by-noise.md compares the releases:
 
-``release='directions'`` asks for one shell only. Rows near the centre count as much as others, so the components are
-those of the covariance only where the distribution is elliptical, and rows that are far off by mistake do no harm.
+* ``shells`` needs no bound. A row counts by its direction from a private centre, so that one row changes the sum of
+  ``uu'`` by 1 whatever the data. There is one sum for each of a few shells of distances (`fedpca_flwr.maths.shells`),
+  and the server adds them up times their mean squared distances: for large epsilon the components are those of the
+  covariance. Variances are estimates, from a small release of their own.
+* ``directions`` asks for one shell. The components are those of the covariance only where the distribution is
+  elliptical.
+* ``two-stage``: noisy sums of rows clipped to ``centre-clip`` give a private centre c. Then each party clips its rows
+  about c to ``clip`` and sends the noisy sum of ``vv'``, v = clip(x - c).
+* ``joint``: rows clipped about zero, sum and second moment at once.
 
-``release='two-stage'``: the parties' noisy sums of rows (clipped to ``centre-clip``) give a private centre c. Then each
-party clips its rows about c to ``clip`` and sends the noisy sum of ``vv'``, v = clip(x - c). ``release='joint'``: rows
-clipped about zero, sum and second moment at once. A clip that is four times too large costs a third of the variance.
-
-Of the noisy second moment the server takes the components, among the features that stand out of the noise or among all,
-and corrects the eigenvalues for the noise (`fedpca_flwr.maths.private_scatter`). How much of the privacy each question
-takes is in `strategies.dp_pca.party.SHARES`.
-
-The unit is one row of one party. Each row is in one party's replies only, so each party's epsilon is the run's.
-
-``trust='local'``: each party adds the whole noise and trusts nobody. ``trust='distributed'``: each adds the share
-``1 / sqrt(honest-parties)``, and the server must see nothing but the sum. As long as so many parties add their share
-and keep it from the server, the sum has at least the whole noise, whatever the others do. A party that drops out ends
-the run; a site refuses a run that assumes more honest parties than its own node-config.
-
-Upload per party: ``8 d (d + 1) / 2`` bytes, and some ``8 d`` for each of the other questions. The replies only add up:
-with secure aggregation the server opens nothing but the sums of the noisy sums.
-
-What leaves a party is whole numbers, masked or not: rows are rounded to a public grid before they are added
-(`fedpca_flwr.maths.privacy`), and the noise is drawn from the discrete Gaussian distribution
-(`fedpca_flwr.maths.privacy`).
+The server takes the components of the noisy second moment and corrects the eigenvalues for the noise
+(`fedpca_flwr.maths.private_scatter`). The unit is one row of one party. Each row is in one party's replies only, so
+each party's epsilon is the run's. A reply holds whole numbers, masked or not: rows are rounded to a public grid before
+they are added, and the noise is drawn from the discrete Gaussian distribution (`fedpca_flwr.maths.privacy`). With
+``trust='distributed'`` each party adds the share ``1 / sqrt(honest-parties)`` of the noise, and the server must see
+nothing but the sum. `strategies.dp_pca.party.SHARES` says how much of the privacy each question takes.
 """
 
 import math

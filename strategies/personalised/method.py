@@ -1,22 +1,19 @@
 """Personalised PCA: each party's own components, drawn towards components that all share (Ozkara et al. 2023).
 
-The server sends the shared components V (d x k). Each party computes its own U_i for them, keeps U_i, and returns its
-projector times V, of which the server needs only the sum (`fedpca_flwr.maths.personalised`)::
+Take it where sites differ so much that each wants components of its own. The server sends the shared components V (d x
+k). Each party computes its own U_i for them, keeps U_i, and returns its projector times V, of which the server needs
+only the sum (`fedpca_flwr.maths.personalised`)::
 
     U_i = leading eigenvectors of Y_i'Y_i + c V V',     V <- orth(sum U_i U_i'V)
 
-With ``solver="stiefel"`` it is Algorithm 1 of the paper: a gradient step for U_i, and a party's version of V comes
-back. It reaches the same objective in more rounds. V starts as the PCA of all rows, by block Krylov rounds as in
-SUB-IT.
+V starts as the PCA of all rows, by block Krylov rounds as in SUB-IT. ``mu`` says how strongly V draws: c = mu times the
+k-th eigenvalue of the pooled scatter over the number of parties. By default the run chooses ``mu``: each party holds
+out a fifth of its rows, all strengths in `GRID` and both ends run on the others, the least error on the rows held out
+wins, and a second pass with all rows follows. A site with data of its own draws that fifth itself, the same for the
+same rows in every run.
 
-``mu`` says how strongly V draws: c = mu times the k-th eigenvalue of the pooled scatter over the number of parties. At
-0 each party has its local PCA, at infinity all have the PCA of all rows. By default it is chosen: each party holds out
-a fifth of its rows, all strengths in `GRID` and both ends run at once on the others, the least error on the rows held
-out wins, and a second pass with all rows follows. A site with data of its own draws that fifth itself, the same for the
-same rows in every run, and refuses where it is fewer than its ``min-rows``; in a simulation the run's seed draws it.
-
-The mean is that of all rows. A party centres by its own and moves what its rows add up to, so that its answers are
-functions of count, mean and scatter, whatever it is told (`fedpca_flwr.maths.own_rows`).
+The mean is that of all rows. A party centres by its own and moves the sums, so its answers are functions of count, mean
+and scatter, whatever it is told (`fedpca_flwr.maths.own_rows`).
 """
 
 import math

@@ -81,6 +81,7 @@ MEETS = {
     "strategies/dp_pca/party.py::DPPCAClient._whole": NOISE,
     "strategies/personalised/party.py::_about": "gives both to own_rows, which see",
     "strategies/personalised/party.py::_choose": "the same, of the rows held out",
+    "strategies/pooled_covariance.py::PooledCovarianceClient.points": "scores, which a site must allow that others see",
     "strategies/pooled_covariance.py::PooledCovarianceClient.centred": HOME
     + "; of odd rows how many there are, where a site allows that it tells a distribution",
     **{

@@ -10,6 +10,7 @@ from fedpca_flwr.maths.columns import (
     Kernel,
     centred,
     columns_of,
+    default_gamma,
     direction,
     energies,
     gram_product,
@@ -156,3 +157,10 @@ def test_the_error_of_a_kernel_is_that_of_the_steeper_side():
 def test_a_polynomial_of_a_negative_constant_may_have_negative_eigenvalues():
     assert [Kernel("polynomial", coef0=c).semidefinite for c in (-1.0, 0.0, 1.0)] == [False, True, True]
     assert not Kernel("sigmoid").semidefinite
+
+
+def test_the_default_gamma_is_that_of_all_columns():
+    X = RNG.standard_normal((50, 6)) + np.arange(6)
+    parts = [X[:, :1], X[:, 1:]]
+    found = default_gamma(*np.array([[one.shape[1], one.mean(), one.var()] for one in parts]).T)
+    assert found == pytest.approx(1 / (6 * X.var()), rel=1e-12)

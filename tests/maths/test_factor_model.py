@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths import gap_groups, gaussian_em
+from fedpca_flwr.maths import anderson, gap_groups
+from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.factor_em import FactorEM, FactorGaussian, factor_sums, filled_by_factors
-from fedpca_flwr.maths.gaussian_em import Anderson
 from fedpca_flwr.maths.incomplete_rows import filled
 from fedpca_flwr.maths.krylov import random_block
 from tests.maths.test_incomplete import gapped, standardised, textbook, with_holes
@@ -108,7 +108,7 @@ def test_anderson_takes_fewer_steps_of_em(monkeypatch):
     rows = rows_of_factors(share=0.5)
     limit = fitted(rows, 2, 5.0, 120).vectors
     ours = principal_angles(fitted(rows, 2, 5.0, 30).vectors, limit).max()
-    monkeypatch.setattr(gaussian_em, "DEPTH", 0)
+    monkeypatch.setattr(anderson, "DEPTH", 0)
     assert ours < principal_angles(fitted(rows, 2, 5.0, 30).vectors, limit).max() / 1000
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import gap_groups
+from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
-from fedpca_flwr.maths.gaussian_em import Anderson, Expected, Gaussian, GaussianEM, Squarem, expected_sums
+from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, GaussianEM, Squarem, expected_sums
 from fedpca_flwr.maths.incomplete_rows import FLOOR, completed, completed_sums, filled, precision_of
 from fedpca_flwr.maths.moments import Moments, symmetric
 from tests.refusals import refused

@@ -44,8 +44,14 @@ def test_rounding_is_that_of_directions_and_adds_up_over_blocks():
     assert known.ritz().error == pytest.approx(np.sqrt(2) * rounding(5) * 7, rel=1e-6, abs=0)
 
 
+def pairs_with(values, residuals, error=0.0):
+    """Pairs of these values (m,) and residuals (d, m); their vectors are the first unit vectors."""
+    basis = np.eye(len(residuals))[:, : values.size]
+    return Ritz(values, np.eye(values.size), basis, residuals + basis * values, error)
+
+
 def test_the_residual_of_pairs_is_a_spectral_norm_and_the_error():
-    ritz = Ritz(np.array([3.0, 2.0, 1.0]), np.eye(4)[:, :3], np.array([[0.0, 0, 0]] * 3 + [[3, 4, 12]]), 0.25)
+    ritz = pairs_with(np.array([3.0, 2.0, 1.0]), np.array([[0.0, 0, 0]] * 3 + [[3, 4, 12]]), 0.25)
     assert [ritz.residual(k) for k in (1, 2, 3)] == pytest.approx([3.25, 5.25, 13.25])
     assert [ritz.pairs(k).following for k in (1, 2, 3)] == [2, 1, 0]
 
@@ -114,7 +120,7 @@ def test_products_had_again_in_full_take_the_error_of_the_others_away_but_for_an
 
 def test_the_error_of_a_vector_counts_as_far_as_it_is_made_of_products_in_few_digits():
     turned = np.array([[0.8, -0.6], [0.6, 0.8]])
-    ritz = Ritz(np.array([2.0, 1.0]), np.eye(2), np.zeros((2, 2)), 1.0, 0.1, turned, 1)
+    ritz = Ritz(np.array([2.0, 1.0]), turned, np.eye(2), np.eye(2), 1.0, 0.1, 1)
     assert ritz.error_of(1) == pytest.approx(0.1 + 0.6)
     assert ritz.error_of(2) == 1.0
 
@@ -124,7 +130,7 @@ def test_products_are_asked_again_two_rounds_before_the_tolerance():
     renewal = Renewal(1, 1e-6)
 
     def wanted(residual):
-        ritz = Ritz(np.array([2.0, 1.0]), np.eye(3)[:, :2], residual * np.eye(3)[:, :2], 1e-7)
+        ritz = pairs_with(np.array([2.0, 1.0]), residual * np.eye(3)[:, :2], 1e-7)
         return renewal.wanted(ritz, last=False)
 
     assert [wanted(1e-2), wanted(1e-4)] == [False, True]
@@ -205,7 +211,7 @@ def test_what_a_restart_leaves_outside_counts_in_the_unit_of_what_is_shown():
     first = FirstBlock(np.ones((5, 1)))
     last = np.array([[0.0], [1.0]])
     first.restarts = [Restart(last, np.array([1.0]), np.array([[0.5]]), 0.3, last, 0.2)]
-    ritz = Ritz(np.array([2.0, 1.0]), np.eye(5)[:, :2], np.zeros((5, 2)), 0.0, rotation=np.eye(2))
+    ritz = pairs_with(np.array([2.0, 1.0]), np.zeros((5, 2)))
     seen, outside = first.seen(ritz, 3.0)
     np.testing.assert_allclose(seen, [[0.0], [0.25]])
     assert outside == pytest.approx(0.3 * 0.5 + 0.2 * 0.25)

@@ -13,13 +13,13 @@ from fedpca_flwr.maths.private_scatter import (
     beyond,
     descending,
     directions,
-    lengths,
     moved,
     octaves,
     placed,
     reach,
     shell_of,
 )
+from fedpca_flwr.maths.rows import lengths
 from fedpca_flwr.maths.shells import MOST_SHELLS, combined, one_shell, shells_of
 from tests.families import rows
 

@@ -1,0 +1,76 @@
+"""The clusters that a run with ``clusters`` found among the scores of all rows, and those of new rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.analyses.inputs import of_model
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.clustering import Mixture, nearest
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.tables import Shown, printed_as
+
+
+def _clusters(found: Clusters) -> Shown:
+    rows = ["few" if count is None else count for count in found.rows]
+    heads = ["cluster", "rows", *(f"PC{j + 1}" for j in range(found.centres.shape[1]))]
+    cells = [[i, count, *centre] for i, (count, centre) in enumerate(zip(rows, found.centres.tolist(), strict=True))]
+    return Shown(f"Clusters: {len(rows)} by {found.kind}, by their centres", heads, cells)
+
+
+@printed_as(_clusters)
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Clusters of scores, the largest first.
+
+    Attributes
+    ----------
+    kind : str
+        ``"k-means"`` or ``"mixture"``.
+    rows : tuple of int or None
+        How many rows each has; None where they are fewer than 10. Of a mixture the probabilities are added up.
+    centres : ndarray of shape (m, k)
+        Means of the scores.
+    mixture : Mixture or None
+        Weights, means and covariances of a mixture.
+    """
+
+    kind: str
+    rows: tuple[int | None, ...]
+    centres: Array
+    mixture: Mixture | None
+    model: PCAModel
+
+    def of(self, X: ArrayLike) -> NDArray[np.intp]:
+        """The cluster (n,) of each row of ``X`` (n, d), which need not be a row of the run."""
+        scores = self.model.transform(X)
+        if self.mixture is None:
+            return nearest(scores, self.centres)[0]
+        return np.asarray(self.mixture.shares(scores)[0].argmax(axis=1))
+
+
+@of_model
+def clusters(model: PCAModel) -> Clusters:
+    """The clusters that a run has found.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Of ``run("p-cov", parties, clusters=4)``.
+
+    Raises
+    ------
+    ContractError
+        Where the run was to find none.
+    """
+    found = model.log.get("clusters")
+    if found is None:
+        raise ContractError("the model knows of no clusters: ask for them in its run, say by run('p-cov', clusters=4)")
+    centres, mixture = np.array(found["centres"]), None
+    if found["kind"] == "mixture":
+        mixture = Mixture(np.array(found["weights"]), centres, np.array(found["covariances"]))
+    return Clusters(found["kind"], tuple(found["rows"]), centres, mixture, model)

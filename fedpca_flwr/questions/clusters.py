@@ -1,0 +1,269 @@
+"""Clusters of the scores of all rows (options ``clusters``, ``clustering``), by sums, once the components are known.
+
+The server names centres, every party tells how many of its rows are nearest to each and the sum of their scores, and
+the means are the next centres; ``clustering='mixture'`` goes on from there with shares by probability
+(`fedpca_flwr.maths.clustering`). Several starts, drawn from the run's seed, go side by side in the same questions, and
+that of the least sum of squared distances is the result.
+
+A centre of the server's meets scores before they are summed: two questions that differ by one row tell its scores. So
+a site must allow that scores of single rows are seen. They are those on one set of components, which a site is told
+once in a run. The model says how many rows a cluster has where they are not few.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+from scipy.linalg import LinAlgError
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths import clustering
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.protocol.card import ScaledOptions
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.questions.rows import ROW_COUNT
+from fedpca_flwr.site.scores import beside
+
+STARTS = 10
+"""Sets of centres that a run tries."""
+
+MOST_STEPS = 100
+"""Of either kind that a run takes."""
+
+FEWEST = 10
+"""Of fewer rows in a cluster the model does not say how many there are."""
+
+ENOUGH = 1e-9
+"""A mixture is done once a step adds less to the mean logarithm of the density."""
+
+VARIANCES = Field("variances", ("<=k",), kind="size")
+MIXTURE = (
+    Field("weights", ("<=m",), kind="size", optional=True),
+    Field("covariances", ("<=m", "<=k", "<=k"), optional=True),
+)
+"""What a mixture has besides its means."""
+
+
+class ClusterOptions(ScaledOptions):
+    """Options of a method that goes on to clusters."""
+
+    clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
+    """Find so many clusters among the scores of all rows; 0: none. A site must allow that scores are seen, and has the
+    clusters of its rows beside its scores."""
+    clustering: Literal["k-means", "mixture"] = "k-means"
+    """Clusters about centres, or a mixture of normal distributions."""
+
+    @property
+    def exposes(self) -> str:
+        return "scores" if self.clusters else super().exposes
+
+
+def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
+    """A script that asks for clusters before the last question, if the options say so."""
+    if not options.clusters:
+        return phases
+    last = phases["project"]
+
+    def sizes(public: Public) -> dict[str, int]:
+        return {**last.sizes(public), "k": public.features, "s": STARTS, "m": options.clusters}
+
+    known = tuple(replace(one, fixed=one.name) if one.name == "components" else one for one in last.asked.fields)
+    cells = Question(
+        asked=Payload((*known, Field("centres", ("<=s", "<=m", "<=k")))),
+        reply=Payload(
+            (
+                Field("counts", ("s", "m"), kind="size"),
+                Field("sums", ("s", "m", "k")),
+                Field("inertia", ("s",), kind="size"),
+            )
+        ),
+        answer=lambda party, asked: _cells(party, asked),
+        sizes=sizes,
+        limits=_cell_limits,
+        limited_by=(ROW_COUNT, VARIANCES),
+        times=MOST_STEPS,
+    )
+    shares = Question(
+        asked=Payload((*known, Field("means", ("<=m", "<=k")), *(replace(one, optional=False) for one in MIXTURE))),
+        reply=Payload(
+            (
+                Field("counts", ("m",), kind="size"),
+                Field("sums", ("m", "k")),
+                Field("products", ("m", "k", "k")),
+                Field("log_density", ()),
+            )
+        ),
+        answer=lambda party, asked: _shares(party, asked),
+        sizes=sizes,
+        limits=_share_limits,
+        limited_by=(ROW_COUNT, VARIANCES),
+        times=MOST_STEPS,
+    )
+    found = {"cells": cells, **({"shares": shares} if options.clustering == "mixture" else {})}
+    told = Payload((*known, Field("centres", ("<=m", "<=k")), *MIXTURE))
+    closing = replace(last, asked=told, sizes=sizes)
+    return {**{name: one for name, one in phases.items() if name != "project"}, **found, "project": closing}
+
+
+def _cell_limits(asked: Fields, public: Public) -> SumLimits:
+    """By the inequalities of Cauchy and Schwarz, and of Minkowski, with room for rounding."""
+    rows, farthest = 2 * float(asked["rows"]), np.abs(asked["centres"]).max(axis=(0, 1)) + _deviations(asked, public)
+    return {
+        "counts": np.array(rows),
+        "sums": rows * farthest,
+        "inertia": np.array(rows * float(np.square(farthest).sum())),
+    }
+
+
+def _share_limits(asked: Fields, public: Public) -> SumLimits:
+    rows, farthest = 2 * float(asked["rows"]), np.abs(asked["means"]) + _deviations(asked, public)
+    return {
+        "counts": np.array(rows),
+        "sums": rows * farthest,
+        "products": rows * farthest[:, :, None] * farthest[:, None],
+        "log_density": np.array(-clustering.LEAST_LOG_DENSITY * rows),
+    }
+
+
+def _deviations(asked: Fields, public: Public) -> Array:
+    """Roots of the scores' variances (k,), and what rounding of values as large as ``bound`` may add to a score."""
+    unit = asked["scale"] if asked["scale"].size else np.ones(public.features)
+    rounded = 2.0**-40 * public.config.bound * (np.abs(asked["components"]) @ (1 / unit))
+    return np.asarray(np.sqrt(asked["variances"]) + rounded)
+
+
+# What a party answers
+
+
+Points = Callable[[Fields], Iterator[Array]]
+"""From what was asked: the scores of a party's rows, some at a time."""
+
+
+def _cells(party: Any, asked: Fields) -> Fields:
+    """Of each set of centres how many rows are nearest to each, the sums of their scores, and of squared distances."""
+    centres = asked["centres"]
+    require_axes(asked["components"], centres)
+    found = clustering.Cells.about(centres)
+    for points in party.points(asked):
+        found.add(points, centres)
+    return {"counts": found.counts, "sums": found.sums, "inertia": found.inertia}
+
+
+def _shares(party: Any, asked: Fields) -> Fields:
+    """Sums over rows that are shared out by the probabilities of a mixture."""
+    mixture = mixture_of(asked, "means")
+    found = clustering.Shared.of(mixture)
+    for points in party.points(asked):
+        found.add(points, mixture)
+    density = np.asarray(found.log_density)
+    return {"counts": found.counts, "sums": found.sums, "products": found.products, "log_density": density}
+
+
+def require_axes(components: Array, *places: Array) -> None:
+    """Refuse centres or covariances of other dimensions than there are components."""
+    if any(place.shape[-1] != len(components) for place in places):
+        raise ContractError(f"{SERVER}: what it says of clusters is not of {len(components)} components")
+
+
+def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> tuple[NDArray[np.intp], Array]:
+    """Of points (n, k) the number of the cluster, and the distance to its centre, or of a mixture the probability."""
+    if mixture is None:
+        cells, squares = clustering.nearest(points, means)
+        return cells, np.sqrt(squares)
+    shares, _ = mixture.shares(points)
+    return shares.argmax(axis=1), shares.max(axis=1)
+
+
+def mixture_of(asked: Fields, means: str) -> clustering.Mixture:
+    """The mixture that a server named, whose means are in the field of this name."""
+    found = clustering.Mixture(asked["weights"], asked[means], asked["covariances"])
+    require_axes(asked["components"], found.means, found.covariances)
+    try:
+        possible = found.weights.all() and np.linalg.cholesky(found.covariances).size > 0
+    except LinAlgError:
+        possible = False
+    if not possible:
+        raise ContractError(f"{SERVER}: 'weights' and 'covariances' are of no mixture of normal distributions")
+    return found
+
+
+def keep_clusters(scores: str, asked: Fields, points: Iterator[Array]) -> None:
+    """Write beside a site's own scores of which cluster each row is, and how far from its centre or how probably."""
+    means = asked["centres"]
+    mixture = mixture_of(asked, "centres") if asked["weights"].size else None
+    require_axes(asked["components"], means)
+    with beside(scores, "clusters", b"cluster,distance\n" if mixture is None else b"cluster,probability\n") as stream:
+        if stream is None:
+            return
+        for part in points:
+            cells, how = labels(part, means, mixture)
+            for cell, value in zip(cells.tolist(), how.tolist(), strict=True):
+                stream.write(f"{cell},{value:.9g}\n".encode())
+
+
+# What the server makes of it
+
+
+Found = Generator[Ask, Any, dict[str, Array]]
+
+
+def clusters_of(model: PCAModel, told: Fields, options: ClusterOptions, seed: int) -> Found:
+    """The clusters of all rows' scores, the largest first; ``told`` is what rows are projected with.
+
+    What is found is what sites are told (``centres``, and of a mixture ``weights`` and ``covariances``); the log of the
+    model says how many steps it took, and how many rows each has.
+    """
+    variances = model.explained_variance_
+    asked = {**told, "rows": np.asarray(model.n_samples_), "variances": variances}
+    centres, counts, inertia, steps = yield from _k_means(asked, options.clusters, seed)
+    found, measured = {"centres": centres, "weights": np.empty(0), "covariances": np.empty((0, 0, 0))}, inertia
+    if options.clustering == "mixture":
+        spread = inertia / model.n_samples_ / variances.size * np.eye(variances.size)
+        regular = clustering.REGULAR * float(variances.mean())
+        spread += regular * np.eye(variances.size)
+        start = clustering.Mixture((counts + 1) / (counts + 1).sum(), centres, np.array([spread] * len(centres)))
+        found, counts, measured, steps = yield from _mixture(asked, start, regular)
+    rows = [int(count) if count >= FEWEST else None for count in counts.round()]
+    name = "mean_log_density" if options.clustering == "mixture" else "inertia"
+    model.log["clusters"] = {"kind": options.clustering, "rows": rows, "steps": steps, name: measured}
+    model.log["clusters"] |= {name: value.tolist() for name, value in found.items() if value.size}
+    if steps == MOST_STEPS:
+        model.log["notes"].append(f"the clusters still moved after {MOST_STEPS} steps")
+    return found
+
+
+def _k_means(asked: Fields, clusters: int, seed: int) -> Generator[Ask, Any, tuple[Array, Array, float, int]]:
+    """Centres, counts of rows, sum of squared distances, and steps."""
+    variances, moved, steps = asked["variances"], np.inf, 0
+    centres = clustering.starts(variances, clusters, STARTS, seed)
+    while moved > clustering.NEAR * np.sqrt(variances[0]) and steps < MOST_STEPS:
+        total: Total = yield Sum("cells", {**asked, "centres": centres})
+        cells = clustering.Cells(total["counts"].round(), total["sums"], total["inertia"])
+        if (cells.counts.sum(axis=1) != int(asked["rows"])).any():
+            raise ContractError(f"the parties have other rows in their clusters than the {asked['rows']} of the run")
+        before, centres, steps = centres, cells.step(centres), steps + 1
+        moved = float(np.abs(centres - before).max())
+    best = int(cells.inertia.argmin())
+    order = np.argsort(-cells.counts[best], kind="stable")
+    return centres[best][order], cells.counts[best][order], float(cells.inertia[best]), steps
+
+
+def _mixture(
+    asked: Fields, start: clustering.Mixture, regular: float
+) -> Generator[Ask, Any, tuple[dict[str, Array], Array, float, int]]:
+    """The same of a mixture, with the mean logarithm of the density."""
+    mixture, density, gained, steps = start, -np.inf, np.inf, 0
+    while gained > ENOUGH and steps < MOST_STEPS:
+        named = {"means": mixture.means, "weights": mixture.weights, "covariances": mixture.covariances}
+        total: Total = yield Sum("shares", {**asked, **named})
+        shared = clustering.Shared(total["counts"], total["sums"], total["products"], float(total["log_density"]))
+        before, density, steps = density, shared.log_density / int(asked["rows"]), steps + 1
+        gained, mixture = density - before, shared.step(mixture.means, regular)
+    order = np.argsort(-mixture.weights, kind="stable")
+    found = {"centres": mixture.means, "weights": mixture.weights, "covariances": mixture.covariances}
+    return {name: value[order] for name, value in found.items()}, shared.counts[order], density, steps
