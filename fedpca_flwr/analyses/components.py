@@ -27,7 +27,7 @@ from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.second_moments import Features, SecondMoments
 from fedpca_flwr.model.tables import Shown, by_feature, labels, printed_as
 
 
@@ -97,6 +97,8 @@ def _reading(found: Reading) -> Shown:
 class Reading:
     """The first components in terms of the features.
 
+    Supplementary features have no part in the components: they come last in what is by feature, with no contribution.
+
     Attributes
     ----------
     correlations : ndarray of shape (k, d)
@@ -110,6 +112,8 @@ class Reading:
     between : ndarray of shape (k, k)
         Correlations of the (rotated) scores with each other: the identity, but with promax.
     features : tuple of str
+    supplementary : int
+        How many of the features, the last ones, are supplementary.
     """
 
     correlations: Array
@@ -117,11 +121,18 @@ class Reading:
     contributions: Array
     between: Array
     features: tuple[str, ...]
+    supplementary: int = 0
 
 
 @of_moments
 def read(
-    moments: SecondMoments, k: int, *, scale: bool = False, rotation: str = "none", kaiser: bool = True
+    moments: SecondMoments,
+    k: int,
+    *,
+    scale: bool = False,
+    rotation: str = "none",
+    kaiser: bool = True,
+    supplementary: Features = (),
 ) -> Reading:
     """The first k components in terms of the features.
 
@@ -132,6 +143,8 @@ def read(
     rotation : {"none", "varimax", "promax"}
     kaiser : bool
         Whether a rotation is found for loadings that are scaled to length 1 for each feature, as R does by default.
+    supplementary : sequence of str or int
+        Features that have no part in the components, and are read by them all the same.
 
     Raises
     ------
@@ -140,27 +153,33 @@ def read(
     """
     if rotation not in ROTATIONS:
         raise ConfigError(f"'rotation' is {value_text(rotation)}, expected one of: {', '.join(ROTATIONS)}")
-    model = pca(moments, k, scale=scale)
+    besides = moments.places(supplementary).tolist() if len(supplementary) else []
+    active = [place for place in range(moments.n_features) if place not in besides]
+    moments, first = moments.select(active + besides), len(active)
+    model = pca(moments.select(range(first)), k, scale=scale)
     require_resolved(model.explained_variance_)
     components, _ = model.loadings()
     used = moments.scaled() if scale else moments
     spread = np.where(moments.is_constant, np.inf, np.sqrt(np.diagonal(used.covariance).clip(min=0.0)))
-    loadings = (components * np.sqrt(model.explained_variance_)[:, None] / spread).T
+    common = components @ used.covariance[:first] / np.sqrt(model.explained_variance_)[:, None]
+    loadings = (common / spread).T
     communalities = np.sum(loadings**2, axis=1)
     rotate = ROTATIONS[rotation]
-    turn = np.eye(len(components)) if rotate is None else rotate(loadings, kaiser=kaiser)
-    rotated = loadings @ turn
+    turn = np.eye(len(components)) if rotate is None else rotate(loadings[:first], kaiser=kaiser)
+    rotated = loadings[:first] @ turn
     order = np.arange(len(turn)) if rotation == "none" else np.argsort(-np.sum(rotated**2, axis=0), kind="stable")
     ordered = rotated[:, order]
-    signs = np.sign(np.sum(fix_signs(ordered) * ordered, axis=0))
-    turn = turn[:, order] * signs
+    turn = turn[:, order] * np.sign(np.sum(fix_signs(ordered) * ordered, axis=0))
     inverse = np.linalg.inv(turn)
+    contributions = np.zeros_like(loadings.T)
+    contributions[:, :first] = (ordered**2 / np.sum(ordered**2, axis=0)).T
     return Reading(
-        correlations=(ordered * signs).T,
+        correlations=(loadings @ turn).T,
         communalities=communalities,
-        contributions=(ordered**2 / np.sum(ordered**2, axis=0)).T,
+        contributions=contributions,
         between=inverse @ inverse.T,
         features=moments.features,
+        supplementary=len(besides),
     )
 
 

@@ -77,21 +77,43 @@ def biplot(found: Reading, scores: Array) -> Figure:
         raise ConfigError(
             "a biplot shows the first two components; give at least two, of the reading and of the scores"
         )
-    x, y = found.correlations[:2]
-    shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
     unit = np.abs(scores[:, :2]).max(axis=0)
     rows = (scores[thinned(len(scores), MOST), :2] / unit).T
     figure = Figure(figsize=(6.8, 6.5))
     axes = figure.subplots()
     axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
+    _arrows(figure, axes, found)
+    return figure
+
+
+@rc_context(STYLE)
+def variables(found: Reading) -> Figure:
+    """The correlations of features with the first two components as arrows in the circle of 1: of how much of a feature
+    the two hold, an arrow's length is the root. Supplementary features have dashed arrows."""
+    if len(found.correlations) < 2:
+        raise ConfigError("a circle of correlations shows the first two components; read at least two")
+    figure = Figure(figsize=(6.8, 6.5))
+    axes = figure.subplots()
+    turn = np.linspace(0, 2 * np.pi, 200)
+    axes.plot(np.cos(turn), np.sin(turn), color=GREY, linewidth=1)
+    _arrows(figure, axes, found)
+    return figure
+
+
+def _arrows(figure: Figure, axes: Axes, found: Reading) -> None:
+    """The features' correlations with the first two components as arrows, with names that do not overlap."""
+    x, y = found.correlations[:2]
+    shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
+    first = x.size - found.supplementary
     for j in shown.tolist():
-        axes.annotate("", (x[j], y[j]), (0, 0), arrowprops={"arrowstyle": "->", "color": COLOURS[3], "alpha": 0.7})
+        colour, line = (COLOURS[3], "-") if j < first else (COLOURS[0], "--")
+        how = {"arrowstyle": "->", "color": colour, "linestyle": line, "alpha": 0.7}
+        axes.annotate("", (x[j], y[j]), (0, 0), arrowprops=how)
     axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
     axes.set(xlabel="correlation with the first component", ylabel="correlation with the second")
     names = [found.features[j] if found.features else str(j) for j in shown.tolist()]
     figure.draw_without_rendering()  # makes the layout, by which names are measured
     _name_tips(axes, found.correlations[:2, shown].T, names)
-    return figure
 
 
 def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:

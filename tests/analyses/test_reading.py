@@ -36,6 +36,24 @@ def test_loadings_are_correlations_of_scores_with_features(moments, scale):
     np.testing.assert_array_equal(found.between, np.eye(3))
 
 
+@pytest.mark.parametrize("scale", [False, True])
+def test_supplementary_features_are_read_and_have_no_part(moments, scale):
+    """As FactoMineR does: the components are those of the others, which they come behind."""
+    besides = [12, 0]
+    rest = [j for j in range(14) if j not in besides]
+    found = analyses.read(moments, 2, scale=scale, supplementary=besides)
+    alone = analyses.read(moments.select(rest), 2, scale=scale)
+    np.testing.assert_allclose(found.correlations[:, :12], alone.correlations, atol=1e-12)
+    np.testing.assert_array_equal(found.contributions[:, 12:], 0)
+    scores = analyses.pca(moments.select(rest), 2, scale=scale).transform(X[:, rest])
+    expected = np.corrcoef(scores.T, X[:, besides].T)[:2, 2:]
+    signs = np.sign(np.sum(np.corrcoef(scores.T, X[:, rest[:-1]].T)[:2, 2:] * alone.correlations[:, :-1], axis=1))
+    np.testing.assert_allclose(found.correlations[:, 12:], signs[:, None] * expected, atol=1e-9)
+    turned = analyses.read(moments, 2, scale=scale, rotation="varimax", supplementary=besides)
+    np.testing.assert_allclose(turned.communalities, found.communalities, atol=1e-9)
+    assert turned.supplementary == 2
+
+
 @pytest.mark.parametrize("rotation", ["varimax", "promax"])
 def test_rotation_keeps_what_the_components_hold_together(moments, rotation):
     plain, turned = (analyses.read(moments, 3, scale=True, rotation=one) for one in ("none", rotation))

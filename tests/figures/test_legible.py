@@ -33,6 +33,7 @@ FIGURES = {
     "component_images": lambda: plots.component_images(MODEL, (3, 4)),
     "how_many": lambda: analysis_plots.how_many(analyses.how_many(MOMENTS)),
     "outlier_map": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X)),
+    "variables": lambda: analysis_plots.variables(analyses.read(MOMENTS, 2, supplementary=[0])),
     "biplot": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), MODEL.transform(X)),
 }
 
