@@ -95,6 +95,7 @@ class PooledCovarianceClient(method.Client):
         """The scores of the rows of the run, chunk by chunk, or of every row of the site."""
         if self.options.genotypes:
             self._require_told(asked)
+        clusters.require_scale(asked["scale"], scaled=self.options.scale or self.options.genotypes)
         rest = self.site.table.rows[len(self.unscaled) :]
         for part in (self.unscaled, rest) if every else (self.unscaled,):
             for centred in self.centred(part, asked):

@@ -41,6 +41,9 @@ FEWEST = 10
 ENOUGH = 1e-9
 """A mixture is done once a step adds less to the mean logarithm of the density."""
 
+AXES = {"components", "scale"}
+"""What scores are made with, which a site is told once in a run: others would tell more numbers of the same row."""
+
 VARIANCES = Field("variances", ("<=k",), kind="size")
 MIXTURE = (
     Field("weights", ("<=m",), kind="size", optional=True),
@@ -68,7 +71,7 @@ def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
     def sizes(public: Public) -> dict[str, int]:
         return {**last.sizes(public), "k": public.features, "s": STARTS, "m": options.clusters}
 
-    known = tuple(replace(one, fixed=one.name) if one.name == "components" else one for one in last.asked.fields)
+    known = tuple(replace(one, fixed=one.name) if one.name in AXES else one for one in last.asked.fields)
     cells = Question(
         asked=Payload((*known, Field("centres", ("<=s", "<=m", "<=k")))),
         reply=Payload(
@@ -158,6 +161,12 @@ def _shares(party: Any, asked: Fields) -> Fields:
         found.add(points, mixture)
     density = np.asarray(found.log_density)
     return {"counts": found.counts, "sums": found.sums, "products": found.products, "log_density": density}
+
+
+def require_scale(scale: Array, *, scaled: bool) -> None:
+    """Refuse deviations in a run that does not scale, and a run without them that does: then both could be asked."""
+    if (scale.size > 0) != scaled:
+        raise ContractError(f"{SERVER}: 'scale' holds {scale.size} deviations, and the run has scale={scaled}")
 
 
 def require_axes(components: Array, *places: Array) -> None:

@@ -113,12 +113,25 @@ def session(tmp_path, **node):
     return asked
 
 
-def test_a_run_has_one_set_of_components(tmp_path, caplog):
-    """A server that turned them would learn every feature of a row."""
-    asked, centres = session(tmp_path), np.zeros((1, 2, 2))
-    assert asked.ask("cells", [AXES, MEAN, SCALE, centres])[0]
-    assert asked.refusal("cells", [AXES[::-1], MEAN, SCALE, centres])
-    assert not unnamed(caplog.text, "'components'", "earlier")
+ONES = np.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("run", "first", "second", "named"),
+    [
+        (RUN, (AXES, SCALE), (AXES[::-1], SCALE), ["'components'", "earlier"]),
+        ({**RUN, "scale": True}, (AXES, ONES), (AXES, 2 * ONES), ["'scale'", "earlier"]),
+        (RUN, (AXES, SCALE), (AXES, ONES), ["'scale'", "scale=False"]),
+        ({**RUN, "scale": True}, (AXES, ONES), (AXES, SCALE), ["'scale'", "scale=True"]),
+    ],
+)
+def test_a_run_has_one_set_of_components(tmp_path, caplog, run, first, second, named):
+    """A server that turned them, or divided by other deviations, would learn every feature of a row."""
+    asked, centres = HostileSession(tmp_path, X, run), np.zeros((1, 2, 2))
+    assert asked.ask("moments", [])[0]
+    assert asked.ask("cells", [first[0], MEAN, first[1], centres])[0]
+    assert asked.refusal("cells", [second[0], MEAN, second[1], centres])
+    assert not unnamed(caplog.text, *named)
 
 
 @pytest.mark.parametrize(
