@@ -147,7 +147,7 @@ def method_page(method: Method) -> str:
     facts = {
         "Result": f"{result}, {card.result}" if card.result else result,
         "Rounds": card.rounds,
-        "Upload per party": card.upload,
+        "Numbers that a party sends": card.upload,
         "Example": f'`run("{card.name}", parties, n_components=3{needed})`',
         "Source": card.reference,
     }
