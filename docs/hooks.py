@@ -1,6 +1,7 @@
 """MkDocs: pages that stand elsewhere in the repository, and links between them, as they read on GitHub."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).parents[1]
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 NOTEBOOKS = sorted((ROOT / "simulations" / "notebooks").glob("*.ipynb"))
 ELSEWHERE = {
     "index.md": "README.md",
@@ -21,6 +23,7 @@ ELSEWHERE = {
     **{f"gallery/{path.stem}.md": f"simulations/notebooks/{path.name}" for path in NOTEBOOKS},
 }
 """Page of the site, and the file of the repository that it is."""
+MADE = ("methods/", "methods.md", "measurements.md", "published.md", "security/questions.md")
 PAGES = {source: page for page, source in ELSEWHERE.items()}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
@@ -56,9 +59,14 @@ def _told(notebook: Path) -> dict[str, str | bytes]:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links lead to the page that a file has become; to code, which has no page, they become plain text."""
+    """Links lead to the page that a file has become; to code, which has no page, they become plain text.
+
+    A page that the code makes has no link to edit it.
+    """
     own = page.file.src_uri
-    folder = (ROOT / ELSEWHERE.get(own, f"docs/{own}")).parent
+    source = ELSEWHERE.get(own, f"docs/{own}")
+    folder = (ROOT / source).parent
+    page.edit_url = None if own.startswith(MADE) else f"{REPOSITORY}/edit/main/{source}"
     back = "../" * own.count("/")
 
     def linked(found: re.Match[str]) -> str:
@@ -70,3 +78,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return f"{image}[{text}]({back}{to}{anchor})" if to else text
 
     return LINK.sub(linked, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """The corner of a table is a cell: a screen reader announces a head without text."""
+    return re.sub(r"<th[^>]*></th>", "<td></td>", html)

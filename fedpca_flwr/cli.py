@@ -13,7 +13,7 @@ COMMANDS = {
         "start `flwr run --stream`, and end with an exit code that says how the run ended",
     ),
     "monitor": ("simulations.monitor", "look for odd rows and for drift in new rows"),
-    "methods": ("strategies.__main__", "list the methods, their rounds, bytes and what the server sees"),
+    "methods": ("strategies.__main__", "list the methods, their rounds and their privacy"),
     "rehearse": ("fedpca_flwr.site.__main__", "run a whole deployment on this machine, with secure sums and a dropout"),
     "site": ("fedpca_flwr.site.__main__", "manage a site's keys, journal and certificates"),
 }

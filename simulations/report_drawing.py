@@ -99,4 +99,6 @@ def _svg(figure: Figure, text: str, salt: str) -> str:
     ink = INK.lower()  # without paper, what is written has the colour of the page's own text, on dark pages too
     drawing = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue().replace(ink, "currentColor"))
     drawing = drawing[drawing.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{html.escape(text)}"', 1)
-    return f'<figure><div class="wide">{drawing}</div><figcaption>{html.escape(text)}</figcaption></figure>'
+    return (
+        f'<figure><div class="wide" tabindex="0">{drawing}</div><figcaption>{html.escape(text)}</figcaption></figure>'
+    )

@@ -66,14 +66,15 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
     dates = sorted(record["date"] for record in records if "date" in record)
     made = f"Runs of {dates[0]} to {dates[-1]} (UTC). " if dates else ""
     about = f"{_text(made)}Versions: {_text('; '.join(versions) or 'unknown')}. {ABOUT} {COUNTED}"
-    rest = f"<h2>How to repeat it</h2>\n<pre>{commands}</pre>\n<p>{about}</p>"
+    rest = f'<h2>How to repeat it</h2>\n<pre tabindex="0">{commands}</pre>\n<p>{about}</p>'
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
         '<meta name="viewport" content="width=device-width"><title>Federated PCA: comparison</title>'
-        f'<link rel="icon" href="data:,"><style>{STYLE}</style></head>\n<body>\n<h1>Federated PCA: comparison</h1>\n'
+        f'<link rel="icon" href="data:,"><style>{STYLE}</style></head>\n'
+        "<body>\n<main>\n<h1>Federated PCA: comparison</h1>\n"
         + "\n".join([*parts, rest])
-        + f"\n<script>{SCRIPT}</script>\n</body></html>\n"
+        + f"\n</main>\n<script>{SCRIPT}</script>\n</body></html>\n"
     )
 
 
@@ -205,7 +206,8 @@ def _wide(kind: str, head: str, rows: Sequence[str]) -> str:
     """A table that scrolls by itself where the page is narrow."""
     of_kind = f' class="{kind}"' if kind else ""
     body = "\n".join(rows)
-    return f'<div class="wide"><table{of_kind}><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+    table = f"<table{of_kind}><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
+    return f'<div class="wide" tabindex="0">{table}</div>'
 
 
 def _cell(record: Record, key: str) -> str:

@@ -24,7 +24,7 @@ from fedpca_flwr.protocol.registry import Method
 
 from . import METHODS, TRAVEL, script_of, transports_of
 
-HEADS = ("method", "result", "rounds", "server sees", "privacy", "split")
+HEADS = ("method", "result", "rounds", "privacy", "split")
 OPTION = ("values", "meaning")
 TABLE = re.compile(r"^\| method \| result.*\n(\|.*\n)*", re.M)
 """The table of methods on docs/which-method.md."""
@@ -45,7 +45,7 @@ and booleans are as in TOML.
 MEASUREMENTS_PAGE = """# Measurements
 
 This page is made from the code (`python -m fedpca_flwr methods write`): the numbers that `model.log["measured"]` may
-hold, by method and options. `model.summary()` makes its lines of them, a comparison keeps them in `runs.jsonl`. A name
+hold, by method and options. `model.summary()` makes lines of them, a comparison keeps them in `runs.jsonl`. A name
 ends with its unit; a `share` is from 0 to 1; squared errors are in squared units of the (scaled) data. A number is
 there only where it was measured.
 """
@@ -88,8 +88,9 @@ def options_page() -> str:
 
 def measurements_page() -> str:
     """What ``model.log["measured"]`` may hold."""
-    rows = ([f"`{name}`", one.line, what] for one in MEASUREMENTS for name, what in one.numbers.items())
-    return f"{MEASUREMENTS_PAGE}\n{table(['number', 'line of the summary', 'what it is'], rows)}\n"
+    numbers = ("; ".join(f"`{name}`: {what}" for name, what in one.numbers.items()) for one in MEASUREMENTS)
+    rows = zip((one.line for one in MEASUREMENTS), numbers, strict=True)
+    return f"{MEASUREMENTS_PAGE}\n{table(['line of the summary', 'its numbers'], rows)}\n"
 
 
 def questions_table() -> str:
@@ -126,13 +127,7 @@ def _question(name: str, phase: Question, own: Question | None) -> str:
 def _cells(method: Method) -> list[str]:
     card = method.strategy.card
     name = f"[`{card.name}`](methods/{card.name}.md)"
-    return [name, _result(method), card.rounds, card.server_sees, _privacy(method) or "-", card.split]
-
-
-def _result(method: Method) -> str:
-    card = method.strategy.card
-    result = "exact" if card.exact else "approximate"
-    return f"{result}, {card.result}" if card.result else result
+    return [name, "exact" if card.exact else "approximate", card.rounds, _privacy(method) or "-", card.split]
 
 
 def _privacy(method: Method) -> str:
@@ -148,8 +143,9 @@ def method_page(method: Method) -> str:
     card = method.strategy.card
     about = re.sub(r"::$", ":", getdoc(getmodule(method.strategy)) or "", flags=re.M)
     needed = "".join(f", {key.replace('-', '_')}={value!r}" for key, value in card.examples[0].items())
+    result = "exact" if card.exact else "approximate"
     facts = {
-        "Result": _result(method),
+        "Result": f"{result}, {card.result}" if card.result else result,
         "Rounds": card.rounds,
         "Upload per party": card.upload,
         "Example": f'`run("{card.name}", parties, n_components=3{needed})`',

@@ -2,13 +2,11 @@
 
 Take EM where rows have gaps; docs/missing.md says what it presumes and how near it comes. In each round the server
 sends the model's mean m and covariance S, and every party returns sums of its expected rows: an observed value as it
-is, a missing one by its conditional mean, and in the products the conditional covariance. The sums add up to those of
-all rows, so the result is that of the same iteration on the pooled rows (`fedpca_flwr.maths.gaussian_em`). SQUAREM
-saves rounds. The components are those of the expected scatter at the end.
-
-With ``model='factors'``, for wide rows, ``factors`` directions and equal noise in all others stand for S (probabilistic
-PCA, `fedpca_flwr.maths.factor_em`), and nobody forms a d x d matrix. Each answer follows from the count, mean and
-scatter of groups of rows that share their gaps (`fedpca_flwr.maths.gap_groups`).
+is, a missing one by its conditional mean, and in the products the conditional covariance. So the result is that of the
+same iteration on the pooled rows (`fedpca_flwr.maths.gaussian_em`, accelerated). The components are those of the
+expected scatter at the end. With ``model='factors'``, a few directions and equal noise in all others stand for S
+(probabilistic PCA, `fedpca_flwr.maths.factor_em`). Each answer follows from the moments of groups of rows that share
+their gaps (`fedpca_flwr.maths.gap_groups`).
 """
 
 from collections.abc import Generator

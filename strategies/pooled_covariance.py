@@ -27,14 +27,18 @@ from fedpca_flwr.questions.genotypes import genotype_phases
 from fedpca_flwr.site import scores
 
 
-class PooledOptions(clusters.ClusterOptions, last_round.LastRoundOptions, adjustment.AdjustOptions):
+class PooledOptions(last_round.LastRoundOptions, adjustment.AdjustOptions, clusters.ClusterOptions):
     """Options of P-COV."""
+
+    @property
+    def exposes(self) -> str:
+        return "scores" if self.clusters else super().exposes
 
 
 def phases(config: method.RunConfig, options: PooledOptions) -> method.Questions:
     """The moments, clusters, and the last question."""
-    asked = clusters.with_clusters(genotype_phases(config, options, _of_moments), options)
-    return weights.weighted(config, options, last_round.with_more(asked, options))
+    found = clusters.with_clusters(genotype_phases(config, options, _of_moments), options)
+    return weights.weighted(config, options, last_round.with_more(found, options))
 
 
 def _of_moments(config: method.RunConfig, options: PooledOptions) -> method.Questions:

@@ -1,18 +1,15 @@
 """ROBUST: components that a few rows cannot move, however far off they are, by sums.
 
 Take it where nobody has looked at the rows for errors, or where their tails are heavy; docs/robust.md has the cost and
-what a site must allow. The centre is the spatial median of all rows. The components are those of the generalised sign
-covariance about it: rows beyond a reach, which follows from the distances of the inner half of all rows, have no part
+what a site must allow. The components are those of the generalised sign covariance about the spatial median of all
+rows, without rows beyond a reach, which follows from the distances of the inner half
 (`fedpca_flwr.maths.spatial_signs`).
 
-Each party first tells the spatial median of its own rows. From there the server looks for the median of all rows, one
-question a step, by the sums of the rows' directions from its centre and of 1 / r; then by the counts of distances for
-that of the rows within reach. Counts of how large the scores are, and how far rows are from the components, give the
-variances by medians.
-
-``robust-parties`` is for parties that lie. A party counts as at most twice the median number of rows, and the
-components are those of the parties whose normalised sums are near the spatial median of all. It is refused where honest
-parties differ.
+The server looks for the median from those of the parties, one question a step, by the sums of the rows' directions from
+its centre and of 1 / r; then by the counts of distances for that of the rows within reach. Counts of how large the
+scores are, and how far rows are from the components, give the variances by medians. ``robust-parties`` takes the
+components of the parties whose normalised sums are near the spatial median of all, and is refused where honest parties
+differ.
 """
 
 from collections.abc import Generator, Iterator

@@ -7,6 +7,7 @@ a `ContractError` for a model or moments that do not hold what it needs.
 from fedpca_flwr.analyses.clusters import Clusters, clusters
 from fedpca_flwr.analyses.components import FactorModel, Reading, factor_analysis, pca, projected, read, whitened
 from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted
+from fedpca_flwr.analyses.genes import highly_variable
 from fedpca_flwr.analyses.inference import (
     HowMany,
     HowSure,
@@ -49,6 +50,7 @@ __all__ = [
     "discriminant",
     "drift",
     "factor_analysis",
+    "highly_variable",
     "how_many",
     "how_sure",
     "how_sure_by_parties",

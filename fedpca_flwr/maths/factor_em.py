@@ -21,7 +21,7 @@ variance, as in `fedpca_flwr.maths.gaussian_em`. Without missing values it is su
 
 The iteration is one on the block ``P (D - s)^1/2 R'``, whose map does not depend on how P and R are turned, with the
 mean and log s beside, accelerated by `fedpca_flwr.maths.anderson.Anderson`: it took 23 to 46 steps where SQUAREM
-took 26 to more than 70 (docs/missing.md).
+took 26 to more than 70.
 
 Source: Tipping and Bishop 1999, Journal of the Royal Statistical Society B 61; Ilin and Raiko 2010, Journal of Machine
 Learning Research 11.

@@ -23,7 +23,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import clustering
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.card import ScaledOptions
+from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
 from fedpca_flwr.questions.rows import ROW_COUNT
@@ -49,7 +49,7 @@ MIXTURE = (
 """What a mixture has besides its means."""
 
 
-class ClusterOptions(ScaledOptions):
+class ClusterOptions(PCAOptions):
     """Options of a method that goes on to clusters."""
 
     clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
@@ -57,10 +57,6 @@ class ClusterOptions(ScaledOptions):
     clusters of its rows beside its scores."""
     clustering: Literal["k-means", "mixture"] = "k-means"
     """Clusters about centres, or a mixture of normal distributions."""
-
-    @property
-    def exposes(self) -> str:
-        return "scores" if self.clusters else super().exposes
 
 
 def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:

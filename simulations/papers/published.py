@@ -29,11 +29,11 @@ OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
 HEAD = """# What the seeds show, and ours
 
 The project began with two design notes and three papers, its seeds, which are not in this repository. Their tables
-and figures are here, with our numbers and in brackets theirs; ours are those that `python -m simulations.papers all
---output FOLDER` found, and CI holds some of them (`--quick`). *Reproduced*: what the seed prints or says comes out.
-*In shape*: it comes out otherwise; the last column says why. *Cannot be*: its data were not published, or cannot be
-had. *Not run*: the command has it, and takes hours or data that were not there. FOLDER has a report.md with the
-figures of each. Diagrams are left out."""
+and figures are here, with our numbers and in brackets theirs. `python -m simulations.papers all --output FOLDER` finds
+ours, and CI holds some of them (`--quick`). *Reproduced*: what the seed prints or says comes out. *In shape*: it comes
+out otherwise; the last column says why. *Cannot be*: its data were not published, or cannot be had. *Not run*: the
+command has it, and takes hours or data that were not there. FOLDER has a report.md with the figures of each. Diagrams
+are left out."""
 
 Numbers = dict[str, dict[str, dict[str, float]]]
 """By paper, by what it shows, and by name."""
@@ -125,11 +125,14 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
     """docs/published.md."""
     parts = [HEAD]
     for seed in every:
-        found = ((shown, numbers.get(seed.paper, {}).get(shown.what, {})) for shown in seed.shows)
+        found = [(shown, numbers.get(seed.paper, {}).get(shown.what, {})) for shown in seed.shows]
         lines = [[shown.what, shown.printed(there), shown.cell(there), shown.why] for shown, there in found]
+        run = [line for line in lines if line[1] != "not run"]
         parts.append(
-            f"## {seed.title}\n\n{seed.text.strip()}\n\n{table(['what', 'state', 'ours (theirs)', ''], lines)}"
+            f"## {seed.title}\n\n{seed.text.strip()}\n\n{table(['what', 'state', 'ours (theirs)', 'why'], run)}"
         )
+        missing = "; ".join(line[0] for line in lines if line[1] == "not run")
+        parts += [f"Not run: {missing}."] if missing else []
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,23 +1,19 @@
 """DP-PCA: (epsilon, delta)-differentially private components of directions or of clipped rows (Gaussian mechanism).
 
-Take DP-PCA where the components must not tell about single rows. docs/private-by-noise.md compares the releases:
+Take DP-PCA where the components must not tell about single rows. docs/private-by-noise.md compares the releases,
+docs/security/privacy.md says what holds, and against whom.
 
-* ``shells`` needs no bound. A row counts by its direction from a private centre, so that one row changes the sum of
-  ``uu'`` by 1 whatever the data. There is one sum for each of a few shells of distances (`fedpca_flwr.maths.shells`),
-  and the server adds them up times their mean squared distances: for large epsilon the components are those of the
-  covariance. Variances are estimates, from a small release of their own.
-* ``directions`` asks for one shell. The components are those of the covariance only where the distribution is
-  elliptical.
+* ``shells``: a row counts by its direction from a private centre, so that one row changes the sum of ``uu'`` by 1
+  whatever the data. There is one sum for each of a few shells of distances (`fedpca_flwr.maths.shells`), and the server
+  adds them up times their mean squared distances. Variances are estimates, from a small release of their own.
+* ``directions``: one shell. The components are those of the covariance only where the distribution is elliptical.
 * ``two-stage``: noisy sums of rows clipped to ``centre-clip`` give a private centre c. Then each party clips its rows
   about c to ``clip`` and sends the noisy sum of ``vv'``, v = clip(x - c).
 * ``joint``: rows clipped about zero, sum and second moment at once.
 
 The server takes the components of the noisy second moment and corrects the eigenvalues for the noise
-(`fedpca_flwr.maths.private_scatter`). The unit is one row of one party. Each row is in one party's replies only, so
-each party's epsilon is the run's. A reply holds whole numbers, masked or not: rows are rounded to a public grid before
-they are added, and the noise is drawn from the discrete Gaussian distribution (`fedpca_flwr.maths.privacy`). With
-``trust='distributed'`` each party adds the share ``1 / sqrt(honest-parties)`` of the noise, and the server must see
-nothing but the sum. `strategies.dp_pca.party.SHARES` says how much of the privacy each question takes.
+(`fedpca_flwr.maths.private_scatter`). Each row is in one party's replies only, so each party's epsilon is the run's.
+`strategies.dp_pca.party.SHARES` says how much of the privacy each question takes.
 """
 
 import math

@@ -13,7 +13,9 @@ X = rows(60, 4)
 MOMENTS = SecondMoments.of(X)
 MODEL = analyses.pca(MOMENTS, 2)
 
-OF_MODELS = {"outliers", "drift", "projected", "whitened", "variance_intervals"}
+OF_MODELS = {
+    "clusters", "drift", "highly_variable", "outliers", "projected", "variance_intervals", "whitened",
+}  # fmt: skip
 ANALYSES = [name for name in analyses.__all__ if not isinstance(getattr(analyses, name), type)]
 
 

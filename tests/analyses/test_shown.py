@@ -9,6 +9,7 @@ import pytest
 
 from fedpca_flwr import analyses
 from fedpca_flwr.model.second_moments import SecondMoments
+from simulations import run
 from tests.families import rows
 
 NAMES = [f"gene {j}" for j in range(8)]
@@ -23,6 +24,7 @@ ODD.iloc[7, 2] += 100
 FOUND = {
     "AdjustedMoments": (lambda: analyses.adjusted(MOMENTS, ["gene 2"]), ["gene 2", "gene 7"]),
     "CanonicalCorrelations": (lambda: analyses.canonical_correlations(MOMENTS, ["gene 0", "gene 1"]), ["gene 0"]),
+    "Clusters": (lambda: analyses.clusters(run("p-cov", [X[NAMES]], n_components=2, clusters=2)), ["k-means", "PC2"]),
     "Discriminant": (lambda: analyses.discriminant(SecondMoments.of(X), CLASSES), ["ill", "67", "gene"]),
     "Drift": (lambda: analyses.drift(MODEL, X[NAMES]), ["still"]),
     "FactorModel": (lambda: analyses.factor_analysis(MOMENTS, 2), ["gene 5", "F2"]),

@@ -40,7 +40,7 @@ SIMULATED = [
     ("p-cov", {"adjust_for": "1, 3", "harmonise": "variances"}),
     ("sub-it", {"warm_start": "svd", "wire": "float32"}),
     ("qr-pca", {"scale": True, "center": False}),
-    ("ap-stack", {"party-weights": "rows"}),
+    ("ap-stack", {"party_weights": "rows"}),
     ("compressed", {"codec": "combined"}),
     ("adaptive", {"target": 1.0}),
     ("dsa", {}),

@@ -48,6 +48,8 @@ def test_the_page_needs_nothing_else(page):
     assert "http://" not in text
     assert "https://" not in text
     assert INK.lower() not in text  # on a dark page the colour of text is another
+    assert text.count("<main>") == 1  # a screen reader goes there, and a keyboard reaches whatever scrolls
+    assert text.count('class="wide"') == text.count('class="wide" tabindex="0"') > 0
     assert text.count("<svg ") == 2 * 4 + 2  # of each setting, and of the rows themselves
     assert text.count("<h2>The rows of digits, pooled</h2>") == 1
     assert "python -m fedpca_flwr compare --methods" in text
@@ -121,7 +123,7 @@ def test_what_each_client_has_is_a_table_of_the_first_model_that_says_so(page):
 
 def commands(page):
     """The command lines of a report, as a shell reads them."""
-    text = html.unescape(re.search(r"<pre>(.*?)</pre>", page.read_text(), re.S)[1])
+    text = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page.read_text(), re.S)[1])
     return [shlex.split(line) for line in text.splitlines()]
 
 

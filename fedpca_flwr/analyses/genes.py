@@ -1,0 +1,65 @@
+"""Which genes of single cells vary most, by the means and deviations that a run over all cells has found."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.analyses.inputs import of_model, require_count
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.model.model import PCAModel
+
+BINS = 20  # of the logarithm of means, in each of which dispersions are compared
+
+
+@of_model
+def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
+    """The genes whose dispersion stands out most among genes of about the same mean, by their places in order.
+
+    Dispersions, variances over means, are compared within 20 bins of the mean, by their deviations from the bin's mean
+    (Satija et al. 2015). It is what scanpy's ``highly_variable_genes(flavor="seurat")`` finds of all cells together.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Of a run with ``scale=True`` over counts that were normalised to the same sum in each cell, and whose logarithm
+        was not taken.
+    top : int
+        How many; genes with the same dispersion as the last are in, too.
+
+    Returns
+    -------
+    ndarray of shape (top or more,)
+
+    Raises
+    ------
+    ContractError
+        For a model without deviations, or of values that are no counts.
+    """
+    if model.scale_ is None or model.mean_ is None:
+        raise ContractError("the model has no deviations of genes: take one of a run with scale=True")
+    if (model.mean_ < 0).any():
+        raise ContractError("the model is of values below zero, which are no counts, expected means of 0 or more")
+    require_count("top", top, model.mean_.size)
+    standing_out = _standing_out(model.mean_, np.where(model.mean_ > 0, model.scale_**2, 0.0))
+    least = np.sort(standing_out[~np.isnan(standing_out)])[::-1][:top][-1]
+    return np.flatnonzero(standing_out >= least)
+
+
+def _standing_out(means: Array, variances: Array) -> Array:
+    """Dispersions (d,) in deviations from the mean of their bin; NaN for a gene that does not vary."""
+    with np.errstate(divide="ignore"):
+        dispersions = np.log(variances / np.maximum(means, 1e-12))
+    dispersions[~np.isfinite(dispersions)] = np.nan
+    sizes = np.log1p(means)
+    low, high = sizes.min(), sizes.max()
+    edges = np.linspace(low, high, BINS + 1)[1:]
+    found = np.full(means.size, np.nan)
+    bins = np.searchsorted(edges, sizes).clip(max=BINS - 1)
+    for number in np.unique(bins):
+        inside = bins == number
+        known = dispersions[inside & ~np.isnan(dispersions)]
+        if known.size == 1:  # alone in its bin: it counts as one deviation out
+            found[inside] = np.where(np.isnan(dispersions[inside]), np.nan, 1.0)
+        elif known.size:
+            found[inside] = (dispersions[inside] - known.mean()) / known.std(ddof=1)
+    return found

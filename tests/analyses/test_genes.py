@@ -1,0 +1,56 @@
+"""Genes that vary most among all cells, as scanpy finds them of the pooled cells."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from fedpca_flwr import analyses
+from fedpca_flwr.errors import ConfigError, ContractError
+from tests.families import cut
+from tests.harness import fit
+from tests.refusals import refused
+
+RNG = np.random.default_rng(0)
+ACTIVITY = RNG.gamma(0.3, 0.5, 300) * np.where(RNG.random((3, 300)) < 0.1, 8.0, 1.0)
+COUNTS = RNG.poisson(ACTIVITY[RNG.integers(3, size=240)]).astype(float)
+COUNTS[:, 7] = 0.0
+NORMALISED = COUNTS * (100 / COUNTS.sum(axis=1).clip(min=1))[:, None]
+
+
+def as_scanpy(X, top):
+    """The steps of scanpy's flavour seurat (its _highly_variable_genes.py), with pandas."""
+    mean, variance = X.mean(axis=0), X.var(axis=0, ddof=1)
+    mean[mean == 0] = 1e-12
+    dispersion = variance / mean
+    dispersion[dispersion == 0] = np.nan
+    table = pd.DataFrame({"mean": np.log1p(mean), "dispersion": np.log(dispersion)})
+    table["bin"] = pd.cut(table["mean"], bins=20)
+    grouped = table.groupby("bin", observed=True)["dispersion"]
+    middle, deviation = grouped.transform("mean"), grouped.transform("std")
+    alone = deviation.isna()
+    middle, deviation = middle.where(~alone, 0.0), deviation.where(~alone, middle)
+    standing_out = ((table["dispersion"] - middle) / deviation).to_numpy()
+    least = np.sort(standing_out[~np.isnan(standing_out)])[::-1][top - 1]
+    return np.flatnonzero(np.nan_to_num(standing_out, nan=-np.inf) >= least)
+
+
+@pytest.mark.parametrize("way", [{}, {"secure_aggregation": True, "bound": 100.0}], ids=str)
+@pytest.mark.parametrize("top", [1, 50])
+def test_genes_are_those_of_scanpy(way, top):
+    parties = [sparse.csr_array(part) for part in cut(NORMALISED, 120, 80, 40)]
+    model = fit("sub-it", parties, n_components=1, scale=True, max_rounds=1, **way)
+    found = analyses.highly_variable(model, top)
+    np.testing.assert_array_equal(found, as_scanpy(NORMALISED, top))
+    assert 7 not in found
+
+
+def test_what_are_no_counts_is_refused():
+    parties = cut(NORMALISED - 1, 120, 120)
+    with refused(ContractError, "scale=True"):
+        analyses.highly_variable(fit("p-cov", parties, n_components=1), 5)
+    with refused(ContractError, "below zero"):
+        analyses.highly_variable(fit("p-cov", parties, n_components=1, scale=True), 5)
+    model = fit("p-cov", cut(NORMALISED, 120, 120), n_components=1, scale=True)
+    with refused(ConfigError, "top", 301):
+        analyses.highly_variable(model, 301)
