@@ -1,13 +1,17 @@
 """Mixed tables: FAMD of numbers and categories, MCA of categories alone, against the definition of Pages (2004)."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import Context, RecordDict
 
 from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.data.categories import encoded
 from fedpca_flwr.site.policy import permit_levels
+from strategies import client_of_rows, run_config_of
 from tests.families import rows
 from tests.harness import fit
 from tests.refusals import refused
@@ -67,6 +71,28 @@ def test_a_run_is_the_famd_of_all_rows(method, travel, numbers):
         own = model.transform(frame)
     cosines = np.abs(np.sum(own / np.linalg.norm(own, axis=0) * scores, axis=0))
     assert cosines == pytest.approx(np.ones(3), abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_weighted_rows_are_repeated_ones(seed):
+    frame = table(seed=seed)
+    times = np.random.default_rng(seed).integers(0, 4, len(frame))
+    weighed = fit("p-cov", parts(frame.assign(w=times)), n_components=3, scale=True, levels=LEVELS, weights="w")
+    repeated = frame.loc[frame.index.repeat(times)].reset_index(drop=True)
+    variances, _ = pages(repeated, ["mass", "bill", "ratio"], 3)
+    assert weighed.explained_variance_ == pytest.approx(variances, rel=1e-8)
+    assert weighed.feature_names_in_[:4].tolist() == ["mass", "bill", "ratio", "sex=f"]
+
+
+def test_a_flower_app_hands_over_data_frames_with_categories():
+    """The site's own minimum says which levels are told."""
+    node = {"partition-id": 0, "num-partitions": 3, "min-rows": 20}
+    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config={})
+    own = run_config_of({"method": "p-cov", "n-components": 2, "scale": True, "levels": json.dumps(LEVELS)})
+    client = client_of_rows(context, table(), own)
+    counts = np.asarray(client.site.table.rows)[:, 3:].sum(axis=0)
+    assert counts.sum() == 2 * 150
+    assert not ((counts > 0) & (counts < 20)).any()
 
 
 def test_new_rows_are_taken_with_their_categories_by_a_model_from_a_file(tmp_path):
