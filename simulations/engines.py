@@ -1,5 +1,6 @@
 """Run one method on data in this process: to explore, to compare, to test."""
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.categories import encoded
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
@@ -76,8 +80,8 @@ def run(
     on, method = _engine(engine), _named(method)
     with in_words_of_python():
         split = strategies.method_of(method).strategy.card.split
-    held = parties_of(parties, split)
     values = _by_key({"n_components": n_components, "method": method, **options})
+    held = parties_of(_encoded(parties, values), split)
     site = _taken_out(values, held)
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
         model = on(strategies.run_config_of(values), held.rows, site, held.names)
@@ -85,6 +89,19 @@ def run(
         return model
     model.log["notes"].extend(held.notes)
     return model.named(held.features(values.get("weights")))
+
+
+def _encoded(parties: Any, values: dict[str, Any]) -> Any:
+    """The parties, their columns of categories as indicators where the run declares levels, which become a text."""
+    levels = values.get("levels")
+    if not levels:
+        return parties
+    values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
+    known = RunConfig.parse({"levels": values["levels"]}).levels_by_column
+    least = int(values.get("min-rows", NodeConfig.model_fields["min_rows"].default))
+    if isinstance(parties, Mapping):
+        return {key: encoded(rows, known, f"party '{key}'", least) for key, rows in parties.items()}
+    return [encoded(rows, known, f"party {i}", least) for i, rows in enumerate(parties)]
 
 
 @contextmanager

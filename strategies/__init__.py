@@ -10,9 +10,11 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.config.method_text import OF_THE_RUN, canonical, options_of, own_keys, words_of
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import LONGEST_KEY, RunConfig
+from fedpca_flwr.data.categories import encoded
 from fedpca_flwr.data.frames import as_rows, column_labels
-from fedpca_flwr.data.table import check
+from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError, together, value_text
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
@@ -123,12 +125,7 @@ def prepared(made: PCAStrategy, run_config: Mapping[str, Any]) -> PCAStrategy:
             f"run-config: 'features' names the columns of all sites, and with '{strategy.card.name}' each has others: "
             "leave it out"
         )
-    if config.weights and not strategy.card.weighted:
-        others = [name for name, other in METHODS.items() if other.strategy.card.weighted]
-        raise ConfigError(
-            f"run-config: 'weights' is '{config.weights}', and '{strategy.card.name}' takes no weights of rows; "
-            f"methods that do: {', '.join(others)}"
-        )
+    _require_taken(config, strategy.card, options)
     if config.max_share:
         _require_shares(config, strategy.card)
     try:
@@ -155,6 +152,22 @@ def _options(run: Mapping[str, Any], method: Method, text: str, beside: Mapping[
     if options is None or faults:
         raise together(faults)
     return options
+
+
+def _require_taken(config: RunConfig, card: MethodCard, options: PCAOptions) -> None:
+    """Refuse weights of rows, and levels of columns, with a method that takes none."""
+    for key, what in {"weights": "weighted", "levels": "mixed"}.items():
+        takers = [name for name, other in METHODS.items() if getattr(other.strategy.card, what)]
+        if getattr(config, key) and card.name not in takers:
+            raise ConfigError(
+                f"run-config: '{key}' is {value_text(getattr(config, key))}, and '{card.name}' takes none; methods "
+                f"that do: {', '.join(takers)}"
+            )
+    if config.levels and not (options.scaled and options.centred):
+        raise ConfigError(
+            "run-config: 'levels' is set, and indicators are divided by the roots of their proportions: set scale=true "
+            "and center=true"
+        )
 
 
 def _require_shares(config: RunConfig, card: MethodCard) -> None:
@@ -213,7 +226,13 @@ def client_of_rows(context: Context, rows: ArrayLike, run_config: Mapping[str, A
     own = {} if _in_a_simulation() else {"data": ROWS_OF_AN_APP}
     told = replace(context, run_config=dict(run_config), node_config={**own, **context.node_config})
     names = tuple(str(label) for label in column_labels(rows))
-    return build_client(told, lambda node, config: check(as_rows(rows, "this site"), names))
+
+    def load(node: NodeConfig, config: RunConfig) -> Table:
+        if config.levels:
+            return encoded(rows, config.levels_by_column, "this site", node.min_rows)
+        return check(as_rows(rows, "this site"), names)
+
+    return build_client(told, load)
 
 
 def _in_a_simulation() -> bool:

@@ -144,6 +144,7 @@ CARD = method.MethodCard(
     ),
     pools_moments=True,
     weighted=True,
+    mixed=True,
     options=PooledOptions,
     phases=phases,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
@@ -166,11 +167,14 @@ class PooledCovariance(method.Strategy):
         options = self.options.model_dump(include=set(method.ScaledOptions.model_fields))
         if not self.options.adjusts:
             found = yield from method.pooled_moments(self)
-            return replace(method.solve(found.moments, found.diagonal, **options), evidence=found.evidence)
+            return replace(
+                method.solve(found.moments, found.diagonal, indicators=self.config.indicators, **options),
+                evidence=found.evidence,
+            )
         moments, self.adjusted, evidence = yield from adjustment.adjusted_moments(self, self.options)
         done = self.adjusted.adjustment
         check_components(self.options.n_components, moments.count, moments.n_features - done.places.size)
-        solution = method.solve(moments, moments.diagonal(), **options)
+        solution = method.solve(moments, moments.diagonal(), indicators=self.config.indicators, **options)
         solution.pairs.vectors[moments.diagonal() == 0] = 0.0  # where nothing is left, rounding is no loading
         return replace(solution, adjustment=done, evidence=evidence).extended(notes=self.adjusted.notes)
 

@@ -61,6 +61,7 @@ CARD = method.MethodCard(
         "mean, variances and number of rows of all; the pooled components",
     ),
     pools_moments=True,
+    mixed=True,
     options=StreamingOptions,
     phases=lambda config, options: {**members_phases(config), **method.projection_phase()},
     examples=({"state": "federation"},),
@@ -109,7 +110,9 @@ class Streaming(method.Strategy):
         pooled = pool(parts.values())
         options = self.options.model_dump(include=set(method.ScaledOptions.model_fields))
         evidence = evidence or method.Evidence(contributions=Contributions(parts))
-        solution = replace(method.solve(pooled, pooled.diagonal(), **options), evidence=evidence)
+        solution = replace(
+            method.solve(pooled, pooled.diagonal(), indicators=self.config.indicators, **options), evidence=evidence
+        )
         self._names = self._named(operations)
         return solution.extended(notes=self._notes(operations), measured=self._measured(len(operations)))
 

@@ -169,6 +169,7 @@ CARD = method.MethodCard(
         config, options, genotypes.genotype_phases(config, options, phases)
     ),
     weighted=True,
+    mixed=True,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
     examples=(
         {},
@@ -199,7 +200,7 @@ class SubspaceIteration(method.Strategy):
             AV, missed = yield from A.start(first)
         head, mean = A.head, A.head.mean + A.head.remainder
         self.n_components(head.n, d)
-        scale = moments.safe_deviation(A.diagonal, head.n, head.mean) if options.scale else np.ones(d)
+        scale = moments.unit_of(A.diagonal, head.n, head.mean, self.config.indicators) if options.scale else np.ones(d)
         diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
         total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
         method.require_variance(diagonal, head.n, centre / scale)

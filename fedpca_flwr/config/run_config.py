@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -185,6 +186,26 @@ SharedPath = Annotated[str, AfterValidator(of_nobodys_home), AfterValidator(poss
 Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]
 
 
+def declared(text: str) -> str:
+    """The text, if it declares levels of columns."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(_are_levels(own) for own in found.values()):
+        raise refusal(
+            'expected levels by column, as JSON: {"sex": ["female", "male"]}; each column with at least one, each '
+            "level a text that stands there once and is not 'other' or 'missing'"
+        )
+    return text
+
+
+def _are_levels(own: object) -> bool:
+    if not isinstance(own, list) or not all(isinstance(level, str) and level for level in own):
+        return False
+    return bool(own) and len(set(own)) == len(own) and not {"other", "missing"} & set(own)
+
+
 FeatureNames = Annotated[str, AfterValidator(distinct)]
 
 
@@ -232,7 +253,7 @@ class Config(BaseModel):
 class RunConfig(Config):
     """The keys of every run, whatever the method; a method's own options are in the text of `method`."""
 
-    long: ClassVar[Mapping[str, int]] = {"features": 10**7, "columns": 10**7}  # names of all features
+    long: ClassVar[Mapping[str, int]] = {"features": 10**7, "columns": 10**7, "levels": 10**6}  # names of all features
 
     method: str = "p-cov"
     """The method and its own options in one text: 'sub-it block-size=10'."""
@@ -254,6 +275,9 @@ class RunConfig(Config):
     weights: Annotated[str, Field(max_length=200)] = ""
     """The column (its name, or its number from 0) of every site's data with a weight for each row, which is no feature:
     a row of weight 3 counts as three rows, and one of weight 0 is left out of the fit. Empty: each row counts once."""
+    levels: Annotated[str, AfterValidator(declared)] = ""
+    """Levels of the columns of categories, as JSON: '{"sex": ["female", "male"]}'. Sites turn these columns into
+    indicators, which stand after the columns of numbers; with scale=true the run is a FAMD. Empty: all are numbers."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
     """With partition='dirichlet' and 'quantity': the smaller, the more the parties differ."""
     shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
@@ -285,6 +309,17 @@ class RunConfig(Config):
     def feature_names(self) -> tuple[str, ...]:
         """Those that `features` lists."""
         return names_in(self.features)
+
+    @property
+    def levels_by_column(self) -> dict[str, list[str]]:
+        """Those that `levels` declares."""
+        found: dict[str, list[str]] = json.loads(self.levels or "{}")
+        return found
+
+    @property
+    def indicators(self) -> int:
+        """How many columns of indicators stand after those of numbers: two more than levels for each column."""
+        return sum(len(own) + 2 for own in self.levels_by_column.values())
 
     @property
     def fewest(self) -> float:

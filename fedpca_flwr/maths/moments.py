@@ -60,6 +60,16 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     return np.where(constant_features(diagonal, n, mean), 1.0, np.sqrt(diagonal / n))
 
 
+def unit_of(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:
+    """What each feature (d,) is divided by in a table of numbers and categories: its `safe_deviation`, and of the last
+    so many features, which are indicators, the root of the proportion of ones (Pages 2004)."""
+    unit = safe_deviation(diagonal, n, mean)
+    if indicators:
+        varying = ~constant_features(diagonal, n, mean)[-indicators:]
+        unit[-indicators:] = np.where(varying, np.sqrt(np.maximum(mean[-indicators:], 0.0)), 1.0)
+    return unit
+
+
 def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray[np.bool_]:
     """Which features are constant to `safe_deviation`, whose parameters these are; ``n`` may differ between them."""
     variance, eps = diagonal / n, np.finfo(np.float64).eps

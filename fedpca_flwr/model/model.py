@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.data.frames import finite_matrix, rows_of
+from fedpca_flwr.data.categories import encoded, others_in
+from fedpca_flwr.data.frames import column_names, finite_matrix, rows_of
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
@@ -214,7 +215,14 @@ class PCAModel:
     def aligned(self, X: ArrayLike) -> Rows:
         """Rows ``X`` (n, d), columns of a data frame in the order of the model's features (`frames.rows_of`)."""
         names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
-        return rows_of(X, self.n_features_in_, names, digest=self.log.get("columns", ""))
+        levels = self.log.get("levels", {})
+        own: Any = X
+        if levels and set(levels) <= set(column_names(X)):
+            own = encoded(X, levels, "X")
+            if others := others_in(own, levels):
+                text = f"X has {others} cells of levels that the model does not know: they count as 'other'"
+                warnings.warn(text, UserWarning, stacklevel=3)
+        return rows_of(own, self.n_features_in_, names, digest=self.log.get("columns", ""))
 
     def centred(self, X: ArrayLike) -> Array:
         """Rows ``X`` (n, d) less the mean, over the scale; NaN as the model expects it, of genotypes as the mean.

@@ -18,7 +18,7 @@ from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, leading_eigenpairs, resolution
 from fedpca_flwr.maths.inference import left_out_directions, null_band, parallel_analysis
-from fedpca_flwr.maths.moments import Moments, certainly_varying, most_rows, safe_deviation, unpack
+from fedpca_flwr.maths.moments import Moments, certainly_varying, most_rows, unit_of, unpack
 
 # ways to resolve smaller components, for a note
 SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
@@ -86,17 +86,26 @@ class Solution:
         return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
 
 
-def solve(moments: Moments, diagonal: Array, *, n_components: int | float | str, center: bool, scale: bool) -> Solution:
+def solve(
+    moments: Moments,
+    diagonal: Array,
+    *,
+    n_components: int | float | str,
+    center: bool,
+    scale: bool,
+    indicators: int = 0,
+) -> Solution:
     """The solution for the scatter in ``moments``, whose count and mean are the pooled ones.
 
-    Features are scaled by the ``diagonal`` (d,) of the pooled scatter, and the variance is a share of it: that of
-    ``moments`` for an exact method. Components are so many, a fraction of the variance that they must exceed, or with
-    "auto" as many as stand out of unrelated features. A `ConfigError` or a `DataError` where there is none.
+    Features are scaled by the ``diagonal`` (d,) of the pooled scatter, the last ``indicators`` of them by `unit_of`.
+    The variance is a share of it: that of ``moments`` for an exact method. Components are so many, a fraction of the
+    variance that they must exceed, or with "auto" as many as stand out of unrelated features. A `ConfigError` or a
+    `DataError` where there is none.
     """
     check_components(n_components, moments.count, moments.n_features)
     if n_components == "auto" and not center:
         raise ConfigError("'n_components' is 'auto', which needs center=True: it is about variances")
-    deviation = safe_deviation(diagonal, moments.count, moments.mean) if scale else None
+    deviation = unit_of(diagonal, moments.count, moments.mean, indicators) if scale else None
     rank = min(most_rows(moments.count) - center, certainly_varying(diagonal, moments.mean) + (not center))
     if not center:
         diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2

@@ -157,6 +157,7 @@ class MethodCard:
     goes_on_as: Sequence[str] = ()
     """Methods of the registry, as one of which a run goes on after its own questions, and once more as another."""
     incomplete: bool = False  # whether rows may have missing values
+    mixed: bool = False  # whether columns may be categories (run-config ``levels``)
     weighted: bool = False  # whether rows may have weights (`fedpca_flwr.questions.weights`)
     differentially_private: bool = False
     """Whether all that leaves a party is differentially private: then its messages tell no row count, and its answer

@@ -157,6 +157,7 @@ class PCAStrategy(Strategy):
             "rounds": self.rounds_so_far,
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "columns": self.quorum.columns,
+            **({"levels": self.config.levels_by_column} if self.config.levels else {}),
             "notes": [*notes, *certainty.notes, *self.transport.notes(self.quorum)],
         }
 

@@ -102,7 +102,7 @@ def require_scalable(bound: float, missed: Array, diagonal: Array, rows: float) 
     What cannot be told from a constant feature may pass for one where its deviation is nothing beside that of scaled
     features, and below 1e-15 of the largest.
     """
-    varying, matters = diagonal > missed, missed > min(1e-12 * rows, 1e-30 * float(diagonal.max()))
+    varying, matters = diagonal > missed, missed > min(1e-12 * rows, 1e-30 * float(diagonal.max(initial=0.0)))
     few = int(((missed > UNSEEN * diagonal) & (varying | matters)).sum())
     if few:
         raise ConfigError(

@@ -330,9 +330,10 @@ def _resolved_diagonal(
     row_limits.require_resolved(run.config.bound, missed, whole + about_zero, which=which)
     if not run.options.scaled:
         return diagonal, ()
-    row_limits.require_scalable(run.config.bound, missed, whole, head.n)
+    numbers = slice(whole.size - run.config.indicators)  # an indicator is constant, or is seen
+    row_limits.require_scalable(run.config.bound, missed[numbers], whole[numbers], head.n)
     unseen = whole <= missed
-    return np.where(unseen, 0.0, diagonal), taken_for_constant(unseen, float(np.sqrt(missed.max() / head.n)))
+    return np.where(unseen, 0.0, diagonal), taken_for_constant(unseen[numbers], float(np.sqrt(missed.max() / head.n)))
 
 
 def taken_for_constant(unseen: NDArray[np.bool_], least: float) -> Sequence[str]:

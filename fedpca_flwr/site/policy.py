@@ -13,7 +13,7 @@ Further refusals are where what they need is known:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +130,30 @@ def permit_weights(node: NodeConfig, card: MethodCard, weights: str) -> None:
         raise DisclosureError(
             f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and the sum of "
             "its weights cannot be rounded so; run without 'weights'"
+        )
+
+
+def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
+    """Refuse indicators that are not the last columns of the table, under their ``names``, or no 0 and 1; and levels of
+    fewer rows than this site's own minimum."""
+    if not names:
+        return
+    if table.names[-len(names) :] != tuple(names):
+        raise DataError(
+            "the run declares levels of columns (run-config 'levels'), and the last columns of this site's data are "
+            "not their indicators; fedpca_flwr.data.categories.encoded makes them",
+            local=f"expected: {', '.join(names)}",
+        )
+    counts, first = np.zeros(len(names)), len(table.names) - len(names)
+    for chunk in chunks(table.rows):
+        own = chunk[:, first:]
+        if not ((own == 0) | (own == 1)).all():
+            raise DataError("the columns of indicators (run-config 'levels') hold other values than 0 and 1")
+        counts += own.sum(axis=0)
+    if ((counts > 0) & (counts < node.min_rows)).any():
+        raise DisclosureError(
+            "this site has levels of categories that fewer rows have than its own minimum (node-config 'min-rows' = "
+            f"{node.min_rows}): count them as 'other'"
         )
 
 

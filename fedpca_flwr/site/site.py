@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.method_text import canonical, options_of
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.data.table import Table, complete
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.rows import Rows, weighted, whole
@@ -148,6 +149,7 @@ class Site:
         policy.permit_exposure(self.node, exposes)
         policy.permit_split(self.node, card, self.table.split)
         policy.permit_weights(self.node, card, self.config.weights)
+        policy.permit_levels(self.node, self.table, indicator_names(self.config.levels_by_column))
         policy.permit_rows(self.node, len(self.data(card.split)))
         if card.incomplete or self.options(card.options).takes_gaps:
             policy.permit_values(self.node, self.table)

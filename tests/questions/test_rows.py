@@ -99,7 +99,9 @@ def test_a_private_last_round_tells_no_error_of_the_rows(monkeypatch):
 @pytest.mark.parametrize("scaled", [True, False])
 def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled):
     """Or it would be divided by what rounding left of it."""
-    run = SimpleNamespace(config=SimpleNamespace(bound=1.0), options=SimpleNamespace(centred=True, scaled=scaled))
+    run = SimpleNamespace(
+        config=SimpleNamespace(bound=1.0, indicators=0), options=SimpleNamespace(centred=True, scaled=scaled)
+    )
     diagonal, missed = np.array([4.0, 1e-30]), np.array([0.0, 1e-30])
     head = Head(10, np.zeros(2), np.zeros(2))
     found, cautions = _resolved_diagonal(run, missed, diagonal, head, which="", joined=0.0)

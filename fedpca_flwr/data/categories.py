@@ -1,0 +1,78 @@
+"""Columns of categories as indicators, for the principal components of mixed tables (FAMD) and of categories (MCA).
+
+Of a column with levels a, b there are four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every
+other level, and ``column=missing``. All parties declare the same levels, so that they have the same columns. A level
+that fewer rows of a party have than its minimum counts as other, and is so never told.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.data.frames import as_array, column_names, is_frame, listed
+from fedpca_flwr.data.table import Table, check
+from fedpca_flwr.errors import DataError
+
+OTHER, MISSING = "other", "missing"
+Levels = Mapping[str, Sequence[str]]
+"""By the name of a column, the levels that are told apart."""
+
+
+def indicator_names(levels: Levels) -> tuple[str, ...]:
+    """The names of the columns of indicators, which stand after the columns of numbers."""
+    return tuple(f"{column}={level}" for column, own in levels.items() for level in (*own, OTHER, MISSING))
+
+
+def encoded(frame: Any, levels: Levels, name: str, least: int = 1) -> Table:
+    """A data frame (pandas, Arrow, polars) as numbers: its columns of numbers, then the indicators of its categories.
+
+    ``least`` is the smallest number of rows in which a level is told. A `DataError`, which calls the frame by its
+    ``name``, has the columns that are lacking.
+    """
+    if not is_frame(frame):
+        raise DataError(f"{name} has no names of columns, and the run declares levels of some: give a data frame")
+    own = column_names(frame)
+    lacking = [column for column in levels if column not in own]
+    if lacking:
+        raise DataError(f"{name} lacks columns whose levels the run declares: {listed(lacking)}")
+    numbers = [column for column in own if column not in levels]
+    parts = [_indicators(_cells(frame, column), known, least) for column, known in levels.items()]
+    if numbers:
+        chosen = frame.select(numbers) if hasattr(type(frame), "column_names") else frame[numbers]
+        parts = [as_array(chosen, name), *parts]
+    return check(np.column_stack(parts), (*numbers, *indicator_names(levels)))
+
+
+def others_in(table: Table, levels: Levels) -> int:
+    """How many cells of an encoded table have a level that is not declared."""
+    places = [place for place, name in enumerate(table.names) if name in {f"{column}={OTHER}" for column in levels}]
+    return int(as_array(table, "X")[:, places].sum())
+
+
+def _cells(frame: Any, column: str) -> list[Any]:
+    if hasattr(type(frame), "column_names"):
+        return list(frame.column(column).to_pylist())
+    return list(frame[column].to_list())
+
+
+def _level(cell: Any, known: set[str]) -> str:
+    if cell is None or cell != cell or str(cell) == "<NA>":  # NaN is not itself
+        return MISSING
+    return str(cell) if str(cell) in known else OTHER
+
+
+def _indicators(cells: Sequence[Any], known: Sequence[str], least: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The indicators (n, m + 2) of cells of which ``known`` (m,) levels are told apart, each in no few rows."""
+    levels, names = [*known, OTHER, MISSING], set(known)
+    found = [_level(cell, names) for cell in cells]
+    counts = Counter(found)
+    few = {level for level, count in counts.items() if count < least and level != OTHER}
+    others = counts[OTHER] + sum(counts[level] for level in few)
+    for level, count in sorted(counts.items(), key=lambda one: (one[1], one[0])):  # so that others are not few either
+        if 0 < others < least and level not in few and level != OTHER:
+            few.add(level)
+            others += count
+    place = {level: levels.index(OTHER if level in few else level) for level in levels}
+    return np.eye(len(levels))[[place[level] for level in found]]

@@ -1,0 +1,141 @@
+"""Mixed tables: FAMD of numbers and categories, MCA of categories alone, against the definition of Pages (2004)."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.data.categories import encoded
+from fedpca_flwr.site.policy import permit_levels
+from strategies import client_of_rows, run_config_of
+from tests.families import rows
+from tests.harness import fit
+from tests.refusals import refused
+
+TRAVEL = {
+    "clear": {},
+    "masked": {"secure_aggregation": True, "bound": 1e5},
+    "surviving": {"secure_aggregation": True, "bound": 1e5, "survivors": 3},
+}
+LEVELS = {"sex": ["f", "m"], "island": ["north", "south", "west"]}
+
+
+def table(n=150, seed=0):
+    """Drawn animals: two categories that go with the numbers, and some cells that are missing."""
+    rng = np.random.default_rng(seed)
+    numbers = rows(n, 3, seed=seed) * [40, 2, 0.1] + [200, 15, 3]
+    sex = np.where(numbers[:, 0] + 5 * rng.standard_normal(n) > 200, "m", "f").astype(object)
+    sex[rng.choice(n, n // 10, replace=False)] = None
+    island = rng.choice(["north", "south", "west", "far", "farther"], n, p=[0.4, 0.3, 0.2, 0.05, 0.05])
+    return pd.DataFrame(numbers, columns=["mass", "bill", "ratio"]).assign(sex=sex, island=island)
+
+
+def parts(frame):
+    return [frame[:70], frame[70:115], frame[115:]]
+
+
+def pages(frame, columns, k):
+    """Variances (k,) (divisor n - 1) and standard scores (n, k), from the table of Pages and its singular values."""
+    standard = [(own - own.mean()) / own.std(ddof=0) for _, own in frame[columns].items()]
+    for column, known in LEVELS.items():
+        cells = frame[column].where(frame[column].isin(known) | frame[column].isna(), "other").fillna("missing")
+        for level in sorted(set(cells)):
+            share = (cells == level).mean()
+            standard.append(((cells == level) - share) / np.sqrt(share))
+    U, s, _ = np.linalg.svd(np.column_stack(standard), full_matrices=False)
+    return s[:k] ** 2 / (len(frame) - 1), U[:, :k]
+
+
+@pytest.mark.parametrize(
+    ("method", "travel", "numbers"),
+    [
+        ("p-cov", "clear", ["mass", "bill", "ratio"]),
+        ("p-cov", "masked", []),
+        ("p-cov", "surviving", ["mass", "bill", "ratio"]),
+        ("sub-it", "clear", []),
+        ("sub-it", "masked", ["mass", "bill", "ratio"]),
+        ("streaming", "clear", ["mass", "bill", "ratio"]),
+    ],
+)
+def test_a_run_is_the_famd_of_all_rows(method, travel, numbers):
+    """Without numbers it is the MCA."""
+    frame = table()[[*numbers, *LEVELS]]
+    model = fit(method, parts(frame), n_components=3, scale=True, levels=LEVELS, **TRAVEL[travel])
+    variances, scores = pages(frame, numbers, 3)
+    assert model.explained_variance_ == pytest.approx(variances, rel=1e-8)
+    with pytest.warns(UserWarning, match="other"):
+        own = model.transform(frame)
+    cosines = np.abs(np.sum(own / np.linalg.norm(own, axis=0) * scores, axis=0))
+    assert cosines == pytest.approx(np.ones(3), abs=1e-8)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_weighted_rows_are_repeated_ones(seed):
+    frame = table(seed=seed)
+    times = np.random.default_rng(seed).integers(0, 4, len(frame))
+    weighed = fit("p-cov", parts(frame.assign(w=times)), n_components=3, scale=True, levels=LEVELS, weights="w")
+    repeated = frame.loc[frame.index.repeat(times)].reset_index(drop=True)
+    variances, _ = pages(repeated, ["mass", "bill", "ratio"], 3)
+    assert weighed.explained_variance_ == pytest.approx(variances, rel=1e-8)
+    assert weighed.feature_names_in_[:4].tolist() == ["mass", "bill", "ratio", "sex=f"]
+
+
+def test_a_flower_app_hands_over_data_frames_with_categories():
+    """The site's own minimum says which levels are told."""
+    node = {"partition-id": 0, "num-partitions": 3, "min-rows": 20}
+    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config={})
+    own = run_config_of({"method": "p-cov", "n-components": 2, "scale": True, "levels": json.dumps(LEVELS)})
+    client = client_of_rows(context, table(), own)
+    counts = np.asarray(client.site.table.rows)[:, 3:].sum(axis=0)
+    assert counts.sum() == 2 * 150
+    assert not ((counts > 0) & (counts < 20)).any()
+
+
+def test_new_rows_are_taken_with_their_categories_by_a_model_from_a_file(tmp_path):
+    frame = table()
+    model = fit("p-cov", parts(frame), n_components=2, scale=True, levels=LEVELS)
+    same = PCAModel.load(model.save(tmp_path / "model"))
+    new = frame[:5].assign(island="nowhere")
+    with pytest.warns(UserWarning, match="5 cells"):
+        found = same.transform(new[new.columns[::-1]])
+    assert found == pytest.approx(model.transform(encoded(new, LEVELS, "X")))
+
+
+def test_few_rows_of_a_level_are_others_and_others_are_not_few():
+    frame = pd.DataFrame({"sex": ["f"] * 12 + ["m"] * 5 + [None] * 2 + ["x"]})
+    found = encoded(frame, {"sex": ["f", "m"]}, "X", least=4)
+    assert np.asarray(found.rows).sum(axis=0).tolist() == [12, 0, 8, 0]  # m joins the three others
+    assert found.names == ("sex=f", "sex=m", "sex=other", "sex=missing")
+
+
+def test_a_level_of_few_rows_is_refused_by_the_site():
+    """Indicators that were made elsewhere are held against the site's own minimum, too."""
+    table_of_few = encoded(
+        pd.DataFrame({"x": np.arange(40.0), "sex": ["f"] * 36 + ["m"] * 4}), {"sex": ["f", "m"]}, "X"
+    )
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "min-rows": 5})
+    with refused(DisclosureError, 5):
+        permit_levels(node, table_of_few, table_of_few.names[1:])
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "named"),
+    [
+        ("em", {}, "p-cov, sub-it"),
+        ("p-cov", {"scale": False}, "scale=True"),
+        ("p-cov", {"levels": {"sex": ["f", "f"]}}, "'levels'"),
+        ("p-cov", {"levels": {"sex": ["other"]}}, "'levels'"),
+    ],
+)
+def test_what_levels_do_not_go_with_is_named(method, options, named):
+    with refused(ConfigError, "'levels'", match=named):
+        fit(method, parts(table()), **{"n_components": 2, "scale": True, "levels": LEVELS, **options})
+
+
+def test_a_column_that_is_lacking_is_named():
+    with refused(DataError, "'island'"):
+        fit("p-cov", [part.drop(columns="island") for part in parts(table())], scale=True, levels=LEVELS)
