@@ -1,5 +1,6 @@
 """The figures of Grammenos et al. 2019, and the methods that they compare."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -37,10 +38,12 @@ def test_every_figure_is_there_and_in_the_report(quick):
 
 
 @pytest.mark.engine
-def test_an_interrupted_run_goes_on(quick, monkeypatch):
+def test_an_interrupted_run_goes_on(quick, tmp_path, monkeypatch):
     undrawn = replace(adaptive_rank.PAPER, figures=lambda *_: {})  # they are drawn already
     monkeypatch.setattr(adaptive_rank, "PAPER", undrawn)
-    folder, given = quick
+    folder, given = tmp_path / "again", [*quick[1]]
+    shutil.copytree(quick[0], folder)
+    given[given.index("--output") + 1] = str(folder)
     kept, lost = folder / "steps/synthetic-2.csv", folder / "steps/memory.csv"
     before = kept.stat().st_mtime_ns
     lost.unlink()

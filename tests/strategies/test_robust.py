@@ -31,7 +31,7 @@ def off(model):
 
 def spoiled(share, where):
     rows = CLEAN.copy()
-    rows[RNG.choice(900, round(900 * share), replace=False)] = where
+    rows[np.random.default_rng(0).choice(900, round(900 * share), replace=False)] = where
     return rows
 
 
