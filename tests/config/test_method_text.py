@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.config.method_text import canonical, options_of
@@ -128,6 +128,7 @@ def test_the_same_run_is_the_same_text():
     assert canonical("p-cov", read("p-cov center=true")) == "p-cov"
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1), st.floats(0, allow_infinity=False), st.integers(0), st.booleans())
 def test_the_text_of_a_run_is_read_back_as_that_run(leave, mu, bits, scale):
     for name, options in (

@@ -28,12 +28,12 @@ ARRAYS = ("components_", "mean_", "explained_variance_", "explained_variance_rat
 
 
 DEPLOYED = [
-    ("sub-it", {"block_size": 19}),
     ("streaming", {}),
     ("personalised", {"mu": 1.0, "iterations": 1}),
 ]
-"""Several rounds, state at the server, and state at a party with messages of its own for each. `p-cov`, in one round,
-and `dp-pca`, whose noise is never the same there, have tests of their own. A round takes seconds in a deployment."""
+"""State at the server, and state at a party with messages of its own for each. `p-cov`, in secure sums, which take
+several rounds, and `dp-pca`, whose noise is never the same there, have tests of their own. A round takes seconds in a
+deployment."""
 
 SIMULATED = [
     ("p-cov", {"outliers": "counts", "fourth_moments": True}),
