@@ -10,7 +10,17 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fedpca_flwr.config.run_config import OLD_KEYS, Config, Count, LocalPath, Name, possible_path, refusal
+from fedpca_flwr.config.run_config import (
+    OLD_KEYS,
+    Config,
+    Count,
+    FeatureNames,
+    LocalPath,
+    Name,
+    names_in,
+    possible_path,
+    refusal,
+)
 
 POSTGRESQL, DUCKDB = "postgresql", "duckdb"
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a drive of Windows has one letter
@@ -105,6 +115,9 @@ class NodeConfig(Config):
     weights: str = ""
     """Column of the data with a weight for each row (its name, or its number from 0): no feature, and never sent. A run
     with `weights` must name the same column. Empty: such a run is refused."""
+    categories: FeatureNames = ""
+    """Columns of a .csv or .parquet file that hold categories ('sex, "ward, bed"'): a run may declare `levels` of these
+    only, and one that declares none leaves them out."""
     layer: str = ""
     """Layer of an .h5ad file; empty: its X."""
     variants: LocalPath = ""
@@ -170,6 +183,11 @@ class NodeConfig(Config):
     ``relation='replace-one'``). Of a data set everybody knows it."""
     honest_parties: Count = 1
     """How many parties, itself included, this site trusts to add their share of the noise and to keep it secret."""
+
+    @property
+    def category_names(self) -> tuple[str, ...]:
+        """Those that `categories` lists."""
+        return names_in(self.categories)
 
     @model_validator(mode="before")
     @classmethod

@@ -14,6 +14,7 @@ import numpy as np
 from fedpca_flwr.data.frames import as_array, column_names, is_frame, listed
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.rows import whole
 
 OTHER, MISSING = "other", "missing"
 Levels = Mapping[str, Sequence[str]]
@@ -43,6 +44,15 @@ def encoded(frame: Any, levels: Levels, name: str, least: int = 1) -> Table:
         chosen = frame.select(numbers) if hasattr(type(frame), "column_names") else frame[numbers]
         parts = [as_array(chosen, name), *parts]
     return check(np.column_stack(parts), (*numbers, *indicator_names(levels)))
+
+
+def joined(numbers: Table, cells: Mapping[str, Sequence[Any]], levels: Levels, least: int = 1) -> Table:
+    """A table of numbers with the indicators of its ``cells``, which are given by column, behind them.
+
+    ``least`` is the smallest number of rows in which a level is told.
+    """
+    parts = [_indicators(cells[column], known, least) for column, known in levels.items()]
+    return check(np.column_stack([whole(numbers.rows), *parts]), (*numbers.names, *indicator_names(levels)))
 
 
 def others_in(table: Table, levels: Levels) -> int:

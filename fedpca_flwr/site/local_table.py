@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.node_config import NodeConfig, is_url
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import datasets, partition
+from fedpca_flwr.data.categories import joined
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
-from fedpca_flwr.site import databases, kept_rows
-from fedpca_flwr.site.readers import Keep, as_they_are, read, read_ids
+from fedpca_flwr.site import databases, kept_rows, policy
+from fedpca_flwr.site.readers import Keep, as_they_are, holds_texts, read, read_ids, read_texts
 from fedpca_flwr.state.files import unreadable
 
 SHORTEST_SECRET = 16  # bytes
@@ -71,11 +72,12 @@ def of_run(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
     """`local_table`, which keeps the rows of a file in this folder, and takes them from there where they are kept.
 
     Rows of a database are asked for anew each time: they are not written onto a disk that their owner has not chosen.
+    Rows with indicators of the run's levels are made anew, too.
     """
-    if not node.data or is_url(node.data):
+    if not node.data or is_url(node.data) or config.levels:
         return local_table(node, config)
     read_with = node.model_dump(
-        include={"data", "label", "ids", "ids_secret", "layer", "variants", "ambiguous", "split"}
+        include={"data", "label", "ids", "categories", "ids_secret", "layer", "variants", "ambiguous", "split"}
     )
     what = json.dumps([read_with, config.seed, _written(node.data)], sort_keys=True)
     found = kept_rows.read(folder, what)
@@ -89,7 +91,7 @@ def of_run(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
 def local_table(node: NodeConfig, config: RunConfig, keep: Keep = as_they_are) -> Table:
     """The rows of one party, checked: those that its ``data`` name, else its part of the run's data set."""
     if node.data:
-        table, ids = _own(node, keep)
+        table, ids = _own(node, config, keep)
         table = table._replace(split=node.split)
         return _in_order_of_ids(table, ids, node, config) if node.ids else table
     source = datasets.load(config.dataset, config.data_root)
@@ -110,13 +112,21 @@ def local_table(node: NodeConfig, config: RunConfig, keep: Keep = as_they_are) -
     return check(source.rows(parts[node.partition_id]))._replace(split="rows")
 
 
-def _own(node: NodeConfig, keep: Keep) -> tuple[Table, list[str]]:
+def _own(node: NodeConfig, config: RunConfig, keep: Keep) -> tuple[Table, list[str]]:
     """What the node-config names, and the ids where it names a column of them."""
     if is_url(node.data):
         return databases.read_query(node.data, node.query, node.label, node.ids)
     written = _written(node.data)  # before it is read: what is written meanwhile then shows with the next question
     ambiguous = node.ambiguous == "keep"
-    table = read(node.data, node.label, node.ids, node.layer, node.variants, ambiguous=ambiguous, keep=keep)
+    levels = config.levels_by_column if holds_texts(node.data) else {}
+    policy.permit_categories(node, levels)
+    texts = node.category_names
+    table = read(
+        node.data, node.label, node.ids, node.layer, node.variants, ambiguous=ambiguous, texts=texts, keep=keep
+    )
+    if levels:
+        cells = {column: read_texts(node.data, column, len(table.rows), node.label) for column in levels}
+        table = joined(table, cells, levels, node.min_rows)
     table = table._replace(digest=written)
     return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
 

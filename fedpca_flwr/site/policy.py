@@ -13,7 +13,7 @@ Further refusals are where what they need is known:
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +130,18 @@ def permit_weights(node: NodeConfig, card: MethodCard, weights: str) -> None:
         raise DisclosureError(
             f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and the sum of "
             "its weights cannot be rounded so; run without 'weights'"
+        )
+
+
+def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
+    """Refuse levels of columns that this site has not named: whoever chose among all its columns could have sums over
+    the rows that hold a value."""
+    strangers = [column for column in columns if column not in node.category_names]
+    if strangers:
+        raise DisclosureError(
+            f"the run declares levels of {', '.join(map(repr, strangers))} (run-config 'levels'), and this site's "
+            "node-config names no such column as 'categories': name it there, or run without",
+            local=f"categories: {node.categories or 'none'}",
         )
 
 

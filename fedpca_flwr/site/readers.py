@@ -23,6 +23,7 @@ from fedpca_flwr.maths.rows import CACHE_ELEMENTS, ENTRIES, Block, Blocks, Rows,
 from fedpca_flwr.site.bed_file import read_bed
 from fedpca_flwr.site.columns import LeftOut, column_position, extra, feature_positions
 from fedpca_flwr.site.csv_file import cells_of, read_csv
+from fedpca_flwr.site.csv_format import is_missing
 
 
 def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
@@ -215,6 +216,7 @@ def read(
     variants: str = "",
     *,
     ambiguous: bool = False,
+    texts: Sequence[str] = (),
     keep: Keep = as_they_are,
 ) -> Table:
     """Read a site's rows, checked; the rest is as in `NodeConfig`. No error has a value or a path in its text, which
@@ -222,7 +224,7 @@ def read(
 
     ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``, or a sparse matrix as
     `scipy.sparse.save_npz` writes it; ``.csv`` is comma-separated with or without a header line; ``.h5ad`` needs the
-    extra ``cells``, ``.bed`` the extra ``genotypes``.
+    extra ``cells``, ``.bed`` the extra ``genotypes``. Columns of ``texts`` are left out (`read_texts`).
     """
     file = Path(path).expanduser()
     suffix = file.suffix.lower()
@@ -239,6 +241,7 @@ def read(
             raise ConfigError(f"node-config: '{key}' names {named}, which only {having} files have")
     settings = {key: given[key] for key in kind.settings}
     left_out = {key: name for key, name in (("label", label), ("ids", ids)) if name}
+    left_out |= {f"levels of {name}": name for name in texts}
     with _in_words(file):
         rows, names = kind.rows(file, left_out, **settings)
     if isinstance(rows, Blocks):
@@ -257,6 +260,19 @@ def read_ids(path: str, column: str, rows: int, label: str = "") -> list[str]:
         having = " and ".join(suffix for suffix, kind in FORMATS.items() if kind.ids)
         raise ConfigError(f"node-config: 'ids' names a column, which only {having} files have")
     return cells(file, column, rows, label)
+
+
+def holds_texts(path: str) -> bool:
+    """Whether a file of this kind can hold columns of texts."""
+    kind = FORMATS.get(Path(path).suffix.lower())
+    return kind is not None and kind.ids is not None
+
+
+def read_texts(path: str, column: str, rows: int, label: str = "") -> list[str | None]:
+    """The texts in a column of a file of so many ``rows``, stripped of spaces; None for what is missing."""
+    file = Path(path).expanduser()
+    with _in_words(file):
+        return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label)]
 
 
 def _read_in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:

@@ -9,11 +9,14 @@ from flwr.app import Context, RecordDict
 
 from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
 from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded
+from fedpca_flwr.model.reference import principal_angles
+from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.policy import permit_levels
 from strategies import client_of_rows, run_config_of
 from tests.families import rows
-from tests.harness import fit
+from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused
 
 TRAVEL = {
@@ -139,3 +142,31 @@ def test_what_levels_do_not_go_with_is_named(method, options, named):
 def test_a_column_that_is_lacking_is_named():
     with refused(DataError, "'island'"):
         fit("p-cov", [part.drop(columns="island") for part in parts(table())], scale=True, levels=LEVELS)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("transport", [{}, {"secure_aggregation": True, "bound": 1e4}], ids=str)
+def test_a_sites_file_holds_categories_as_texts(suffix, transport, tmp_path):
+    """The model is that of the same rows as data frames."""
+    own, nodes = parts(table()), []
+    for i, part in enumerate(own):
+        path = tmp_path / f"{i}{suffix}"
+        part.to_csv(path, index=False) if suffix == ".csv" else part.to_parquet(path, index=False)
+        own_side = {"data": str(path), "journal": str(tmp_path / f"journal{i}"), "categories": "sex, island"}
+        nodes.append({**own_side, "min-rows": 1})
+    options = {"n_components": 2, "scale": True, **transport}
+    of_frames = fit("p-cov", own, **options, levels=LEVELS)
+    server = server_of("p-cov", [np.zeros((len(part), 1)) for part in own], **options, levels=json.dumps(LEVELS))
+    of_files = finish(at_sites(server, nodes))
+    np.testing.assert_allclose(of_files.explained_variance_, of_frames.explained_variance_, rtol=1e-9)
+    assert principal_angles(of_files, of_frames).max < 1e-6
+
+
+def test_a_site_names_the_columns_of_which_a_run_may_declare_levels(tmp_path):
+    """A run that chose them could have sums over the rows that hold a value; one without levels leaves them out."""
+    path = tmp_path / "rows.csv"
+    table().to_csv(path, index=False)
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(path), "categories": "sex, island"})
+    assert local_table(node, RunConfig()).names == ("mass", "bill", "ratio")
+    with refused(DisclosureError, "'mass'", "'levels'", "'categories'"):
+        local_table(node, RunConfig(levels='{"mass": ["200.0"]}'))
