@@ -60,7 +60,7 @@ def test_an_author_meets_few_names():
 def test_the_battery_passes_for_the_new_method(project):
     command = shlex.split(re.search(r"^python (-m pytest .*)$", STEPS, re.M)[1])
     told = outcome(project, *command)
-    assert int(re.search(r"(\d+) passed", told)[1]) > 50
+    assert int(re.search(r"(\d+) passed", told)[1]) > 40
 
 
 def test_the_new_method_runs_and_passes_the_battery_of_other_packages(project):

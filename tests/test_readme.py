@@ -35,6 +35,7 @@ PAGES = {
         *ROOT.glob("simulations/*/README.md"),
     ]
 }
+MADE = pages()
 COMPARED = PAGES["docs/which-method.md"]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 WRITE = "it is made from the methods' cards: run `python -m fedpca_flwr methods write` in the repository's folder"
@@ -61,9 +62,9 @@ def headings(page):
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", MADE)
 def test_a_page_of_the_code_is_that_of_the_cards(page):
-    assert PAGES[page] == pages()[page], f"{page} is not up to date; {WRITE}"
+    assert PAGES[page] == MADE[page], f"{page} is not up to date; {WRITE}"
 
 
 def test_every_method_has_a_page_of_its_own_and_who_sees_what_of_it_in_each_way():

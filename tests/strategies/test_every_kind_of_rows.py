@@ -75,7 +75,6 @@ def as_frame(part):
 KINDS = {
     "blocks, entries in any order, frames": (in_blocks, sparse.coo_matrix, as_frame),
     "rows by index, small integers, blocks": (sparse.csr_array, np.asarray, in_blocks),
-    "frames, blocks, rows by index": (as_frame, in_blocks, sparse.csr_array),
 }
 
 
