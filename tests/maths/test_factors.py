@@ -142,32 +142,20 @@ def one_row(values, count, **left_out):
     return Factor(Head(count, np.zeros(row.size), np.zeros(row.size)), row, float(np.vdot(row, row)), **left_out)
 
 
-def test_half_of_what_is_left_out_is_assumed_everywhere_and_taken_off_the_rows():
+def test_what_is_left_out_of_a_factor_and_what_is_assumed_for_it():
     filled = one_row([3.0, 0.0], 2, omitted=2.0).filled()
     np.testing.assert_allclose(filled.times(np.eye(2)), np.diag([9.0, 1.0]), rtol=1e-15)
     assert filled.error == 1.0
-
-
-def test_what_is_left_out_is_an_eigenvalue():
     X = rows(4, 6)
     values = np.linalg.svd(X - X.mean(axis=0), compute_uv=False) ** 2
     assert truncated(X, 1).omitted == pytest.approx(values[1], rel=1e-12)
-
-
-def test_what_is_left_out_of_parts_adds_up_and_their_order_changes_no_bit():
     parts = [one_row([3.0, 0.0], 5, omitted=2.0, floor=1.0), one_row([0.0, 1.0], 4, omitted=1.0, floor=0.25)]
     one, other = stack(parts), stack(parts[::-1])
     assert (one.omitted, one.floor) == (3.0, 1.25)
     assert one.rows.tobytes() == other.rows.tobytes()
-
-
-def test_a_share_of_the_trace_counts_what_is_assumed_everywhere():
-    """Variances 5, 2 and 1, of which the first is less than 0.7 of 8."""
+    # Variances 5, 2 and 1, of which the first is less than 0.7 of 8.
     factor = Factor(Head(5, np.zeros(3), np.zeros(3)), np.diag([2.0, 1.0, 0.0])[:2], 5.0, floor=1.0)
     np.testing.assert_allclose(leading_of_factor(factor, 0.7).values, [5.0, 2.0])
-
-
-def test_rows_that_are_tied_resolve_eigenvalues_to_the_square_of_their_rounding():
     factor = Factor(Head(5, np.zeros(2), np.zeros(2)), np.diag([2e3, 2e3]), 8e6)
     found = leading_of_factor(factor, 1).resolution
     assert (found.floor, found.angle) == (pytest.approx((2e3 * 1e-15) ** 2 * 2, rel=1e-9, abs=0), 90.0)

@@ -140,7 +140,7 @@ def test_noise_that_cannot_be_drawn_is_refused(deviation):
         gaussian(3, deviation, system())
 
 
-def test_words_that_would_favour_small_remainders_are_dropped():
+def test_words_and_coins_are_used_without_favour():
     """2^64 is 2 beyond a multiple of 7: the last two words would make 0 and 1 more likely than others."""
     words = [2**64 - 1, 5, 2**64 - 2, 2**64 - 3, 11, 13]
     given = []
@@ -151,6 +151,14 @@ def test_words_that_would_favour_small_remainders_are_dropped():
 
     np.testing.assert_array_equal(_below(7, 4, source), [5, 6, 4, 6])
     assert given == [32, 16]
+    # Ten coins, ten more, and one: twenty deviations, and two of the next one; which no number below 1 keeps.
+    words = iter([0, 0, 1, 2, 2**64 - 1])
+
+    def source(size):
+        return b"".join(next(words).to_bytes(8, "little") for _ in range(size // 8))
+
+    drawn, kept = _proposed(1, 7, source)
+    assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])
 
 
 @pytest.mark.parametrize("deviation", [1, 1.5, 2, 3, 10, 1e6])
@@ -162,14 +170,3 @@ def test_noise_off_the_diagonal_is_rounded_up(monkeypatch):
     """Of deviation 5 it is the root of 12.5, which is no less than 3.5: 4."""
     monkeypatch.setattr(privacy, "gaussian", lambda size, deviation, source: np.full(size, deviation))
     np.testing.assert_array_equal(symmetric(2, 5, fixed(0)), [5, 4, 5])
-
-
-def test_coins_that_fill_their_word_go_on_in_the_next():
-    """Ten coins, ten more, and one: twenty deviations, and two of the next one; which no number below 1 keeps."""
-    words = iter([0, 0, 1, 2, 2**64 - 1])
-
-    def source(size):
-        return b"".join(next(words).to_bytes(8, "little") for _ in range(size // 8))
-
-    drawn, kept = _proposed(1, 7, source)
-    assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])
