@@ -380,15 +380,12 @@ def test_a_site_with_data_of_its_own_gives_nothing_to_a_sum_of_strangers(run, la
     assert session.ask("keys", [])[0] == []
 
 
-def test_secure_only_without_an_identity_is_named_whatever_is_asked(tmp_path):
+def test_what_an_identity_needs_is_named(tmp_path):
     node = {"secure-only": True, "identity": "", "identities": ""}
     for run in ({"method": "p-cov"}, SUMS):
         said = HostileSession(tmp_path, rows_of(0), run, parties=PARTIES, index=2, **node).client.get_properties({})
         assert (said["error"], said["partition-id"]) == ("ConfigError", 2)
         assert "'secure-only' needs 'identity' and 'identities'" in said["message"]
         assert "make a key with 'python -m fedpca_flwr site keys'" in said["message"]
-
-
-def test_a_node_config_with_a_secret_of_the_group_is_told_what_has_taken_its_place():
     with pytest.raises(ConfigError, match=r"'group-secret' is no key any more: .*'identity'.*site keys.*'ids-secret'"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "group-secret": "file"}, source="node-config")

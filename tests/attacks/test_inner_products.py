@@ -105,15 +105,12 @@ def test_a_run_that_may_ask_for_more_is_refused_before_anything_is_answered(tmp_
     assert site(tmp_path / "more", run, **{"may-show": "inner products"}).ask("rows", [])[0]
 
 
-def test_wide_columns_are_counted_against_the_rows(tmp_path):
+def test_columns_are_counted_against_the_rows_and_with_those_of_other_parties(tmp_path):
     wide = np.random.default_rng(1).integers(0, 50, (12, 40)).astype(float)
     assert site(tmp_path / "a", within(KRYLOV, 10, 2), rows=wide).ask("rows", [])[0]
     refused = site(tmp_path / "b", within(KRYLOV, 12, 2), rows=wide).ask("rows", [])[1]
     assert "and 11 tell all inner products of the rows (12 rows, 40 columns)" in refused["message"]
-
-
-def test_a_sum_has_a_column_of_each_other_party_at_least(tmp_path):
-    """Three parties, 5 columns here: of at least 7, six products leave one direction unknown."""
+    # Three parties, 5 columns here: of at least 7, six products leave one direction unknown.
     for columns, width, answered in ((6, 2, True), (7, 1, False)):
         asking = site(tmp_path / str(columns), {**within(KRYLOV, columns, width), **SECURE})
         assert bool(asking.ask("rows", [])[0]) is answered

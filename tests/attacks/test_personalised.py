@@ -235,9 +235,13 @@ def test_whatever_the_seed_every_run_holds_the_same_rows_out(tmp_path):
     assert len({drawn(tmp_path / str(site), X).tobytes() for site in range(5)}) == 5  # each site draws its own
 
 
-def test_in_a_simulation_the_seed_draws():
+def test_in_a_simulation_the_seed_draws_and_without_a_journal_a_site_holds_nothing_out(tmp_path):
     X = rows(60, 4)
     assert (fold(StateJournal(RecordDict()), node_of({}), X, 3) == held_out(X, 3)).all()
+    session = HostileSession(tmp_path, rows(60, 4), {"method": "personalised", "n-components": 1}, journal="")
+    said = session.client.get_properties({})
+    assert said["error"] == "ConfigError"
+    assert "names no 'journal', by which every run over the same rows holds the same ones out" in said["message"]
 
 
 def test_a_fold_of_nearly_the_same_rows_is_refused(tmp_path):
@@ -296,10 +300,3 @@ def test_a_site_with_too_few_rows_to_hold_out_says_so_before_it_answers(options,
     assert "run with mu=<number>" in refused["message"]
     assert "error" not in said(50)
     assert "error" not in said(49, mu=1.0)
-
-
-def test_a_site_without_a_journal_holds_nothing_out(tmp_path):
-    session = HostileSession(tmp_path, rows(60, 4), {"method": "personalised", "n-components": 1}, journal="")
-    said = session.client.get_properties({})
-    assert said["error"] == "ConfigError"
-    assert "names no 'journal', by which every run over the same rows holds the same ones out" in said["message"]

@@ -32,15 +32,12 @@ def test_a_count_with_noise_needs_no_leave(tmp_path):
     assert replied[0] / STEPS != len(PEOPLE)
 
 
-def test_a_site_with_data_and_without_a_budget_answers_no_private_run(tmp_path):
+def test_a_site_answers_a_private_run_within_its_budget_only(tmp_path):
     """150 runs of epsilon 10 average their noise away."""
     session = HostileSession(tmp_path, PEOPLE, {**RUN, "epsilon": 10.0}, **ONLY, **{"epsilon-budget": None})
     for said in (session.client.get_properties({}), session.ask("centre", [])[1]):
         assert said["error"] == "ConfigError"
         assert "names no 'epsilon-budget'" in said["message"]
-
-
-def test_a_budget_of_ten_is_one_run_of_ten(tmp_path):
     run, node = {**RUN, "epsilon": 10.0}, {**ONLY, "epsilon-budget": 10.0}
     sessions = [HostileSession(tmp_path, PEOPLE, run, run_id=i, **node) for i in range(3)]
     assert [bool(session.ask("centre", [])[0]) for session in sessions] == [True, False, False]

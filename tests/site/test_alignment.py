@@ -126,12 +126,9 @@ def test_a_secret_has_sixteen_bytes_at_least(tmp_path):
         ids_secret(str(tmp_path / "secret"))
 
 
-def test_ids_that_are_missing_and_those_too_many_are_told_apart():
+def test_ids_are_counted_apart_and_where_they_cannot_be_refused(tmp_path):
     own, others = digests(IDS[:7], b"salt"), digests(IDS[2:12], b"salt")
     assert difference(own, others) == (5, 2)
-
-
-def test_where_ids_cannot_be(tmp_path):
     with refused(ConfigError, "'ids'", match="columns"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "ids": "id"}, source="node-config")
     files = three_files(tmp_path)

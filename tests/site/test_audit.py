@@ -170,13 +170,10 @@ def test_a_journal_with_a_gap_can_still_be_read_and_exported(tmp_path, capsys):
     assert len((tmp_path / "out").read_text().splitlines()) == 13
 
 
-def test_what_is_no_journal_is_named_and_not_made(tmp_path, capsys):
+def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
     code, said = verdict(tmp_path / "none", capsys)
     assert (code, unnamed(said, tmp_path / "none")) == (1, [])
     assert not (tmp_path / "none").exists()
-
-
-def test_a_journal_of_another_format_is_named(tmp_path, capsys):
     changed(written(tmp_path), "PRAGMA user_version = 1")
     code, said = verdict(tmp_path, capsys)
     assert code == 1

@@ -47,7 +47,7 @@ def test_a_site_keeps_what_projects_new_rows(scale, tmp_path):
     np.testing.assert_allclose(Loadings.load(path).part_of_scores(new), model.transform(new), atol=1e-12)
 
 
-def test_an_interrupted_projection_leaves_no_file(tmp_path):
+def test_files_of_scores_are_whole_or_none_of_a_known_format(tmp_path):
     def interrupted():
         with score_file(str(tmp_path / "scores.npy"), 10, 2) as keep:
             keep(np.zeros((5, 2)))
@@ -56,9 +56,6 @@ def test_an_interrupted_projection_leaves_no_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not list(tmp_path.iterdir())
-
-
-def test_an_unknown_score_format_is_named(tmp_path):
     with refused(ConfigError, "client 0", "'scores'", ".txt", ".npy", ".csv"):
         finish(server_of("p-cov", [rows(50)], n_components=2, scores=str(tmp_path / "scores.txt")))
 

@@ -11,7 +11,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon, gaussian_multiplier
 from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget, rows_digest
+from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget
 from tests.families import rows
 from tests.killed import STEPS, dies
 from tests.refusals import refused, unnamed
@@ -62,15 +62,6 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond():
     require_budget(8.0, **given, epsilon=spent)
     with refused(DisclosureError, "'epsilon-budget'"):
         require_budget(8.0, **given, epsilon=spent * (1 - 1e-6))
-
-
-def test_rows_are_known_by_their_shape_and_values_alone():
-    X = rows(6, 4)
-    known = rows_digest(b"key", X)
-    assert rows_digest(b"key", np.asfortranarray(X)) == known
-    whole = np.round(X)
-    assert rows_digest(b"key", whole.astype(np.float32)) == rows_digest(b"key", whole + 0.0)
-    assert len({known, rows_digest(b"other", X), rows_digest(b"key", X.reshape(8, 3))}) == 3
 
 
 ONE = gaussian_multiplier(1.0, 1e-5)
@@ -156,11 +147,8 @@ def node(**given):
     return NodeConfig.parse({"partition-id": 0, "num-partitions": 1, **given}, source="node-config")
 
 
-def test_a_budget_needs_a_folder():
+def test_a_budget_needs_a_journal_which_was_a_ledger():
     with refused(ConfigError, "epsilon-budget", "'journal'"):
         node(**{"epsilon-budget": 1.0})
-
-
-def test_the_key_of_the_old_ledger_names_the_new_one():
     with refused(ConfigError, "'ledger'", "'journal'"):
         node(ledger="ledger.json", **{"epsilon-budget": 1.0})
