@@ -39,7 +39,7 @@ def _centred(X):
     return centred.T @ centred
 
 
-def test_bi_cross_validation_holds_out_parties_where_they_are_known():
+def test_bi_cross_validation_holds_out_parties_where_there_are_several():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 15)) * 3 + rng.standard_normal((600, 15))
     options = {"n_components": 2, "engine": "loopback"}
@@ -47,6 +47,9 @@ def test_bi_cross_validation_holds_out_parties_where_they_are_known():
     rule = "bi-cross-validation (Owen, Perry)"
     assert analyses.how_many(own, draws=5).by_rule[rule] == 3
     assert rule not in analyses.how_many(own.pooled(), draws=5).by_rule
+    whole = SecondMoments.of(rows(60, 5))
+    alone = SecondMoments(whole.moments, parties={"only": whole.moments})
+    assert analyses.how_many(alone).by_rule == analyses.how_many(whole).by_rule
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -68,13 +71,10 @@ def test_auto_needs_the_sums_only(secured):
     assert fit(X, **secured).n_components_ == fit(X).n_components_ > 5
 
 
-def test_unrelated_features_leave_one_component():
+def test_auto_is_about_variances_and_leaves_one_component_of_unrelated_features():
     model = fit(np.random.default_rng(0).standard_normal((300, 5)))
     assert model.n_components_ == 1
     assert "none of 5 stand out" in model.summary()
-
-
-def test_auto_is_about_variances():
     with refused(ConfigError, "n_components", "'auto'", "center=True"):
         fit(rows(60), center=False)
     with refused(ConfigError, "n_components", "'auto'", "center=True"):
@@ -107,9 +107,3 @@ def test_the_report_has_every_rule():
     for wrong in (95, 1.0, 0.0, float("nan")):
         with refused(ConfigError, "'fraction'", wrong):
             analyses.how_many(SecondMoments.of(rows(60)), fraction=wrong)
-
-
-def test_of_one_party_nothing_is_held_out():
-    whole = SecondMoments.of(rows(60, 5))
-    alone = SecondMoments(whole.moments, parties={"only": whole.moments})
-    assert analyses.how_many(alone).by_rule == analyses.how_many(whole).by_rule

@@ -65,9 +65,12 @@ def test_a_component_whose_sign_is_a_coin_toss_has_small_errors():
     assert analyses.how_sure_by_parties(moments, 1).loading_errors.max() < 0.01
 
 
-def test_scaled_features_have_errors_by_parties(moments):
+def test_scaled_features_have_errors_and_spikes_of_their_scaled_moments(moments):
     found = analyses.how_sure_by_parties(moments, 2, scale=True)
     np.testing.assert_allclose(found.variances, analyses.pca(moments, 2, scale=True).explained_variance_)
+    spikes, expected = analyses.spikes(moments, 2, scale=True), analyses.spikes(moments.scaled(), 2)
+    np.testing.assert_array_equal(spikes.variances, expected.variances)
+    assert (spikes.variances != analyses.spikes(moments, 2).variances).any()
 
 
 def test_few_rows_for_many_features_are_turned():
@@ -77,25 +80,16 @@ def test_few_rows_for_many_features_are_turned():
     assert (found.variances[:1] < analyses.pca(wide, 1).explained_variance_).all()
 
 
-def test_what_cannot_be_told_is_refused(moments):
+def test_what_cannot_be_told_is_refused_and_components_of_rounding_have_no_errors(moments):
     with refused(ConfigError, 0, 5):
         analyses.how_sure_by_parties(moments.pooled(), 2)
     with refused(ConfigError, "'level'", 95):
         analyses.how_sure(moments, 2, level=95)
     with refused(ConfigError, "'k'", 7, 1, 6):
         analyses.how_sure(moments, 7)
-
-
-def test_components_of_rounding_have_no_errors():
-    """They would have small ones: of how float64 rounds."""
+    # They would have small ones: of how float64 rounds.
     doubled = np.column_stack([X[:, :2], X[:, :2] * 2])
     parties = run("p-cov", cut(doubled, 100, 80, 70, 80, 70), n_components=1, keep="parties", engine="loopback")
     for ask in (analyses.how_sure, analyses.how_sure_by_parties):
         with refused(ContractError, 3):
             ask(parties.moments_, 3)
-
-
-def test_spikes_of_scaled_features_are_those_of_their_scaled_moments(moments):
-    found, expected = analyses.spikes(moments, 2, scale=True), analyses.spikes(moments.scaled(), 2)
-    np.testing.assert_array_equal(found.variances, expected.variances)
-    assert (found.variances != analyses.spikes(moments, 2).variances).any()

@@ -55,8 +55,8 @@ def test_codecs_keep_what_they_promise_in_closed_form():
     codec = LowRank(1, 16)
     found = codec.decode(codec.encode(np.array([5.0, 0.0, 1.0]), 2), 2)
     np.testing.assert_allclose(found, [5.0, 0.0, 0.5], rtol=1e-3, atol=1e-12)
-    codec = TopEntries(0.0, 16)
-    np.testing.assert_allclose(codec.decode(codec.encode(np.array([1.0, 5.0, 1.0]), 2), 2), [1, 0, 1], rtol=1e-4)
+    largest = TopEntries(0.0, 16)
+    np.testing.assert_allclose(largest.decode(largest.encode(np.array([1.0, 5.0, 1.0]), 2), 2), [1, 0, 1], rtol=1e-4)
     assert (unit_of(0.0), unit_of(3.0), unit_of(1.7e308)) == (1.0, 4.0, 2.0**1023)
 
 

@@ -152,11 +152,7 @@ def test_words_and_coins_are_used_without_favour():
     np.testing.assert_array_equal(_below(7, 4, source), [5, 6, 4, 6])
     assert given == [32, 16]
     # Ten coins, ten more, and one: twenty deviations, and two of the next one; which no number below 1 keeps.
-    words = iter([0, 0, 1, 2, 2**64 - 1])
-
-    def source(size):
-        return b"".join(next(words).to_bytes(8, "little") for _ in range(size // 8))
-
+    words = [0, 0, 1, 2, 2**64 - 1]
     drawn, kept = _proposed(1, 7, source)
     assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])
 

@@ -44,9 +44,14 @@ def test_saved_and_loaded_is_the_same(model, name, tmp_path):
     assert isinstance(again.to_sklearn(), Pipeline)
 
 
-def test_the_file_is_numpys_own(model, tmp_path):
+def test_a_model_is_a_file_of_numpys_with_a_summary_and_no_folder(model, tmp_path):
     with np.load(model.save(tmp_path / "model"), allow_pickle=False) as archive:
         np.testing.assert_array_equal(archive["components_"], model.components_)
+    with refused(ConfigError, tmp_path):
+        model.save(tmp_path)
+    text = model.summary()
+    for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
+        assert part in text
 
 
 def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
@@ -93,17 +98,6 @@ def test_a_model_that_does_not_fit_together_is_refused(model, change, named, tmp
         PCAModel.load(written)
 
 
-def test_a_folder_is_not_a_model(model, tmp_path):
-    with refused(ConfigError, tmp_path):
-        model.save(tmp_path)
-
-
-def test_the_summary_says_what_matters(model):
-    text = model.summary()
-    for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
-        assert part in text
-
-
 def test_metrics_of_the_truth_itself():
     truth = pooled_pca(X, 5)
     assert principal_angles(truth, truth).max < 1e-12
@@ -126,16 +120,13 @@ def test_shares_of_no_variance_are_none(center, scale):
     assert captured_variance(truth, truth, nothing) == 0
 
 
-def test_the_total_does_not_hang_on_the_first_component():
+def test_totals_and_mean_angles_hang_on_all_components():
     """Of new rows the first scores may all be zero, and of noise the first variance."""
     truth = pooled_pca(np.diag([0.0, 3.0, -3.0, 1.0, -1.0])[:, 1:], 3)
     variances = truth.explained_variance_ * [0, 1, 1]
     none = dataclasses.replace(truth, explained_variance_=variances, explained_variance_ratio_=variances / 9)
     np.testing.assert_allclose(none.total_variance, variances.sum() + truth.noise_variance_)
-
-
-def test_the_mean_angle_is_no_median():
-    """Two directions are shared, the third is turned by 30 degrees."""
+    # Two directions are shared, the third is turned by 30 degrees.
     axes = np.eye(4)
     turned = np.cos(np.pi / 6) * axes[2] + np.sin(np.pi / 6) * axes[3]
     truth = dataclasses.replace(pooled_pca(rows(50, 4), 3), components_=axes[:3])
@@ -143,7 +134,7 @@ def test_the_mean_angle_is_no_median():
     np.testing.assert_allclose(angles, (30, 10))
 
 
-def test_variance_is_captured_by_a_span_about_the_mean_of_the_rows():
+def test_captured_variance_is_that_of_a_span_or_of_scores():
     """A model that is wrong about mean, variances and the length of its components captures what their span holds."""
     truth = pooled_pca(X, 12)
     share = truth.explained_variance_ratio_[[0, 3]].sum()
@@ -151,9 +142,6 @@ def test_variance_is_captured_by_a_span_about_the_mean_of_the_rows():
         pooled_pca(X, 2), components_=truth.components_[[0, 3]] * [[2.0], [0.5]], mean_=truth.mean_ + 100
     )
     np.testing.assert_allclose(captured_variance(wrong, truth, X), share, rtol=1e-12)
-
-
-def test_variance_captured_by_scores_is_that_of_their_components():
     truth = pooled_pca(X, 3, scale=True)
     scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True, engine="loopback")
     np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)

@@ -179,23 +179,17 @@ def test_a_federation_refuses_another_order(tmp_path):
 # What a run says of them
 
 
-def test_a_frame_beside_an_array_is_told():
+def test_names_of_columns_count_where_they_are_texts_whatever_they_are():
     told = "columns without names are taken by position, as those of party 1: party 0, party 2"
     assert told in fit([PARTS[0], frame(PARTS[1]), PARTS[1]]).log["notes"]
     for parties in (PARTS, [frame(part) for part in PARTS]):
         assert not any("by position" in note for note in fit(parties).log["notes"])
-
-
-def test_names_that_are_no_texts_are_not_put_into_an_order_that_the_model_forgets():
-    """Of integers for names scikit-learn, and so a model, keeps none: new rows would be taken by position."""
+    # Of integers for names scikit-learn, and so a model, keeps none: new rows would be taken by position.
     numbered = [frame(part, range(5)) for part in PARTS]
     np.testing.assert_array_equal(fit(numbered).components_, fit(PARTS).components_)
     with refused(ConfigError, "party 1", "party 0"):
         fit([numbered[0], numbered[1][ORDER]])
-
-
-def test_columns_that_have_the_names_of_attributes_are_columns():
-    """The fault: a frame with a column of this name was taken for an Arrow table."""
+    # The fault: a frame with a column of this name was taken for an Arrow table.
     named = ["column_names", "var_names", "obs_names", "columns", "shape"]
     assert fit([frame(part, named) for part in PARTS]).feature_names_in_.tolist() == named
 
@@ -214,15 +208,12 @@ def test_cells_are_parties_with_names(bare):
         np.testing.assert_allclose(model.components_, bare.components_, atol=1e-9)
 
 
-def test_sparse_cells_stay_sparse_and_a_view_is_one_of_them():
+def test_cells_stay_sparse_and_have_moments_and_scores(bare):
     held = cells(make=sparse.csr_matrix)
     found = as_rows(held, "X")
     assert isinstance(found, Blocks)
     assert found.sparse
     np.testing.assert_array_equal(as_rows(cells()[10:20], "X"), X[10:20])
-
-
-def test_cells_have_moments_and_scores_of_a_site(bare):
     moments = SecondMoments.of(cells())
     assert moments.features == tuple(NAMES)
     np.testing.assert_array_equal(moments.mean, SecondMoments.of(X).mean)
@@ -230,6 +221,11 @@ def test_cells_have_moments_and_scores_of_a_site(bare):
     np.testing.assert_allclose(own.part_of_scores(cells()), bare.transform(X), atol=1e-12)
     with refused(DataError):
         own.part_of_scores(turned("cells"))
+    nothing = anndata().AnnData(obs=pd.DataFrame(index=["a"]), var=pd.DataFrame(index=NAMES))
+    with refused(DataError, "party 0", "'counts'"):
+        fit([nothing])
+    with refused(ConfigError, "'parties'", "AnnData"):
+        fit(cells())
 
 
 def test_cells_in_a_file_are_read(tmp_path, model):
@@ -237,14 +233,6 @@ def test_cells_in_a_file_are_read(tmp_path, model):
     held = anndata().read_h5ad(tmp_path / "cells.h5ad", backed="r")
     np.testing.assert_array_equal(model.transform(held), model.transform(frame()))
     held.file.close()
-
-
-def test_cells_without_numbers_are_refused():
-    nothing = anndata().AnnData(obs=pd.DataFrame(index=["a"]), var=pd.DataFrame(index=NAMES))
-    with refused(DataError, "party 0", "'counts'"):
-        fit([nothing])
-    with refused(ConfigError, "'parties'", "AnnData"):
-        fit(cells())
 
 
 def test_the_estimator_takes_cells():

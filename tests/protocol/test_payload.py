@@ -46,14 +46,11 @@ def test_what_is_no_number_is_refused_of_every_kind(value):
             check(payload, 1.0, value)
 
 
-def test_a_size_is_not_below_zero():
+def test_sizes_and_variances_are_not_below_zero():
     size = Payload((Field("size", ("d",), kind="size"),))
     check(size, 0.0, 1.0)
     with refused(ContractError, "client 1", "'size'"):
         check(size, -5e-324, 1.0)
-
-
-def test_no_variance_is_below_zero():
     with refused(ContractError, "client 1", "'scatter'"):
         check(SCATTER, 2.0, 0.0, -5e-324)
 

@@ -109,10 +109,16 @@ def test_a_note_says_where_what_is_left_may_correlate_with_covariates_again(harm
     assert not any("correlate" in note for note in without.log["notes"])
 
 
-def test_what_covariates_explain_but_for_rounding_is_nothing():
+def test_what_covariates_explain_wholly_or_but_for_rounding_is_nothing():
     S = np.array([[1.0, 1.0], [1.0, 1 + 2.0**-50]])
     left = Adjustment(np.array([0]), np.array([[0.0, 1.0]])).of_scatter(S)
     assert not left.any()
+    # Its rounding must not be scaled up.
+    rows = np.column_stack([ROWS, 3 * ROWS[:, AGE] - ROWS[:, SEX]])
+    model = fit("p-cov", cut(rows, *SIZES), n_components=6, adjust_for="1,4", scale=True)
+    assert not model.components_[:, 8].any()
+    with refused(DataError):
+        fit("p-cov", cut(rows[:, [AGE, SEX, 8]], *SIZES), n_components=1, adjust_for="0,1")
 
 
 def test_what_is_wrong_with_names_is_said_by_all_parties():
@@ -137,10 +143,14 @@ def test_other_methods_say_why_they_have_no_covariates(method):
         fit(method, PARTIES, n_components=2, adjust_for="1")
 
 
-def test_a_party_that_says_other_places_is_named():
+def test_other_places_and_false_scatters_are_told():
     server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4")
     say(server, 1, covariates="1 5")
     with refused(ConfigError, "client 1", "adjust-for", "client 0"):
+        finish(server)
+    server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4", harmonise="means")
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:3], arrays[3] * 1.01] if len(arrays) == 4 else arrays)
+    with refused(ContractError, match="fit"):
         finish(server)
 
 
@@ -167,15 +177,6 @@ def test_a_site_with_one_sex_only_is_no_fault():
     model = fit("p-cov", cut(rows, *SIZES), n_components=2, adjust_for="1,4", harmonise="variances")
     left, _ = residuals(rows, [AGE, SEX], "variances")
     np.testing.assert_allclose(model.explained_variance_, PCA(2).fit(left).explained_variance_, rtol=1e-10)
-
-
-def test_what_covariates_explain_wholly_is_nothing():
-    """Its rounding must not be scaled up."""
-    rows = np.column_stack([ROWS, 3 * ROWS[:, AGE] - ROWS[:, SEX]])
-    model = fit("p-cov", cut(rows, *SIZES), n_components=6, adjust_for="1,4", scale=True)
-    assert not model.components_[:, 8].any()
-    with refused(DataError):
-        fit("p-cov", cut(rows[:, [AGE, SEX, 8]], *SIZES), n_components=1, adjust_for="0,1")
 
 
 @pytest.mark.parametrize("harmonise", ["nothing", "means", "variances"])
@@ -219,13 +220,6 @@ def test_odd_rows_and_influence_are_of_what_is_left(tmp_path):
     np.testing.assert_allclose(shares.sum(axis=0), 1)
     with refused(ContractError, "scikit-learn's"):
         model.to_sklearn()
-
-
-def test_a_false_scatter_is_told_by_the_last_round():
-    server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4", harmonise="means")
-    tamper_arrays(server, 1, lambda arrays: [*arrays[:3], arrays[3] * 1.01] if len(arrays) == 4 else arrays)
-    with refused(ContractError, match="fit"):
-        finish(server)
 
 
 def test_the_slopes_are_those_of_a_regression():

@@ -158,20 +158,18 @@ def test_the_oracle_agrees_with_scikit_learn_about_kernels():
         np.testing.assert_allclose(ours.values[:3].astype(float), expected, rtol=1e-10)
 
 
-def test_of_tied_directions_any_mixture_is_right_and_anything_else_is_wrong():
+def test_the_oracle_knows_ties_means_and_no_direction():
     truth = truth_of(np.vstack(tied(9.0, 2.0, 2.0, 2.0, 1.0)))
     mixed = np.eye(5)[:, :2].copy()
     mixed[1:4, 1] = np.array([1.0, 2.0, 3.0]) / np.sqrt(14)
     assert truth.miss(mixed) <= 1e-9
     assert truth.miss(np.eye(5)[:, [0, 4]]) > 80
     assert truth.miss(np.eye(5)[:, [1, 2]]) > 80
-
-
-def test_the_oracle_centres_time_stamps_to_the_last_digit():
-    """80 bits round a mean of 1.6e18 by 0.1, which is 1e-11 degrees of numbers that differ by 1e11."""
+    # 80 bits round a mean of 1.6e18 by 0.1, which is 1e-11 degrees of numbers that differ by 1e11.
     X = (1.6e18 + 2.0**40 * np.round(rows(40, 1) * 8)).astype(np.float64)
     small = (X - 1.6e18) / 2.0**40  # without rounding
     assert angle(truth_of(X, by_columns=True).vectors[:, :1], truth_of(small, by_columns=True).vectors[:, :1]) < 1e-13
+    assert truth_of(rows(20, 4)).miss(np.empty((4, 0))) == 0
 
 
 # Faults that are put into a right result
@@ -237,28 +235,25 @@ def test_variances_are_unknown_where_all_is_noise_and_there_alone(parties):
         assert "form" in kinds(one, wrong)
 
 
-def test_components_in_another_order_are_found(parties):
+def test_models_in_another_order_or_called_approximate_are_found(parties):
     one = drawn("p-cov", parties)
     model = run_draw(one).model
     assert kinds(one, changed(model, components_=model.components_[::-1])) == {"order"}
+    one = drawn("p-cov", parties)
+    model = run_draw(one).model
+    assert kinds(one, changed(model, log={**model.log, "exact": False})) == {"exact"}
+    one, outcome = right(drawn("adaptive", parties, target=1.0))
+    wrong = changed(outcome.model, components_=np.eye(6)[:2], log={**outcome.model.log, "exact": False})
+    assert "target" in kinds(one, wrong)
 
 
-def test_a_certificate_a_tenth_of_the_true_angle_is_found(parties):
+def test_certificates_are_held_against_the_components_that_they_are_of(parties):
     one = drawn("sub-it", parties, block_size=1, tolerance=30.0, max_rounds=3)
     model = run_draw(one).model
     true = truth_of(one.pooled).miss(model.components_.T)
     assert true > 1e-3
     assert "certificate" in kinds(one, claiming(model, certified_angle_degrees=true / 10, certified_components=2))
     assert "certificate" not in kinds(one, claiming(model, certified_angle_degrees=true, certified_components=2))
-
-
-def test_an_exact_model_that_is_called_approximate_is_found(parties):
-    one = drawn("p-cov", parties)
-    model = run_draw(one).model
-    assert kinds(one, changed(model, log={**model.log, "exact": False})) == {"exact"}
-
-
-def test_a_certificate_of_some_components_is_held_against_these(parties):
     one = drawn("sub-it", parties)
     model = run_draw(one).model
     wrong = {"components_": model.components_[::-1], "log": {**model.log, "exact": False}}
@@ -396,22 +391,9 @@ def test_corrections_may_turn_what_is_tied_and_nothing_else():
         assert list(unequal_moments(one, replace(model, explained_variance_=variances * (1 + wrong)), truth_about(one)))
 
 
-def test_no_direction_misses_nothing():
-    assert truth_of(rows(20, 4)).miss(np.empty((4, 0))) == 0
-
-
-def test_a_missed_target_is_found(parties):
-    one, outcome = right(drawn("adaptive", parties, target=1.0))
-    wrong = changed(outcome.model, components_=np.eye(6)[:2], log={**outcome.model.log, "exact": False})
-    assert "target" in kinds(one, wrong)
-
-
-def test_a_tie_that_nobody_mentions_is_found():
+def test_ties_that_nobody_mentions_and_wrong_scores_are_found():
     one, outcome = right(drawn("p-cov", tied(9.0, 2.0, 2.0, 2.0, 1.0)))
     assert "note" in kinds(one, changed(outcome.model, log={**outcome.model.log, "notes": [], "exact": True}))
-
-
-def test_wrong_scores_of_columns_are_found():
     one, outcome = right(
         Draw("vertical", "clear", np.split(rows(40, 6), [2, 5], axis=1), {"n_components": 2}, "columns")
     )

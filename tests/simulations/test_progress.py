@@ -133,12 +133,9 @@ def test_the_line_goes_away_also_when_the_run_fails(monkeypatch):
     assert board.lines[-1] == ""
 
 
-def test_a_file_gets_no_lines(monkeypatch):
+def test_a_line_is_for_a_terminal_and_never_longer_than_it(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert progress.screen() is None
-
-
-def test_a_terminals_line_is_never_longer_than_it(monkeypatch):
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
     monkeypatch.setenv("COLUMNS", "20")

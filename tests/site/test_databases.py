@@ -166,8 +166,8 @@ def test_numbers_of_every_type_and_nulls_are_those_of_their_texts(url):
     select = f"SELECT CAST(9007199254740993 AS bigint) a, CAST({large} AS numeric(38, 10)) b, CAST(0.1 AS real) c"
     found = read_query(url, f"{select}, CAST(1 AS smallint) d, true e, 0.3 f")[0].rows
     np.testing.assert_array_equal(found, [[9007199254740992.0, float(large), float(np.float32(0.1)), 1, 1, 0.3]])
-    found, _ = read_query(url, "SELECT nullif(age, 0) * 0 + id AS a, nullif(dose, dose) AS b FROM visit ORDER BY id")
-    assert found.missing.tolist() == [0, 200]
+    some, _ = read_query(url, "SELECT nullif(age, 0) * 0 + id AS a, nullif(dose, dose) AS b FROM visit ORDER BY id")
+    assert some.missing.tolist() == [0, 200]
     nulls, _ = read_query(url, "SELECT CASE WHEN id < 3 THEN NULL ELSE age END a, smokes FROM visit ORDER BY id")
     assert nulls.missing.tolist() == [3, 0]
     np.testing.assert_array_equal(nulls.rows[3:, 0], X[3:, 0])

@@ -76,9 +76,15 @@ def test_every_further_correction_shrinks_the_angle():
     assert np.diff(sent).max() < sent[0]
 
 
-def test_a_step_that_is_too_small_is_named():
+def test_steps_and_codes_that_cannot_be_are_refused():
     with refused(ConfigError, "client 0", "'step'", "1e-12"):
         fit(codec="shared-step", step=1e-12)
+    with refused(ConfigError, "'encoded'", "'codec'"):
+        in_short_words(codec="low-rank")
+    server = server_of("compressed", parties(), n_components=4)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -np.ones(2)])
+    with refused(ContractError, "client 1", "'wrong'", -1, 0):
+        finish(server)
 
 
 @every_codec
@@ -124,13 +130,6 @@ def test_the_unit_of_the_data_does_not_matter(options, unit):
     assert plain.log["measured"]["angle_bound_degrees"] == pytest.approx(
         other.log["measured"]["angle_bound_degrees"], rel=0.1
     )
-
-
-def test_a_negative_error_is_refused():
-    server = server_of("compressed", parties(), n_components=4)
-    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -np.ones(2)])
-    with refused(ContractError, "client 1", "'wrong'", -1, 0):
-        finish(server)
 
 
 def test_equal_errors_of_several_parties_add_up():
@@ -227,22 +226,16 @@ def test_a_block_with_one_large_entry_is_sent_in_as_many_bits_as_sites_take():
     np.testing.assert_allclose(orthonormal_block(coded, bits, tall.shape), tall, atol=1e-3)
 
 
-def test_corrections_that_do_not_suffice_say_so():
+def test_corrections_are_asked_for_where_needed_and_say_where_they_do_not_suffice():
     model = run("compressed", parties(), n_components=4, engine="loopback", tolerance=1e-9, bits=4, corrections=1)
     assert not model.log["exact"]
     assert model.log["notes"][0].startswith("stopped after 1 corrections with ")
     assert model.log["notes"][0].endswith("; wanted 1e-09 degrees")
-
-
-def test_no_correction_is_asked_for_where_none_is_needed():
     model = run("compressed", parties(), n_components=4, engine="loopback", tolerance=1.0, bits=16)
     assert [entry["phase"] for entry in model.log["rounds"]] == ["encoded", "project"]
     assert model.log["measured"]["angle_bound_degrees"] <= 1.0
     whole = run("compressed", parties(), n_components=40, engine="loopback", tolerance=1.0, bits=8)
     assert not whole.log["exact"]  # all directions are right, but no variance is
-
-
-def test_components_without_variance_are_not_exact():
     model = run(
         "compressed", cut(rows(3, 10), 2, 1), n_components=3, engine="loopback", min_rows=1, tolerance=1e-6, bits=24
     )
@@ -272,7 +265,7 @@ def test_sums_in_short_words_are_corrected_until_certified(bits):
     assert [entry["phase"] for entry in model.log["rounds"]].count("correction") > 0
 
 
-def test_short_words_take_less_than_a_whole_scatter_and_constant_features_nothing():
+def test_short_words_take_less_than_a_whole_scatter_and_lie_within_the_bound():
     constant = [np.hstack([part, np.ones((len(part), 20))]) for part in parties()]
     up = {bits: sum(entry["up"][0] for entry in in_short_words(bits=bits).log["rounds"]) for bits in (16, 32)}
     scatter = {
@@ -281,15 +274,7 @@ def test_short_words_take_less_than_a_whole_scatter_and_constant_features_nothin
     }
     assert up[16] < up[32]
     assert scatter[40] == scatter[60]
-
-
-def test_one_rounding_of_a_component_lies_beside_it_by_less_than_the_bound():
-    """Without a correction the angle is as large as 12 bits make it, and the bound holds."""
+    # Without a correction the angle is as large as 12 bits make it, and the bound holds.
     model = in_short_words(bits=12)
     angle, bound = principal_angles(model, TRUTH).max, model.log["measured"]["angle_bound_degrees"]
     assert 1e-4 < angle <= bound
-
-
-def test_codes_that_do_not_add_up_are_refused_where_only_sums_open():
-    with refused(ConfigError, "'encoded'", "'codec'"):
-        in_short_words(codec="low-rank")

@@ -59,15 +59,12 @@ def test_shifted_clients_need_the_correction():
     assert averaged.log["measured"]["angle_to_exact_max_degrees"] == pytest.approx(angle, rel=1e-6)
 
 
-def test_the_upload_is_the_packed_triangle_and_the_mean():
+def test_uploads_are_the_packed_triangle_the_mean_and_one_vector_more_for_a_large_offset():
     d = 40
     model = fit("p-cov", cut(rows(300, d), 180, 120), n_components=3)
     values = d * (d + 1) // 2 + d + 1
     headers = 4 * 128
     assert model.log["rounds"][0]["up"] == [8 * values + headers] * 2
-
-
-def test_a_large_offset_costs_one_more_vector():
     d = 12
     model = fit("p-cov", cut(np.round(rows(300) * 1000) + 1e8 + 0.1, 180, 120), n_components=3)
     assert max(model.log["rounds"][0]["up"]) == 8 * (d * (d + 1) // 2 + 2 * d + 1) + 4 * 128
@@ -94,12 +91,9 @@ def test_values_outside_the_range_of_float64_are_refused(scale, mean, named):
         fit("p-cov", cut(X, 30, 30), n_components=2)
 
 
-def test_without_centring_averaging_leaves_nothing_out():
+def test_what_averaging_leaves_out_is_nothing_without_centring_and_in_the_units_of_the_solution():
     model = fit("ap-cov", FAMILIES["means shifted by ten deviations"].parties, n_components=2, center=False)
     assert model.log["measured"]["between_parties_variance_share"] < 1e-12
-
-
-def test_what_averaging_leaves_out_is_in_the_units_of_the_solution():
     parties = FAMILIES["means shifted by ten deviations"].parties
     X = np.vstack(parties)
     within = sum(len(p) * p.var(axis=0) / X.var(axis=0) for p in parties).sum() / (12 * len(X))

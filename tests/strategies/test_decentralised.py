@@ -88,11 +88,20 @@ def test_dsa_stalls_at_a_distance_that_shrinks_with_the_step():
     assert 1.5 < floors[0] / floors[1] < 2.5
 
 
-def test_parties_that_are_alike_let_dsa_converge():
+def test_one_party_or_parties_alike_converge_with_dsa_by_the_step_that_is_asked_for():
     """Its floor comes from the differences alone."""
     part = parties()[0]
     model, *_ = observed("dsa", [part] * 2, step_size=0.45, iterations=160)
     assert principal_angles(model.components_.T, truth([part]).components_.T).max() <= 1e-6
+    # As the algorithm is published: the first step is along Sanger's direction, by so much.
+    part = parties()[0]
+    model, _, up = observed("dsa", [part], step_size=0.25, iterations=3)
+    assert model.log["measured"]["step_size"] == 0.25
+    centred = part - part.mean(axis=0)
+    A, (before, after) = centred.T @ centred / (centred**2).sum(), (sent[0] for sent in up[0][1:3])
+    np.testing.assert_allclose(
+        after, before + 0.25 * (A @ before - before @ np.triu(before.T @ A @ before)), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
@@ -155,12 +164,6 @@ def test_a_run_that_diverges_says_so(method):
         run(method, parties(), engine="loopback", n_components=2, step_size=30.0, iterations=50)
 
 
-def test_a_step_of_its_own_that_diverges_is_told_with_its_size(monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.questions.graph.safe_step", lambda largest, mixing: 40 / largest)
-    with refused(ConfigError, "step_size", "'auto'"):
-        run("dsa", parties(), engine="loopback", n_components=2, iterations=50)
-
-
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_an_iterate_of_no_numbers_has_diverged(method):
     """It is compared with nothing that would let it pass."""
@@ -199,21 +202,12 @@ def test_a_step_of_its_own_never_diverges(method, graph, alike):
         assert principal_angles(model.components_.T, truth(parts).components_.T).max() < 1
 
 
-def test_an_explicit_step_is_taken_as_it_is():
-    """As the algorithm is published: the first step is along Sanger's direction, by so much."""
-    part = parties()[0]
-    model, _, up = observed("dsa", [part], step_size=0.25, iterations=3)
-    assert model.log["measured"]["step_size"] == 0.25
-    centred = part - part.mean(axis=0)
-    A, (before, after) = centred.T @ centred / (centred**2).sum(), (sent[0] for sent in up[0][1:3])
-    np.testing.assert_allclose(
-        after, before + 0.25 * (A @ before - before @ np.triu(before.T @ A @ before)), atol=1e-12
-    )
-
-
-def test_a_graph_that_cannot_be_connected_is_named():
+def test_steps_that_diverge_and_graphs_that_fall_apart_are_told(monkeypatch):
     with refused(ConfigError, "edge_probability", "1e-06", 1000, 4):
         run("dsa", parties(), engine="loopback", graph="erdos-renyi", edge_probability=1e-6)
+    monkeypatch.setattr("fedpca_flwr.questions.graph.safe_step", lambda largest, mixing: 40 / largest)
+    with refused(ConfigError, "step_size", "'auto'"):
+        run("dsa", parties(), engine="loopback", n_components=2, iterations=50)
 
 
 # What a party answers

@@ -168,11 +168,17 @@ def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(p
     assert 0.99 * allowed <= found <= allowed
 
 
-def test_all_questions_together_spend_the_budget_and_not_more():
+def test_budgets_are_spent_and_noise_is_drawn_for_each_phase():
     options = DPOptions(epsilon=1.0)
     assert sum(SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
     together = composed(options.noise(phase).multiplier for phase in options.phases)
     assert together >= gaussian_multiplier(1.0, 1e-5) * (1 - 1e-12)
+    # Of a fixed seed, too: the same counts are told with other noise.
+    party = client_of(server_of("dp-pca", parties(), n_components=3, noise_seed=7), 0)
+    assert isinstance(party, DPPCAClient)
+    first = party._noisy("octaves", {})["octaves"]
+    again = party._noisy("nearer_octaves", {"centre": np.zeros(party.data.shape[1])})["octaves"]
+    assert (first != again).mean() > 0.9
 
 
 ASKED = {
@@ -248,12 +254,3 @@ def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
         for values in told:
             assert np.isfinite(values).all()
             assert values.sum() <= len(data)
-
-
-def test_each_phase_has_noise_of_its_own():
-    """Of a fixed seed, too: the same counts are told with other noise."""
-    party = client_of(server_of("dp-pca", parties(), n_components=3, noise_seed=7), 0)
-    assert isinstance(party, DPPCAClient)
-    first = party._noisy("octaves", {})["octaves"]
-    again = party._noisy("nearer_octaves", {"centre": np.zeros(party.data.shape[1])})["octaves"]
-    assert (first != again).mean() > 0.9

@@ -185,15 +185,12 @@ def test_a_feature_that_nobody_observed_is_named(own):
         fit("em", parties, **own)
 
 
-def test_features_that_no_row_has_together_are_counted():
+def test_features_and_values_that_too_few_rows_have_are_counted_or_refused():
     parties = parties_of_three()
     parties[0][:, 1] = parties[1][:, 4] = parties[2][:, 4] = np.nan
     model = fit("em", parties, n_components=2)
     assert any(note.startswith("1 pairs of features have no row in common") for note in model.log["notes"])
     assert not any("pairs of features" in note for note in fit("em", parties_of_three(), n_components=2).log["notes"])
-
-
-def test_a_site_refuses_to_tell_of_fewer_values_than_its_minimum():
     parties = parties_of_three()
     parties[2][:, 3] = np.nan
     assert fit("em", parties, n_components=2, min_rows=10).n_samples_ == 300  # it has none of that feature

@@ -42,14 +42,11 @@ def test_options_of_the_whole_factor(options):
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
 
 
-def test_truncation_converges_and_the_filler_helps():
+def test_truncation_converges_the_filler_helps_and_the_stated_bound_holds():
     errors = {(rank, filler): angle("qr-pca", rank=rank, filler=filler) for rank in (8, 16) for filler in (False, True)}
     assert errors[16, True] < errors[8, True] < errors[8, False] < 10
     assert errors[16, True] < errors[16, False]
     assert angle("qr-pca", rank=40) < 1e-9
-
-
-def test_the_stated_bound_holds():
     for rank in (8, 16, 30):
         model = run("qr-pca", parties(), n_components=4, engine="loopback", rank=rank)
         bound = model.log["measured"]["angle_bound_degrees"]

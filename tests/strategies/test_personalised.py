@@ -158,12 +158,14 @@ def test_the_last_round_measures_what_own_components_leave():
     assert predicted == pytest.approx(left, rel=1e-5)
 
 
-def test_nothing_that_travels_is_larger_than_a_block():
+def test_runs_that_are_cut_short_say_so_and_send_a_block_at_most():
     """In each iteration d k values up, for each mu that runs; own components never leave."""
     model, _ = finished(related(), mu=1.0)
     for entry in model.log["rounds"]:
         if entry["phase"] == "share":
             assert set(entry["up"]) == {128 + 8 * 16 * 3}
+    model, _ = finished(related(spread=0.2), mu=0.3, iterations=1)
+    assert any("stopped after iterations = 1; V still moved by" in note for note in model.log["notes"])
 
 
 def test_without_centring_the_mean_stays():
@@ -174,11 +176,6 @@ def test_without_centring_the_mean_stays():
     _, local = finished(parts, mu=0.0, center=False)
     assert angles_between(local[0], local_components(parts[0], local[0])).max() < 1e-6
     assert own[0] is None
-
-
-def test_a_run_that_is_cut_short_says_so():
-    model, _ = finished(related(spread=0.2), mu=0.3, iterations=1)
-    assert any("stopped after iterations = 1; V still moved by" in note for note in model.log["notes"])
 
 
 def test_a_party_that_holds_out_other_rows_than_it_says_is_named():

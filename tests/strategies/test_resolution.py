@@ -241,7 +241,7 @@ def test_a_rank_that_is_not_certain_is_not_claimed(method):
     assert not model.log["exact"]
 
 
-def test_the_least_change_of_one_value_is_no_constant_column():
+def test_constant_is_what_the_rounding_of_a_mean_explains():
     for value in (0.1, 1.0, -3e9, 2.0**60):
         X = np.full((50, 1), value)
         moments = Moments.of(X)
@@ -249,6 +249,12 @@ def test_the_least_change_of_one_value_is_no_constant_column():
         X[7] = np.nextafter(value, np.inf)
         moments = Moments.of(X)
         assert certainly_varying(moments.diagonal(), moments.mean) == 1
+    assert safe_deviation(np.array([1e-28]), 100, np.array([3.0])) == 1
+    X = rows(100, 4)
+    X[:, 2] = 0.3
+    X[::2, 2] = 0.1 + 0.2  # one unit in the last place more
+    for method in ("p-cov", "qr-pca", "streaming", "sub-it"):
+        assert fit(method, cut(X, 60, 40), n_components=2, scale=True).scale_[2] == 1
 
 
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it"])
@@ -260,15 +266,6 @@ def test_the_rounding_of_a_mean_counts_in_deviations(method):
     measured = fit(method, cut(X, 12, 8), n_components=1, scale=True).log["measured"]
     apart = measured["squared_error_per_row"] - measured["predicted_squared_error_per_row"]
     assert 0.5e-4 < apart < 2e-4  # the mean's rounding over the deviation, squared
-
-
-def test_a_constant_column_with_rounding_keeps_deviation_one():
-    assert safe_deviation(np.array([1e-28]), 100, np.array([3.0])) == 1
-    X = rows(100, 4)
-    X[:, 2] = 0.3
-    X[::2, 2] = 0.1 + 0.2  # one unit in the last place more
-    for method in ("p-cov", "qr-pca", "streaming", "sub-it"):
-        assert fit(method, cut(X, 60, 40), n_components=2, scale=True).scale_[2] == 1
 
 
 @pytest.mark.parametrize("method", ["sub-it", "vertical"])

@@ -140,13 +140,10 @@ def test_a_party_that_says_it_has_more_rows_counts_as_two():
     assert off(model) < 10
 
 
-def test_parties_that_are_unlike_are_refused():
+def test_parties_that_are_unlike_and_replies_that_are_not_in_clear_are_refused():
     unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
     with refused(DataError, "'robust_parties'", "30%"):
         fit("robust robust-parties=true", unlike, n_components=3)
-
-
-def test_robust_parties_need_replies_in_clear():
     with refused(ConfigError, "'secure_aggregation'", True):
         fit("robust robust-parties=true", parties(CLEAN), n_components=3, secure_aggregation=True, bound=100.0)
 

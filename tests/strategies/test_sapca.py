@@ -139,14 +139,11 @@ def test_what_does_not_go_together_is_named(options, named):
 # Faults
 
 
-def test_a_party_that_does_not_send_is_named():
+def test_parties_of_which_a_reply_is_no_subspace_are_named():
     server = server_of("sapca", parties(100, 80, 60), n_components=2)
     tamper_arrays(server, 2, lambda arrays: [*arrays[:-1], np.empty((0, 0))])
     with refused(ContractError, "client 2", "'directions'"):
         finish(server)
-
-
-def test_numbers_that_no_subspace_has_are_named():
     server = server_of("sapca", parties(100, 80, 60), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [arrays[0], np.array([-1.0, 1, 0, 2]), *arrays[2:]])
     with refused(ContractError, "client 1", -1):

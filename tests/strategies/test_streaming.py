@@ -129,16 +129,13 @@ def test_appended_rows_are_added_to_those_sent_before(state, options):
     assert Federation.open(state).members == {"partition 0": 260, "partition 1": 140}
 
 
-def test_the_same_rows_are_not_appended_twice(state):
+def test_the_same_rows_are_not_appended_twice_and_who_appends_first_joins(state):
+    assert changes(fit(state, [A, B], append=True)) == {"joined": "partition 0, partition 1"}
     fit(state, [A, B])
     once = fit(state, [C, D], append=True)
     again = fit(state, [C, B], append=True)  # as after a run whose model was not written; 1 has nothing new
     assert changes(again) == {"unchanged": "partition 0, partition 1"}
     assert again.n_samples_ == once.n_samples_ == 400
-
-
-def test_who_appends_first_joins(state):
-    assert changes(fit(state, [A, B], append=True)) == {"joined": "partition 0, partition 1"}
 
 
 def test_the_prediction_is_for_the_rows_that_take_part():

@@ -63,30 +63,27 @@ def test_float32_products_are_certified_for_what_they_are():
     assert angle < 1e-3
 
 
-def test_too_few_rounds_say_so():
+def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
     model = fit(parties(), max_rounds=2, block_size=5)
     assert not model.log["exact"]
     assert certified(model) > 1e-6
     assert model.log["notes"][0] == "stopped after max-rounds = 2 with no bound on the angle; wanted 1e-06 degrees"
     truth = pooled_pca(np.vstack(parties()), 4)
     assert principal_angles(model, truth).max <= certified(model)
+    assert not run("sub-it", parties(), n_components=4, block_size=2, tolerance=5.0, engine="loopback").log["exact"]
+    assert fit(parties(), block_size=60, tolerance=30.0).log["exact"]  # one round, and nothing left to ask
+    assert not fit(parties(), tolerance=30.0).log["exact"]
 
 
-def test_fewer_columns_cost_fewer_bytes_and_more_rounds():
+def test_blocks_cost_bytes_by_their_width_and_the_seed_moves_only_the_path():
     narrow, broad = fit(parties(), block_size=3), fit(parties())
     assert len(narrow.log["rounds"]) > len(broad.log["rounds"])
     assert sum(r["up"][0] for r in narrow.log["rounds"]) < sum(r["up"][0] for r in broad.log["rounds"])
-
-
-def test_blocks_go_down_in_float32_and_products_come_up_in_float64():
     first, second = fit(parties()).log["rounds"][:2]
     assert first["down"] == [0] * 3  # the first block is made from the seed
     width = 14
     assert second["down"] == [60 * width * 4 + 128] * 3
     assert second["up"] == [60 * width * 8 + 128] * 3
-
-
-def test_the_seed_moves_nothing_but_the_path():
     one, other = fit(parties(), seed=1), fit(parties(), seed=2)
     np.testing.assert_allclose(one.components_, other.components_, atol=1e-9)
 
@@ -165,10 +162,6 @@ def test_a_variance_that_occurs_more_often_than_the_block_is_wide_is_not_exact(b
     assert model.log["notes"]
 
 
-def test_a_coarse_tolerance_is_not_called_exact():
-    assert not run("sub-it", parties(), n_components=4, block_size=2, tolerance=5.0, engine="loopback").log["exact"]
-
-
 @pytest.mark.parametrize("unit", [1e-18, 1e-12, 1.0, 1e12])
 def test_a_warm_start_certifies_in_any_unit(unit):
     X = np.random.default_rng(0).standard_normal((90, 60)) * np.linspace(3, 1, 60)
@@ -188,13 +181,10 @@ def test_scaling_takes_any_units_away_without_loss(decades, seed, secure):
     assert model.log["exact"]
 
 
-def test_scaled_blocks_beyond_float32_go_down_in_float64():
+def test_scaled_features_cost_one_round_more_and_go_down_in_float64_beyond_float32():
     X = rows(400, 40) * 10.0 ** np.linspace(-45, 5, 40)
     model = fit(cut(X, 200, 150, 50), scale=True, block_size=8)
     assert principal_angles(model, pooled_pca(X, 4, scale=True)).max <= certified(model) <= 1e-6
-
-
-def test_scaled_features_cost_one_round_of_variances_more():
     phases = [entry["phase"] for entry in fit(parties(), scale=True).log["rounds"]]
     assert phases[:3] == ["heads", "product", "product"]
     assert fit(parties(), scale=True, max_rounds=2).log["rounds"][2]["phase"] == "product"
@@ -249,11 +239,6 @@ def test_float32_is_certified_for_what_it_is_next_to_a_large_variance(largest):
     options = {"n_components": 2, "warm_start": "svd", "warm_rank": 1, "block_size": 4}
     narrow, whole = (fit(cut(X, 500, 300, 100), wire=wire, **options) for wire in ("float32", "float64"))
     assert principal_angles(narrow, pooled_pca(X, 2)).max <= certified(narrow) <= 2 * certified(whole)
-
-
-def test_exact_is_what_a_small_certificate_says_whatever_the_tolerance():
-    assert fit(parties(), block_size=60, tolerance=30.0).log["exact"]  # one round, and nothing left to ask
-    assert not fit(parties(), tolerance=30.0).log["exact"]
 
 
 def test_the_rounding_of_fixed_point_is_in_the_certificate(monkeypatch):

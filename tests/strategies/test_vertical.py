@@ -35,14 +35,11 @@ def test_the_certificate_holds_and_a_looser_one_takes_fewer_rounds():
     assert spent[0] < spent[1] < spent[2]
 
 
-def test_a_block_of_a_round_is_what_travels():
+def test_a_block_travels_in_each_round_and_too_few_rounds_are_said():
     model = fit(cut(rows(300, 40), 3))
     header, products = model.log["rounds"][0], model.log["rounds"][1:-1]
     assert header["up"] == [3 * 136 + 128] * 3
     assert all(entry["up"] == [300 * 8 * 8 + 128] * 3 for entry in products)
-
-
-def test_too_few_rounds_are_said():
     model = fit(cut(rows(300, 40), 3), max_rounds=2)
     assert not model.log["exact"]
     assert "stopped after max-rounds = 2" in model.log["notes"][0]
@@ -102,13 +99,10 @@ def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
         Loadings.load(tmp_path / "0.npz")
 
 
-def test_inner_products_need_more_permission_than_scores():
+def test_inner_products_and_files_need_more_permission_than_scores(tmp_path):
     assert fit(cut(rows(60), 3), may_show="scores").n_components_ == 3
     with refused(DisclosureError, "client 0", "may_show"):
         fit(cut(rows(60), 3), solver="gram", may_show="scores")
-
-
-def test_a_sites_file_shows_nothing_of_rows_unless_the_site_says_so(tmp_path):
     server = server_of("vertical", cut(rows(60), 3), n_components=2)
     np.save(tmp_path / "own.npy", rows(60)[:, :4])
     with refused(DisclosureError, "client 0", "may-show"):

@@ -41,15 +41,12 @@ def test_a_feature_too_small_to_be_scaled_is_told(method):
     assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
 
 
-def test_a_feature_that_fixed_point_rounds_is_not_scaled_by_what_is_left_of_it():
+def test_features_that_fixed_point_rounds_off_are_refused_or_taken_for_constant():
     """The one sum of a run with survivors resolves less; the last round then finds rows that do not fit the model."""
     X = rows(60) * np.where(np.arange(12) == 3, 1e-15, 1.0)
     bound = 2 * float(np.abs(X).max())
     with refused(ConfigError, "'bound'", 1):
         fit("p-cov", cut(X, 30, 10, 10, 10), n_components=3, scale=True, bound=bound, survivors=4, **SECURE)
-
-
-def test_constant_features_may_be_scaled_beside_a_bound_near_the_data():
     X = rows(60) * (np.arange(12) != 3)
     own = {"n_components": 3, "scale": True}
     plain = fit("p-cov", cut(X, 30, 10, 10, 10), **own)

@@ -101,27 +101,21 @@ def test_shares_are_for_their_recipient_only():
             group.channels[recipient].unsealed(sender, sent)
 
 
-def test_no_two_messages_of_shares_have_one_key():
+def test_keys_and_masks_are_of_one_message_among_one_set_of_members():
     """Their nonce is constant: under one key the difference of two would be that of what they say."""
     ring = Group().ring
     assert len({ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
-
-
-def test_masks_among_other_members_are_others():
-    """Or a server that tells parties of different members would have masks that cancel all the same."""
+    # Or a server that tells parties of different members would have masks that cancel all the same.
     ring = Group().ring
     assert ring.mask_context("moments", [0, 1, 2, 3]) != ring.mask_context("moments", [0, 1, 2, 4])
 
 
-def test_sites_of_other_runs_read_nothing():
+def test_shares_of_other_runs_or_other_keys_are_not_read():
     group = Group(about=(b"{}", b"another run", *[b"{}"] * 3))
     text = group.channels[0].sealed(1, bytes(2 * SHARE))
     with refused(ContractError):
         group.channels[1].unsealed(0, text)
     assert group.channels[2].unsealed(0, group.channels[0].sealed(2, bytes(2 * SHARE))) == bytes(2 * SHARE)
-
-
-def test_shares_are_read_among_the_same_keys_only():
     group = Group()
     publics = [*group.ring.publics[:4], group.ring.publics[4][:32] + public_key(new_private_key())]
     other = Channels(Ring(publics, b"{}"), 1, group.runs[1])
