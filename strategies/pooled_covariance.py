@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.solution import check_components
-from fedpca_flwr.questions import adjustment, clusters, last_round, method, weights
+from fedpca_flwr.questions import adjustment, clusters, harmony, last_round, method, weights
 from fedpca_flwr.questions.genotypes import genotype_phases
 from fedpca_flwr.site import scores
 
@@ -102,7 +102,10 @@ class PooledCovarianceClient(method.Client):
                 yield centred @ self.loadings(asked).T
 
     def project(self, asked: method.Fields) -> method.Fields:
-        if "centres" in asked:
+        if "moves" in asked:
+            points = self.points(asked, every=True)
+            harmony.keep_corrected(self.site.node.scores, asked, points, self.site.node.partition_id)
+        elif "centres" in asked:
             clusters.keep_clusters(self.site.node.scores, asked, self.points(asked, every=True))
         if "variances" not in asked:
             return super().project(asked)
@@ -148,7 +151,13 @@ CARD = method.MethodCard(
     options=PooledOptions,
     phases=phases,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
-    examples=({}, {"harmonise": "variances"}, {"genotypes": True}, {"clusters": 2, "clustering": "mixture"}),
+    examples=(
+        {},
+        {"harmonise": "variances"},
+        {"genotypes": True},
+        {"clusters": 2, "clustering": "mixture"},
+        {"clusters": 2, "clustering": "harmony"},
+    ),
 )
 
 
@@ -182,7 +191,7 @@ class PooledCovariance(method.Strategy):
         self.clusters = {}
         if self.options.clusters:
             told = self.loadings(model, solution)
-            self.clusters = yield from clusters.clusters_of(model, told, self.options, self.config.seed)
+            self.clusters = yield from clusters.clusters_of(model, told, self.options, self.public)
         yield from super().projected(model, solution)
 
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:

@@ -8,6 +8,7 @@ from fedpca_flwr.analyses.clusters import Clusters, clusters
 from fedpca_flwr.analyses.components import FactorModel, Reading, factor_analysis, pca, projected, read, whitened
 from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted
 from fedpca_flwr.analyses.genes import highly_variable
+from fedpca_flwr.analyses.harmony import harmonised
 from fedpca_flwr.analyses.inference import (
     HowMany,
     HowSure,
@@ -50,6 +51,7 @@ __all__ = [
     "discriminant",
     "drift",
     "factor_analysis",
+    "harmonised",
     "highly_variable",
     "how_many",
     "how_sure",

@@ -2,8 +2,8 @@
 
 The server names centres, every party tells how many of its rows are nearest to each and the sum of their scores, and
 the means are the next centres; ``clustering='mixture'`` goes on from there with shares by probability
-(`fedpca_flwr.maths.clustering`). Several starts, drawn from the run's seed, go side by side in the same questions, and
-that of the least sum of squared distances is the result.
+(`fedpca_flwr.maths.clustering`), and ``'harmony'`` brings the scores of the parties together. Several starts, drawn
+from the run's seed, go side by side in the same questions, and that of the least sum of squared distances is taken.
 
 A centre of the server's meets scores before they are summed: two questions that differ by one row tell its scores. So
 a site must allow that scores of single rows are seen. They are those on one set of components, which a site is told
@@ -26,6 +26,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.questions import harmony
 from fedpca_flwr.questions.rows import ROW_COUNT
 from fedpca_flwr.site.scores import beside
 
@@ -58,8 +59,9 @@ class ClusterOptions(PCAOptions):
     clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
     """Find so many clusters among the scores of all rows; 0: none. A site must allow that scores are seen, and has the
     clusters of its rows beside its scores."""
-    clustering: Literal["k-means", "mixture"] = "k-means"
-    """Clusters about centres, or a mixture of normal distributions."""
+    clustering: Literal["k-means", "mixture", "harmony"] = "k-means"
+    """Clusters about centres, a mixture of normal distributions, or those of Harmony, which bring the scores of the
+    parties together."""
 
 
 def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
@@ -69,9 +71,19 @@ def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
     last = phases["project"]
 
     def sizes(public: Public) -> dict[str, int]:
-        return {**last.sizes(public), "k": public.features, "s": STARTS, "m": options.clusters}
+        own = {"k": public.features, "s": STARTS, "m": options.clusters}
+        return {**last.sizes(public), **harmony.sizes(public), **own}
 
     known = tuple(replace(one, fixed=one.name) if one.name in AXES else one for one in last.asked.fields)
+    mixed = Question(
+        asked=Payload((*known, *harmony.STEPS)),
+        reply=harmony.MIXED,
+        answer=lambda party, asked: harmony.mixed(asked, party.points(asked), party.site.node.partition_id),
+        sizes=sizes,
+        limits=lambda asked, public: harmony.limits(asked, _deviations(asked, public)),
+        limited_by=(ROW_COUNT, VARIANCES),
+        times=harmony.times(),
+    )
     cells = Question(
         asked=Payload((*known, Field("centres", ("<=s", "<=m", "<=k")))),
         reply=Payload(
@@ -103,10 +115,15 @@ def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
         limited_by=(ROW_COUNT, VARIANCES),
         times=MOST_STEPS,
     )
-    found = {"cells": cells, **({"shares": shares} if options.clustering == "mixture" else {})}
-    told = Payload((*known, Field("centres", ("<=m", "<=k")), *MIXTURE))
+    found = {"k-means": {"cells": cells}, "mixture": {"cells": cells, "shares": shares}, "harmony": {"mixed": mixed}}
+    places = (Field("centres", ("<=m", "<=k")), *MIXTURE)
+    told = Payload((*known, *(harmony.STEPS if options.clustering == "harmony" else places)))
     closing = replace(last, asked=told, sizes=sizes)
-    return {**{name: one for name, one in phases.items() if name != "project"}, **found, "project": closing}
+    return {
+        **{name: one for name, one in phases.items() if name != "project"},
+        **found[options.clustering],
+        "project": closing,
+    }
 
 
 def _cell_limits(asked: Fields, public: Public) -> SumLimits:
@@ -217,7 +234,7 @@ def keep_clusters(scores: str, asked: Fields, points: Iterator[Array]) -> None:
 Found = Generator[Ask, Any, dict[str, Array]]
 
 
-def clusters_of(model: PCAModel, told: Fields, options: ClusterOptions, seed: int) -> Found:
+def clusters_of(model: PCAModel, told: Fields, options: ClusterOptions, public: Public) -> Found:
     """The clusters of all rows' scores, the largest first; ``told`` is what rows are projected with.
 
     What is found is what sites are told (``centres``, and of a mixture ``weights`` and ``covariances``); the log of the
@@ -225,7 +242,9 @@ def clusters_of(model: PCAModel, told: Fields, options: ClusterOptions, seed: in
     """
     variances = model.explained_variance_
     asked = {**told, "rows": np.asarray(model.n_samples_), "variances": variances}
-    centres, counts, inertia, steps = yield from _k_means(asked, options.clusters, seed)
+    if options.clustering == "harmony":
+        return (yield from harmony.harmonised(model, asked, options.clusters, public))
+    centres, counts, inertia, steps = yield from _k_means(asked, options.clusters, public.config.seed)
     found, measured = {"centres": centres, "weights": np.empty(0), "covariances": np.empty((0, 0, 0))}, inertia
     if options.clustering == "mixture":
         spread = inertia / model.n_samples_ / variances.size * np.eye(variances.size)

@@ -14,7 +14,7 @@ MOMENTS = SecondMoments.of(X)
 MODEL = analyses.pca(MOMENTS, 2)
 
 OF_MODELS = {
-    "clusters", "drift", "highly_variable", "outliers", "projected", "variance_intervals", "whitened",
+    "clusters", "drift", "harmonised", "highly_variable", "outliers", "projected", "variance_intervals", "whitened",
 }  # fmt: skip
 ANALYSES = [name for name in analyses.__all__ if not isinstance(getattr(analyses, name), type)]
 

@@ -62,6 +62,8 @@ p-cov: moments, project
 p-cov outliers=sites: moments, project
 p-cov adjust-for='0': moments, project
 p-cov clusters=2: moments, cells *100, project
+p-cov clusters=2 clustering=harmony: moments, mixed *210, project
+p-cov clusters=2 clustering=harmony masked: keys, sums, deviations, scatter, mixed *210, project
 p-cov clusters=2 clustering=mixture masked: keys, sums, deviations, scatter, cells *100, shares *100, project
 p-cov harmonise=variances masked: keys, sums, deviations, scatter, harmonised, project
 p-cov masked: keys, sums, deviations, scatter, project

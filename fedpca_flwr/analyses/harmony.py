@@ -1,0 +1,52 @@
+"""What Harmony made of the scores, in a run with ``clustering='harmony'``."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpca_flwr.analyses.inputs import of_model
+from fedpca_flwr.errors import ConfigError, ContractError, value_text
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.harmony import Steps
+from fedpca_flwr.model.model import PCAModel
+
+
+@of_model
+def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
+    """The scores of rows of one party, moved to those of the other parties by Harmony (Korsunsky et al. 2019).
+
+    Parameters
+    ----------
+    model : PCAModel
+        Of ``run("p-cov", parties, clusters=20, clustering="harmony")``.
+    X : array-like of shape (n, d)
+        Rows as that party has them; they need not be rows of the run.
+    party : str or int
+        Its name in the run, or its number from 0.
+
+    Returns
+    -------
+    ndarray of shape (n, k)
+
+    Raises
+    ------
+    ContractError
+        Where the run did not ask for Harmony.
+    ConfigError
+        For a party that was not in the run.
+    """
+    found = model.log.get("harmony")
+    if found is None:
+        raise ContractError(
+            "the model knows nothing of Harmony: ask for it in its run, say by "
+            "run('p-cov', parties, clusters=20, clustering='harmony')"
+        )
+    names = {one["name"]: one["party"] for one in model.log["parties"] if one["name"]}
+    batch = names.get(party, party)
+    if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < len(model.log["parties"]):
+        raise ConfigError(
+            f"'party' is {value_text(party)}, expected one of: {', '.join(map(repr, names))}"
+            if names
+            else f"'party' is {value_text(party)}, expected a number from 0 to {len(model.log['parties']) - 1}"
+        )
+    steps = Steps(*(np.array(found[name]) for name in ("centres", "penalties", "moves")))
+    return steps.corrected(model.transform(X), batch)

@@ -1,0 +1,102 @@
+"""Counts of single cells in several .h5ad files, one of each laboratory, to a joint embedding in each one's own file.
+
+    python -m fedpca_flwr cells north.h5ad south.h5ad east.h5ad --output FOLDER
+
+Each file plays one party, and no cell leaves it. Counts are divided by each cell's sum; one round finds the genes that
+vary most, the next the components of the logarithms of these genes' counts; Harmony then brings the laboratories'
+scores together. FOLDER has the model and of each file the scores, and what Harmony made of them, in the order of its
+cells. The page docs/single-cells.md says what a laboratory shows.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedpca_flwr import analyses
+from fedpca_flwr.data.table import Table
+from fedpca_flwr.errors import DataError, FedPCAError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.rows import Block, Blocks
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.site.readers import read
+
+from .engines import run
+
+PER_CELL = 10_000.0
+"""What the counts of each cell add up to."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m fedpca_flwr cells", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="+", type=Path, help="counts of cells, .h5ad, with the same genes")
+    parser.add_argument("--output", type=Path, required=True, help="a folder for the model and the files of scores")
+    parser.add_argument("--layer", default="", help="the layer that holds the counts; without it X does")
+    parser.add_argument("--genes", type=int, default=2000, help="so many that vary most (%(default)s)")
+    parser.add_argument("--components", type=int, default=20, help="so many components (%(default)s)")
+    parser.add_argument("--clusters", type=int, default=20, help="so many clusters of Harmony (%(default)s)")
+    args = parser.parse_args(arguments)
+    try:
+        model = embedded(args.files, args.output, args.layer, args.genes, args.components, args.clusters)
+    except (FedPCAError, OSError) as error:
+        print(f"{type(error).__name__}: {error} {getattr(error, 'local', '')}".rstrip(), file=sys.stderr)
+        return 2
+    print(model.summary())
+    return 0
+
+
+def embedded(files: Sequence[Path], output: Path, layer: str, genes: int, components: int, clusters: int) -> PCAModel:
+    """Write the model ``cells.npz``, and of each file the scores and what Harmony makes of them; return the model."""
+    if len({file.stem for file in files}) < len(files):
+        raise DataError(f"files have the same name: {', '.join(map(str, files))}; give each laboratory its own")
+    tables = {file.stem: read(str(file), layer=layer) for file in files}
+    names = _same_genes(tables)
+    every = np.arange(len(names))
+    sizes = {name: logs(table, every, logarithm=False) for name, table in tables.items()}
+    spread = run("sub-it", sizes, n_components=1, scale=True, max_rounds=1)
+    chosen = analyses.highly_variable(spread, min(genes, len(names)))
+    parties = {name: logs(table, chosen) for name, table in tables.items()}
+    output.mkdir(parents=True, exist_ok=True)
+    scores = [str(output / f"{name}.csv") for name in tables]
+    model = run("p-cov", parties, n_components=components, clusters=clusters, clustering="harmony", scores=scores)
+    model = model.named(tuple(names[place] for place in chosen))
+    model.save(output / "cells")
+    return model
+
+
+def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
+    """The names of the genes, which must be those of the first file, in its order."""
+    first, *others = tables
+    names = tables[first].names
+    for other in others:
+        if tables[other].names != names:
+            lacking = [name for name in names if name not in set(tables[other].names)][:3]
+            raise DataError(
+                f"'{other}' has {len(tables[other].names)} genes that are not those of '{first}' in their order, which "
+                f"has {len(names)}{f', such as {lacking}' if lacking else ''}; bring the same genes into one order"
+            )
+    return names
+
+
+def logs(table: Table, genes: NDArray[np.intp], *, logarithm: bool = True) -> Blocks:
+    """Of these genes the counts, of which those of all genes of a cell add up to `PER_CELL`, or log(1 + counts)."""
+    rows = table.rows
+    assert isinstance(rows, Blocks), "the reader of .h5ad files gives blocks"
+
+    def blocks() -> Iterator[Block]:
+        for block in rows.read():
+            counts = sparse.csr_matrix(block, dtype=np.float64)
+            if counts.nnz and counts.data.min() < 0:
+                raise DataError("counts of cells are below 0; name the layer that holds the counts as --layer")
+            sums: Array = np.asarray(counts.sum(axis=1)).ravel()
+            counts.data *= np.repeat(PER_CELL / np.where(sums > 0, sums, 1.0), np.diff(counts.indptr))
+            yield counts[:, genes].log1p() if logarithm else counts[:, genes]
+
+    return replace(rows, read=blocks, width=genes.size, dtype=np.dtype(np.float64), sparse=True)

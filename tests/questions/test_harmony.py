@@ -1,0 +1,125 @@
+"""Harmony by sums: as well mixed as the paper's program over all rows, and what a site answers about it."""
+
+import numpy as np
+import pytest
+from sklearn.neighbors import NearestNeighbors
+
+from fedpca_flwr import analyses
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
+from fedpca_flwr.maths import harmony
+from tests.harness import fit
+from tests.hostile import HostileSession
+from tests.refusals import refused, unnamed
+
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
+
+
+def drawn():
+    """Three batches of four kinds of cells, in unequal shares, each batch shifted."""
+    rng = np.random.default_rng(0)
+    kinds, shifts = rng.normal(0, 3, (4, 12)), rng.normal(0, 1.2, (3, 12))
+    mixtures = [[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.5, 0]]
+    drawn = [rng.choice(4, n, p=mixture) for n, mixture in zip((160, 100, 130), mixtures, strict=True)]
+    return [kinds[k] + shift + rng.normal(0, 1, (len(k), 12)) for k, shift in zip(drawn, shifts, strict=True)], drawn
+
+
+PARTIES, KINDS = drawn()
+BATCH = np.repeat(np.arange(3), [len(rows) for rows in PARTIES])
+
+
+def by_blocks(Z, clusters=12, seed=0):
+    """The paper's program on all rows: counts are taken anew after each twentieth of them."""
+    rng, (n, _), of_batch = np.random.default_rng(seed), Z.shape, np.eye(3)[BATCH]
+    units = harmony.unit(Z)
+    centres, moved = units[rng.choice(n, clusters, replace=False)], Z
+    R = np.exp(-20 * (1 - units @ centres.T))
+    R /= R.sum(axis=1, keepdims=True)
+    for _ in range(6):
+        for _ in range(15):
+            centres = harmony.unit(R.T @ units)
+            near = np.exp(-20 * (1 - units @ centres.T))
+            for block in np.array_split(rng.permutation(n), 20):
+                rest = np.delete(np.arange(n), block)
+                held, part = R[rest].T @ of_batch[rest], of_batch[rest].mean(axis=0)
+                expected = held.sum(axis=1, keepdims=True) * part
+                R[block] = near[block] * (((expected + 1) / (held + 1)) ** 2)[:, BATCH[block]].T
+                R[block] /= R[block].sum(axis=1, keepdims=True)
+        moved, design = Z.copy(), np.column_stack([np.ones(n), of_batch])
+        for share in R.T:
+            gram = design.T @ (share[:, None] * design) + np.diag([0, 1, 1, 1])
+            effect = np.linalg.solve(gram, design.T @ (share[:, None] * Z))
+            moved -= share[:, None] * effect[1:][BATCH]
+        units = harmony.unit(moved)
+    return moved
+
+
+def mixed(Z, labels, near=30):
+    """How many labels are near a row, on average, less 1, of those that could be (the inverse Simpson index)."""
+    found = NearestNeighbors(n_neighbors=near + 1).fit(Z).kneighbors(Z, return_distance=False)[:, 1:]
+    shares = np.stack([(labels[found] == one).mean(axis=1) for one in np.unique(labels)])
+    return ((1 / (shares**2).sum(axis=0)).mean() - 1) / (len(np.unique(labels)) - 1)
+
+
+def test_batches_are_mixed_as_by_the_papers_program(tmp_path):
+    paths = [tmp_path / f"{i}.csv" for i in range(3)]
+    model = fit("p-cov", PARTIES, **HARMONY, scores=paths)
+    Z = model.transform(np.vstack(PARTIES))
+    ours = np.vstack([analyses.harmonised(model, rows, i) for i, rows in enumerate(PARTIES)])
+    assert mixed(Z, BATCH) < 0.2 < 0.4 < mixed(ours, BATCH)
+    assert mixed(ours, BATCH) == pytest.approx(mixed(by_blocks(Z), BATCH), abs=0.02)
+    assert mixed(ours, np.concatenate(KINDS)) < 0.01
+    written = np.vstack([np.loadtxt(tmp_path / f"{i}-harmony.csv", delimiter=",", skiprows=1) for i in range(3)])
+    np.testing.assert_allclose(written, ours, atol=1e-7)
+
+
+def test_secure_sums_give_the_same():
+    steps = [fit("p-cov", PARTIES, **HARMONY, **way).log["harmony"] for way in ({}, SECURE)]
+    np.testing.assert_allclose(steps[0]["moves"], steps[1]["moves"], atol=1e-8)
+
+
+def test_moves_are_those_of_a_ridge_regression_of_the_rows():
+    rng = np.random.default_rng(1)
+    Z, of_batch, share = rng.normal(size=(60, 2)), np.eye(3)[rng.integers(0, 3, 60)], rng.random(60)
+    sums = np.stack([(share * one) @ Z for one in of_batch.T])
+    moves = harmony.ridge_moves((share @ of_batch)[None], sums[None])[0]
+    design, root = np.column_stack([np.ones(60), of_batch]), np.sqrt(share)[:, None]
+    ridge = np.vstack([root * design, np.diag([0.0, 1, 1, 1])])
+    told, *_ = np.linalg.lstsq(ridge, np.vstack([root * Z, np.zeros((4, 2))]), rcond=None)
+    np.testing.assert_allclose(moves, told[1:], atol=1e-12)
+
+
+def test_one_party_has_nothing_taken_off():
+    model = fit("p-cov", [np.vstack(PARTIES)], **HARMONY)
+    moved = analyses.harmonised(model, PARTIES[0], 0)
+    assert np.abs(moved - model.transform(PARTIES[0])).max() < 1e-6
+
+
+def test_a_site_must_allow_that_scores_are_seen():
+    with refused(DisclosureError, "scores", "distribution"):
+        fit("p-cov", PARTIES, **HARMONY, may_show="distribution")
+
+
+@pytest.mark.parametrize(
+    ("centres", "penalties", "moves"),
+    [
+        (np.ones((2, 3, 2)), np.zeros((2, 3, 3)), np.empty((0, 0, 0, 0))),
+        (np.ones((1, 3, 2)), np.zeros((1, 2, 3)), np.empty((0, 0, 0, 0))),
+        (np.ones((1, 3, 3)), np.zeros((1, 3, 3)), np.empty((0, 0, 0, 0))),
+    ],
+)
+def test_steps_that_do_not_fit_are_refused(tmp_path, caplog, centres, penalties, moves):
+    run = {"method": "p-cov", "n-components": 2, "clusters": 3, "clustering": "harmony"}
+    asked = HostileSession(tmp_path, PARTIES[0][:, :4], run)
+    assert asked.ask("moments", [])[0]
+    told = [np.eye(4)[:2], np.zeros(4), np.empty(0)]
+    assert asked.refusal("mixed", [*told, centres, penalties, moves])
+    assert not unnamed(caplog.text, "'penalties'")
+
+
+def test_parties_and_models_that_cannot_be_are_named():
+    model = fit("p-cov", PARTIES, **HARMONY)
+    with refused(ConfigError, "'party'", 3):
+        analyses.harmonised(model, PARTIES[0], 3)
+    with refused(ContractError, "clustering='harmony'"):
+        analyses.harmonised(fit("p-cov", PARTIES, n_components=2), PARTIES[0], 0)
