@@ -84,8 +84,9 @@ def test_the_table_of_questions_is_that_of_the_scripts():
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS)
 
 
-def test_an_officer_reads_a_short_page():
+def test_pages_are_short():
     assert len(PAGES["SECURITY.md"].encode()) <= 8192
+    assert len(PAGES["README.md"].splitlines()) <= 120
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -161,10 +162,6 @@ def test_the_readmes_figure_is_what_its_first_example_draws(monkeypatch, tmp_pat
     words = [re.findall(r"<text[^>]*>([^<]+)<", text) for text in (drawn, shown)]
     assert words[0] == words[1]
     assert len(shown) < 50_000
-
-
-def test_the_readme_is_short():
-    assert len(PAGES["README.md"].splitlines()) <= 120
 
 
 def test_the_page_of_apps_has_the_examples_as_they_are():

@@ -73,13 +73,18 @@ def test_tall_rows_in_chunks_keep_singular_values_that_squares_lose(monkeypatch)
     assert true[-1] < 3e-11
 
 
-def test_factors_of_shifted_parts_stack_to_the_scatter_of_all():
+def test_parts_stack_to_the_scatter_of_all_and_directions_without_variance_are_completed():
     X = rows(100)
     X[60:] += 5
     parts = [Factor(*triangular(part), trace=np.trace(scatter(part))) for part in cut(X, 60, 30, 10)]
     whole = stack(parts)
     np.testing.assert_allclose(whole.rows.T @ whole.rows, scatter(X), rtol=1e-11)
     np.testing.assert_allclose(whole.trace, np.trace(scatter(X)), rtol=1e-12)
+    F = np.random.default_rng(0).standard_normal((3, 50))
+    F[2] = F[0]
+    pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0), 3)
+    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
+    assert pairs.values[2] <= 1e-30 * pairs.values[0]
 
 
 @pytest.mark.parametrize("shape", [(40, 12), (8, 50)])
@@ -89,14 +94,6 @@ def test_leading_pairs_by_the_shorter_side(shape):
     values, vectors = np.linalg.eigh(F.T @ F)
     np.testing.assert_allclose(pairs.values, values[::-1][:4] + 0.5, rtol=1e-11)
     assert principal_angles(pairs.vectors, vectors[:, ::-1][:, :4]).max() < 1e-9
-
-
-def test_directions_without_variance_are_completed():
-    F = np.random.default_rng(0).standard_normal((3, 50))
-    F[2] = F[0]
-    pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0), 3)
-    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
-    assert pairs.values[2] <= 1e-30 * pairs.values[0]
 
 
 def off_the_first_component(F, found):

@@ -136,7 +136,7 @@ def test_bounds_are_near_where_a_party_has_little(monkeypatch):
     assert bound.span <= 5 * exact.span
 
 
-def test_a_component_that_one_party_has_alone_is_gone_without_it():
+def test_components_of_one_party_alone_turn_as_far_as_they_can():
     X = rows(300) @ np.diag(np.repeat([1.0, 0.0], [11, 1]))
     alone = np.zeros((20, 12))
     alone[:, 11] = np.tile([9.0, -9.0], 10)
@@ -145,6 +145,12 @@ def test_a_component_that_one_party_has_alone_is_gone_without_it():
     np.testing.assert_allclose(everyone[2].turn.axes[0], 90)
     assert max(one.turn.axes[0] for one in everyone[:2]) < 1
     assert "share" in told(everyone)[2]
+    # Without the third party two variances are the same, so any axes in their plane will do.
+    square = np.array([[2.0, 0, 0, 0], [-2, 0, 0, 0], [0, 2, 0, 0], [0, -2, 0, 0], [0, 0, 1, 0], [0, 0, -1, 0]])
+    third = np.array([[1.0, 0, 0, 0.1], [-1, 0, 0, -0.1]])
+    everyone, _, _ = found([square, square, third], 2)
+    assert everyone[2].turn.axes.tolist() == [90, 90]
+    assert everyone[2].turn.span < 1
 
 
 @pytest.mark.parametrize("cheap", [0, influence.CHEAP])
@@ -158,15 +164,6 @@ def test_all_directions_turn_nowhere_and_one_party_alone_is_all_there_is(cheap, 
     np.testing.assert_allclose(only.turn.axes, 90)
     np.testing.assert_allclose(only.turn.span, 90)
     assert told([only]) == {}
-
-
-def test_components_that_the_others_do_not_determine_turn_as_far_as_they_can():
-    """Without the third party two variances are the same, so any axes in their plane will do."""
-    square = np.array([[2.0, 0, 0, 0], [-2, 0, 0, 0], [0, 2, 0, 0], [0, -2, 0, 0], [0, 0, 1, 0], [0, 0, -1, 0]])
-    third = np.array([[1.0, 0, 0, 0.1], [-1, 0, 0, -0.1]])
-    everyone, _, _ = found([square, square, third], 2)
-    assert everyone[2].turn.axes.tolist() == [90, 90]
-    assert everyone[2].turn.span < 1
 
 
 @pytest.mark.parametrize("unit", [1e-130, 1e130])

@@ -158,11 +158,17 @@ def test_before_narrow_blocks_have_looked_nothing_is_told(values):
     assert max(one["certified_components"] for one in told) < 2  # a block of two columns misses nothing of the first
 
 
-def test_the_plain_iteration_gets_there_later():
+def test_the_plain_iteration_gets_there_later_and_a_sketch_presumes_nothing():
     values = 0.7 ** np.arange(40)
     plain, angle = iterate(values, k=4, width=8, accelerated=False)
     assert angle <= plain.certificate + 1e-10
     assert plain.asked > iterate(values, k=4, width=8)[0].asked
+    # They are not random: what the sketch has left out they do not show.
+    rows = np.diag([2.0, 1.0])[:, [0, 1, 1, 1]] * [1, 1, 0, 0]
+    sketch = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), rows, 10.0, 5.0))
+    found = BlockIteration(sketch, 1, width=2, trace=10.0)
+    found.add(found.block, np.diag([4.0, 1.0, 5.0, 0.0]) @ found.block)
+    assert measured(found)["certified_angle_degrees"] == 90
 
 
 def test_spans_that_hold_all_variance_are_proven():
@@ -219,15 +225,6 @@ def test_of_a_tie_at_the_cut_nothing_is_certified():
     found, _ = iterate(values[1:], k=1, width=4)
     assert measured(found) == {"certified_angle_degrees": 90, "certified_components": 0}
     assert shortfall_notes(found, "max-rounds = 100") == []
-
-
-def test_of_blocks_from_a_sketch_nothing_is_presumed():
-    """They are not random: what the sketch has left out they do not show."""
-    rows = np.diag([2.0, 1.0])[:, [0, 1, 1, 1]] * [1, 1, 0, 0]
-    sketch = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), rows, 10.0, 5.0))
-    found = BlockIteration(sketch, 1, width=2, trace=10.0)
-    found.add(found.block, np.diag([4.0, 1.0, 5.0, 0.0]) @ found.block)
-    assert measured(found)["certified_angle_degrees"] == 90
 
 
 def test_pairs_have_the_unit_of_the_matrix_and_ties_of_the_wire_no_certificate():

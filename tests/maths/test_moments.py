@@ -77,18 +77,7 @@ def test_means_and_scatters_keep_what_float64_cannot():
     np.testing.assert_array_equal(scatter_product(np.array([[1.0], [3.0]]), head, np.array([[4.0]])), [[8.0]])
 
 
-def test_parts_pool_in_any_order_with_or_without_what_lies_between():
-    parts = [Moments.of(part) for part in cut(rows(300), 100, 100, 60, 40)]
-    one, other = pool(parts), pool(parts[::-1])
-    assert one.scatter.tobytes() == other.scatter.tobytes()
-    assert one.mean.tobytes() == other.mean.tobytes()
-    parts = [Moments.of(rows(50)), Moments.of(rows(50) + 1)]
-    kept, whole = pool(parts, within=True), pool(parts)
-    np.testing.assert_array_equal(kept.mean, whole.mean)
-    np.testing.assert_allclose(dense(whole) - dense(kept), np.full((12, 12), 100 * 0.25), rtol=1e-9)
-
-
-def test_pixels_are_exact():
+def test_pixels_and_parts_are_exact():
     pixels = np.random.default_rng(0).integers(0, 256, (5000, 20), dtype=np.uint8)
     pixels[:, 3] = 255  # constant
     pixels[:, 4] = np.where(np.arange(5000) % 2, 255, 0)  # the largest variance there is
@@ -100,6 +89,14 @@ def test_pixels_are_exact():
     truth = integers.T @ integers / 5000**2
     np.testing.assert_allclose(dense(exact), truth.astype(float), rtol=1e-14, atol=1e-9)
     np.testing.assert_array_equal(dense(exact)[3], 0)
+    parts = [Moments.of(part) for part in cut(rows(300), 100, 100, 60, 40)]
+    one, other = pool(parts), pool(parts[::-1])
+    assert one.scatter.tobytes() == other.scatter.tobytes()
+    assert one.mean.tobytes() == other.mean.tobytes()
+    parts = [Moments.of(rows(50)), Moments.of(rows(50) + 1)]
+    kept, whole = pool(parts, within=True), pool(parts)
+    np.testing.assert_array_equal(kept.mean, whole.mean)
+    np.testing.assert_allclose(dense(whole) - dense(kept), np.full((12, 12), 100 * 0.25), rtol=1e-9)
 
 
 def test_triangles_are_packed_row_by_row():

@@ -95,7 +95,7 @@ def test_whole_noise_has_the_variance_that_rounding_needs_also_off_the_diagonal(
     assert whole <= deviation + 5
 
 
-def test_noise_of_products_is_smaller_where_a_value_stands_for_two_entries():
+def test_noise_of_products_is_smaller_for_two_entries_and_the_systems_never_repeats():
     d, deviation = 300, 2**20
     drawn = symmetric(d, deviation, fixed(4)) / deviation
     on = diagonal_positions(d)
@@ -103,6 +103,9 @@ def test_noise_of_products_is_smaller_where_a_value_stands_for_two_entries():
         squares, n = float((values**2).sum()) / variance, values.size
         assert abs(squares - n) < 5 * math.sqrt(2 * n)
         assert abs(float(values.sum())) < 5 * math.sqrt(n * variance)
+    assert not np.array_equal(gaussian(10, LARGE, system()), gaussian(10, LARGE, system()))
+    assert np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 2)))
+    assert not np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 3)))
 
 
 @pytest.mark.parametrize("deviation", [1, 2, 1000, LARGEST])
@@ -126,12 +129,6 @@ def test_a_number_that_begins_as_its_probability_does_gets_more_digits(k, j):
         return _exactly_kept(first, 7 * k + j, 7, lambda size: words.pop(0).to_bytes(size, "little"))
 
     assert [below(further) for further in (0, rest - 1, rest + 1, 2**192 - 1)] == [True, True, False, False]
-
-
-def test_the_systems_noise_never_repeats_and_the_fixed_one_does():
-    assert not np.array_equal(gaussian(10, LARGE, system()), gaussian(10, LARGE, system()))
-    assert np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 2)))
-    assert not np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 3)))
 
 
 @pytest.mark.parametrize("deviation", [0, -1, LARGEST + 1])

@@ -328,7 +328,7 @@ def test_a_feature_in_another_unit_that_nobody_names_is_found(method, count):
     assert "units" in kinds(replace(one, unit=(0, 1)), outcome)
 
 
-def test_a_feature_that_is_named_without_a_reason_is_found():
+def test_units_named_without_a_reason_and_hostile_input_taken_are_found(parties):
     one = drawn("p-cov", another_unit(4))
     outcome = run_draw(one)
     assert "units" in kinds(one, outcome)  # "rows" are alike at all parties, as far as a draw says
@@ -336,6 +336,10 @@ def test_a_feature_that_is_named_without_a_reason_is_found():
     assert "units" not in kinds(shifted, outcome)
     wrong = [{**outcome.model.log["other_units"][0], "feature": 1}]
     assert "units" in kinds(shifted, changed(outcome.model, log={**outcome.model.log, "other_units": wrong}))
+    one = replace(drawn("p-cov", parties, scale="certainly"), hostile="scale='certainly'")
+    assert kinds(one, run_draw(one)) == set()
+    assert kinds(one, failed(ConfigError("run-config: something is wrong"))) == {"unclear refusal"}
+    assert "accepted" in kinds(one, run_draw(drawn("p-cov", parties)))
 
 
 def test_turned_rows_have_the_same_moments():
@@ -429,13 +433,6 @@ def test_errors_are_right_answers_only_for_a_reason_that_the_draw_has(parties):
     assert kinds(benign, failed(ValueError("operands could not be broadcast"))) == {"raw error"}
     assert kinds(benign, failed(running.HangError("no result"))) == {"hang"}
     assert kinds(many, failed(told, "RuntimeWarning: overflow")) == {"warning"}
-
-
-def test_hostile_input_is_refused_by_name(parties):
-    one = replace(drawn("p-cov", parties, scale="certainly"), hostile="scale='certainly'")
-    assert kinds(one, run_draw(one)) == set()
-    assert kinds(one, failed(ConfigError("run-config: something is wrong"))) == {"unclear refusal"}
-    assert "accepted" in kinds(one, run_draw(drawn("p-cov", parties)))
 
 
 def test_warnings_and_hangs_are_seen(parties, monkeypatch):

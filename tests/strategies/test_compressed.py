@@ -202,7 +202,7 @@ def test_a_party_answers_about_no_other_block(block, bits, what):
         finish(server)
 
 
-def test_rounding_a_block_to_more_bits_leaves_less_of_it():
+def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
     """Both sides take the same orthonormal columns for it, whatever the bits."""
     tall, apart = ORTHONORMAL[:, :14], []
     for number in range(4):
@@ -213,10 +213,7 @@ def test_rounding_a_block_to_more_bits_leaves_less_of_it():
     assert [block_bits(number) for number in (3, 9)] == [32, 32]
     assert all(later < earlier / 100 for earlier, later in pairwise(apart))
     assert 1e-4 < apart[0] < 0.05
-
-
-def test_a_block_with_one_large_entry_is_sent_in_as_many_bits_as_sites_take():
-    """In 8 bits its 9,000 small entries, together a tenth of it, would all become zero, and sites would refuse it."""
+    # In 8 bits its 9,000 small entries, together a tenth of it, would all become zero, and sites would refuse it.
     tall = np.full((9001, 1), 0.0036)
     tall[0] = np.sqrt(1 - np.sum(tall[1:] ** 2))
     with refused(ValueError):

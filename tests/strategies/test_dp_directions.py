@@ -80,7 +80,7 @@ def test_rows_without_variance_show_no_component(options, length):
         assert model.log["measured"]["components_above_noise"] == 0, seed
 
 
-def test_the_model_says_what_it_promises_and_what_not():
+def test_the_model_says_what_it_promises_and_shares_of_what_stands_out_only():
     model = fit("dp-pca", parties(), **FRESH, epsilon=1.0)
     text = model.summary()
     for part in (
@@ -92,6 +92,13 @@ def test_the_model_says_what_it_promises_and_what_not():
     ):
         assert part in text
     assert "row counts" not in text
+    model = fit("dp-pca", parties(), n_components=9, epsilon=1.0)
+    above = model.log["measured"]["components_above_noise"]
+    assert 5 < above < 9
+    shares = ", ".join(f"{share:.2%}" for share in model.explained_variance_ratio_[:5])
+    held = float(model.explained_variance_ratio_[:above].sum())
+    assert f"{held:.4%} by the {above} that stand out of the noise (first: {shares})" in model.summary()
+    assert model.log["variance_intervals"][above:] == [None] * (9 - above)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
@@ -105,16 +112,6 @@ def test_intervals_of_variances_hold_the_true_ones(epsilon):
     assert inside >= 37
     tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1)
     assert tiny.log["variance_intervals"] == [None, None]
-
-
-def test_the_summary_has_shares_of_the_components_that_stand_out_only():
-    model = fit("dp-pca", parties(), n_components=9, epsilon=1.0)
-    above = model.log["measured"]["components_above_noise"]
-    assert 5 < above < 9
-    shares = ", ".join(f"{share:.2%}" for share in model.explained_variance_ratio_[:5])
-    held = float(model.explained_variance_ratio_[:above].sum())
-    assert f"{held:.4%} by the {above} that stand out of the noise (first: {shares})" in model.summary()
-    assert model.log["variance_intervals"][above:] == [None] * (9 - above)
 
 
 # What one row changes

@@ -277,11 +277,18 @@ def test_a_party_with_missing_values_is_named_or_takes_part(method):
 
 
 @every_method
-def test_a_party_that_does_not_fit_the_others_is_named(method):
+def test_parties_that_do_not_fit_or_are_too_many_are_named(method):
     odd = [*three(method), rows(40, 11)]
     error, named = (DataError, [11, 12]) if method in BY_ROWS else (ContractError, [40, 60, "p-cov"])
     with refused(error, "client 3", "client 0", *named):
         fit(method, odd, n_components=2)
+    with refused(QuorumError, 3, 2):
+        finish(server_for(method, clients=2))
+    with refused(ConfigError, "n_components", 13, 12):
+        fit(method, three(method), n_components=13)
+    if method in BY_COLUMNS:
+        with refused(ConfigError, "n_components", "0.5"):
+            fit(method, three(method), n_components=0.5)
 
 
 @every_determined_method
@@ -289,15 +296,6 @@ def test_identical_rows_have_no_components(method):
     same = (20, 10) if method in BY_ROWS else (20, 20)
     with pytest.raises(DataError, match="variance"):
         fit(method, [np.full((n, 4), 0.1) for n in same], n_components=2)
-
-
-@every_method
-def test_too_many_components_are_refused(method):
-    with refused(ConfigError, "n_components", 13, 12):
-        fit(method, three(method), n_components=13)
-    if method in BY_COLUMNS:
-        with refused(ConfigError, "n_components", "0.5"):
-            fit(method, three(method), n_components=0.5)
 
 
 BAD = [
@@ -389,12 +387,6 @@ def test_a_party_at_fault_is_named(method, play, error, named, monkeypatch):
     with refused(error, *named):
         finish(server)
     assert given == [70.0] or play is not FAULTS["is late"][0]
-
-
-@every_method
-def test_one_party_too_many_is_an_error(method):
-    with refused(QuorumError, 3, 2):
-        finish(server_for(method, clients=2))
 
 
 @every_method

@@ -53,12 +53,24 @@ def test_truncation_converges_the_filler_helps_and_the_stated_bound_holds():
         assert principal_angles(model, pooled_pca(np.vstack(parties()), 4)).max <= bound
 
 
-def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
+def test_weights_of_parties_make_a_stack_exact_or_all_count_the_same():
     assert angle("ap-stack", rank=40) > 1
     assert angle("ap-stack", rank=40, party_weights="rows") < 1e-9
     assert angle("ap-stack", rank=16, party_weights="rows") == pytest.approx(
         angle("qr-pca", rank=16, filler=False), rel=1e-6
     )
+    # At rank d the mean of the parties' covariances, whatever their rows; by rows it would be another matrix.
+    model = run("ap-stack", parties(), n_components=4, engine="loopback", rank=40)
+    mean = np.mean([np.cov(part.T, bias=True) for part in parties()], axis=0)
+    values, vectors = np.linalg.eigh(mean)
+    assert np.degrees(subspace_angles(model.components_.T, vectors[:, -4:])).max() <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_ * 599 / 600, values[:-5:-1], rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, values[:-5:-1] / mean.trace(), rtol=1e-9)
+    single = np.split(rows(4), 4)
+    with refused(DataError, "party_weights='rows'"):
+        run("ap-stack", single, n_components=2, engine="loopback", min_rows=1)
+    exact = run("ap-stack", single, n_components=2, engine="loopback", min_rows=1, party_weights="rows")
+    assert principal_angles(exact, pooled_pca(np.vstack(single), 2)).max <= 1e-6
 
 
 @pytest.mark.parametrize(
@@ -75,24 +87,6 @@ def test_stacking_without_row_counts_does_not_converge_and_with_them_does():
 def test_what_truncation_and_float32_cannot_do_is_refused(options, named):
     with refused(ConfigError, *named):
         run("qr-pca", parties(), engine="loopback", **{"n_components": 4, **options})
-
-
-def test_without_weights_all_parties_count_the_same():
-    """At rank d the mean of the parties' covariances, whatever their rows; by rows it would be another matrix."""
-    model = run("ap-stack", parties(), n_components=4, engine="loopback", rank=40)
-    mean = np.mean([np.cov(part.T, bias=True) for part in parties()], axis=0)
-    values, vectors = np.linalg.eigh(mean)
-    assert np.degrees(subspace_angles(model.components_.T, vectors[:, -4:])).max() <= 1e-6
-    np.testing.assert_allclose(model.explained_variance_ * 599 / 600, values[:-5:-1], rtol=1e-9)
-    np.testing.assert_allclose(model.explained_variance_ratio_, values[:-5:-1] / mean.trace(), rtol=1e-9)
-
-
-def test_a_stack_of_parties_without_any_variance_is_refused():
-    parties = np.split(rows(4), 4)
-    with refused(DataError, "party_weights='rows'"):
-        run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1)
-    exact = run("ap-stack", parties, n_components=2, engine="loopback", min_rows=1, party_weights="rows")
-    assert principal_angles(exact, pooled_pca(np.vstack(parties), 2)).max <= 1e-6
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-60, 1e60])

@@ -36,7 +36,7 @@ def about_the_mean(parts):
     return [X - mean for X in parts]
 
 
-def test_mu_zero_is_every_partys_own_pca():
+def test_at_the_ends_mu_gives_every_partys_own_pca_and_that_of_all_rows():
     parts = related()
     model, own = finished(parts, mu=0.0)
     for X, U in zip(about_the_mean(parts), own, strict=True):
@@ -44,15 +44,19 @@ def test_mu_zero_is_every_partys_own_pca():
         variances = np.square(X @ U).sum(axis=0)
         assert (np.diff(variances) < 0).all()
     assert model.log["measured"]["mu"] == 0
-
-
-def test_mu_infinity_is_the_pca_of_all_rows():
     parts = related()
     model, own = finished(parts, mu="infinity")
     assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max < 1e-6
     np.testing.assert_allclose(model.explained_variance_, pooled_pca(np.vstack(parts), 3).explained_variance_)
     assert own == [None] * 6
     assert model.log["measured"]["own_from_shared_degrees"] < 1e-10
+    parts = related()
+    model, own = finished(parts, mu="infinity", center=False)
+    assert not model.mean_.any()
+    assert principal_angles(model, pooled_pca(np.vstack(parts), 3, center=False)).max < 1e-6
+    _, local = finished(parts, mu=0.0, center=False)
+    assert angles_between(local[0], local_components(parts[0], local[0])).max() < 1e-6
+    assert own[0] is None
 
 
 @pytest.mark.parametrize("end", ["zero", "infinity"])
@@ -77,7 +81,7 @@ def test_own_components_are_nearer_to_the_shared_the_larger_mu():
     assert apart[0] > apart[1] > apart[2] > 0.1
 
 
-def test_both_solvers_reach_the_same_objective():
+def test_solvers_and_tall_parties_reach_the_same_objective():
     parts = related()
     models = [
         finished(parts, mu=1.0, solver=solver, iterations=iterations)[0]
@@ -86,10 +90,7 @@ def test_both_solvers_reach_the_same_objective():
     closed, descended = (model.log["measured"]["objective_per_row"] for model in models)
     assert descended == pytest.approx(closed, abs=5e-3)
     assert "iterations (stiefel)" in models[1].summary()
-
-
-def test_a_party_with_more_rows_than_features_ends_at_the_same_objective():
-    """There components are improved from those kept, round by round, instead of computed anew."""
+    # There components are improved from those kept, round by round, instead of computed anew.
     parts = related(n=200, d=24)
     objectives = [finished(parts, mu=1.0, iterations=n)[0].log["measured"]["objective_per_row"] for n in (2, 5, 50)]
     assert objectives[0] >= objectives[1] >= objectives[2]
@@ -166,16 +167,6 @@ def test_runs_that_are_cut_short_say_so_and_send_a_block_at_most():
             assert set(entry["up"]) == {128 + 8 * 16 * 3}
     model, _ = finished(related(spread=0.2), mu=0.3, iterations=1)
     assert any("stopped after iterations = 1; V still moved by" in note for note in model.log["notes"])
-
-
-def test_without_centring_the_mean_stays():
-    parts = related()
-    model, own = finished(parts, mu="infinity", center=False)
-    assert not model.mean_.any()
-    assert principal_angles(model, pooled_pca(np.vstack(parts), 3, center=False)).max < 1e-6
-    _, local = finished(parts, mu=0.0, center=False)
-    assert angles_between(local[0], local_components(parts[0], local[0])).max() < 1e-6
-    assert own[0] is None
 
 
 def test_a_party_that_holds_out_other_rows_than_it_says_is_named():

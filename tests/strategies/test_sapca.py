@@ -50,22 +50,21 @@ def test_a_truncated_model_is_not_called_exact_and_keeps_its_bound():
     assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
 
 
-def test_twice_the_components_are_tracked_by_default():
+def test_a_party_of_a_tree_receives_one_subspace_of_twice_the_components():
     own = parties(300, 200, d=30)
     assert fit(own, n_components=4).components_.tobytes() == fit(own, n_components=4, tracked=8).components_.tobytes()
     assert fit(own, n_components=4).log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 2
+    model = fit(parties(*[40] * 8, d=30), tracked=10, topology="tree")
+    for entry in model.log["rounds"]:
+        assert max(entry["down"]) < 2 * 8 * 10 * 30
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
-def test_every_party_of_a_tree_sends_its_subspace_once(number):
+def test_every_party_of_a_tree_sends_its_subspace_once_in_log_rounds(number):
     last = levels_of(number) - 1
     senders = [p for level in range(last + 1) for p in range(number) if sends_at(p, level, number, "tree")]
     assert sorted(senders) == list(range(number))
     assert levels_of(number) == max(1, int(np.ceil(np.log2(number))))
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
-def test_a_tree_merges_pairwise_in_log_rounds(number):
     own = parties(*[40] * number, d=30)
     model = fit(own, tracked=10, topology="tree")
     expected = merge_in_tree([track(part, 5, tracked=10) for part in own], 10)
@@ -74,12 +73,6 @@ def test_a_tree_merges_pairwise_in_log_rounds(number):
     assert len(fits) == levels_of(number)
     whole = 8 * 10 * 30
     assert sum(up > whole for entry in fits for up in entry["up"]) == number
-
-
-def test_a_party_of_a_tree_receives_one_subspace_at_a_time():
-    model = fit(parties(*[40] * 8, d=30), tracked=10, topology="tree")
-    for entry in model.log["rounds"]:
-        assert max(entry["down"]) < 2 * 8 * 10 * 30
 
 
 def test_forgetting_follows_a_stream_that_turns():
@@ -105,14 +98,10 @@ def flat(n, size):
 
 
 @pytest.mark.parametrize("topology", ["star", "tree"])
-def test_the_rank_by_energy(topology):
+def test_the_rank_by_energy_and_by_the_papers_rule(topology):
     model = fit(cut(flat(1200, 8), 500, 400, 300), n_components=0.95, topology=topology)
     assert model.n_components_ == 8
     assert [model.log["measured"][name] for name in ("smallest_rank", "largest_rank")] == [8, 8]
-
-
-@pytest.mark.parametrize("topology", ["star", "tree"])
-def test_the_rank_by_the_paper_s_rule(topology):
     options = {"rank_rule": "paper", "topology": topology}
     assert fit(cut(flat(1200, 8), 500, 400, 300), n_components=3, **options).n_components_ == 8
     assert fit(cut(flat(1200, 20), 500, 400, 300), n_components=3, **options).n_components_ == 10

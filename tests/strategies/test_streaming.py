@@ -229,11 +229,15 @@ def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(stat
     assert strategy.federation.columns == "ab" * 8
 
 
-def test_two_of_one_name_are_an_error(state):
+def test_names_of_members_and_missing_ones_are_told(state):
     server = server_of("streaming", [A, B], state=state, n_components=4)
     for party in (0, 1):
         say(server, party, name="hospital")
     with refused(QuorumError, "'hospital'"):
+        finish(server)
+    server = server_of("streaming", [A, B], state=state, n_components=4)
+    say(server, 1, name="sum of 2 parties")
+    with refused(FedPCAError, "client 1", "'sum of '"):
         finish(server)
 
 
@@ -329,10 +333,3 @@ def test_a_sum_and_single_members_are_not_mixed(state, first, then, named):
     with refused(FedPCAError, *named):
         fit(state, [A, B, C], **then)
     assert content(state) == before
-
-
-def test_nobody_passes_for_a_sum(state):
-    server = server_of("streaming", [A, B], state=state, n_components=4)
-    say(server, 1, name="sum of 2 parties")
-    with refused(FedPCAError, "client 1", "'sum of '"):
-        finish(server)

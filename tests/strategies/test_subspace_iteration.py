@@ -56,11 +56,22 @@ def test_every_setting_stops_certified_and_the_certificate_holds(options):
     np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, atol=1e-10)
 
 
-def test_float32_products_are_certified_for_what_they_are():
+def test_float32_products_are_certified_for_what_they_are_and_cost_neither_rounds_nor_bytes():
     model = fit(parties(), warm_start="svd", warm_rank=40, wire="float32", tolerance=0.05)
     angle = principal_angles(model, pooled_pca(np.vstack(parties()), 4)).max
     assert angle <= certified(model) <= 0.05
     assert angle < 1e-3
+    # At the default tolerance their certificate would stand still at a hundred times as much.
+    X = rows(600, 300) + 0.05 * np.random.default_rng(1).standard_normal((600, 300))
+    narrow, whole = (fit(cut(X, 300, 200, 100), warm_start="svd", wire=wire) for wire in ("float32", "float64"))
+    assert principal_angles(narrow, pooled_pca(X, 4)).max <= certified(narrow) <= 1e-6
+    assert certified(whole) <= 1e-6
+    assert len(narrow.log["rounds"]) <= len(whole.log["rounds"])
+    up, both = (
+        [sum(sum(r["up"]) + down * sum(r["down"]) for r in m.log["rounds"]) for m in (narrow, whole)] for down in (0, 1)
+    )
+    assert up[0] < 0.8 * up[1]
+    assert both[0] < both[1]
 
 
 def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
@@ -141,13 +152,19 @@ def test_a_block_as_wide_as_the_data_is_not_singular(d):
         np.testing.assert_allclose(model.explained_variance_, pooled_pca(X, k).explained_variance_, rtol=1e-9)
 
 
-def test_a_narrow_block_presumes_nothing():
+def test_a_narrow_block_presumes_nothing_and_an_early_end_tells_what_is_certified():
     parts = cut(
         rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200)), 300, 200, 100
     )
     model = run("sub-it", parts, n_components=1, block_size=1, engine="loopback")
     assert "degrees at most\n" in model.summary()
     assert model.log["exact"]
+    X = spiked(200, 500, [30.0, 22.0, 16.0])
+    model = fit(cut(X, 90, 60, 50), n_components=8, max_rounds=5)
+    first = model.log["measured"]["certified_components"]
+    assert 0 < first < 8
+    assert angles_between(model.components_[:first].T, pooled_pca(X, first).components_.T).max() <= certified(model)
+    assert f"{first} of 8 components certified: 1" in model.log["notes"][1]
 
 
 @pytest.mark.parametrize(("block", "k"), [(1, 1), (2, 2), (3, 3)])
@@ -217,20 +234,6 @@ def test_a_warm_start_on_wide_data_needs_no_square_matrix():
     assert principal_angles(model, pooled_pca(X, 4)).max <= certified(model) <= 1e-6
     everything = fit(cut(X[:, :8], 30, 20, 10), n_components=8, warm_start="svd")
     np.testing.assert_allclose(everything.explained_variance_, pooled_pca(X[:, :8], 8).explained_variance_, rtol=1e-9)
-
-
-def test_float32_products_cost_neither_rounds_nor_bytes():
-    """At the default tolerance their certificate would stand still at a hundred times as much."""
-    X = rows(600, 300) + 0.05 * np.random.default_rng(1).standard_normal((600, 300))
-    narrow, whole = (fit(cut(X, 300, 200, 100), warm_start="svd", wire=wire) for wire in ("float32", "float64"))
-    assert principal_angles(narrow, pooled_pca(X, 4)).max <= certified(narrow) <= 1e-6
-    assert certified(whole) <= 1e-6
-    assert len(narrow.log["rounds"]) <= len(whole.log["rounds"])
-    up, both = (
-        [sum(sum(r["up"]) + down * sum(r["down"]) for r in m.log["rounds"]) for m in (narrow, whole)] for down in (0, 1)
-    )
-    assert up[0] < 0.8 * up[1]
-    assert both[0] < both[1]
 
 
 @pytest.mark.parametrize("largest", [1e2, 1e3, 1e5])
@@ -304,7 +307,7 @@ def test_what_stands_out_of_the_noise_is_certified_and_the_rest_is_told(options)
     assert note.endswith(" degrees; components 4 to 8 lie in the noise")
 
 
-def test_components_that_are_alike_are_certified_as_a_subspace():
+def test_what_stands_out_is_certified_as_a_subspace_or_wholly():
     """Two directions of exactly equal variance have no basis of their own, but a plane."""
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((200, 60))
@@ -313,19 +316,7 @@ def test_components_that_are_alike_are_certified_as_a_subspace():
     model = fit(cut(X, 100, 60, 40), n_components=4, certify="signal", block_size=7, tolerance=1e-4)
     assert model.log["measured"]["certified_components"] == 3
     assert "3 of 4 components certified: 1 each, 2 to 3 as a subspace, to " in model.log["notes"][0]
-
-
-def test_all_that_was_asked_for_is_certified_where_it_stands_out():
     model = fit(parties(), certify="signal")
     assert certified(model) <= 1e-6
     assert "standing_out_components" not in model.log["measured"]
     assert model.log["exact"]
-
-
-def test_a_run_that_ends_early_tells_what_it_has_certified():
-    X = spiked(200, 500, [30.0, 22.0, 16.0])
-    model = fit(cut(X, 90, 60, 50), n_components=8, max_rounds=5)
-    first = model.log["measured"]["certified_components"]
-    assert 0 < first < 8
-    assert angles_between(model.components_[:first].T, pooled_pca(X, first).components_.T).max() <= certified(model)
-    assert f"{first} of 8 components certified: 1" in model.log["notes"][1]

@@ -45,7 +45,7 @@ def test_a_block_travels_in_each_round_and_too_few_rounds_are_said():
     assert "stopped after max-rounds = 2" in model.log["notes"][0]
 
 
-def test_exhausted_rank_ends_the_run():
+def test_rank_and_merged_directions_that_do_not_suffice_are_told():
     X = rows(200, 4) @ np.random.default_rng(2).standard_normal((4, 30))
     model = fit(cut(X, 3), n_components=4)
     assert principal_angles(model.scores_, pooled_pca(X, 4).transform(X)).max() <= 1e-6
@@ -53,6 +53,14 @@ def test_exhausted_rank_ends_the_run():
     beyond = fit(cut(X, 3), n_components=5)
     assert beyond.log["notes"][0].startswith("component 5 is below what can be resolved beside the first component")
     assert not beyond.log["exact"]
+    X = rows(100, 24)
+    truth = pooled_pca(X, 3).transform(X)
+    narrow, whole = fit(cut(X, 3), solver="merge", rank=3), fit(cut(X, 3), solver="merge", rank=8)
+    assert not narrow.log["exact"]
+    assert 0.01 < principal_angles(narrow.scores_, truth).max() < 30
+    assert whole.log["exact"]
+    assert principal_angles(whole.scores_, truth).max() <= 1e-6
+    assert "squared_error_per_row" in narrow.log["measured"]
 
 
 @pytest.mark.parametrize("solver", ["krylov", "gram"])
@@ -62,17 +70,6 @@ def test_scaling_and_centring_are_those_of_the_pooled_columns(solver, options):
     model, truth = fit(cut(X, 3), solver=solver, **options), pooled_pca(X, 3, **options)
     assert principal_angles(model.scores_, truth.transform(X)).max() <= 1e-6
     np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=1e-9)
-
-
-def test_merge_is_exact_only_with_all_directions_of_everyone():
-    X = rows(100, 24)
-    truth = pooled_pca(X, 3).transform(X)
-    narrow, whole = fit(cut(X, 3), solver="merge", rank=3), fit(cut(X, 3), solver="merge", rank=8)
-    assert not narrow.log["exact"]
-    assert 0.01 < principal_angles(narrow.scores_, truth).max() < 30
-    assert whole.log["exact"]
-    assert principal_angles(whole.scores_, truth).max() <= 1e-6
-    assert "squared_error_per_row" in narrow.log["measured"]
 
 
 def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):

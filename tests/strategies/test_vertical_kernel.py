@@ -56,7 +56,7 @@ def test_the_linear_kernel_is_pca():
     np.testing.assert_allclose(one.explained_variance_ratio_, other.explained_variance_ratio_, rtol=1e-9)
 
 
-def test_more_landmarks_come_nearer_and_all_rows_are_exact():
+def test_landmarks_come_nearer_and_are_refused_where_they_mislead():
     X = DATA["digits"]
     truth = fit(X, 3).scores_
     angles = [principal_angles(fit(X, 3, landmarks=c).scores_, truth).max() for c in (20, 80, 250)]
@@ -65,9 +65,6 @@ def test_more_landmarks_come_nearer_and_all_rows_are_exact():
     model = fit(X, 3, landmarks=80)
     assert not model.log["exact"]
     assert max(model.log["rounds"][1]["up"]) == 250 * 80 * 8 + 128
-
-
-def test_landmarks_are_refused_where_they_mislead():
     with refused(ConfigError, "'landmarks'", 50, "'sigmoid'"):
         fit(DATA["digits"], 3, kernel="sigmoid", landmarks=50)
     for c in (3, 251):
@@ -75,31 +72,22 @@ def test_landmarks_are_refused_where_they_mislead():
             fit(DATA["digits"], 3, landmarks=c)
 
 
-def test_negative_eigenvalues_are_no_components():
-    with refused(ConfigError, "n_components", 12, "'sigmoid'"):
-        fit(rows(12), 3, kernel="sigmoid", gamma=0.1, n_components=12)
-
-
-def test_a_kernel_near_the_identity_and_one_out_of_range_are_said():
+def test_kernels_without_use_are_said():
     model = fit(DATA["digits"], 3, gamma=15.0)
     assert "nearly the identity" in model.log["notes"][0]
     with refused(DataError, "float64", "'gamma'", "'degree'"):
         fit(rows(60) * 1e6, 3, kernel="polynomial", gamma=1.0, degree=60)
-
-
-def test_the_error_in_feature_space_is_not_claimed():
     assert "squared_error_per_row" not in fit(DATA["digits"], 3).log["measured"]
-
-
-def test_a_kernel_that_is_the_same_everywhere_is_said_to_be():
-    """Rows far from zero have a large spread over all entries, and so a small gamma: they are not identical."""
+    # Rows far from zero have a large spread over all entries, and so a small gamma: they are not identical.
     parties = np.split(rows(30, 6) + 1e9 * np.arange(6), [2, 4], axis=1)
     with refused(DataError, "center=True", "'gamma'"):
         run("vertical-kernel", parties, engine="loopback", n_components=2)
     assert run("vertical-kernel", parties, engine="loopback", n_components=2, center=True).n_components_ == 2
+    with refused(ConfigError, "n_components", 12, "'sigmoid'"):
+        fit(rows(12), 3, kernel="sigmoid", gamma=0.1, n_components=12)
 
 
-def test_time_stamps_are_as_far_apart_as_their_differences():
+def test_large_values_lose_what_is_said():
     """The fault: scaled but not centred they are huge, and their distances had few digits; called exact, 9e-6 off."""
     X = rows(40, 7)
     stamps = 1.6e18 + np.round(X * 1e9)
@@ -108,10 +96,7 @@ def test_time_stamps_are_as_far_apart_as_their_differences():
     truth = KernelPCA(3, kernel="rbf", gamma=0.1, eigen_solver="dense").fit_transform(scaled)
     assert model.log["exact"]
     assert principal_angles(model.scores_, truth).max() <= 1e-9
-
-
-def test_what_a_kernel_loses_of_large_products_is_said():
-    """Products of 1e16 hold nothing of variances of 1."""
+    # Products of 1e16 hold nothing of variances of 1.
     model = fit(rows(40, 7) + 1e8, 2, kernel="linear")
     assert not model.log["exact"]
     assert fit(rows(40, 7) + 1e8, 2, kernel="linear", center=True).log["exact"]
