@@ -136,13 +136,13 @@ def test_the_first_command_prints_what_the_readme_says():
     config = RunConfig()
     parties = [local_table(NodeConfig(partition_id=i, num_partitions=10), config).rows for i in range(10)]
     said = blocks("README.md", "text")[0].splitlines()
-    assert said[1:-3] == run("p-cov", parties, engine="loopback").summary().splitlines()
+    assert said[1:-3] == run("p-cov", parties).summary().splitlines()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != "CONTRIBUTING.md"])
 def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    run("p-cov", cut(rows(60), 40, 20), n_components=2, engine="loopback").save("model")  # as the first command does
+    run("p-cov", cut(rows(60), 40, 20), n_components=2).save("model")  # as the first command does
     for example in blocks(page, "python"):
         names = {}
         exec(compile(example, page, "exec"), names)

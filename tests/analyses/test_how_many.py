@@ -15,14 +15,7 @@ from tests.refusals import refused
 
 def fit(X, **options):
     n = len(X)
-    return run(
-        "p-cov",
-        cut(X, n - n // 3 - n // 5, n // 3, n // 5),
-        engine="loopback",
-        n_components="auto",
-        keep="moments",
-        **options,
-    )
+    return run("p-cov", cut(X, n - n // 3 - n // 5, n // 3, n // 5), n_components="auto", keep="moments", **options)
 
 
 def by_whole_draws(X, scale, draws=100):
@@ -42,7 +35,7 @@ def _centred(X):
 def test_bi_cross_validation_holds_out_parties_where_there_are_several():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 15)) * 3 + rng.standard_normal((600, 15))
-    options = {"n_components": 2, "engine": "loopback"}
+    options = {"n_components": 2}
     own = run("p-cov", cut(X, 200, 300, 60, 40), keep="parties", **options).moments_
     rule = "bi-cross-validation (Owen, Perry)"
     assert analyses.how_many(own, draws=5).by_rule[rule] == 3
@@ -84,13 +77,13 @@ def test_auto_is_about_variances_and_leaves_one_component_of_unrelated_features(
 @pytest.mark.parametrize("method", ["sub-it", "qr-pca", "sapca", "dp-pca", "adaptive", "vertical"])
 def test_methods_without_all_variances_refuse_it(method):
     with refused(ConfigError, "n_components", "'auto'"):
-        run(method, cut(rows(60), 40, 20), n_components="auto", engine="loopback", **own(method))
+        run(method, cut(rows(60), 40, 20), n_components="auto", **own(method))
 
 
 @pytest.mark.parametrize("wrong", ["all", "Auto", 0, 1.5])
 def test_another_word_is_refused(wrong):
     with refused(ConfigError, "n_components", repr(wrong)):
-        run("p-cov", cut(rows(60), 40, 20), n_components=wrong, engine="loopback")
+        run("p-cov", cut(rows(60), 40, 20), n_components=wrong)
     wrong = wrong if wrong != 1.5 else -0.5
     with refused(ConfigError, "n-components", repr(wrong)):
         analyses.pca(SecondMoments.of(rows(60)), wrong)

@@ -19,7 +19,7 @@ X = np.column_stack([load_wine().data, np.full(178, 3.0)])
 
 @pytest.fixture(scope="module")
 def moments():
-    return run("p-cov", cut(X, 100, 50, 28), n_components=1, keep="moments", engine="loopback").moments_
+    return run("p-cov", cut(X, 100, 50, 28), n_components=1, keep="moments").moments_
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -69,10 +69,10 @@ def test_rotation_keeps_what_the_components_hold_together(moments, rotation):
 
 
 def test_whitened_scores_are_those_of_scikit_learn():
-    model = run("p-cov", cut(X, 100, 78), n_components=3, engine="loopback")
+    model = run("p-cov", cut(X, 100, 78), n_components=3)
     theirs = PCA(3, whiten=True, svd_solver="full").fit_transform(X)
     np.testing.assert_allclose(np.abs(analyses.whitened(model, X)), np.abs(theirs), atol=1e-7)
-    flat = run("p-cov", cut(rows(40, 3) @ np.eye(3, 6), 20, 20), n_components=4, engine="loopback")
+    flat = run("p-cov", cut(rows(40, 3) @ np.eye(3, 6), 20, 20), n_components=4)
     with refused(ContractError, 4):
         analyses.whitened(flat, rows(5, 6))
 

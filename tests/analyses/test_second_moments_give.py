@@ -30,7 +30,7 @@ def kept(X, *, secure=False):
     n = len(X)
     sizes = n - n // 3 - n // 10, n // 3, n // 10
     secured = {"secure_aggregation": True, "bound": float(np.abs(X).max())} if secure else {}
-    model = run("p-cov", cut(X, *sizes), n_components=1, keep="moments", min_rows=1, engine="loopback", **secured)
+    model = run("p-cov", cut(X, *sizes), n_components=1, keep="moments", min_rows=1, **secured)
     return model.moments_
 
 
@@ -63,12 +63,12 @@ def test_the_rounding_of_a_secure_sum_is_in_the_unit_of_the_variances(scale):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_pca_is_that_of_the_pooled_rows(name, scale):
     family = FAMILIES[name]
-    moments = run("p-cov", family.parties, n_components=1, keep="moments", min_rows=1, engine="loopback").moments_
+    moments = run("p-cov", family.parties, n_components=1, keep="moments", min_rows=1).moments_
     model, truth = analyses.pca(moments, family.k, scale=scale), pooled_pca(family.pooled, family.k, scale=scale)
     if not scale:
         assert principal_angles(model, truth).max < 1e-5
     close(model.explained_variance_, truth.explained_variance_)
-    again = run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1, engine="loopback")
+    again = run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1)
     np.testing.assert_array_equal(model.components_, again.components_)
 
 

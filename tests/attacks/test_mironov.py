@@ -34,12 +34,7 @@ every_release = pytest.mark.parametrize("phase", RELEASES)
 BOUND = np.asarray(1.0)
 SHELLS = np.array([[0.0, 100.0, 0.0], [100.0, 1000.0, 1000.0]])
 """The last row of one data set may be in another shell than that of the other."""
-BEFORE = {
-    "octaves": [],
-    "centre": [BOUND],
-    "nearer_octaves": [np.zeros(D)],
-    "nearer_centre": [np.zeros(D), BOUND],
-}
+BEFORE = {"octaves": [], "centre": [BOUND], "nearer_octaves": [np.zeros(D)], "nearer_centre": [np.zeros(D), BOUND]}
 """What a server asks before the directions; here always about zero, as the attacker likes."""
 
 

@@ -61,7 +61,7 @@ def test_a_site_may_tell_a_rounded_number_of_rows_and_still_get_all_scores(tmp_p
     model = finish(server)
     assert model.log["parties"][0]["rows"] == 60
     np.testing.assert_allclose(np.load(tmp_path / "s.npy"), model.transform(parts[0]), atol=1e-12)
-    whole = run("p-cov", [parts[0][:60]], n_components=3, engine="loopback")
+    whole = run("p-cov", [parts[0][:60]], n_components=3)
     assert whole.components_.tobytes() == model.components_.tobytes()
 
 

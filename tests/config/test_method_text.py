@@ -96,7 +96,7 @@ def test_all_faults_are_told_at_once():
 
 def test_options_and_keys_stand_where_they_belong():
     with refused(ConfigError, "block_size"):
-        run("sub-it block-size=3", cut(rows(60), 40, 20), n_components=2, engine="loopback", block_size=4)
+        run("sub-it block-size=3", cut(rows(60), 40, 20), n_components=2, block_size=4)
     assert not unnamed(refusal({"method": "p-cov n-components=3"}), "n-components", "'method'")
     assert build_strategy({"method": "p-cov", "n-components": 0.9}).options.n_components == 0.9
     assert not unnamed(refusal({"method": "dsa", "n-components": 0.9}), "n-components", 0.9, 1)
@@ -151,8 +151,8 @@ def test_what_parties_agree_on_does_not_depend_on_how_the_run_was_written():
 
 def test_python_and_the_text_are_the_same_run():
     parties = cut(rows(60), 40, 20)
-    one = run("compressed codec=shared-step step=1e-3", parties, n_components=2, engine="loopback")
-    other = run("compressed", parties, n_components=2, engine="loopback", step=1e-3, codec="shared-step")
+    one = run("compressed codec=shared-step step=1e-3", parties, n_components=2)
+    other = run("compressed", parties, n_components=2, step=1e-3, codec="shared-step")
     assert bits(one) == bits(other)
     assert one.log["options"] == other.log["options"]
 

@@ -29,7 +29,7 @@ def frame(data=X, names=NAMES):
 
 
 def fit(parties, method="p-cov", **options):
-    return run(method, parties, engine="loopback", **{"n_components": 2, "min_rows": 1, **options})
+    return run(method, parties, **{"n_components": 2, "min_rows": 1, **options})
 
 
 NUMBERS = {

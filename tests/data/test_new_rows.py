@@ -29,7 +29,7 @@ def frame(data, names=NAMES):
 
 
 def fit(parties, **options):
-    return run("p-cov", parties, n_components=2, engine="loopback", **options)
+    return run("p-cov", parties, n_components=2, **options)
 
 
 def refusal(call, given):

@@ -18,7 +18,7 @@ from tests.refusals import refused
 X = rows(300, 12)
 PARTS = cut(X, 180, 100, 20)
 TRUTH = pooled_pca(X, 4)
-MODEL = run("p-cov", PARTS, n_components=4, engine="loopback")
+MODEL = run("p-cov", PARTS, n_components=4)
 LABELS = np.arange(300) % 3
 
 

@@ -19,7 +19,7 @@ def populations(n, d, seed):
 @pytest.mark.parametrize(("n", "d"), [(150, 3000), (300, 1500)])
 def test_corrected_scores_of_new_rows_lie_where_those_of_the_pca_do(n, d):
     old, old_label, new, new_label = populations(n, d, 0)
-    model = run("qr-pca", np.array_split(old, 3), n_components=2, engine="loopback")
+    model = run("qr-pca", np.array_split(old, 3), n_components=2)
 
     def centres(scores, label):
         return np.array([scores[label == one].mean(axis=0) for one in range(3)])
@@ -35,7 +35,7 @@ def test_corrected_scores_of_new_rows_lie_where_those_of_the_pca_do(n, d):
 
 def test_shrinkage_is_the_formulas_and_none_of_few_features_or_without_variance():
     rows = np.random.default_rng(0).standard_normal((2000, 5)) * [5, 4, 1, 1, 1]
-    model = run("p-cov", np.array_split(rows, 2), n_components=2, engine="loopback")
+    model = run("p-cov", np.array_split(rows, 2), n_components=2)
     np.testing.assert_allclose(model.shrinkage_, 1, atol=0.01)
     assert model.log["notes"] == []
     # Beside a level of 1e28 a variance of 1 is nothing: l + gamma - 1 is 0, and nothing is divided by it.

@@ -244,10 +244,7 @@ def test_energy_that_is_just_reached_is_enough_and_what_is_not_tracked_not_found
 
 @pytest.mark.parametrize(
     ("alpha", "code", "total", "best", "ours"),
-    [
-        (1, False, 6.60316, 3.6432, 3.65400),
-        (2, True, 1.09095, 2.86653e-4, 2.86787e-4),
-    ],
+    [(1, False, 6.60316, 3.6432, 3.65400), (2, True, 1.09095, 2.86653e-4, 2.86787e-4)],
 )
 def test_synthetic_spectra_to_the_digits_of_the_notes(alpha, code, total, best, ours):
     X = synthetic(alpha, 300 + alpha, code=code)

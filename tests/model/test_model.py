@@ -29,7 +29,7 @@ X = rows(300) + np.arange(12)
 
 @pytest.fixture(scope="module")
 def model():
-    return run("p-cov", cut(X, 180, 100, 20), n_components=5, scale=True, engine="loopback")
+    return run("p-cov", cut(X, 180, 100, 20), n_components=5, scale=True)
 
 
 @pytest.mark.parametrize("name", ["model", "model.npz", "deep/er/model", "v1.2"])
@@ -143,16 +143,8 @@ def test_captured_variance_is_that_of_a_span_or_of_scores():
     )
     np.testing.assert_allclose(captured_variance(wrong, truth, X), share, rtol=1e-12)
     truth = pooled_pca(X, 3, scale=True)
-    scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True, engine="loopback")
+    scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
     np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)
-
-
-def test_a_file_of_before_there_were_names_is_read(model, tmp_path):
-    """It has neither ``feature_names_in_`` nor the digest ``columns``."""
-    old = dataclasses.replace(model, log={key: value for key, value in model.log.items() if key != "columns"})
-    again = PCAModel.load(old.save(tmp_path / "model"))
-    assert "columns" not in again.log
-    np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
 def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays=(), **about):
@@ -201,10 +193,15 @@ def test_a_model_counts_rounds_and_bytes(model):
     assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
 
 
-def test_scaled_models_reconstruct_in_the_units_of_the_data(model):
-    full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True, engine="loopback")
+def test_files_of_before_and_scaled_models_are_read_in_their_units(model, tmp_path):
+    full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True)
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
     assert reconstruction_error(full, X) < 1e-15
+    # It has neither ``feature_names_in_`` nor the digest ``columns``.
+    old = dataclasses.replace(model, log={key: value for key, value in model.log.items() if key != "columns"})
+    again = PCAModel.load(old.save(tmp_path / "model"))
+    assert "columns" not in again.log
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
 def test_an_infinite_number_is_json_and_comes_back(tmp_path):

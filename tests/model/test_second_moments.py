@@ -27,7 +27,7 @@ def frame(data):
 
 
 def fit(parties, keep="moments", **options):
-    return run("p-cov", parties, n_components=2, keep=keep, engine="loopback", **options)
+    return run("p-cov", parties, n_components=2, keep=keep, **options)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_which_moments_a_run_keeps(whole):
     assert list(finish(server).moments_.parties) == ["client 0 (ward)", "client 1 (ward)"]
     with refused(ConfigError, "'keep'", "'parties'", "secure_aggregation"):
         fit(cut(X, 50, 40), keep="parties", secure_aggregation=True, bound=10.0)
-    model = run("dp-pca epsilon=infinity", cut(X, 50, 40), n_components=2, engine="loopback")
+    model = run("dp-pca epsilon=infinity", cut(X, 50, 40), n_components=2)
     assert model.moments_ is None
 
 
@@ -74,7 +74,7 @@ def test_which_moments_a_run_keeps(whole):
 def test_no_other_method_keeps_them(method):
     """Above all dp-pca, which releases noisy sums and nothing else; compressed has another option of this name."""
     with refused(ConfigError, method, "'keep'"):
-        run(method, cut(X, 50, 40), n_components=2, keep="moments", engine="loopback", **own(method))
+        run(method, cut(X, 50, 40), n_components=2, keep="moments", **own(method))
 
 
 def test_a_models_file_does_not_hold_them(tmp_path):

@@ -21,7 +21,7 @@ X = rows(120, 5) + np.arange(5)
 
 @pytest.fixture(params=[False, True], ids=["plain", "scaled"])
 def model(request):
-    return run("p-cov", cut(X, 70, 50), n_components=2, scale=request.param, engine="loopback")
+    return run("p-cov", cut(X, 70, 50), n_components=2, scale=request.param)
 
 
 def test_it_works_in_a_pipeline_and_fitting_again_changes_nothing(model):
@@ -65,7 +65,7 @@ def test_it_passes_the_checks_of_a_fitted_transformer(name):
     passed = []
     for d in range(2, 31):
         data, _ = make_blobs(60, n_features=d, random_state=0)
-        frozen = run("p-cov", cut(data, 30, 30), n_components=2, engine="loopback").frozen()
+        frozen = run("p-cov", cut(data, 30, 30), n_components=2).frozen()
         try:
             getattr(estimator_checks, name)("FrozenEstimator", frozen)
         except (ValueError, AssertionError) as error:
@@ -92,10 +92,10 @@ def test_a_model_shows_itself_in_a_line_and_on_a_page(model):
 
 
 def test_what_scikit_learn_and_a_page_get_is_their_own():
-    model = run("p-cov", cut(X, 70, 50), n_components=2, engine="loopback")
+    model = run("p-cov", cut(X, 70, 50), n_components=2)
     model.log["notes"].append("<script>alert(1)</script>")
     assert "<script>" not in model._repr_html_()
-    model = run("p-cov", cut(X, 70, 50), n_components=2, scale=True, engine="loopback")
+    model = run("p-cov", cut(X, 70, 50), n_components=2, scale=True)
     scaler, pca = model.to_sklearn()
     np.testing.assert_array_equal(scaler.var_, model.scale_**2)
     pca.components_[:] = 0.0
@@ -105,7 +105,7 @@ def test_what_scikit_learn_and_a_page_get_is_their_own():
 
 
 def test_scores_of_columns_are_no_transformer():
-    model = run("vertical", np.array_split(X, 2, axis=1), n_components=2, engine="loopback")
+    model = run("vertical", np.array_split(X, 2, axis=1), n_components=2)
     assert "2 components of 5 features" in repr(model)
     with refused(ContractError, "'vertical'", "scores_"):
         model.frozen()

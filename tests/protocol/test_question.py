@@ -21,13 +21,7 @@ SCRIPT = {
 }
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ["first", "twice", "twice", "or not", "last"],
-        ["first", "twice", "last"],
-    ],
-)
+@pytest.mark.parametrize("asked", [["first", "twice", "twice", "or not", "last"], ["first", "twice", "last"]])
 def test_a_script_is_asked_in_its_order(asked):
     for i, phase in enumerate(asked):
         require_next(SCRIPT, asked[:i], phase, PUBLIC)

@@ -187,13 +187,10 @@ def test_a_member_that_is_absent_has_influence_too(tmp_path):
         fit("streaming", parties[:2], n_components=4, state=str(tmp_path), max_share=0.4)
 
 
-def test_adaptive_says_it_where_it_chose_a_method_that_does():
+def test_influence_is_told_where_a_method_has_moments_in_clear():
     model = fit("adaptive", cut(rows(400), 200, 150, 50), n_components=4)
     assert model.log["chosen"]["method"] in POOLING
     np.testing.assert_allclose(np.sum([one["component_shares"] for one in model.log["influence"]], axis=0), 1)
-
-
-def test_sums_tell_no_influence():
     model = fit("p-cov", cut(rows(400), 200, 150, 50), n_components=4, secure_aggregation=True, bound=40.0)
     assert "influence" not in model.log
     assert "influence_component_share" not in model.log["measured"]
@@ -214,11 +211,8 @@ def test_a_limit_is_refused_where_nobody_sees_shares(survivors):
 PARTY = PartyInfluence("client 1", SimpleNamespace(components=np.array([0.25, 0.75, 0.5]), rows=0.125))
 
 
-def test_the_largest_share_is_told_with_its_component_from_one():
+def test_a_share_may_be_as_large_as_the_limit_and_is_told_with_its_component():
     assert PARTY.most == (0.75, 2)
-
-
-def test_a_share_may_be_as_large_as_the_limit():
     _require_below(0.75, [PARTY])
     with refused(ContractError, "client 1", "75.00%", 2, "12.50%", "'max-share'", 0.749):
         _require_below(0.749, [PARTY])

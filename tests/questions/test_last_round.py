@@ -121,7 +121,7 @@ def test_what_the_options_need_is_said():
     with refused(ConfigError, "sub-it", "'outliers'"):
         fit("sub-it", PARTIES, n_components=2, outliers="sites")
     with refused(ConfigError, "p-cov", "fourth_moments=True"):
-        analyses.variance_intervals(run("p-cov", PARTIES, n_components=2, engine="loopback"))
+        analyses.variance_intervals(run("p-cov", PARTIES, n_components=2))
 
 
 def test_where_nothing_is_left_out_there_are_no_limits(tmp_path):

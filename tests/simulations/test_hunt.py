@@ -88,7 +88,7 @@ def test_a_draw_depends_on_its_numbers_alone():
         assert method_of(3, index) == one.method
 
 
-def test_draws_are_of_every_kind():
+def test_draws_are_of_every_kind_and_every_trouble():
     draws = [draw(5, index) for index in range(600)]
     about = " ".join(one.about for one in draws)
     for word in ("tied", "clustered", "units", "salary", "offsets", "float32", "whole numbers", "isotropic", "shifted"):
@@ -100,13 +100,6 @@ def test_draws_are_of_every_kind():
     assert max(array.shape[1] for array in arrays) >= LANCZOS_FROM
     assert Counter(one.method for one in draws).keys() == METHODS.keys()
     assert any(one.earlier for one in draws if one.method == "streaming")
-
-
-def draws_of(*methods):
-    return [draw(5, index) for index in range(2500) if method_of(5, index) in methods]
-
-
-def test_draws_are_of_every_trouble():
     draws = draws_of("p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "streaming", "em")
     turned = {one.method for one in draws if one.turn is not None}
     assert {"p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "streaming"} <= turned
@@ -119,6 +112,10 @@ def test_draws_are_of_every_trouble():
     assert {one.transport for one in draws if one.unit} == {"clear"}
     repeated = [one for one in draws if "first variance" in one.about]
     assert {one.options["block_size"] for one in repeated} == {1, 2, 3}
+
+
+def draws_of(*methods):
+    return [draw(5, index) for index in range(2500) if method_of(5, index) in methods]
 
 
 def test_repeated_variances_are_the_same_to_the_last_bit():
@@ -147,9 +144,6 @@ def test_the_oracle_agrees_with_scikit_learn():
     np.testing.assert_allclose(
         np.abs(scores.vectors * theirs.singular_values_), np.abs(theirs.transform(X)), atol=1e-10
     )
-
-
-def test_the_oracle_agrees_with_scikit_learn_about_kernels():
     X = rows(30, 4)
     given = {"gamma": 0.3, "coef0": 1.0, "degree": 2}
     for kernel, theirs in (("rbf", "rbf"), ("polynomial", "poly"), ("linear", "linear")):
@@ -277,7 +271,7 @@ def test_a_certificate_that_ends_within_a_tie_is_found(deviations, k, angle, cer
     assert ("certificate" in kinds(one, wrong)) == found
 
 
-def test_columns_of_data_frames_in_other_orders_are_held_by_name(parties):
+def test_columns_are_held_by_name_and_without_pandas_by_place(parties, monkeypatch):
     pytest.importorskip("pandas")
     orders = [[3, 1, 0, 2, 5, 4], [0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]]
     one, outcome = right(replace(drawn("p-cov", parties, scale=True), orders=orders))
@@ -286,9 +280,6 @@ def test_columns_of_data_frames_in_other_orders_are_held_by_name(parties):
     assert "names" in kinds(one, changed(outcome.model, feature_names_in_=outcome.model.feature_names_in_[::-1]))
     by_place = changed(outcome.model, mean_=outcome.model.mean_[orders[0]])
     assert "mean" in kinds(one, by_place)
-
-
-def test_without_pandas_there_are_no_data_frames(parties, monkeypatch):
     monkeypatch.setattr(running, "find_spec", lambda name: None)
     one = replace(drawn("p-cov", parties), orders=[[5, 4, 3, 2, 1, 0]] * 3)
     outcome = run_draw(one)

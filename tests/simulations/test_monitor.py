@@ -15,7 +15,7 @@ X = rows(400, 6)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    found = run("p-cov", cut(X, 250, 150), n_components=2, engine="loopback")
+    found = run("p-cov", cut(X, 250, 150), n_components=2)
     return str(found.save(tmp_path_factory.mktemp("model") / "model"))
 
 

@@ -48,7 +48,7 @@ def test_files_in_different_orders_give_the_pca_of_the_joined_rows(tmp_path):
     scores = [{"scores": str(tmp_path / f"{i}.npy")} for i in range(3)]
     files = three_files(tmp_path)
     model = finish(server_of_files(files, p0=scores[0], p1=scores[1], p2=scores[2]))
-    plain = run("vertical", np.array_split(X, 3, axis=1), n_components=2, engine="loopback")
+    plain = run("vertical", np.array_split(X, 3, axis=1), n_components=2)
     np.testing.assert_allclose(model.singular_values_, plain.singular_values_, rtol=1e-10)
     for i, file in enumerate(files):
         here = [IDS.index(own) for own in read_ids(file, "id", len(plain.scores_))]

@@ -94,9 +94,9 @@ def test_what_is_wrong_where_is_told_to_whoever_hands_over_the_rows():
     parties = cut(rows(100), 60, 40)
     parties[1][3, 7] = np.nan
     with refused(DataError, "client 1", 0, "[7]", "NaN"):
-        run("p-cov", parties, n_components=2, engine="loopback")
+        run("p-cov", parties, n_components=2)
     with refused(DisclosureError, "client 1", "min_rows", 50):
-        run("p-cov", {"north": parties[0], "south": parties[1]}, n_components=2, engine="loopback", min_rows=50)
+        run("p-cov", {"north": parties[0], "south": parties[1]}, n_components=2, min_rows=50)
 
 
 def test_a_party_starts_without_scikit_learn():

@@ -25,7 +25,7 @@ def parties(partition):
 
 
 def adaptive(parts, **options):
-    return run("adaptive", parts, engine="loopback", **{"n_components": 10, "min_rows": 1, **options})
+    return run("adaptive", parts, **{"n_components": 10, "min_rows": 1, **options})
 
 
 def spent(model):
@@ -66,7 +66,7 @@ def test_exact_components_in_the_fewest_bytes_are_those_of_corrections(partition
     assert model.log["exact"]
     np.testing.assert_allclose(model.explained_variance_, TRUTH.explained_variance_, rtol=1e-8)
     _, up = spent(model)
-    _, whole = spent(run("p-cov", parties(partition), n_components=10, engine="loopback"))
+    _, whole = spent(run("p-cov", parties(partition), n_components=10))
     assert up < 0.6 * whole
 
 
@@ -76,7 +76,7 @@ def test_the_number_of_krylov_rounds_is_as_forecast(partition):
     for candidate in candidates:
         if candidate["method"] == "sub-it":
             options = {key.replace("-", "_"): value for key, value in candidate["options"].items()}
-            model = run("sub-it", parties(partition), n_components=10, engine="loopback", min_rows=1, **options)
+            model = run("sub-it", parties(partition), n_components=10, min_rows=1, **options)
             rounds, up = spent(model)
             assert abs(rounds - candidate["rounds"]) <= 1 + 0.1 * rounds
             assert up == pytest.approx(candidate["up"], rel=0.25)
@@ -142,7 +142,7 @@ def test_where_the_target_is_not_certified_an_exact_way_goes_on():
 def test_components_too_small_for_a_covariance_are_had_from_factors():
     """A salary beside shares: the second component has 1e-20 of the variance of the first."""
     X = rows(90) * np.where(np.arange(12) == 0, 1e10, 1.0)
-    model = run("adaptive", cut(X, 30, 30, 30), n_components=3, engine="loopback", min_rows=1)
+    model = run("adaptive", cut(X, 30, 30, 30), n_components=3, min_rows=1)
     assert principal_angles(model, pooled_pca(X, 3)).max < 1e-6
     assert model.log["exact"]
     assert model.log["candidates"][0]["method"] == "p-cov"

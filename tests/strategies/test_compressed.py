@@ -26,7 +26,7 @@ TRUTH = pooled_pca(np.vstack(parties()), 4)
 
 
 def fit(**options):
-    model = run("compressed", parties(), n_components=4, engine="loopback", **options)
+    model = run("compressed", parties(), n_components=4, **options)
     bound = model.log["measured"]["angle_bound_degrees"]
     return principal_angles(model, TRUTH).max, bound, sum(sum(entry["up"]) for entry in model.log["rounds"])
 
@@ -124,8 +124,8 @@ def test_a_trace_in_whose_unit_a_code_is_no_scatter_breaks_nothing(codec, trace)
     ids=str,
 )
 def test_the_unit_of_the_data_does_not_matter(options, unit):
-    plain = run("compressed", parties(), n_components=4, engine="loopback", **options)
-    other = run("compressed", [part * unit for part in parties()], n_components=4, engine="loopback", **options)
+    plain = run("compressed", parties(), n_components=4, **options)
+    other = run("compressed", [part * unit for part in parties()], n_components=4, **options)
     assert principal_angles(plain, other).max < 0.1
     assert plain.log["measured"]["angle_bound_degrees"] == pytest.approx(
         other.log["measured"]["angle_bound_degrees"], rel=0.1
@@ -136,9 +136,7 @@ def test_equal_errors_of_several_parties_add_up():
     """As a share of the variance: the largest alone would be a third."""
     X = rows(200, 40)
     one, three = (
-        run("compressed", [X] * parties, n_components=4, engine="loopback", bits=8).log["measured"][
-            "scatter_error_variance_share"
-        ]
+        run("compressed", [X] * parties, n_components=4, bits=8).log["measured"]["scatter_error_variance_share"]
         for parties in (1, 3)
     )
     assert one == pytest.approx(three, rel=1e-9)
@@ -169,7 +167,7 @@ def test_the_bound_after_a_correction_is_that_of_davis_and_kahan():
     ids=str,
 )
 def test_corrections_go_on_until_the_certificate_holds(base):
-    model = run("compressed", parties(), n_components=4, engine="loopback", tolerance=1e-6, **base)
+    model = run("compressed", parties(), n_components=4, tolerance=1e-6, **base)
     measured = model.log["measured"]
     assert principal_angles(model, TRUTH).max <= measured["angle_bound_degrees"] <= 1e-6
     assert model.log["exact"]
@@ -224,18 +222,16 @@ def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
 
 
 def test_corrections_are_asked_for_where_needed_and_say_where_they_do_not_suffice():
-    model = run("compressed", parties(), n_components=4, engine="loopback", tolerance=1e-9, bits=4, corrections=1)
+    model = run("compressed", parties(), n_components=4, tolerance=1e-9, bits=4, corrections=1)
     assert not model.log["exact"]
     assert model.log["notes"][0].startswith("stopped after 1 corrections with ")
     assert model.log["notes"][0].endswith("; wanted 1e-09 degrees")
-    model = run("compressed", parties(), n_components=4, engine="loopback", tolerance=1.0, bits=16)
+    model = run("compressed", parties(), n_components=4, tolerance=1.0, bits=16)
     assert [entry["phase"] for entry in model.log["rounds"]] == ["encoded", "project"]
     assert model.log["measured"]["angle_bound_degrees"] <= 1.0
-    whole = run("compressed", parties(), n_components=40, engine="loopback", tolerance=1.0, bits=8)
+    whole = run("compressed", parties(), n_components=40, tolerance=1.0, bits=8)
     assert not whole.log["exact"]  # all directions are right, but no variance is
-    model = run(
-        "compressed", cut(rows(3, 10), 2, 1), n_components=3, engine="loopback", min_rows=1, tolerance=1e-6, bits=24
-    )
+    model = run("compressed", cut(rows(3, 10), 2, 1), n_components=3, min_rows=1, tolerance=1e-6, bits=24)
     assert not model.log["exact"]
 
 
@@ -243,14 +239,14 @@ def test_corrections_are_asked_for_where_needed_and_say_where_they_do_not_suffic
 def test_components_within_the_angle_are_not_exact_while_their_variances_are_not(tolerance, exact):
     """With the larger tolerance a run ends once the angle is small, and the variance is proven to fewer digits."""
     options = {"codec": "shared-step", "step": 1e-4, "n_components": 1, "tolerance": tolerance}
-    model = run("compressed", parties(), engine="loopback", **options)
+    model = run("compressed", parties(), **options)
     assert model.log["measured"]["angle_bound_degrees"] <= 1e-6
     assert model.log["exact"] is exact
 
 
 def in_short_words(parts=None, **options):
     options = {"secure_aggregation": True, "bound": 100.0, **options}
-    return run("compressed", parts or parties(), n_components=4, engine="loopback", **options)
+    return run("compressed", parts or parties(), n_components=4, **options)
 
 
 @pytest.mark.parametrize("bits", [12, 16, 21])

@@ -16,7 +16,7 @@ from tests.refusals import refused
 
 
 def fit(method, parties, **options):
-    return run(method, parties, engine="loopback", **{"min_rows": 1, **options})
+    return run(method, parties, **{"min_rows": 1, **options})
 
 
 def test_scaling_is_that_of_standardised_rows():
@@ -79,11 +79,7 @@ def test_a_client_that_lies_about_its_scatter_does_not_pass_the_last_round():
 
 @pytest.mark.parametrize(
     ("scale", "mean", "named"),
-    [
-        (1e150, 0.0, ["client 0", "1e+140"]),
-        (1e-162, 0.0, ["client 0", "1e-140"]),
-        (1e-142, 1e-138, ["float64"]),
-    ],
+    [(1e150, 0.0, ["client 0", "1e+140"]), (1e-162, 0.0, ["client 0", "1e-140"]), (1e-142, 1e-138, ["float64"])],
 )
 def test_values_outside_the_range_of_float64_are_refused(scale, mean, named):
     X = rows(60) * scale + mean

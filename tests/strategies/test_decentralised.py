@@ -52,10 +52,7 @@ def errors(up, iterations, vectors):
     )
 
 
-@pytest.mark.parametrize(
-    ("graph", "count", "step", "iterations"),
-    [("ring", 4, 0.45, 152), ("star", 3, 0.25, 280)],
-)
+@pytest.mark.parametrize(("graph", "count", "step", "iterations"), [("ring", 4, 0.45, 152), ("star", 3, 0.25, 280)])
 def test_fast_pca_converges_linearly_to_the_exact_components(graph, count, step, iterations):
     """A wrong mean, weights that favour someone or a tracker that forgets leave a floor; here the error only falls."""
     parts = parties()[:count]
@@ -128,7 +125,7 @@ def test_the_server_relays_to_neighbours_and_adds_nothing(method, graph):
 )
 def test_one_and_two_parties_are_a_graph_too(method, count, graph):
     X = rows(60)
-    model = run(method, np.split(X, count), engine="loopback", n_components=2, graph=graph, iterations=4)
+    model = run(method, np.split(X, count), n_components=2, graph=graph, iterations=4)
     assert model.log["measured"]["mixing_rate"] < 5e-4
     assert model.n_samples_ == 60
 
@@ -161,7 +158,7 @@ def test_the_models_components_are_the_mean_of_the_reports():
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_a_run_that_diverges_says_so(method):
     with refused(ConfigError, "step_size", 30):
-        run(method, parties(), engine="loopback", n_components=2, step_size=30.0, iterations=50)
+        run(method, parties(), n_components=2, step_size=30.0, iterations=50)
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
@@ -182,7 +179,7 @@ def test_the_defaults_come_close_on_digits(method):
     """With a step of 0.2, which is small against a first eigenvalue of 0.15, they were 89 degrees off."""
     X = load_digits().data
     parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 2)
-    model = run(method, parts, engine="loopback", n_components=10)
+    model = run(method, parts, n_components=10)
     assert principal_angles(model.components_.T, truth(parts, 10).components_.T).max() <= DIGITS_APART[method]
     assert model.rounds == 502
 
@@ -196,7 +193,7 @@ def test_a_step_of_its_own_never_diverges(method, graph, alike):
     parts = parties()
     if not alike:
         parts = [parts[0] * [9, 1, 1, 1, 1, 1, 1, 1], parts[1][:1], parts[2] + 50, parts[3]]
-    model = run(method, parts, engine="loopback", n_components=2, graph=graph, iterations=60, min_rows=1)
+    model = run(method, parts, n_components=2, graph=graph, iterations=60, min_rows=1)
     assert 0 < model.log["measured"]["step_size"] < 5
     if alike and method == "fast-pca":
         assert principal_angles(model.components_.T, truth(parts).components_.T).max() < 1
@@ -204,10 +201,10 @@ def test_a_step_of_its_own_never_diverges(method, graph, alike):
 
 def test_steps_that_diverge_and_graphs_that_fall_apart_are_told(monkeypatch):
     with refused(ConfigError, "edge_probability", "1e-06", 1000, 4):
-        run("dsa", parties(), engine="loopback", graph="erdos-renyi", edge_probability=1e-6)
+        run("dsa", parties(), graph="erdos-renyi", edge_probability=1e-6)
     monkeypatch.setattr("fedpca_flwr.questions.graph.safe_step", lambda largest, mixing: 40 / largest)
     with refused(ConfigError, "step_size", "'auto'"):
-        run("dsa", parties(), engine="loopback", n_components=2, iterations=50)
+        run("dsa", parties(), n_components=2, iterations=50)
 
 
 # What a party answers
@@ -266,20 +263,20 @@ def test_a_run_that_ended_too_early_says_how_far_apart_the_parties_are_and_how_l
     off = max(np.degrees(np.linalg.norm(end - exact * np.sign((end * exact).sum(axis=0)))) for end in ends)
     assert 0.5 < left / off < 2
     options = {"n_components": 2, "step_size": 0.45, "iterations": 60 + more + 10}
-    model = run("fast-pca", parts, engine="loopback", **options)
+    model = run("fast-pca", parts, **options)
     assert ended_early(model) == ""
     assert principal_angles(model.components_.T, truth(parts).components_.T).max() <= 2e-6
 
 
 def test_parties_that_stand_still_apart_say_so():
-    model = run("dsa", parties()[:3], engine="loopback", n_components=2, step_size=0.4, iterations=300)
+    model = run("dsa", parties()[:3], n_components=2, step_size=0.4, iterations=300)
     said = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
     assert said in ended_early(model)
 
 
 @pytest.mark.parametrize(("method", "iterations"), [("dsa", 1), ("fast-pca", 2), ("dsa", 3)])
 def test_no_number_of_iterations_is_promised_where_no_rate_can_be_seen(method, iterations):
-    note = ended_early(run(method, parties(), engine="loopback", n_components=2, iterations=iterations))
+    note = ended_early(run(method, parties(), n_components=2, iterations=iterations))
     assert "the steps show no linear rate yet, so it cannot be said how many more iterations are needed" in note
     assert "up to 90 degrees from those of all rows" in note
     assert ("only one step was made" in note) == (iterations == 1)

@@ -122,11 +122,11 @@ def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_pat
     kinds = [sparse.csr_array(cuts[0]), in_blocks(cuts[1]), sparse.csr_array(cuts[2])]
     options = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)], **WAYS[way]}
     scores = "vertical-scores", {**options, "min_rows": 1}
-    dense = [run(name, cuts, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
+    dense = [run(name, cuts, **given).scores_ for name, given in [("vertical", options), scores]]
     monkeypatch.setattr(Columns, "X", None)
     for name in ("whole", "dense_rows"):
         monkeypatch.setattr(blocks, name, None)
-    found = [run(name, kinds, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
+    found = [run(name, kinds, **given).scores_ for name, given in [("vertical", options), scores]]
     for one, other in zip(dense, found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-7)
 

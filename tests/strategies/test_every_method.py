@@ -21,18 +21,7 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.protocol import quorum
 from strategies import METHODS, transports_of
 from tests.families import FAMILIES, cut, rows
-from tests.harness import (
-    Clock,
-    differences,
-    exits,
-    finish,
-    fit,
-    late,
-    proxy_of,
-    say,
-    server_of,
-    tamper_arrays,
-)
+from tests.harness import Clock, differences, exits, finish, fit, late, proxy_of, say, server_of, tamper_arrays
 from tests.refusals import refused
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
@@ -370,11 +359,7 @@ FAULTS = {
         ContractError,
         ["client 1", "partition 0"],
     ),
-    "is of another number": (
-        lambda server: say(server, 1, **{"num-partitions": 10}),
-        ConfigError,
-        ["client 1", 10, 3],
-    ),
+    "is of another number": (lambda server: say(server, 1, **{"num-partitions": 10}), ConfigError, ["client 1", 10, 3]),
 }
 
 

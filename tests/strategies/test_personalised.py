@@ -115,10 +115,8 @@ def test_a_refusal_of_the_rows_that_are_not_held_out_is_about_them(secure):
         part[chosen, 0] = 1.5
         assert held_out(part, 0)[chosen]
     with refused((DataError, ConfigError), "'mu'", match="identical|variance"):
-        run("personalised", parts, n_components=1, engine="loopback", min_rows=1, **secure)
-    assert (
-        run("personalised", parts, n_components=1, mu=1.0, engine="loopback", min_rows=1, **secure).total_variance > 0
-    )
+        run("personalised", parts, n_components=1, min_rows=1, **secure)
+    assert run("personalised", parts, n_components=1, mu=1.0, min_rows=1, **secure).total_variance > 0
 
 
 def test_the_chosen_mu_beats_both_ends_on_new_rows():
@@ -179,7 +177,7 @@ def test_a_party_that_holds_out_other_rows_than_it_says_is_named():
 @pytest.mark.parametrize("mu", [-1.0, "global", float("inf")])
 def test_a_mu_that_is_none_is_named(mu):
     with refused(ConfigError, "'mu'", mu):
-        run("personalised", related(), mu=mu, engine="loopback")
+        run("personalised", related(), mu=mu)
 
 
 @pytest.mark.parametrize("number", [2, 6])

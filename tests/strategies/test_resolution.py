@@ -176,7 +176,7 @@ def test_truncated_factors_and_merged_directions_tell_rounding_and_ties():
         assert "below what can be resolved" in model.log["notes"][-1]
     # The fault: what follows the last component was taken for nothing, and the tie for a gap.
     X = np.linalg.qr(rows(40, 8) - rows(40, 8).mean(axis=0))[0] * np.repeat([3.0, 1.0], [1, 7])
-    model = run("vertical", np.array_split(X, 4, axis=1), n_components=2, solver="merge", engine="loopback")
+    model = run("vertical", np.array_split(X, 4, axis=1), n_components=2, solver="merge")
     assert "components 2 and 3 have equal variance" in " ".join(model.log["notes"])
     assert not model.log["exact"]
 

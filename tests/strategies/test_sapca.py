@@ -22,7 +22,7 @@ FILE = "running-model.sqlite"
 
 
 def fit(parties, **options):
-    return run("sapca", parties, engine="loopback", **{"min_rows": 1, "n_components": 5, **options})
+    return run("sapca", parties, **{"min_rows": 1, "n_components": 5, **options})
 
 
 def parties(*sizes, seed=0, d=12):

@@ -27,7 +27,7 @@ def state(tmp_path):
 
 
 def fit(state, parties, **options):
-    return run("streaming", parties, engine="loopback", state=state, **{"n_components": 4, **options})
+    return run("streaming", parties, state=state, **{"n_components": 4, **options})
 
 
 def with_absent(state, parties, **options):
@@ -42,7 +42,7 @@ def with_absent(state, parties, **options):
 
 def is_that_of(model, parties, **options):
     """Bit for bit what P-COV computes of these rows."""
-    fresh = run("p-cov", parties, engine="loopback", **{"n_components": 4, **options})
+    fresh = run("p-cov", parties, **{"n_components": 4, **options})
     assert model.n_samples_ == fresh.n_samples_
     assert not differences(model, fresh)
 

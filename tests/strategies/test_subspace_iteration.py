@@ -23,7 +23,7 @@ def parties(d=60):
 
 
 def fit(parts, **options):
-    return run("sub-it", parts, engine="loopback", **{"n_components": 4, **options})
+    return run("sub-it", parts, **{"n_components": 4, **options})
 
 
 def certified(model):
@@ -81,7 +81,7 @@ def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
     assert model.log["notes"][0] == "stopped after max-rounds = 2 with no bound on the angle; wanted 1e-06 degrees"
     truth = pooled_pca(np.vstack(parties()), 4)
     assert principal_angles(model, truth).max <= certified(model)
-    assert not run("sub-it", parties(), n_components=4, block_size=2, tolerance=5.0, engine="loopback").log["exact"]
+    assert not run("sub-it", parties(), n_components=4, block_size=2, tolerance=5.0).log["exact"]
     assert fit(parties(), block_size=60, tolerance=30.0).log["exact"]  # one round, and nothing left to ask
     assert not fit(parties(), tolerance=30.0).log["exact"]
 
@@ -128,7 +128,7 @@ FACTORIAL = np.tile(np.array(list(product([-1.0, 1.0], repeat=6))) * [3, 3, 2, 2
 def test_a_designed_experiment_repeats_its_variances(block_size, k, scale):
     """Krylov spaces of one vector hold one eigenvector of each eigenvalue, and end: that proves nothing."""
     parts = cut(FACTORIAL, 20, 20, 24)
-    options = {"n_components": k, "scale": scale, "engine": "loopback"}
+    options = {"n_components": k, "scale": scale}
     model = run("sub-it", parts, block_size=block_size, **options)
     exact = run("p-cov", parts, **options)
     np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-9)
@@ -140,7 +140,7 @@ def test_a_designed_experiment_repeats_its_variances(block_size, k, scale):
 def test_the_first_block_is_no_eigenvector(seed):
     """Features of equal variance have eigenvectors (1, 1) and (1, -1): a vector of signs is one."""
     z = np.array([[3.0, 1], [-3, -1], [1, 3], [-1, -3]] * 5)
-    model = run("sub-it", cut(z, 8, 6, 6), n_components=1, block_size=1, seed=seed, engine="loopback", min_rows=1)
+    model = run("sub-it", cut(z, 8, 6, 6), n_components=1, block_size=1, seed=seed, min_rows=1)
     assert model.explained_variance_ratio_[0] == pytest.approx(0.8)
 
 
@@ -148,7 +148,7 @@ def test_the_first_block_is_no_eigenvector(seed):
 def test_a_block_as_wide_as_the_data_is_not_singular(d):
     X = rows(300, d)
     for k in {1, d}:
-        model = run("sub-it", cut(X, 180, 100, 20), n_components=k, engine="loopback")
+        model = run("sub-it", cut(X, 180, 100, 20), n_components=k)
         np.testing.assert_allclose(model.explained_variance_, pooled_pca(X, k).explained_variance_, rtol=1e-9)
 
 
@@ -156,7 +156,7 @@ def test_a_narrow_block_presumes_nothing_and_an_early_end_tells_what_is_certifie
     parts = cut(
         rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200)), 300, 200, 100
     )
-    model = run("sub-it", parts, n_components=1, block_size=1, engine="loopback")
+    model = run("sub-it", parts, n_components=1, block_size=1)
     assert "degrees at most\n" in model.summary()
     assert model.log["exact"]
     X = spiked(200, 500, [30.0, 22.0, 16.0])
@@ -172,7 +172,7 @@ def test_a_variance_that_occurs_more_often_than_the_block_is_wide_is_not_exact(b
     rng = np.random.default_rng(1)
     centred = np.linalg.qr(np.hstack([np.ones((300, 1)), rng.standard_normal((300, 100))]))[0][:, 1:]
     X = centred * np.concatenate([np.repeat(10.0, k + 1), np.linspace(9.9, 1, 99 - k)])
-    model = run("sub-it", cut(X, 100, 100, 100), n_components=k, block_size=block, engine="loopback")
+    model = run("sub-it", cut(X, 100, 100, 100), n_components=k, block_size=block)
     assert not model.log["exact"]
     assert model.log["measured"]["certified_angle_degrees"] == 90
     assert "degrees at most" not in model.summary()
@@ -182,7 +182,7 @@ def test_a_variance_that_occurs_more_often_than_the_block_is_wide_is_not_exact(b
 @pytest.mark.parametrize("unit", [1e-18, 1e-12, 1.0, 1e12])
 def test_a_warm_start_certifies_in_any_unit(unit):
     X = np.random.default_rng(0).standard_normal((90, 60)) * np.linspace(3, 1, 60)
-    model = run("sub-it", cut(X * unit, 40, 30, 20), n_components=3, warm_start="svd", engine="loopback")
+    model = run("sub-it", cut(X * unit, 40, 30, 20), n_components=3, warm_start="svd")
     assert principal_angles(model, pooled_pca(X, 3)).max <= certified(model) <= 1e-6
 
 
@@ -263,7 +263,7 @@ def test_a_warm_start_holds_data_in_any_unit(unit, wire):
     """Factors and products travel in float32, which ends at 3e38."""
     parts = [part * unit for part in cut(rows(300), 180, 100, 20)]
     options = {"n_components": 3, "warm_start": "svd", "wire": wire, "tolerance": 1e-4}
-    model = run("sub-it", parts, engine="loopback", **options)
+    model = run("sub-it", parts, **options)
     assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max <= 1e-4
 
 
@@ -278,7 +278,6 @@ def test_variances_of_a_sketch_are_never_more_than_there_is():
         warm_start="svd",
         warm_rank=1,
         max_rounds=1,
-        engine="loopback",
         min_rows=1,
     )
     assert model.explained_variance_ratio_.sum() <= 1 + 1e-9

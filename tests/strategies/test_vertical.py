@@ -21,7 +21,7 @@ def cut(X, parties):
 
 
 def fit(parties, **options):
-    return run("vertical", parties, engine="loopback", **{"n_components": 3, **options})
+    return run("vertical", parties, **{"n_components": 3, **options})
 
 
 def test_the_certificate_holds_and_a_looser_one_takes_fewer_rounds():
@@ -173,7 +173,7 @@ def test_too_few_rounds_for_so_many_components_are_refused_before_anything_is_as
     parts = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
     for secure in ({}, {"secure_aggregation": True, "bound": 100.0}):
         with refused(ConfigError, "max_rounds", rounds, size, 2, "n_components", 3):
-            run(method, parts, n_components=3, block_size=size, max_rounds=rounds, engine="loopback", **secure)
+            run(method, parts, n_components=3, block_size=size, max_rounds=rounds, **secure)
 
 
 @pytest.mark.parametrize("solver", ["krylov", "gram"])
@@ -189,4 +189,4 @@ def test_few_rounds_give_as_many_components_as_were_asked_for(solver):
 def test_too_few_directions_to_merge_are_a_fault_of_the_options(sizes, rank, directions):
     parties = np.split(rows(60), np.cumsum(sizes)[:-1], axis=1)
     with refused(ConfigError, "'rank'", rank, 3, directions, "n_components", 5):
-        run("vertical", parties, engine="loopback", n_components=5, solver="merge", rank=rank)
+        run("vertical", parties, n_components=5, solver="merge", rank=rank)

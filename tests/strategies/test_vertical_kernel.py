@@ -28,7 +28,7 @@ KERNELS = [
 
 def fit(X, parties, **options):
     columns = np.array_split(X, parties, axis=1)
-    return run("vertical-kernel", columns, engine="loopback", **{"n_components": 3, **options})
+    return run("vertical-kernel", columns, **{"n_components": 3, **options})
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_it_is_the_kernel_pca_of_all_columns(data, options, parties):
 def test_the_linear_kernel_is_pca():
     X = DATA["digits"]
     one = fit(X, 3, kernel="linear", scale=True)
-    other = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True, engine="loopback")
+    other = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
     assert principal_angles(one.scores_, other.scores_).max() <= 1e-6
     np.testing.assert_allclose(one.explained_variance_ratio_, other.explained_variance_ratio_, rtol=1e-9)
 
@@ -81,8 +81,8 @@ def test_kernels_without_use_are_said():
     # Rows far from zero have a large spread over all entries, and so a small gamma: they are not identical.
     parties = np.split(rows(30, 6) + 1e9 * np.arange(6), [2, 4], axis=1)
     with refused(DataError, "center=True", "'gamma'"):
-        run("vertical-kernel", parties, engine="loopback", n_components=2)
-    assert run("vertical-kernel", parties, engine="loopback", n_components=2, center=True).n_components_ == 2
+        run("vertical-kernel", parties, n_components=2)
+    assert run("vertical-kernel", parties, n_components=2, center=True).n_components_ == 2
     with refused(ConfigError, "n_components", 12, "'sigmoid'"):
         fit(rows(12), 3, kernel="sigmoid", gamma=0.1, n_components=12)
 

@@ -36,11 +36,11 @@ def kept(tmp_path):
 
 
 def fit(paths, X, **options):
-    return run("vertical", cut(X), n_components=3, engine="loopback", loadings=paths, **{"tolerance": 1e-9, **options})
+    return run("vertical", cut(X), n_components=3, loadings=paths, **{"tolerance": 1e-9, **options})
 
 
 def project(parties, paths, **options):
-    return run("vertical-scores", parties, engine="loopback", loadings=paths, **{"min_rows": 1, **options})
+    return run("vertical-scores", parties, loadings=paths, **{"min_rows": 1, **options})
 
 
 def central(X, signs, **options):
@@ -134,7 +134,7 @@ def test_other_columns_or_sites_that_show_no_scores_refuse(way, kept):
 
 def test_missing_loadings_are_named_without_their_path(kept, tmp_path):
     with refused(ConfigError, "client 0", "'loadings'"):
-        run("vertical-scores", cut(new()), engine="loopback", min_rows=1)
+        run("vertical-scores", cut(new()), min_rows=1)
     with refused(ContractError, "'loadings'") as told:
         project(cut(new()), [*kept[:2], tmp_path / "absent.npz"])
     assert "absent" not in str(told.value)

@@ -23,7 +23,7 @@ def cut(parties):
 
 
 def fit(parties, method="vfedpca", **options):
-    return run(method, cut(parties), engine="loopback", **{"n_components": 1, **options})
+    return run(method, cut(parties), **{"n_components": 1, **options})
 
 
 def angle(model, k=1):
@@ -37,7 +37,7 @@ def test_a_kernel_that_overflows_is_refused(method, largest):
     parties = cut(3)
     parties[1] = parties[1] * 10 ** (largest / 6) / np.linalg.norm(parties[1], axis=1).max()
     with refused(DataError, "float64", "'gamma'"):
-        run(method, parties, engine="loopback", n_components=1, kernel="polynomial", gamma=1.0)
+        run(method, parties, n_components=1, kernel="polynomial", gamma=1.0)
 
 
 @pytest.mark.parametrize("scaling", [False, True])
@@ -107,8 +107,8 @@ def test_one_party_alone_and_an_average_find_what_they_can():
     model = fit(3)
     assert 0.5 < angle(model) < 30
     assert not model.log["exact"]
-    assert angle(run("vertical", cut(3), n_components=1, engine="loopback")) <= 1e-5
-    model = run("vfedpca", [X], n_components=1, periods=1, local_iterations=60, engine="loopback")
+    assert angle(run("vertical", cut(3), n_components=1)) <= 1e-5
+    model = run("vfedpca", [X], n_components=1, periods=1, local_iterations=60)
     assert angle(model) < 1e-6
 
 
@@ -116,13 +116,7 @@ def test_further_components_are_orthogonal_and_take_as_many_periods_each():
     model = fit(3, n_components=3, periods=2)
     directions = model.scores_ / model.singular_values_
     np.testing.assert_allclose(directions.T @ directions, np.eye(3), atol=1e-12)
-    assert [entry["phase"] for entry in model.log["rounds"]] == [
-        "rows",
-        "start",
-        *["local"] * 5,
-        "energies",
-        "project",
-    ]
+    assert [entry["phase"] for entry in model.log["rounds"]] == ["rows", "start", *["local"] * 5, "energies", "project"]
     assert "squared_error_per_row" in model.log["measured"]  # the parties' own error is what the model says
 
 
@@ -141,11 +135,10 @@ def test_without_a_server_each_party_merges_what_its_neighbours_have(graph, vari
 
 def test_one_party_has_no_neighbours():
     with_graph, without = (
-        run("vfedpca", [X], n_components=1, graph=graph, local_iterations=60, engine="loopback")
-        for graph in ("ring", "server")
+        run("vfedpca", [X], n_components=1, graph=graph, local_iterations=60) for graph in ("ring", "server")
     )
     assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
-    faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2, engine="loopback")
+    faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2)
     assert faithful.scores_.shape == (150, 2)
 
 
@@ -160,7 +153,7 @@ def test_the_relay_sends_each_party_its_neighbours_vectors_only():
 def test_the_kernel_variant_averages_too(options):
     name, gamma = options["kernel"], options["gamma"]
     truth = KernelPCA(1, kernel=name, gamma=gamma, coef0=1, eigen_solver="dense").fit(X).transform(X)
-    model, alone = fit(5, "vfedakpca", **options), run("vfedakpca", [X], n_components=1, engine="loopback", **options)
+    model, alone = fit(5, "vfedakpca", **options), run("vfedakpca", [X], n_components=1, **options)
     assert 0.5 < principal_angles(model.scores_, truth).max() < 45
     assert principal_angles(alone.scores_, truth).max() < 1e-6
 
@@ -200,5 +193,5 @@ def test_components_beyond_the_rank_hold_nothing_and_are_orthonormal(method, gra
     options = {"n_components": 2, "graph": graph, "periods": 2, "center": True, "min_rows": 1, "kernel": "linear"}
     if method == "vfedpca":
         del options["kernel"]
-    model = run(method, blocks, engine="loopback", **options)
+    model = run(method, blocks, **options)
     np.testing.assert_allclose(model.explained_variance_ratio_, [1, 0], atol=1e-12)

@@ -17,7 +17,7 @@ def rounds(method, features, parties, **options):
     """Phase, and the bytes up and down of each party, of every round."""
     held = [rows(30 + party, features, seed=party) for party in range(parties)]
     secure = {"secure_aggregation": True, "bound": 1e3}
-    model = run(method, held, n_components=COMPONENTS, engine="loopback", **secure, **options)
+    model = run(method, held, n_components=COMPONENTS, **secure, **options)
     return [(entry["phase"], set(entry["up"]), set(entry["down"])) for entry in model.log["rounds"]]
 
 
@@ -49,7 +49,7 @@ def test_of_many_parties_they_are_so_too_with_the_round_in_which_keys_are_opened
 
 def test_the_page_has_every_round_of_these_runs_and_their_sum():
     assert len(TABLE) == 12
-    model = run("p-cov", [rows(30, 7, seed=seed) for seed in range(3)], n_components=2, engine="loopback")
+    model = run("p-cov", [rows(30, 7, seed=seed) for seed in range(3)], n_components=2)
     assert set(model.bytes_up_by_party) == {520 + 8 * 7 + 4 * 7 * 8}
     masked = sum(
         eval(up, {"d": 7}) for of, phase, up, _ in TABLE if of == "masked" and phase not in ("product", "openings")

@@ -69,12 +69,18 @@ def test_keys_streams_and_digests_are_those_of_the_standards():
     assert len(new_private_key()) == 32
 
 
-def test_a_mask_is_the_keystream_added_by_one_and_subtracted_by_the_other():
+def test_a_mask_is_a_uniform_keystream_that_cancels_between_two():
     publics = [ALICE_PUBLIC, BOB_PUBLIC]
     words = keystream(pair_key(ALICE, BOB_PUBLIC, ASKED)).update(bytes(8 * SIZE))
     expected = np.frombuffer(words, "<u8")
     np.testing.assert_array_equal(mask(ALICE, publics, ASKED, SIZE), expected)  # the smaller key adds
     np.testing.assert_array_equal(mask(BOB, publics, ASKED, SIZE), -expected)
+    # Its bytes, and those of the differences of neighbouring words (chi-square; wrong once in 250,000 runs).
+    own = masks(3, size=2**17)[0]
+    for words in (own, np.diff(own)):
+        counts = np.bincount(words.view(np.uint8), minlength=256)
+        statistic = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
+        assert chi2.ppf(1e-6, 255) < statistic < chi2.ppf(1 - 1e-6, 255)
 
 
 @pytest.mark.parametrize("parties", range(2, 11))
@@ -83,15 +89,6 @@ def test_the_masks_of_all_parties_cancel_and_those_of_fewer_do_not(parties):
     assert not total(own).any()
     for left_out in range(parties):
         assert np.count_nonzero(total(own[:left_out] + own[left_out + 1 :])) > SIZE - 2
-
-
-def test_a_mask_is_uniform():
-    """Its bytes, and those of the differences of neighbouring words (chi-square; wrong once in 250,000 runs)."""
-    own = masks(3, size=2**17)[0]
-    for words in (own, np.diff(own)):
-        counts = np.bincount(words.view(np.uint8), minlength=256)
-        statistic = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
-        assert chi2.ppf(1e-6, 255) < statistic < chi2.ppf(1 - 1e-6, 255)
 
 
 def test_every_part_of_a_request_changes_the_mask():

@@ -9,14 +9,7 @@ from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
 from simulations import run
 from tests.families import FAMILIES, cut, rows
-from tests.harness import (
-    differences,
-    exits,
-    finish,
-    on_request,
-    server_of,
-    tamper_arrays,
-)
+from tests.harness import differences, exits, finish, on_request, server_of, tamper_arrays
 from tests.refusals import refused
 
 every_method = pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it"])
@@ -27,7 +20,7 @@ def three():
 
 
 def fit(method, parties, **options):
-    return run(method, parties, engine="loopback", **{"min_rows": 1, "min_parties": 2, **options})
+    return run(method, parties, **{"min_rows": 1, "min_parties": 2, **options})
 
 
 def secure(method, parties, **options):
@@ -91,7 +84,7 @@ def test_a_bound_too_far_above_the_data_is_refused(method):
 def test_three_parties_are_the_default_minimum(method):
     parties = cut(rows(90), 60, 30) if method == "p-cov" else np.hsplit(rows(60), 2)
     with refused(DisclosureError, 2, 3, "min_parties"):
-        run(method, parties, n_components=2, engine="loopback", secure_aggregation=True, bound=10.0)
+        run(method, parties, n_components=2, secure_aggregation=True, bound=10.0)
     with refused(DisclosureError, "client 0", 2, 4):
         secure(method, parties, n_components=2, min_parties=4)
 

@@ -31,7 +31,7 @@ def three():
 
 def fit(way, parties, **options):
     method, own = way
-    return run(method, parties, engine="loopback", **{"min_rows": 1, "min_parties": 2, **own, **options})
+    return run(method, parties, **{"min_rows": 1, "min_parties": 2, **own, **options})
 
 
 def secure(way, parties, **options):
@@ -112,19 +112,16 @@ def test_the_model_tells_what_protected_the_parties():
     assert "the sums have a value for every row" in model.log["notes"][-1]
 
 
-def test_ids_are_still_compared_before_anything_is_added():
+def test_ids_are_compared_first_and_merging_is_refused():
     server, ids = secure_server(), np.arange(60, dtype=np.uint64)
     tamper_arrays(server, 1, lambda arrays: [*arrays[:2], ids, *arrays[3:]] if arrays[0].dtype == np.int64 else arrays)
     with refused(ConfigError, "client 0", "'ids'", "client 1"):
         finish(server)
+    with refused(ConfigError, "'merge'", "'krylov'", "'gram'"):
+        secure(WAYS[0], three(), solver="merge")
 
 
 # What is refused
-
-
-def test_merging_is_refused():
-    with refused(ConfigError, "'merge'", "'krylov'", "'gram'"):
-        secure(WAYS[0], three(), solver="merge")
 
 
 @every_way
