@@ -1,7 +1,6 @@
 """What only SUB-IT has: the certificate, block sizes, the plain iteration, warm starts, float32 on the wire."""
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -119,23 +118,6 @@ def test_what_it_cannot_do_is_refused(options, named):
         fit(parties(), **options)
 
 
-FACTORIAL = np.tile(np.array(list(product([-1.0, 1.0], repeat=6))) * [3, 3, 2, 2, 1, 1], (1, 6))
-
-
-@pytest.mark.parametrize("block_size", [1, 2, 0])
-@pytest.mark.parametrize("k", [2, 4])
-@pytest.mark.parametrize("scale", [False, True])
-def test_a_designed_experiment_repeats_its_variances(block_size, k, scale):
-    """Krylov spaces of one vector hold one eigenvector of each eigenvalue, and end: that proves nothing."""
-    parts = cut(FACTORIAL, 20, 20, 24)
-    options = {"n_components": k, "scale": scale}
-    model = run("sub-it", parts, block_size=block_size, **options)
-    exact = run("p-cov", parts, **options)
-    np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-9)
-    if not scale:
-        assert principal_angles(model, exact).max <= 1e-6
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_the_first_block_is_no_eigenvector(seed):
     """Features of equal variance have eigenvectors (1, 1) and (1, -1): a vector of signs is one."""
@@ -165,18 +147,6 @@ def test_a_narrow_block_presumes_nothing_and_an_early_end_tells_what_is_certifie
     assert 0 < first < 8
     assert angles_between(model.components_[:first].T, pooled_pca(X, first).components_.T).max() <= certified(model)
     assert f"{first} of 8 components certified: 1" in model.log["notes"][1]
-
-
-@pytest.mark.parametrize(("block", "k"), [(1, 1), (2, 2), (3, 3)])
-def test_a_variance_that_occurs_more_often_than_the_block_is_wide_is_not_exact(block, k):
-    rng = np.random.default_rng(1)
-    centred = np.linalg.qr(np.hstack([np.ones((300, 1)), rng.standard_normal((300, 100))]))[0][:, 1:]
-    X = centred * np.concatenate([np.repeat(10.0, k + 1), np.linspace(9.9, 1, 99 - k)])
-    model = run("sub-it", cut(X, 100, 100, 100), n_components=k, block_size=block)
-    assert not model.log["exact"]
-    assert model.log["measured"]["certified_angle_degrees"] == 90
-    assert "degrees at most" not in model.summary()
-    assert model.log["notes"]
 
 
 @pytest.mark.parametrize("unit", [1e-18, 1e-12, 1.0, 1e12])
@@ -215,17 +185,6 @@ def test_where_blocks_span_everything_products_with_the_components_are_had_again
     assert principal_angles(model, pooled_pca(X, 2)).max <= certified(model) <= 1e-6
     last = model.log["rounds"][-2]
     assert last["up"] == [2 * d * 8 + 2 * 128] * 3  # there is nothing else left to ask
-
-
-@pytest.mark.parametrize("seed", [37, 64, 79, 98])
-@pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_ritz_values_that_have_not_converged_certify_nothing(seed, rounds):
-    """A Ritz value of small residual need not be near the eigenvalue of its number."""
-    rng = np.random.default_rng(seed)
-    d = int(rng.integers(6, 20))
-    X = rng.standard_normal((120, d)) * (1 + rng.random() * np.arange(d)[::-1] / d)
-    model = fit(cut(X, 60, 40, 20), n_components=1, block_size=2, max_rounds=rounds, seed=seed)
-    assert principal_angles(model, pooled_pca(X, 1)).max <= certified(model)
 
 
 def test_a_warm_start_on_wide_data_needs_no_square_matrix():

@@ -147,26 +147,6 @@ def test_no_solver_depends_on_the_order_of_the_parties(solver):
     assert one.scores_.tobytes() == other.scores_.tobytes()
 
 
-@pytest.mark.parametrize("block_size", [1, 2, 3, 0])
-def test_variances_that_occur_more_often_than_a_block_has_columns_are_found(block_size):
-    """Singular values 3, 2 (six times), 1 (five times): one vector sees one direction of each, and its span ends."""
-    left, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((100, 13)))
-    left, _ = np.linalg.qr(left - left.mean(axis=0))
-    X = left[:, :12] * np.repeat([3.0, 2.0, 1.0], [1, 6, 5])
-    for k, expected in ((3, [9, 4, 4]), (7, [9, 4, 4, 4, 4, 4, 4])):
-        model = fit(cut(X, 3), n_components=k, block_size=block_size)
-        np.testing.assert_allclose(model.explained_variance_ * 99, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("tolerance", [30.0, 1.0, 1e-3])
-def test_exact_is_what_a_small_certificate_says_whatever_the_tolerance(tolerance):
-    X = np.random.default_rng(0).standard_normal((120, 60)) * np.linspace(2, 1, 60)
-    model = fit(cut(X, 3), tolerance=tolerance)
-    angle = principal_angles(model.scores_, pooled_pca(X, 3).transform(X)).max()
-    assert angle <= model.log["measured"]["certified_angle_degrees"] <= tolerance
-    assert model.log["exact"] == (model.log["measured"]["certified_angle_degrees"] <= 1e-6)
-
-
 @pytest.mark.parametrize("method", ["vertical", "sub-it"])
 @pytest.mark.parametrize(("rounds", "size"), [(1, 2), (2, 1)])
 def test_too_few_rounds_for_so_many_components_are_refused_before_anything_is_asked(method, rounds, size):
