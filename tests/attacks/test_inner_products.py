@@ -140,24 +140,18 @@ def test_runs_of_one_column_each_leave_inner_products_unknown(tmp_path):
     assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
 
 
-def test_a_run_counts_with_what_it_may_ask_for_once_it_is_answered(tmp_path):
+def test_runs_are_counted_for_the_same_rows_once_they_are_answered(tmp_path):
     """Not where it was only tried out; whatever it then asks."""
     for run_id in (1, 2):
         assert "error" not in site(tmp_path, within(KRYLOV, 4, 1), run_id=run_id).client.get_properties({})
     assert site(tmp_path, within(KRYLOV, 3, 1), run_id=3).ask("rows", [])[0]
     assert asked_for(tmp_path, 2, 4)[0]["error"] == "DisclosureError"
     assert len(asked_for(tmp_path, 1, 5)[2]) == 1
-
-
-def test_other_rows_begin_anew_and_scaled_ones_do_not(tmp_path):
-    assert len(asked_for(tmp_path, 4, 1)[2]) == 4
-    assert len(asked_for(tmp_path, 4, 2, rows=PEOPLE[::-1] + 1)[2]) == 4
-    asking = site(tmp_path, {**within(KRYLOV, 1, 1), "scale": True}, run_id=3)
+    assert len(asked_for(tmp_path / "2", 4, 1)[2]) == 4
+    assert len(asked_for(tmp_path / "2", 4, 2, rows=PEOPLE[::-1] + 1)[2]) == 4
+    asking = site(tmp_path / "2", {**within(KRYLOV, 1, 1), "scale": True}, run_id=3)
     assert asking.ask("rows", [])[1]["error"] == "DisclosureError"
-
-
-def test_a_site_that_allows_repeats_counts_no_runs_and_needs_no_journal(tmp_path):
     for run_id in (1, 2):
-        assert len(asked_for(tmp_path, 4, run_id, journal="", repeat="allow")[2]) == 4
-    said, _, _ = asked_for(tmp_path, 1, 3, journal="")
+        assert len(asked_for(tmp_path / "3", 4, run_id, journal="", repeat="allow")[2]) == 4
+    said, _, _ = asked_for(tmp_path / "3", 1, 3, journal="")
     assert (said["error"], "with may-show='scores' a site needs one" in said["message"]) == ("ConfigError", True)
