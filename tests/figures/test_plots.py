@@ -62,12 +62,17 @@ def test_with_labels_colours_are_of_the_classes_of_all_parties():
     assert len(axes.lines) == 3  # an ellipse for each class
 
 
-def test_an_ellipse_holds_95_percent_of_normal_rows():
+def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
     turned = np.random.default_rng(0).standard_normal((4000, 2)) @ [[3.0, 1.0], [0.0, 0.5]] + [10.0, -5.0]
     axes = plots.scores({"all": turned}).axes[0]
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
     assert len(points(axes)[0]) <= plots.MOST_SCORES
+    for panel, component in zip(plots.loadings(MODEL, most=4).axes, MODEL.components_, strict=True):
+        np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
+    wide = pooled_pca(rows(60, 40), 5)
+    image = plots.loadings(wide, most=5).axes[0].images[0]
+    np.testing.assert_array_equal(image.get_array(), wide.components_.T)
 
 
 def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
@@ -85,14 +90,6 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
         plots.scores([tmp_path / "other.csv"])
     with refused(ConfigError, "'north'", "(180, 4)", 5):
         plots.scores(paths, components=(1, 5))
-
-
-def test_loadings_are_bars_of_few_features_and_a_map_of_many():
-    for panel, component in zip(plots.loadings(MODEL, most=4).axes, MODEL.components_, strict=True):
-        np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
-    wide = pooled_pca(rows(60, 40), 5)
-    image = plots.loadings(wide, most=5).axes[0].images[0]
-    np.testing.assert_array_equal(image.get_array(), wide.components_.T)
 
 
 def bars_of(axes) -> list[Any]:

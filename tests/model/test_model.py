@@ -44,7 +44,7 @@ def test_saved_and_loaded_is_the_same(model, name, tmp_path):
     assert isinstance(again.to_sklearn(), Pipeline)
 
 
-def test_a_model_is_a_file_of_numpys_with_a_summary_and_no_folder(model, tmp_path):
+def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path):
     with np.load(model.save(tmp_path / "model"), allow_pickle=False) as archive:
         np.testing.assert_array_equal(archive["components_"], model.components_)
     with refused(ConfigError, tmp_path):
@@ -52,6 +52,14 @@ def test_a_model_is_a_file_of_numpys_with_a_summary_and_no_folder(model, tmp_pat
     text = model.summary()
     for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
         assert part in text
+    first, last = model.log["rounds"]
+    assert last["phase"] == "project"
+    assert model.rounds == 1
+    assert model.bytes_up_by_party == first["up"]
+    assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
+    assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
+    none = pooled_pca(X, 5)
+    assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
 
 
 def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
@@ -182,17 +190,6 @@ def test_a_format_that_nobody_knows_is_named(model, version, tmp_path):
         PCAModel.load(rewritten(model, tmp_path / "model", format=version))
 
 
-def test_a_model_counts_rounds_and_bytes(model):
-    first, last = model.log["rounds"]
-    assert last["phase"] == "project"
-    assert model.rounds == 1
-    assert model.bytes_up_by_party == first["up"]
-    assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
-    assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
-    none = pooled_pca(X, 5)
-    assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
-
-
 def test_files_of_before_and_scaled_models_are_read_in_their_units(model, tmp_path):
     full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True)
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
@@ -230,8 +227,12 @@ def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read
         PCAModel.load(path)
 
 
-def test_a_gibibyte_is_the_most_that_a_small_file_unpacks_to():
+def test_files_as_large_as_they_say_or_as_a_caller_allows_are_read(model, tmp_path, monkeypatch):
     assert (files.SMALL, files.GROWTH) == (2**30, 4)
+    # It is not compressed, so it is as large as it says.
+    monkeypatch.setattr(files, "SMALL", 0)
+    wide = pooled_pca(np.eye(3, 10**5), 2)
+    np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
 
 
 def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
@@ -241,13 +242,6 @@ def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
     with refused(ContractError, "most_bytes"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
-
-
-def test_what_save_writes_is_loaded_however_alike_its_numbers_are(model, tmp_path, monkeypatch):
-    """It is not compressed, so it is as large as it says."""
-    monkeypatch.setattr(files, "SMALL", 0)
-    wide = pooled_pca(np.eye(3, 10**5), 2)
-    np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
 
 
 @pytest.mark.parametrize("key", ["format", "log", "n_samples_", "noise_variance_"])

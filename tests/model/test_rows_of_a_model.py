@@ -96,11 +96,22 @@ def test_a_model_of_frames_takes_every_order_of_their_columns(model, bare, kind,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_heterogeneity_of_frames_is_that_of_their_rows(model, bare, kind):
+def test_figures_and_metrics_of_frames_take_every_order_of_their_columns(model, bare, kind):
     """The fault: a distance of 363 deviations in the place of 0.037."""
     found = plots.heterogeneity([turned(kind, part) for part in PARTS], model)
     np.testing.assert_allclose(heights(found), heights(plots.heterogeneity(PARTS, bare)), rtol=1e-9)
     assert max(heights(found)[1]) < 1
+    truth = pooled_pca(frame(), 2)
+    of_arrays = points(plots.projection_overlay(pooled_pca(X, 2), bare, X))
+    np.testing.assert_allclose(points(plots.projection_overlay(truth, model, turned(kind))), of_arrays, atol=1e-9)
+    np.testing.assert_allclose(
+        points(plots.projection_grid(truth, {"p-cov": model}, turned(kind))), of_arrays, atol=1e-9
+    )
+    other, truth, of_arrays = turned(kind), pooled_pca(frame(), 2), pooled_pca(X, 2)
+    labels = (X[:, 4] > 170).astype(int)
+    assert reconstruction_error(model, other) == pytest.approx(reconstruction_error(bare, X), rel=1e-9)
+    assert captured_variance(model, truth, other) == pytest.approx(captured_variance(bare, of_arrays, X), rel=1e-9)
+    assert knn_accuracy(model, frame(), labels, other, labels) == knn_accuracy(bare, X, labels, X, labels)
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -112,16 +123,6 @@ def test_the_distance_of_a_mean_is_in_deviations_of_all_rows(scale):
     np.testing.assert_allclose(heights(plots.heterogeneity(PARTS, model))[1], expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_overlays_of_frames_show_their_rows(model, bare, kind):
-    truth = pooled_pca(frame(), 2)
-    of_arrays = points(plots.projection_overlay(pooled_pca(X, 2), bare, X))
-    np.testing.assert_allclose(points(plots.projection_overlay(truth, model, turned(kind))), of_arrays, atol=1e-9)
-    np.testing.assert_allclose(
-        points(plots.projection_grid(truth, {"p-cov": model}, turned(kind))), of_arrays, atol=1e-9
-    )
-
-
 @pytest.mark.parametrize("kind", [sparse.coo_array, sparse.csc_matrix, np.ndarray.tolist])
 def test_overlays_take_whatever_a_model_takes(bare, kind):
     many = np.tile(X, (8, 1))
@@ -131,7 +132,7 @@ def test_overlays_take_whatever_a_model_takes(bare, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_analyses_take_every_order_of_the_columns(kind):
+def test_analyses_and_the_reference_take_every_order_of_the_columns(kind):
     moments, other = SecondMoments.of(frame()), turned(kind)
     adjusted, of_places = analyses.adjusted(moments, ["age"]), analyses.adjusted(SecondMoments.of(X), [0])
     np.testing.assert_allclose(adjusted.apply(other), of_places.apply(X), atol=1e-9)
@@ -139,6 +140,9 @@ def test_analyses_take_every_order_of_the_columns(kind):
     np.testing.assert_allclose(factors.transform(other), factors.transform(frame()), atol=1e-9)
     model = analyses.pca(moments, 2)
     np.testing.assert_allclose(analyses.outliers(model, other).spe, analyses.outliers(model, frame()).spe, atol=1e-9)
+    truth = pooled_pca(turned(kind), 2)
+    assert truth.feature_names_in_.tolist() == TURNED
+    np.testing.assert_allclose(truth.transform(frame()), pooled_pca(X, 2).transform(X), atol=1e-9)
 
 
 def test_regressions_take_every_order_of_their_features():
@@ -147,22 +151,6 @@ def test_regressions_take_every_order_of_their_features():
     np.testing.assert_array_equal(fitted.predict(given[NAMES[:0:-1]]), fitted.predict(given))
     with refused(DataError, "BMI", "bmi"):
         fitted.predict(given.rename(columns={"bmi": "BMI"}))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_metrics_take_every_order_of_the_columns(model, bare, kind):
-    other, truth, of_arrays = turned(kind), pooled_pca(frame(), 2), pooled_pca(X, 2)
-    labels = (X[:, 4] > 170).astype(int)
-    assert reconstruction_error(model, other) == pytest.approx(reconstruction_error(bare, X), rel=1e-9)
-    assert captured_variance(model, truth, other) == pytest.approx(captured_variance(bare, of_arrays, X), rel=1e-9)
-    assert knn_accuracy(model, frame(), labels, other, labels) == knn_accuracy(bare, X, labels, X, labels)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_pooled_reference_keeps_the_names(kind):
-    truth = pooled_pca(turned(kind), 2)
-    assert truth.feature_names_in_.tolist() == TURNED
-    np.testing.assert_allclose(truth.transform(frame()), pooled_pca(X, 2).transform(X), atol=1e-9)
 
 
 def test_a_federation_refuses_another_order(tmp_path):
@@ -197,7 +185,7 @@ def test_names_of_columns_count_where_they_are_texts_whatever_they_are():
 # AnnData
 
 
-def test_cells_are_parties_with_names(bare):
+def test_cells_are_parties_of_an_estimator_too(bare):
     for make in (np.asarray, sparse.csr_matrix, sparse.csc_matrix):
         model = fit({"north": cells(PARTS[0], make=make), "south": turned("cells", PARTS[1])})
         assert model.feature_names_in_.tolist() == NAMES
@@ -206,6 +194,14 @@ def test_cells_are_parties_with_names(bare):
             in model.log["notes"]
         )
         np.testing.assert_allclose(model.components_, bare.components_, atol=1e-9)
+    sites = np.repeat(["north", "south"], [60, 30])
+    of_cells = FederatedPCA(2).fit(cells(), groups=sites)
+    of_list = FederatedPCA(2).fit([cells(part) for part in PARTS])
+    of_frame = FederatedPCA(2).fit(frame(), groups=sites)
+    for found in (of_cells, of_list):
+        np.testing.assert_array_equal(found.components_, of_frame.components_)
+        assert found.feature_names_in_.tolist() == NAMES
+        np.testing.assert_array_equal(found.transform(turned("cells")), of_frame.transform(frame()))
 
 
 def test_cells_stay_sparse_and_have_moments_and_scores(bare):
@@ -235,25 +231,11 @@ def test_cells_in_a_file_are_read(tmp_path, model):
     held.file.close()
 
 
-def test_the_estimator_takes_cells():
-    sites = np.repeat(["north", "south"], [60, 30])
-    of_cells = FederatedPCA(2).fit(cells(), groups=sites)
-    of_list = FederatedPCA(2).fit([cells(part) for part in PARTS])
-    of_frame = FederatedPCA(2).fit(frame(), groups=sites)
-    for found in (of_cells, of_list):
-        np.testing.assert_array_equal(found.components_, of_frame.components_)
-        assert found.feature_names_in_.tolist() == NAMES
-        np.testing.assert_array_equal(found.transform(turned("cells")), of_frame.transform(frame()))
-
-
-def test_features_that_do_not_vary_shrink_no_score():
+def test_what_does_not_vary_shrinks_no_score_and_many_rows_none():
     wide = rows(20, 40)
     with_constants = np.column_stack([wide, np.ones((20, 30))])
     models = [run("p-cov", cut(X, 12, 8), n_components=2, min_rows=1) for X in (wide, with_constants)]
     np.testing.assert_allclose(models[0].shrinkage_, models[1].shrinkage_, rtol=1e-9)
-
-
-def test_where_rows_are_more_than_features_nobody_is_told_of_shrinkage():
     model = run(
         "p-cov",
         cut(np.random.default_rng(0).standard_normal((14, 12)) * np.r_[3.0, np.ones(11)], 8, 6),

@@ -162,7 +162,7 @@ def test_features_that_there_are_not(whole, features, named):
         whole.select(features)
 
 
-def test_merging_is_pooling_the_rows(whole):
+def test_moments_merge_and_what_is_not_among_the_rows_is_not_taken_out(whole):
     late = rows(30, 4, seed=9) * 3 + 100
     same(whole.pooled().merge(SecondMoments.of(late)), SecondMoments.of(np.vstack([X, late])))
     with refused(ConfigError, "partition 0", "partition 1", "partition 2"):
@@ -171,6 +171,14 @@ def test_merging_is_pooling_the_rows(whole):
         whole.merge(whole.select([0, 1, 2]))
     with refused(ConfigError):
         whole.merge(whole.pooled().select([1, 0, 2, 3]))
+    with refused(ContractError):
+        whole.subtract(SecondMoments.of(rows(15, 4) * 100))
+    with refused(ContractError, 90):
+        whole.subtract(whole)
+    with refused(ConfigError, "'north'", "partition 0"):
+        whole.without("north")
+    with refused(ConfigError, "'partition 0'", "keep='parties'"):
+        whole.pooled().without("partition 0")
 
 
 def test_a_party_taken_out_leaves_the_others_to_the_last_digit(whole):
@@ -184,17 +192,6 @@ def test_a_party_taken_out_leaves_the_others_to_the_last_digit(whole):
     np.testing.assert_allclose(left, np.cov(far[:200] - 1e8, rowvar=False), rtol=1e-9, atol=1e-9 * left.max())
     with refused(DataError, 1, 2):
         SecondMoments(Moments.of(X[:1])).covariance  # noqa: B018
-
-
-def test_what_is_not_among_the_rows_is_not_taken_out(whole):
-    with refused(ContractError):
-        whole.subtract(SecondMoments.of(rows(15, 4) * 100))
-    with refused(ContractError, 90):
-        whole.subtract(whole)
-    with refused(ConfigError, "'north'", "partition 0"):
-        whole.without("north")
-    with refused(ConfigError, "'partition 0'", "keep='parties'"):
-        whole.pooled().without("partition 0")
 
 
 def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():

@@ -15,7 +15,7 @@ PARTIES = {"north": FRAME[:40], "south": FRAME[40:]}
 MODEL = run("p-cov", PARTIES, n_components=2)
 
 
-def test_a_table_is_its_title_its_head_and_its_lines():
+def test_tables_are_title_head_and_lines_short_and_no_markup():
     shown = Shown("some", ["feature", "mean", "share", "why"], [["a", 1234.5678, Share(0.25), "x"], ["bc", 2, 1, "yy"]])
     assert tables.in_text(shown).splitlines() == [
         "some",
@@ -26,9 +26,6 @@ def test_a_table_is_its_title_its_head_and_its_lines():
     page = tables.in_html(shown)
     assert page.count("<tr>") == 3
     assert "width:25.00%" in page
-
-
-def test_tables_are_short_ordered_and_no_markup():
     shown = Shown("", ["row"], [[i] for i in range(tables.MOST + 7)])
     assert len(tables.in_text(shown).splitlines()) == tables.MOST + 3
     assert "and 7 more" in tables.in_text(shown)

@@ -77,7 +77,7 @@ def test_it_passes_the_checks_of_a_fitted_transformer(name):
     assert passed
 
 
-def test_a_model_shows_itself_in_a_line_and_on_a_page(model):
+def test_a_model_shows_itself_and_scores_of_columns_are_no_transformer(model):
     text = f"PCAModel(p-cov: 2 components of 5 features, 120 rows, {model.explained_variance_ratio_.sum():.2%} of the"
     assert repr(model).startswith(text)
     assert "\n" not in repr(model)
@@ -89,6 +89,10 @@ def test_a_model_shows_itself_in_a_line_and_on_a_page(model):
     assert html.escape(model.summary()) in page
     assert len(repr(pooled_pca(X, 2))) < 200
     assert "<table>" in pooled_pca(X, 2)._repr_html_()
+    model = run("vertical", np.array_split(X, 2, axis=1), n_components=2)
+    assert "2 components of 5 features" in repr(model)
+    with refused(ContractError, "'vertical'", "scores_"):
+        model.frozen()
 
 
 def test_what_scikit_learn_and_a_page_get_is_their_own():
@@ -102,10 +106,3 @@ def test_what_scikit_learn_and_a_page_get_is_their_own():
     assert model.components_.any()
     model = run("p-cov", dict(zip(["north", "south"], cut(X, 70, 50), strict=True)), n_components=2)
     assert "2 (north, south), with 50 to 70 rows" in model.summary()
-
-
-def test_scores_of_columns_are_no_transformer():
-    model = run("vertical", np.array_split(X, 2, axis=1), n_components=2)
-    assert "2 components of 5 features" in repr(model)
-    with refused(ContractError, "'vertical'", "scores_"):
-        model.frozen()

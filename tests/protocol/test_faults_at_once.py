@@ -26,7 +26,7 @@ def with_holes(X):
     return X
 
 
-def test_three_bad_sites_are_one_error():
+def test_bad_sites_and_those_that_do_not_fit_are_all_named_at_once():
     parties = cut(rows(90), 30, 30, 30)
     server = server_of("p-cov", [with_holes(parties[0]), parties[1], parties[2][:, :4]], n_components=2)
     context_of(server, 1).node_config["min-rows"] = 50
@@ -35,15 +35,12 @@ def test_three_bad_sites_are_one_error():
     told = str(caught.value).splitlines()
     assert not unnamed(told[0], "client 0", "NaN")
     assert not unnamed(told[1], "client 1", "min-rows", 50)
-
-
-def test_sites_that_do_not_fit_each_other_are_all_named():
     parties = [rows(30), rows(30)[:, :4], rows(30), rows(30)[:, :3]]
     server = server_of("p-cov", parties, n_components=2)
     context_of(server, 2).node_config["num-partitions"] = 5
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as unlike:
         finish(before_any_round(server))
-    told = str(caught.value).splitlines()
+    told = str(unlike.value).splitlines()
     assert [line[:8] for line in told] == ["client 2", "client 1", "client 3"]
     assert not unnamed(told[0], 5, 4)
     assert not unnamed(told[1], 4, "client 0", rows(30).shape[1])

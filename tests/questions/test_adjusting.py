@@ -163,20 +163,25 @@ def test_how_many_is_asked_of_what_is_left(wanted):
     np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-10)
 
 
-def test_covariates_that_do_not_vary_are_dropped_by_name():
+def test_covariates_that_do_not_vary_and_sites_of_one_sex_are_no_fault():
     rows = np.column_stack([ROWS, ROWS[:, AGE] * 12, np.ones(600)])
     model = fit("p-cov", cut(rows, *SIZES), n_components=3, adjust_for=f"{AGE},{SEX},8,9")
     plain = fit("p-cov", PARTIES, n_components=3, adjust_for=f"{AGE},{SEX}")
     np.testing.assert_allclose(model.components_[:, :8], plain.components_, atol=1e-10)
     assert any("at 1, 8, 9 (from 0) some combination does not vary" in note for note in model.log["notes"])
-
-
-def test_a_site_with_one_sex_only_is_no_fault():
     rows = ROWS.copy()
     rows[:300, SEX] = 1
     model = fit("p-cov", cut(rows, *SIZES), n_components=2, adjust_for="1,4", harmonise="variances")
     left, _ = residuals(rows, [AGE, SEX], "variances")
     np.testing.assert_allclose(model.explained_variance_, PCA(2).fit(left).explained_variance_, rtol=1e-10)
+    parties = [*cut(ROWS[:598], 300, 298), ROWS[598:599], ROWS[599:]]
+    model = fit("p-cov", parties, n_components=2, harmonise="variances", min_rows=1)
+    sites = np.repeat([0, 1], [300, 298])
+    left, _ = residuals(ROWS[:598], [], "means", sites)
+    spread = np.sqrt((left**2).sum(axis=0) / 600)
+    left = np.vstack([left[sites == site] * spread / left[sites == site].std(axis=0) for site in (0, 1)])
+    values = np.linalg.eigvalsh(left.T @ left)[::-1] / 599
+    np.testing.assert_allclose(model.explained_variance_, values[:2], rtol=1e-10)
 
 
 @pytest.mark.parametrize("harmonise", ["nothing", "means", "variances"])
@@ -188,17 +193,6 @@ def test_units_and_offsets_cost_no_digits(harmonise):
     )
     here = fit("p-cov", PARTIES, n_components=2, adjust_for="1,4", harmonise=harmonise, scale=True)
     np.testing.assert_allclose(np.abs(there.components_), np.abs(here.components_), atol=1e-8)
-
-
-def test_parties_of_one_row_are_no_fault():
-    parties = [*cut(ROWS[:598], 300, 298), ROWS[598:599], ROWS[599:]]
-    model = fit("p-cov", parties, n_components=2, harmonise="variances", min_rows=1)
-    sites = np.repeat([0, 1], [300, 298])
-    left, _ = residuals(ROWS[:598], [], "means", sites)
-    spread = np.sqrt((left**2).sum(axis=0) / 600)
-    left = np.vstack([left[sites == site] * spread / left[sites == site].std(axis=0) for site in (0, 1)])
-    values = np.linalg.eigvalsh(left.T @ left)[::-1] / 599
-    np.testing.assert_allclose(model.explained_variance_, values[:2], rtol=1e-10)
 
 
 def test_kept_moments_are_those_of_covariates_and_features():

@@ -62,7 +62,7 @@ def test_a_change_of_unit_is_found_whatever_party_and_factor(count, feature, fac
         assert factor / 2 < mean / others < 2 * factor
 
 
-def test_of_two_parties_the_second_is_named_and_of_five_two():
+def test_units_are_named_of_the_odd_parties_and_of_nobody_by_chance():
     for party in (0, 1):
         ((who, which, *_),) = found(with_unit(hospitals(2), party, 0, 0.01))
         assert (who, which) == (1, 0)
@@ -75,6 +75,14 @@ def test_of_two_parties_the_second_is_named_and_of_five_two():
     assert "feature 3 (mean" in note
     assert "feature 4" not in note
     assert "and 3 more features." in note
+    rng = np.random.default_rng(0)
+    counts = [rng.poisson(rate, (200, 4)).astype(float) for rate in (2, 60, 3, 2)]
+    assert not found(counts)  # thirty times the mean, five times the deviation
+    weights = [rng.normal(75, 15, (80, 1)), rng.normal(78, 15, (80, 1)), rng.normal(20, 8, (80, 1))]
+    assert not found(weights)
+    few = with_unit(hospitals(), 2, 0, 0.01)
+    assert not found([*few[:2], few[2][:9]])
+    assert not found([np.full((20, 2), value) for value in (1.0, 1.0, 100.0)])  # constant
 
 
 def dirichlet(X, y, parties, alpha, rng):
@@ -97,17 +105,6 @@ def test_honest_parties_that_are_unlike_raise_no_alarm(load, parties, alpha):
         assert not found(dirichlet(data.data, data.target, parties, alpha, np.random.default_rng(seed)))
     for column in range(data.data.shape[1]):  # what differs by degrees
         assert not found(np.array_split(data.data[np.argsort(data.data[:, column])], parties))
-
-
-def test_counts_children_and_few_rows_raise_no_alarm():
-    rng = np.random.default_rng(0)
-    counts = [rng.poisson(rate, (200, 4)).astype(float) for rate in (2, 60, 3, 2)]
-    assert not found(counts)  # thirty times the mean, five times the deviation
-    weights = [rng.normal(75, 15, (80, 1)), rng.normal(78, 15, (80, 1)), rng.normal(20, 8, (80, 1))]
-    assert not found(weights)
-    few = with_unit(hospitals(), 2, 0, 0.01)
-    assert not found([*few[:2], few[2][:9]])
-    assert not found([np.full((20, 2), value) for value in (1.0, 1.0, 100.0)])  # constant
 
 
 @pytest.mark.parametrize("scale", [False, True])

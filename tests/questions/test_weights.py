@@ -57,7 +57,7 @@ def test_a_run_is_the_weighted_pca_of_all_rows(method, travel):
     assert model.log["measured"]["squared_error_per_row"] > 0
 
 
-def test_whole_weights_are_repeated_rows_and_small_ones_bound_no_components():
+def test_weights_bound_no_components_and_models_of_them_are_kept(tmp_path):
     times = np.arange(len(X)) % 4
     weighed = fit("p-cov", with_weights(times), n_components=4, weights="6")
     repeated = fit("p-cov", np.array_split(np.repeat(X, times, axis=0), 3), n_components=4)
@@ -69,6 +69,8 @@ def test_whole_weights_are_repeated_rows_and_small_ones_bound_no_components():
     weights = WEIGHTS * 3.7 / WEIGHTS.sum()
     model = fit("p-cov", with_weights(weights), n_components=5, weights="6")
     assert model.explained_variance_ == pytest.approx(oracle(weights, 5)[0], rel=1e-10)
+    model = fit("p-cov", with_weights(), n_components=2, weights="6")
+    assert PCAModel.load(model.save(tmp_path / "model")).n_samples_ == model.n_samples_
 
 
 def test_rows_of_weight_0_take_no_part_and_have_scores(tmp_path):
@@ -78,11 +80,6 @@ def test_rows_of_weight_0_take_no_part_and_have_scores(tmp_path):
     model = fit("p-cov", parties, n_components=2, weights="6", scores=files)
     assert model.explained_variance_ == pytest.approx(oracle(WEIGHTS, 2)[0], rel=1e-10)
     assert np.concatenate([np.load(file) for file in files]) == pytest.approx(model.transform(far), abs=1e-9)
-
-
-def test_a_model_of_weights_is_kept_in_a_file(tmp_path):
-    model = fit("p-cov", with_weights(), n_components=2, weights="6")
-    assert PCAModel.load(model.save(tmp_path / "model")).n_samples_ == model.n_samples_
 
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan])

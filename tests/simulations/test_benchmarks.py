@@ -196,7 +196,7 @@ def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
         strategy.aggregate_fit(1, [], [OSError()])
 
 
-def test_a_line_is_on_the_front_where_nothing_exact_is_better():
+def test_lines_are_on_the_front_and_squares_of_rows_refused():
     lines = [
         messages.Line("one round", 1, 9.0, 0.0, 0.0, "exact", reached=True),
         messages.Line("few bytes up", 4, 2.0, 9.0, 0.0, "1e-07", reached=True),
@@ -205,6 +205,10 @@ def test_a_line_is_on_the_front_where_nothing_exact_is_better():
         messages.Line("not exact, for nothing", 1, 0.0, 0.0, 5.0, "-", reached=False),
     ]
     assert messages.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
+    own = speed.of_columns(30_000)
+    assert [rows.shape for rows in own] == [(30_000, 20)] * 3
+    assert "rounds" in speed.outcome("vertical", speed.of_columns(500))
+    assert all(speed.outcome(method, own).endswith("refused") for method in speed.COLUMNS[1:])
 
 
 def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
@@ -218,10 +222,3 @@ def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypat
         "P-COV, published": "-",
         "AP-COV, published": "-",
     }
-
-
-def test_what_grows_with_the_square_of_the_rows_is_refused():
-    own = speed.of_columns(30_000)
-    assert [rows.shape for rows in own] == [(30_000, 20)] * 3
-    assert "rounds" in speed.outcome("vertical", speed.of_columns(500))
-    assert all(speed.outcome(method, own).endswith("refused") for method in speed.COLUMNS[1:])

@@ -38,7 +38,7 @@ def draw_pictures(folder, labels=("one", "two"), *, count=8, seed=0, step=0, mos
             Image.fromarray(pixels).save(folder / label / f"{number}.png")
 
 
-def test_every_combination_is_one_record():
+def test_every_combination_is_one_record_and_every_method_is_compared():
     records = compare(
         methods=["p-cov", "sub-it block-size=4"], partitions=["iid", "dirichlet"], alphas=[0.1, 0.5], clients=[3, 5]
     )
@@ -46,6 +46,13 @@ def test_every_combination_is_one_record():
     assert {record["alpha"] for record in records if record["partition"] == "iid"} == {None}
     assert max(record["max angle"] for record in records) < 1e-6
     assert records[1]["options"] == {"block-size": 4}
+    # Of vertical-scores the rows themselves are the new ones: it gives the scores that vertical found.
+    records = compare(methods=["all"], datasets=["wine"], clients=[2], components=2)
+    cards = {name: method.strategy.card for name, method in METHODS.items()}
+    assert {record["method"] for record in records} == cards.keys()
+    assert not [record for record in records if "error" in record]
+    exact = {record["method"] for record in records if record["exact"] and record["max angle"] < 1e-6}
+    assert exact == {name for name, card in cards.items() if card.exact}
 
 
 def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
@@ -252,16 +259,6 @@ def test_runs_of_before_captures_were_measured_are_still_shown(tmp_path, capsys,
     (tmp_path / "runs.jsonl").write_text(json.dumps(record) + "\n")
     assert main(["--methods", "p-cov", "ap-cov", "--clients", "3", "--output", str(tmp_path)]) == 0
     assert f"|  | {record['explained variance']:.2%} |" in capsys.readouterr().out
-
-
-def test_every_method_is_compared():
-    """Of vertical-scores the rows themselves are the new ones: it gives the scores that vertical found."""
-    records = compare(methods=["all"], datasets=["wine"], clients=[2], components=2)
-    cards = {name: method.strategy.card for name, method in METHODS.items()}
-    assert {record["method"] for record in records} == cards.keys()
-    assert not [record for record in records if "error" in record]
-    exact = {record["method"] for record in records if record["exact"] and record["max angle"] < 1e-6}
-    assert exact == {name for name, card in cards.items() if card.exact}
 
 
 def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):

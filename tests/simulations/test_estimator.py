@@ -105,7 +105,7 @@ def test_one_table_is_one_party_and_says_so():
     assert clone(FederatedPCA(0.5)).fit(X, groups=SITES).explained_variance_ratio_.sum() > 0.5
 
 
-def test_names_are_kept_and_checked():
+def test_names_are_kept_and_checked_of_frames_and_parties():
     frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(X.shape[1])])
     for given in ({"X": frame, "groups": SITES}, {"X": [frame[:40], frame[40:]]}):
         fitted = FederatedPCA(2).set_output(transform="pandas").fit(**given)
@@ -114,6 +114,12 @@ def test_names_are_kept_and_checked():
         with refused(ValueError):
             fitted.transform(frame[frame.columns[::-1]])
     assert not hasattr(fitted.fit(X), "feature_names_in_")
+    parties = {name: pa.table({f"x{j}": part[:, j] for j in range(X.shape[1])}) for name, part in by_site().items()}
+    fitted = FederatedPCA(2).fit(parties)
+    assert [party["name"] for party in fitted.model_.log["parties"]] == list(parties)
+    np.testing.assert_array_equal(fitted.components_, FederatedPCA(2).fit(list(by_site().values())).components_)
+    assert fitted.transform(parties).shape == (90, 2)
+    assert FederatedPCA().fit(parties).n_components_ == X.shape[1]
 
 
 def test_options_of_method_and_run():
@@ -170,15 +176,6 @@ def test_parties_of_five_and_four_columns_are_told_by_their_numbers_of_features(
 def test_labels_of_groups_that_are_names_are_the_parties_names(labels, names):
     fitted = FederatedPCA(2).fit(X, groups=np.repeat(labels, [40, len(X) - 40]))
     assert [party["name"] for party in fitted.model_.log["parties"]] == names
-
-
-def test_parties_may_have_names_and_be_data_frames():
-    parties = {name: pa.table({f"x{j}": part[:, j] for j in range(X.shape[1])}) for name, part in by_site().items()}
-    fitted = FederatedPCA(2).fit(parties)
-    assert [party["name"] for party in fitted.model_.log["parties"]] == list(parties)
-    np.testing.assert_array_equal(fitted.components_, FederatedPCA(2).fit(list(by_site().values())).components_)
-    assert fitted.transform(parties).shape == (90, 2)
-    assert FederatedPCA().fit(parties).n_components_ == X.shape[1]
 
 
 def by_site():

@@ -68,24 +68,45 @@ def claiming(model, **measured):
 # The hunt
 
 
-def test_a_short_hunt_finds_nothing():
+def test_a_short_hunt_finds_nothing_and_is_outside_the_app():
     tally = Tally()
     lines = list(hunt(SEED, iter(range(RUNS)), tally))
     assert lines == [], "\n".join(lines)
     assert {method for method, _ in tally.runs} == set(METHODS)
     assert {transport for _, transport in tally.runs} == {"clear", "secure_aggregation", "survivors"}
     assert tally.refusals.total() < tally.runs.total() / 3  # else little is looked at
+    tool = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]
+    assert not any("**" in one for one in tool["flwr"]["app"]["fab-include"] if "simulations" in one)
 
 
 # Draws
 
 
-def test_a_draw_depends_on_its_numbers_alone():
+def test_draws_repeat_their_numbers_rows_and_variances():
     for index in range(40):
         one, other = draw(3, index), draw(3, index)
         for name in ("method", "transport", "about", "options", "orders", "turn", "unit", "parties"):
             assert repr(getattr(one, name)) == repr(getattr(other, name))
         assert method_of(3, index) == one.method
+    # Of whole numbers: the scatter is one, too.
+    exact = [one for one in draws_of("sub-it") if "first variance" in one.about and "turned" not in one.about]
+    assert exact
+    for one in exact:
+        times = int(re.search(r"first variance (\d) times", one.about)[1])
+        scatter = np.vstack(one.parties).T @ np.vstack(one.parties)
+        assert (scatter == np.round(scatter)).all()
+        assert np.linalg.matrix_rank(scatter - np.linalg.eigvalsh(scatter)[-1] * np.eye(len(scatter))) == (
+            len(scatter) - times
+        )
+    X = rows(9, 4) + [1e6, 0, 3, -1]
+    X[:, 1] = 0.1
+    turned = turn(np.random.default_rng(0), X)
+    np.testing.assert_allclose(turned.mean(axis=0), X.mean(axis=0), rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(np.cov(turned.T), np.cov(X.T), atol=1e-8)
+    assert (turned[:, 1] == 0.1).all()
+    assert np.abs(turned - X).max() > 0.1
+    for few in (1, 2):
+        assert turn(np.random.default_rng(0), X[:few]).shape == (few, 4)
 
 
 def test_draws_are_of_every_kind_and_every_trouble():
@@ -116,19 +137,6 @@ def test_draws_are_of_every_kind_and_every_trouble():
 
 def draws_of(*methods):
     return [draw(5, index) for index in range(2500) if method_of(5, index) in methods]
-
-
-def test_repeated_variances_are_the_same_to_the_last_bit():
-    """Of whole numbers: the scatter is one, too."""
-    exact = [one for one in draws_of("sub-it") if "first variance" in one.about and "turned" not in one.about]
-    assert exact
-    for one in exact:
-        times = int(re.search(r"first variance (\d) times", one.about)[1])
-        scatter = np.vstack(one.parties).T @ np.vstack(one.parties)
-        assert (scatter == np.round(scatter)).all()
-        assert np.linalg.matrix_rank(scatter - np.linalg.eigvalsh(scatter)[-1] * np.eye(len(scatter))) == (
-            len(scatter) - times
-        )
 
 
 # The oracle
@@ -333,18 +341,6 @@ def test_units_named_without_a_reason_and_hostile_input_taken_are_found(parties)
     assert "accepted" in kinds(one, run_draw(drawn("p-cov", parties)))
 
 
-def test_turned_rows_have_the_same_moments():
-    X = rows(9, 4) + [1e6, 0, 3, -1]
-    X[:, 1] = 0.1
-    other = turn(np.random.default_rng(0), X)
-    np.testing.assert_allclose(other.mean(axis=0), X.mean(axis=0), rtol=1e-14, atol=1e-14)
-    np.testing.assert_allclose(np.cov(other.T), np.cov(X.T), atol=1e-8)
-    assert (other[:, 1] == 0.1).all()
-    assert np.abs(other - X).max() > 0.1
-    for few in (1, 2):
-        assert turn(np.random.default_rng(0), X[:few]).shape == (few, 4)
-
-
 def test_other_variances_of_equal_moments_are_found(parties, monkeypatch):
     """A method that tells more than moments: its variances depend on the largest value."""
     one = replace(drawn("p-cov", parties), turn=3)
@@ -463,8 +459,3 @@ def test_a_finding_is_one_line_that_repeats_it(monkeypatch, capsys):
     monkeypatch.setattr(running, "run", honest)
     assert main(["--seed", seed, "--only", only]) == 0
     assert "no finding" in capsys.readouterr().out
-
-
-def test_the_hunt_is_outside_the_app():
-    tool = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]
-    assert not any("**" in one for one in tool["flwr"]["app"]["fab-include"] if "simulations" in one)

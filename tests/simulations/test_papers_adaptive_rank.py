@@ -52,12 +52,9 @@ def test_an_interrupted_run_goes_on(quick, tmp_path, monkeypatch):
     assert lost.exists()
 
 
-def test_missing_sensors_are_named(tmp_path):
+def test_every_method_is_followed_to_the_last_block_and_sensors_are_named(tmp_path):
     with refused(DataError, tmp_path, "q8calibHumid.dat"):
         adaptive_rank.steps(str(tmp_path))
-
-
-def test_every_method_is_followed_to_the_last_partial_block():
     X = streams.synthetic(1, seed=0, d=30, n=120)
     rows = list(streams.followed(X, streams.methods(30)))
     assert {row["method"] for row in rows if row["rows"] == 120} == streams.methods(30).keys()

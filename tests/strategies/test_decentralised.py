@@ -147,23 +147,26 @@ def test_scores_are_by_the_partys_own_estimate(method, tmp_path):
     assert told["squared_error_per_row"] == pytest.approx(told["predicted_squared_error_per_row"], rel=1e-6)
 
 
-def test_the_models_components_are_the_mean_of_the_reports():
+def test_the_models_components_are_the_mean_of_reports_that_graphs_pass_on():
     model, _, up = observed("dsa", parties(), iterations=30)
     mean = orthonormalised(sum(sent[-1][-1] for sent in up))
     assert principal_angles(model.components_.T, mean).max() < 1e-10
     energies = sum(sent[-1][-2] for sent in up)
     np.testing.assert_allclose(model.explained_variance_ * (230 - 1), np.sort(energies)[::-1], rtol=1e-12)
+    # A ring of four: once. A server that goes on asking is refused.
+    server = server_of("dsa", parties(), n_components=2, graph="ring")
+    table = [np.zeros((2, 4), np.int64), np.zeros((2, 4)), np.zeros((2, 4)), np.zeros((2, 4, 8)), np.zeros((2, 4, 8))]
+    assert told(client_of(server, 0), "head", []) == ""
+    assert told(client_of(server, 0), "heads", table) == ""
+    assert not unnamed(told(client_of(server, 0), "heads", table), "'heads'", 2, 1)
+    assert told(client_of(server, 0), "start", table)
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
-def test_a_run_that_diverges_says_so(method):
+def test_runs_and_iterates_that_diverge_say_so(method):
     with refused(ConfigError, "step_size", 30):
         run(method, parties(), n_components=2, step_size=30.0, iterations=50)
-
-
-@pytest.mark.parametrize("method", DECENTRALISED)
-def test_an_iterate_of_no_numbers_has_diverged(method):
-    """It is compared with nothing that would let it pass."""
+    # It is compared with nothing that would let it pass.
     client: Any = client_of(server_of(method, parties(), n_components=2, step_size=0.2), 0)
     for wrong in (np.nan, np.inf):
         with refused(ConfigError, "step-size", 0.2):
@@ -212,16 +215,6 @@ def test_steps_that_diverge_and_graphs_that_fall_apart_are_told(monkeypatch):
 
 def told(client, phase, arrays):
     return client.fit(arrays, {"phase": phase})[2].get("message", "")
-
-
-def test_heads_are_passed_on_as_often_as_the_graph_needs():
-    """A ring of four: once. A server that goes on asking is refused."""
-    server = server_of("dsa", parties(), n_components=2, graph="ring")
-    table = [np.zeros((2, 4), np.int64), np.zeros((2, 4)), np.zeros((2, 4)), np.zeros((2, 4, 8)), np.zeros((2, 4, 8))]
-    assert told(client_of(server, 0), "head", []) == ""
-    assert told(client_of(server, 0), "heads", table) == ""
-    assert not unnamed(told(client_of(server, 0), "heads", table), "'heads'", 2, 1)
-    assert told(client_of(server, 0), "start", table)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def require_variances(model):
 
 
 @every_method_for_columns
-def test_every_model_of_columns_is_well_formed(method):
+def test_models_of_columns_are_well_formed_and_kept_with_where_their_loadings_are(method, tmp_path):
     model, pooled = fit(method, three(method), n_components=3), np.hstack(three(method))
     assert model.components_ is None
     assert (model.n_samples_, model.n_features_in_, model.n_components_) == (60, 12, 3)
@@ -133,10 +133,6 @@ def test_every_model_of_columns_is_well_formed(method):
         np.testing.assert_allclose(model.explained_variance_.sum() / share, total, rtol=1e-12)
         assert share <= pooled_pca(pooled, 3).explained_variance_ratio_.sum() * (1 + 1e-12)
     assert (model.scores_[np.abs(model.scores_).argmax(axis=0), np.arange(3)] > 0).all()
-
-
-@every_method_for_columns
-def test_a_model_of_columns_is_kept_and_says_where_its_loadings_are(method, tmp_path):
     model = fit(method, three(method), n_components=3)
     again = type(model).load(model.save(tmp_path / "model"))
     assert again.components_ is None
@@ -174,11 +170,14 @@ def test_exact_results_do_not_depend_on_the_split(options, cuts):
 
 
 @every_determined_method
-def test_the_order_of_the_parties_changes_no_bit(method):
+def test_orders_change_no_bit_and_identical_rows_have_no_components(method):
     parties = FAMILIES["means shifted by ten deviations"].parties if method in BY_ROWS else three(method)
     one = fit(method, parties, n_components=3)
     for order in (parties[::-1], parties[1:] + parties[:1]):
         assert not differences(one, fit(method, order, n_components=3))
+    same = (20, 10) if method in BY_ROWS else (20, 20)
+    with pytest.raises(DataError, match="variance"):
+        fit(method, [np.full((n, 4), 0.1) for n in same], n_components=2)
 
 
 @every_exact_method
@@ -278,13 +277,6 @@ def test_parties_that_do_not_fit_or_are_too_many_are_named(method):
     if method in BY_COLUMNS:
         with refused(ConfigError, "n_components", "0.5"):
             fit(method, three(method), n_components=0.5)
-
-
-@every_determined_method
-def test_identical_rows_have_no_components(method):
-    same = (20, 10) if method in BY_ROWS else (20, 20)
-    with pytest.raises(DataError, match="variance"):
-        fit(method, [np.full((n, 4), 0.1) for n in same], n_components=2)
 
 
 BAD = [

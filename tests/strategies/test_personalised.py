@@ -72,13 +72,24 @@ def test_between_the_ends_it_tends_to_them(end):
         assert max(angles_between(U, target.components_.T).max() for U in own) < 0.01
 
 
-def test_own_components_are_nearer_to_the_shared_the_larger_mu():
+def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     parts = related(spread=0.2)
     apart = []
     for mu in (0.3, 3.0, 30.0):
         model, own = finished(parts, mu=mu)
         apart.append(max(angles_between(U, model.components_.T).max() for U in own))
     assert apart[0] > apart[1] > apart[2] > 0.1
+    near, far = finished(related(spread=1e-4, n=20))[0], finished(related(spread=5.0, n=400))[0]
+    assert near.log["measured"]["mu"] >= 3
+    assert near.log["measured"]["held_out_rows"] == 24
+    assert far.log["measured"]["mu"] in {0, 0.1}
+    assert far.summary().count("per row, local") == 1
+    drawn = related(spread=0.04, m=30, n=120, d=30, r=10)
+    known, new = [X[:20] for X in drawn], [X[20:] for X in drawn]
+    mean, own, pooled, mu = personal(known, 10)
+    local = [local_components(X - mean, pooled) for X in known]
+    assert 0 <= mu < np.inf
+    assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 30))
 
 
 def test_solvers_and_tall_parties_reach_the_same_objective():
@@ -96,14 +107,6 @@ def test_solvers_and_tall_parties_reach_the_same_objective():
     assert objectives[0] >= objectives[1] >= objectives[2]
 
 
-def test_mu_is_chosen_on_rows_held_out():
-    near, far = finished(related(spread=1e-4, n=20))[0], finished(related(spread=5.0, n=400))[0]
-    assert near.log["measured"]["mu"] >= 3
-    assert near.log["measured"]["held_out_rows"] == 24
-    assert far.log["measured"]["mu"] in {0, 0.1}
-    assert far.summary().count("per row, local") == 1
-
-
 @pytest.mark.parametrize(
     "secure", [{}, {"secure_aggregation": True, "bound": 2.0, "min_parties": 2}], ids=["", "secure"]
 )
@@ -119,20 +122,15 @@ def test_a_refusal_of_the_rows_that_are_not_held_out_is_about_them(secure):
     assert run("personalised", parts, n_components=1, mu=1.0, min_rows=1, **secure).total_variance > 0
 
 
-def test_the_chosen_mu_beats_both_ends_on_new_rows():
-    drawn = related(spread=0.04, m=30, n=120, d=30, r=10)
-    known, new = [X[:20] for X in drawn], [X[20:] for X in drawn]
-    mean, own, pooled, mu = personal(known, 10)
-    local = [local_components(X - mean, pooled) for X in known]
-    assert 0 <= mu < np.inf
-    assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 30))
-
-
-def test_parties_too_small_to_hold_out_anything_get_the_pca_of_all():
+def test_parties_too_small_or_that_hold_out_other_rows_are_told():
     parts = [rows(4, 6, seed=i) for i in range(5)]
     model, _ = finished(parts)
     assert any("no party has 5 rows" in note for note in model.log["notes"])
     assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max < 1e-6
+    server = server_of("personalised", related(), n_components=3)
+    tamper_arrays(server, 2, lambda arrays: [arrays[0] + 1, *arrays[1:]])
+    with refused(ContractError, "client 2", 25, 24, 30):
+        finish(server)
 
 
 def test_every_party_projects_by_its_own_components(tmp_path):
@@ -165,13 +163,6 @@ def test_runs_that_are_cut_short_say_so_and_send_a_block_at_most():
             assert set(entry["up"]) == {128 + 8 * 16 * 3}
     model, _ = finished(related(spread=0.2), mu=0.3, iterations=1)
     assert any("stopped after iterations = 1; V still moved by" in note for note in model.log["notes"])
-
-
-def test_a_party_that_holds_out_other_rows_than_it_says_is_named():
-    server = server_of("personalised", related(), n_components=3)
-    tamper_arrays(server, 2, lambda arrays: [arrays[0] + 1, *arrays[1:]])
-    with refused(ContractError, "client 2", 25, 24, 30):
-        finish(server)
 
 
 @pytest.mark.parametrize("mu", [-1.0, "global", float("inf")])

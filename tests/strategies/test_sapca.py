@@ -159,7 +159,7 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
 # A model that runs on
 
 
-def test_new_rows_are_merged_into_the_running_model(tmp_path):
+def test_rows_are_merged_once_into_the_running_model_by_their_weights(tmp_path):
     first, second = parties(100, 80), parties(60, 40, 30, seed=1)
     fit(first, tracked=12, state=str(tmp_path))
     model = fit(second, tracked=12, state=str(tmp_path))
@@ -170,26 +170,20 @@ def test_new_rows_are_merged_into_the_running_model(tmp_path):
     np.testing.assert_allclose(model.mean_, truth.mean_, rtol=1e-12)
     assert [model.log["measured"][f"running_model_{name}"] for name in ("rows", "revision")] == [310, 2]
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
-
-
-def test_weights_let_the_new_rows_count_more(tmp_path):
     first, second = parties(100, 80), parties(60, 40, 30, seed=1)
-    fit(first, tracked=12, state=str(tmp_path), center=False)
-    model = fit(second, tracked=12, state=str(tmp_path), center=False, old_weight=0.5, new_weight=2.0)
+    fit(first, tracked=12, state=str(tmp_path / "2"), center=False)
+    model = fit(second, tracked=12, state=str(tmp_path / "2"), center=False, old_weight=0.5, new_weight=2.0)
     weighted = np.vstack([0.5 * np.vstack(first), 2.0 * np.vstack(second)])
     assert angles_of(model.components_.T, np.linalg.svd(weighted)[2][:5].T).max() < 1e-6
-
-
-def test_the_same_rows_are_not_counted_twice(tmp_path):
     own = parties(100, 80)
-    fit(own, state=str(tmp_path))
-    before = (tmp_path / FILE).read_bytes()
-    with refused(ConfigError, tmp_path):
-        fit([own[1], rows(50)], state=str(tmp_path))
-    assert (tmp_path / FILE).read_bytes() == before
+    fit(own, state=str(tmp_path / "3"))
+    before = (tmp_path / "3" / FILE).read_bytes()
+    with refused(ConfigError, tmp_path / "3"):
+        fit([own[1], rows(50)], state=str(tmp_path / "3"))
+    assert (tmp_path / "3" / FILE).read_bytes() == before
 
 
-def test_a_run_that_fails_leaves_the_model_as_it_was(tmp_path):
+def test_runs_that_fail_or_come_late_leave_the_model_as_it_was(tmp_path):
     fit(parties(100, 80), state=str(tmp_path))
     before = (tmp_path / FILE).read_bytes()
     server = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
@@ -198,6 +192,11 @@ def test_a_run_that_fails_leaves_the_model_as_it_was(tmp_path):
         finish(server)
     assert (tmp_path / FILE).read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
+    fit(parties(100, 80), state=str(tmp_path / "2"))
+    late = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path / "2"), n_components=2)
+    fit(parties(60, 60, seed=3), state=str(tmp_path / "2"))
+    with refused(ContractError, tmp_path / "2"):
+        finish(late)
 
 
 @pytest.mark.parametrize("damage", ["torn", "a changed mean", "other rows were merged"])
@@ -234,14 +233,6 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path):
         killed += 1
     assert (RunningModel(folder).content.revision, RunningModel(folder).content.rows) == (2, 500)
     assert killed > 1
-
-
-def test_of_two_runs_at_once_the_later_is_refused(tmp_path):
-    fit(parties(100, 80), state=str(tmp_path))
-    late = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
-    fit(parties(60, 60, seed=3), state=str(tmp_path))
-    with refused(ContractError, tmp_path):
-        finish(late)
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,21 @@ def test_it_is_the_kernel_pca_of_all_columns(data, options, parties):
     np.testing.assert_allclose(model.singular_values_**2, truth.eigenvalues_, rtol=1e-10)
 
 
-def test_the_linear_kernel_is_pca():
+def test_the_linear_kernel_is_pca_and_rows_that_fixed_point_mixes_are_refused():
     X = DATA["digits"]
     one = fit(X, 3, kernel="linear", scale=True)
     other = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
     assert principal_angles(one.scores_, other.scores_).max() <= 1e-6
     np.testing.assert_allclose(one.explained_variance_ratio_, other.explained_variance_ratio_, rtol=1e-9)
+    # The fault: the secure kernel had ones where the true one has none, and spoke of its positive eigenvalues.
+    X = rows(12, 12)
+    X[:, 0] *= 1e80
+    X[1] = X[0]
+    X[1, 1:] += 1e20
+    options = {"n_components": 11, "gamma": 0.01, "secure_aggregation": True, "bound": 1e84, "min_parties": 2}
+    assert fit(X, 2, n_components=11, gamma=0.01).n_components_ == 11
+    with refused(ConfigError, "n_components", "scale=True", "'gamma'"):
+        fit(X, 2, **options)
 
 
 def test_landmarks_come_nearer_and_are_refused_where_they_mislead():
@@ -100,15 +109,3 @@ def test_large_values_lose_what_is_said():
     model = fit(rows(40, 7) + 1e8, 2, kernel="linear")
     assert not model.log["exact"]
     assert fit(rows(40, 7) + 1e8, 2, kernel="linear", center=True).log["exact"]
-
-
-def test_rows_that_fixed_point_does_not_tell_apart_are_refused():
-    """The fault: the secure kernel had ones where the true one has none, and spoke of its positive eigenvalues."""
-    X = rows(12, 12)
-    X[:, 0] *= 1e80
-    X[1] = X[0]
-    X[1, 1:] += 1e20
-    options = {"n_components": 11, "gamma": 0.01, "secure_aggregation": True, "bound": 1e84, "min_parties": 2}
-    assert fit(X, 2, n_components=11, gamma=0.01).n_components_ == 11
-    with refused(ConfigError, "n_components", "scale=True", "'gamma'"):
-        fit(X, 2, **options)

@@ -133,16 +133,13 @@ def test_without_a_server_each_party_merges_what_its_neighbours_have(graph, vari
         assert agreed > 0.1
 
 
-def test_one_party_has_no_neighbours():
+def test_relays_send_each_party_its_neighbours_and_one_party_has_none():
     with_graph, without = (
         run("vfedpca", [X], n_components=1, graph=graph, local_iterations=60) for graph in ("ring", "server")
     )
     assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
     faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2)
     assert faithful.scores_.shape == (150, 2)
-
-
-def test_the_relay_sends_each_party_its_neighbours_vectors_only():
     ring, complete = fit(5, graph="ring", periods=2), fit(5, graph="complete", periods=2)
     neighbours, all_others = ring.log["rounds"][2]["down"], complete.log["rounds"][2]["down"]
     headers = 2 * 128

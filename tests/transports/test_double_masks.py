@@ -87,7 +87,7 @@ def test_wrong_shares_and_parties_that_were_asked_something_else_are_noticed():
             unmasked(total, group.ring, group.asked(members), members, survivors, revealed)
 
 
-def test_shares_are_for_their_recipient_only():
+def test_shares_are_for_their_recipient_in_their_run_only():
     group = Group()
     shares = bytes(range(2 * SHARE))
     text = group.channels[0].sealed(1, shares)
@@ -96,18 +96,6 @@ def test_shares_are_for_their_recipient_only():
     for recipient, sender, sent in ((2, 0, text), (1, 2, text), (1, 0, text[:-1] + bytes([text[-1] ^ 1]))):
         with refused(ContractError):
             group.channels[recipient].unsealed(sender, sent)
-
-
-def test_keys_and_masks_are_of_one_message_among_one_set_of_members():
-    """Their nonce is constant: under one key the difference of two would be that of what they say."""
-    ring = Group().ring
-    assert len({ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
-    # Or a server that tells parties of different members would have masks that cancel all the same.
-    ring = Group().ring
-    assert ring.mask_context("moments", [0, 1, 2, 3]) != ring.mask_context("moments", [0, 1, 2, 4])
-
-
-def test_shares_of_other_runs_or_other_keys_are_not_read():
     group = Group(about=(b"{}", b"another run", *[b"{}"] * 3))
     text = group.channels[0].sealed(1, bytes(2 * SHARE))
     with refused(ContractError):
@@ -118,6 +106,12 @@ def test_shares_of_other_runs_or_other_keys_are_not_read():
     other = Channels(Ring(publics, b"{}"), 1, group.runs[1])
     with refused(ContractError):
         other.unsealed(0, group.channels[0].sealed(1, bytes(2 * SHARE)))
+    # Their nonce is constant: under one key the difference of two would be that of what they say.
+    ring = Group().ring
+    assert len({ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
+    # Or a server that tells parties of different members would have masks that cancel all the same.
+    ring = Group().ring
+    assert ring.mask_context("moments", [0, 1, 2, 3]) != ring.mask_context("moments", [0, 1, 2, 4])
 
 
 def test_the_threshold_leaves_no_vector_to_a_server_with_less_than_a_third_of_the_parties():

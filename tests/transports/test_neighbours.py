@@ -93,13 +93,10 @@ def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
     assert "it must collude with more than 34 of the parties" in note
 
 
-def test_up_to_fifty_nothing_is_asked_but_what_was():
+def test_up_to_fifty_parties_and_with_shared_noise_nothing_more_is_asked():
     asked, note = phases(COMPLETE)
     assert asked == ["keys", "sums", "deviations", "scatter", "project"]
     assert "it must collude with all parties but one" in note
-
-
-def test_noise_that_few_honest_parties_share_is_hidden_among_all():
     for method, committed in (("p-cov", True), ("dp-pca", False)):
         script = script_of(METHODS[method], TRAVEL["masked"], METHODS[method].strategy.card.examples[0])
         assert ("openings" in script) == committed

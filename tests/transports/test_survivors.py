@@ -228,8 +228,17 @@ def test_options_that_do_not_go_together_are_named(method, options, named):
         finish(server(method, **options))
 
 
-def test_the_methods_that_have_it_ask_for_one_sum():
+def test_the_methods_that_have_it_ask_for_one_sum_of_fixed_bytes():
     assert {name for name, method in METHODS.items() if "surviving" in transports_of(method)} == set(SUM)
+
+    def sent(d):
+        model = finish(server(parties=cut(rows(400, d), 150, 100, 80, 50, 20)))
+        return {entry["phase"]: max(entry["up"]) for entry in model.log["rounds"]}
+
+    narrow, wide = sent(6), sent(40)
+    for phase in ("keys", "shares", "agree", "reveal"):
+        assert narrow[phase] == wide[phase] < 700
+    assert wide["uncentred"] > 15 * narrow["uncentred"]
 
 
 @pytest.mark.parametrize("at", ["keys", "sum"])
@@ -337,17 +346,6 @@ def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(monk
     for member, secrets in enumerate(kept.values()):
         shares = {place: of_all[member].tobytes() for place, of_all in zip(places, revealed, strict=True)}
         assert secure.combine(shares) == secrets["masking" if member == 3 else "seed"]
-
-
-def test_shares_are_of_keys_so_their_bytes_do_not_grow_with_the_data():
-    def sent(d):
-        model = finish(server(parties=cut(rows(400, d), 150, 100, 80, 50, 20)))
-        return {entry["phase"]: max(entry["up"]) for entry in model.log["rounds"]}
-
-    narrow, wide = sent(6), sent(40)
-    for phase in ("keys", "shares", "agree", "reveal"):
-        assert narrow[phase] == wide[phase] < 700
-    assert wide["uncentred"] > 15 * narrow["uncentred"]
 
 
 # A party that lies
