@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.categories import encoded
+from fedpca_flwr.data.categories import agreed_levels, encoded
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
@@ -55,9 +55,10 @@ def run(
     progress : bool
         Show how far the run is, once it takes longer than a second, in a terminal or a notebook.
     **options
-        The method's options and keys of the run, with underscores (``scale=True``), and a site's policy
-        (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``may_show``), which
-        then holds for every party. ``scores`` and ``loadings`` are lists of paths, one for each party's file.
+        The method's options and keys of the run, with underscores (``scale=True``), and a site's policy (``min_rows``,
+        ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``may_show``) for every party.
+        ``scores`` and ``loadings`` are lists of paths, one for each party's file; ``levels`` may be a list of columns,
+        of which those levels count that ``min_rows`` rows of a party have.
 
     Returns
     -------
@@ -96,9 +97,12 @@ def _encoded(parties: Any, values: dict[str, Any]) -> Any:
     levels = values.get("levels")
     if not levels:
         return parties
+    least = int(values.get("min-rows", NodeConfig.model_fields["min_rows"].default))
+    if isinstance(levels, Sequence) and not isinstance(levels, str):  # of columns: their levels follow from the rows
+        frames = list(parties.values()) if isinstance(parties, Mapping) else list(parties)
+        levels = agreed_levels(frames, levels, least)
     values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
     known = RunConfig.parse({"levels": values["levels"]}).levels_by_column
-    least = int(values.get("min-rows", NodeConfig.model_fields["min_rows"].default))
     if isinstance(parties, Mapping):
         return {key: encoded(rows, known, f"party '{key}'", least) for key, rows in parties.items()}
     return [encoded(rows, known, f"party {i}", least) for i, rows in enumerate(parties)]
