@@ -47,18 +47,17 @@ def run(
     parties : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
         One party each; the keys of a mapping are their names. Data frames (pandas, Arrow, polars, AnnData) are matched
         by the names of their columns, which the model keeps; missing values are NaN, which the method ``em`` takes.
-        For methods whose card says ``split="columns"``: (n, f_i), features of the same n rows.
+        Methods with ``split="columns"``: (n, f_i), features of the same n rows.
     n_components : int, float or "auto"
         How many; for some methods the fraction of the variance that they must exceed, or those that stand out of noise.
     engine : {"loopback", "ray"}
         This process (milliseconds), or Flower's simulation (a process pool, some ten seconds to start): the same bits.
     progress : bool
-        Show how far the run is, once it takes longer than a second, in a terminal or a notebook.
+        Show how far a run of more than a second is, in a terminal or a notebook.
     **options
-        The method's options and keys of the run, with underscores (``scale=True``), and a site's policy (``min_rows``,
-        ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``may_show``) for every party.
-        ``scores`` and ``loadings`` are lists of paths, one for each party's file; ``levels`` may be a list of columns,
-        of which those levels count that ``min_rows`` rows of a party have.
+        The method's options and keys of the run (``scale=True``), and a site's policy (``min_rows``, ``secure_only``,
+        ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``) for every party. ``scores`` and
+        ``loadings`` are lists of paths, one a party; ``levels`` may be columns, whose levels ``min_rows`` rows have.
 
     Returns
     -------
