@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity
+from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity, levels
 from fedpca_flwr.state.files import writable, write_new
 
 Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
@@ -19,7 +19,18 @@ Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, wi
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for add in (_keys, _journal, _status, _doctor, _variants, _certificates, _node_key, _ids_secret, _rehearse):
+    for add in (
+        _keys,
+        _journal,
+        _status,
+        _doctor,
+        _variants,
+        _levels,
+        _certificates,
+        _node_key,
+        _ids_secret,
+        _rehearse,
+    ):
         add(commands.add_parser)
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
@@ -124,6 +135,29 @@ def _variants(command: Command) -> None:
     variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
     variants.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
     variants.set_defaults(run=lambda given: bed_file.write_common(given.files, ambiguous=given.ambiguous))
+
+
+def _levels(command: Command) -> None:
+    parser = command(
+        "levels",
+        help="print the levels of a file's columns of categories, or put together what several sites have printed",
+        description="Of a site's .csv or .parquet file print, as JSON, the levels that at least --min-rows rows have, "
+        "which the site reads before it hands them to the others. Of .json files that sites have printed print all "
+        "levels together, for the run-config's 'levels'.",
+    )
+    parser.add_argument("files", nargs="+", metavar="file", help="a table, or .json files")
+    parser.add_argument("--categories", default="", help="columns of a table, as in the node-config: 'sex, island'")
+    parser.add_argument("--label", default="", help="a column that is no feature, as in the node-config")
+    parser.add_argument("--min-rows", type=int, default=10, help="rows of a level that is told (%(default)s)")
+    parser.set_defaults(run=lambda given: print(json.dumps(_levels_in(given), ensure_ascii=False)))
+
+
+def _levels_in(given: argparse.Namespace) -> dict[str, list[str]]:
+    if not given.categories:
+        return levels.together(given.files)
+    if len(given.files) > 1:
+        raise ConfigError(f"--categories names columns of one table, and {len(given.files)} files are given")
+    return levels.of_table(given.files[0], given.categories, given.label, given.min_rows)
 
 
 def _certificates(command: Command) -> None:
