@@ -155,6 +155,7 @@ CARD = method.MethodCard(
         {},
         {"harmonise": "variances"},
         {"genotypes": True},
+        {"genotypes": True, "prune": 0.2},
         {"clusters": 2, "clustering": "mixture"},
         {"clusters": 2, "clustering": "harmony"},
     ),

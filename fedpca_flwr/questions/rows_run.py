@@ -101,13 +101,14 @@ class RowsClient(PCAClient):
         """This party's rows; of genotypes, as soon as their frequencies are known, the standardised ones."""
         if genotypes.FREQUENCIES.name not in self.site.state:
             return self.unscaled
-        return standardised(self.unscaled, self.site.state[genotypes.FREQUENCIES.name][0])
+        return standardised(self.unscaled, *self.site.state[genotypes.FREQUENCIES.name])
 
     def take(self, asked: Fields) -> None:
         told = genotypes.FREQUENCIES.name in self.site.state
         if genotypes.FREQUENCIES.name in asked and not told:
             genotypes.require_frequencies(asked)
-            self.site.state[genotypes.FREQUENCIES.name] = [asked[genotypes.FREQUENCIES.name]]
+            names = (genotypes.FREQUENCIES.name, genotypes.LEFT_OUT.name)
+            self.site.state[genotypes.FREQUENCIES.name] = [asked[name] for name in names if name in asked]
 
     @property
     def unscaled(self) -> Rows:
@@ -226,10 +227,16 @@ class RowsStrategy(PCAStrategy):
 
     def _of_genotypes(self) -> Generator[Ask, Any, tuple[PCAModel, Solution]]:
         """The method on standardised genotypes: its model and solution, in the unit of the genotypes."""
+        options = self.options
+        assert isinstance(options, genotypes.GenotypeOptions)
         counts = yield from genotypes.pooled_counts()
-        self.known = genotypes.about_zero(counts)
-        solution = yield from genotypes.told_frequencies(self.aggregate(), counts.frequencies)
-        model = self.modelled(solution.extended(notes=genotypes.genotype_notes(counts)))
+        left_out = yield from genotypes.pruned(self.public, counts, options)
+        self.known = genotypes.about_zero(counts, left_out)
+        told = left_out if options.prune else None
+        solution = yield from genotypes.told_frequencies(self.aggregate(), counts.frequencies, told)
+        vectors = np.where(left_out[:, None], 0.0, solution.pairs.vectors)  # of a random block rounding may be left
+        solution = replace(solution, pairs=replace(solution.pairs, vectors=vectors))
+        model = self.modelled(solution.extended(notes=genotypes.genotype_notes(counts, left_out, options)))
         unit = deviation(counts.frequencies)
         mean = 2 * counts.frequencies  # what is left of the solution's is rounding
         return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
