@@ -115,6 +115,14 @@ class RowsClient(PCAClient):
         """This party's rows as they are."""
         return self.site.data(self.card.split)
 
+    @property
+    def parts(self) -> tuple[Rows, ...]:
+        """All of this party's rows in the order of its file, those that take no part too."""
+        table = self.site.table
+        if table.weights is not None or table.apart is not None:
+            return (table.rows,)
+        return self.unscaled, table.rows[len(self.unscaled) :]
+
     @cached_property
     def own(self) -> OwnScatter:
         """The moments of this party's rows."""
@@ -174,8 +182,7 @@ class RowsClient(PCAClient):
         components, rows, node = self.loadings(asked), self.site.table.rows, self.site.node
         if self.writes_scores:
             with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
-                weighted = self.site.config.weights != ""  # then all rows have scores, those that take no part too
-                for part in (rows,) if weighted else (self.unscaled, rows[len(self.unscaled) :]):
+                for part in self.parts:
                     for centred in self.centred(part, asked):
                         keep(centred @ components.T)
         if node.loadings:
