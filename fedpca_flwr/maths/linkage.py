@@ -74,12 +74,9 @@ def correlated(sums: Array, start: int, counts: AlleleCounts, limit: float) -> N
 
 def _of_pairs(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Of each pair of a band the ``values`` (d,) of its first and its second variant; beyond the last one zeros."""
-    width, after = shape
-    padded = np.zeros(width + after)
-    own = values[start : start + width + after]
-    padded[: own.size] = own
-    inside = np.arange(width)[:, None] + 1 + np.arange(after)
-    return np.where(inside < own.size, padded[:width, None], 0.0), padded[inside]
+    places = start + np.arange(shape[0])[:, None]
+    padded = np.pad(values, (0, sum(shape)))
+    return padded[places], padded[places + 1 + np.arange(shape[1])]
 
 
 def kept(

@@ -31,7 +31,7 @@ from fedpca_flwr.maths.genotypes import LEAST, AlleleCounts, columns_of_others, 
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Program, Public, Question, Questions, Sum, Total
+from fedpca_flwr.protocol.question import SERVER, Ask, Program, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.transport import relayed
 from fedpca_flwr.questions import linkage
 from fedpca_flwr.questions.fields import COUNT
@@ -155,13 +155,6 @@ def about_zero(counts: AlleleCounts, left_out: NDArray[np.bool_]) -> Pooled:
     """What two sums tell of other rows, of standardised genotypes without variants that are ``left_out`` (d,)."""
     zero, diagonal = np.zeros_like(counts.called), np.where(left_out, 0.0, counts.diagonal)
     return Pooled(counts.rows, zero, zero, diagonal, np.sqrt(diagonal * (1 + 2.0**-20)))
-
-
-def pruned(public: Public, counts: AlleleCounts, options: GenotypeOptions) -> Generator[Ask, Any, NDArray[np.bool_]]:
-    """Which variants (d,) the run leaves out; without ``prune`` none."""
-    if options.prune:
-        return (yield from linkage.left_out(public, counts, options))
-    return np.zeros(public.features, dtype=bool)
 
 
 def told_frequencies(program: Program, frequencies: Array, left_out: NDArray[np.bool_] | None = None) -> Program:

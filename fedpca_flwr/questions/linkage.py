@@ -81,7 +81,7 @@ def _chromosomes(names: tuple[str, ...], variants: int) -> NDArray[np.float64]:
 
 
 def left_out(public: Public, counts: AlleleCounts, options: GenotypeOptions) -> Generator[Ask, Any, NDArray[np.bool_]]:
-    """Which variants (d,) pruning leaves out.
+    """Which variants (d,) pruning leaves out; without ``prune`` none.
 
     Raises
     ------
@@ -89,6 +89,8 @@ def left_out(public: Public, counts: AlleleCounts, options: GenotypeOptions) -> 
         Where no genotypes have such sums, or the parties' variants are of other chromosomes.
     """
     d = public.features
+    if not options.prune:
+        return np.zeros(d, dtype=bool)
     linked = np.zeros((d, options.prune_window - 1), dtype=bool)
     phase = COMPLETE if (counts.called == counts.rows).all() else GAPPED
     for start in _starts(public):

@@ -29,7 +29,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER, Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.questions import genotypes
+from fedpca_flwr.questions import genotypes, linkage
 from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
 from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.own_scatter import OwnScatter
@@ -237,7 +237,7 @@ class RowsStrategy(PCAStrategy):
         options = self.options
         assert isinstance(options, genotypes.GenotypeOptions)
         counts = yield from genotypes.pooled_counts()
-        left_out = yield from genotypes.pruned(self.public, counts, options)
+        left_out = yield from linkage.left_out(self.public, counts, options)
         self.known = genotypes.about_zero(counts, left_out)
         told = left_out if options.prune else None
         solution = yield from genotypes.told_frequencies(self.aggregate(), counts.frequencies, told)
