@@ -213,41 +213,35 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
     if sensors:
         _over_time(folder / "figure6.png", sensors, [*OURS, "PM", "GROUSE", "SPIRIT .9"], ranks=True)
         _over_time(folder / "figure7.png", sensors, [*OURS, "FD"], ranks=True)
-    _order(folder / "figure8.png", _named(results, "order-"))
+    _order(folder / "figure8.png", _together(results, "order-", "alpha"))
     _memory(folder / "table1.png", results["memory"])
     return report(results)
 
 
 def report(results: Results) -> dict[str, str]:
     """The sections of the report, by heading."""
+    ends = [
+        row for row in _together(results, "synthetic-", "alpha") if row["rows"] == results["synthetic-1"][-1]["rows"]
+    ]
+    times = (f"{n} rows\n\n{markdown(rows)}" for n, rows in _named(results, "seconds-").items())
     sections = {
         "What is compared": LEGEND,
         "Figure 1: SAPCA on synthetic and real streams": "![](figure1.png)",
-        "Figure 2: CPU seconds by number of leaves": "![](figure2.png)\n\n"
-        + "\n\n".join(f"{n} rows\n\n{markdown(rows)}" for n, rows in _named(results, "seconds-").items()),
+        "Figure 2: CPU seconds by number of leaves": "\n\n".join(["![](figure2.png)", *times]),
+        "Excess error by number of leaves": markdown(_together(results, "federated-", "alpha"), ".6g")
+        + "\n\nWith leaves that stream, federating costs nothing beyond truncation.",
+        "Figure 3: spectra, SPIRIT without forgetting": "![](figure3.png)",
+        "Figure 4: spectra, SPIRIT with forgetting 0.9": "![](figure4.png)",
+        "At the end of the synthetic streams": markdown(ends, ".6g"),
+        "Figure 5: singular values": "![](figure5.png)",
     }
-    federated = [{"alpha": alpha, **row} for alpha, rows in _named(results, "federated-").items() for row in rows]
-    sections["Excess error by number of leaves"] = (
-        f"{markdown(federated, '.6g')}\n\nWith leaves that stream, federating costs nothing beyond truncation."
-    )
-    sections["Figure 3: spectra, SPIRIT without forgetting"] = "![](figure3.png)"
-    sections["Figure 4: spectra, SPIRIT with forgetting 0.9"] = "![](figure4.png)"
-    ends = [
-        {"alpha": alpha, **row}
-        for alpha, rows in _named(results, "synthetic-").items()
-        for row in rows
-        if row["rows"] == rows[-1]["rows"]
-    ]
-    sections["At the end of the synthetic streams"] = markdown(ends, ".6g")
-    sections["Figure 5: singular values"] = "![](figure5.png)"
-    finals = [{"data": name, **row} for name, rows in _named(results, "final-").items() for row in rows]
-    if finals:
+    if finals := _together(results, "final-", "data"):
         sections["Figures 6 and 7: sensors"] = "![](figure6.png)\n\n![](figure7.png)"
         sections["At the end of 7,700 readings"] = markdown(finals, ".6g")
-    order = [{"alpha": alpha, **row} for alpha, rows in _named(results, "order-").items() for row in rows]
     sections["Figure 8: order of the rows"] = (
         "![](figure8.png)\n\nLemma 2 of the paper says that the order does not matter. The error hardly depends on it; "
-        f"the subspace does. Points that are missing are 0: all is tracked there.\n\n{markdown(order, '.6g')}"
+        "the subspace does. Points that are missing are 0: all is tracked there.\n\n"
+        + markdown(_together(results, "order-", "alpha"), ".6g")
     )
     measured = "\n\n".join(markdown(rows, ".6g") for name, rows in results.items() if name.startswith("memory"))
     sections["Table 1: memory in MB"] = f"{measured}\n\n![](table1.png)\n\nLinear in the features."
@@ -256,6 +250,11 @@ def report(results: Results) -> dict[str, str]:
 
 def _named(results: Results, prefix: str) -> dict[str, list[Row]]:
     return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
+
+
+def _together(results: Results, prefix: str, column: str) -> list[Row]:
+    """The rows of all steps of a kind, with what tells the steps apart as a column."""
+    return [{column: name, **row} for name, rows in _named(results, prefix).items() for row in rows]
 
 
 def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
@@ -298,9 +297,8 @@ def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
     )
 
 
-def _order(target: Path, panels: Mapping[str, list[Row]]) -> None:
+def _order(target: Path, every: Sequence[Row]) -> None:
     """A panel for each rank, the spectra along the axis."""
-    every = [{"alpha": float(alpha), **row} for alpha, rows in panels.items() for row in rows]
     drawn = []
     for rank in sorted({row["rank"] for row in every}):
         shown = [

@@ -135,25 +135,34 @@ def means(rows: Sequence[Row]) -> Row:
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "seed"}
 
 
+def at_the_end(rows: Sequence[Row]) -> Row:
+    """The last line of a descent, and how soon its objective is near."""
+    near = iterations_needed([row["objective"] for row in rows])
+    return {**{key: rows[-1][key] for key in ("train", "test", "objective")}, "iterations to 3 %": near}
+
+
+POINTS: dict[str, tuple[str, ...]] = {
+    "1a": ("spread",),
+    "1b": ("spread",),
+    "1c": ("spread", "rows"),
+    "1d": ("spread", "parties"),
+    "2": ("spread",),
+    "local": ("local iterations",),
+    "prior": ("prior",),
+}
+"""Of each figure what a step's name says behind the figure's."""
+
+
 def figures(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
     """The table of each figure: a row for each point."""
     tables: dict[str, list[Row]] = {}
     for name, rows in results.items():
         figure, *point = name.split("-")
-        if figure in {"1a", "1b"} and "trace" not in point:
-            tables.setdefault(figure, []).append({"spread": point[0], **means(rows)})
-        elif figure in {"1c", "1d"}:
-            number = {"1c": "rows", "1d": "parties"}[figure]
-            tables.setdefault(figure, []).append({"spread": point[0], number: int(point[1]), **means(rows)})
-        elif figure in {"2", "local"}:
-            near = iterations_needed([row["objective"] for row in rows])
-            last = {key: rows[-1][key] for key in ("train", "test", "objective")}
-            number = {"2": "spread", "local": "local iterations"}[figure]
-            tables.setdefault(figure, []).append({number: point[0], **last, "iterations to 3 %": near})
-        elif figure == "prior":
-            tables.setdefault(figure, []).append({"prior": point[0], **means(rows)})
-        elif figure == "mnist":
+        if figure == "mnist":
             tables.setdefault(figure, []).extend(rows)
+        elif "trace" not in point:
+            found = at_the_end(rows) if figure in {"2", "local"} else means(rows)
+            tables.setdefault(figure, []).append({**dict(zip(POINTS[figure], point, strict=True)), **found})
     return tables
 
 

@@ -75,7 +75,7 @@ def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
     for split in ("vertical", "horizontal"):
         ways += [Step(f"9-{split}-{p}", splits, {**one, "parties": p, "seeds": seeds, "split": split}) for p in PARTIES]
     ways.append(Step(f"angles-{name}", angles, {**one, "components": [1, 5, 10]}))
-    ways += [Step(f"kernels-{name}", kernels, one), Step(f"graphs-{name}", graphs, one)]
+    ways.append(Step(f"kernels-{name}", kernels, one))
     for pattern in ("single", "mixture"):
         for columns, rows in SIZES:
             size = {"data": pattern, "path": f"{columns // shrink} {rows // shrink}"}
@@ -201,19 +201,6 @@ def kernels(*, data: str, path: str) -> Iterable[Row]:
                 yield {"method": name, **about, **_measured(model, truth)}
 
 
-def graphs(*, data: str, path: str) -> Iterable[Row]:
-    """With a server, and over a graph: the model's angle, and how far apart the parties end."""
-    X = matrix(data, path)
-    truth = pooled_pca(X, 1).transform(X)
-    for variant in ("corrected", "faithful"):
-        for p in PARTIES:
-            for graph in ("server", "complete", "ring", "star"):
-                model = _run("vfedpca", X, p, n_components=1, graph=graph, variant=variant, periods=1)
-                apart = model.log["measured"].get("consensus_error_degrees", 0.0)
-                angle = _measured(model, truth)["angle"]
-                yield {"variant": variant, "parties": p, "graph": graph, "angle": angle, "apart": apart}
-
-
 def pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
     """Figures 10 and 11: one value a pixel, ``X' u``, for each method; and its cluster by k-means."""
     made = images(matrix(data, path), parties)
@@ -328,7 +315,6 @@ TITLES = {
     "starts": "Angle to the exact scores, over start vectors, of three parties",
     "angles": "Angle to the exact scores, and bytes sent by the party that sends most",
     "kernels": "Kernels",
-    "graphs": "With a server and over graphs (figure 14)",
 }
 
 
