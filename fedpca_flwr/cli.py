@@ -13,6 +13,7 @@ COMMANDS = {
         "start `flwr run --stream`, and end with an exit code that says how the run ended",
     ),
     "cells": ("simulations.cells", "embed the single cells of several .h5ad files together, by Harmony"),
+    "genotypes": ("simulations.genotypes", "plot the people of several .bed files on their components"),
     "monitor": ("simulations.monitor", "look for odd rows and for drift in new rows"),
     "methods": ("strategies.__main__", "list the methods, their rounds and their privacy"),
     "rehearse": ("fedpca_flwr.site.__main__", "run a whole deployment on this machine, with secure sums and a dropout"),

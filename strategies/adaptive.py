@@ -198,7 +198,7 @@ CARD = method.MethodCard(
     options=AdaptiveOptions,
     phases=lambda config, options: genotypes.genotype_phases(config, options, lambda *_: {"survey": SURVEY}),
     goes_on_as=CANDIDATES,
-    examples=({}, {"genotypes": True}),
+    examples=({}, {"genotypes": True}, {"genotypes": True, "prune": 0.2}),
     reference="this project; `fedpca_flwr.maths.forecast` derives it",
 )
 

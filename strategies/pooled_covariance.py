@@ -96,8 +96,7 @@ class PooledCovarianceClient(method.Client):
         if self.options.genotypes:
             self._require_told(asked)
         clusters.require_scale(asked["scale"], scaled=self.options.scale or self.options.genotypes)
-        rest = self.site.table.rows[len(self.unscaled) :]
-        for part in (self.unscaled, rest) if every else (self.unscaled,):
+        for part in self.parts if every else (self.unscaled,):
             for centred in self.centred(part, asked):
                 yield centred @ self.loadings(asked).T
 
@@ -155,6 +154,7 @@ CARD = method.MethodCard(
         {},
         {"harmonise": "variances"},
         {"genotypes": True},
+        {"genotypes": True, "prune": 0.2},
         {"clusters": 2, "clustering": "mixture"},
         {"clusters": 2, "clustering": "harmony"},
     ),

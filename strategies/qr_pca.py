@@ -93,7 +93,7 @@ CARD = method.MethodCard(
     options=QROptions,
     phases=lambda config, options: genotypes.genotype_phases(config, options, phases),
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
-    examples=({}, {"rank": 20}, {"genotypes": True}),
+    examples=({}, {"rank": 20}, {"genotypes": True}, {"genotypes": True, "prune": 0.2}),
 )
 
 

@@ -177,6 +177,7 @@ CARD = method.MethodCard(
         {"warm-start": "svd"},
         {"warm-start": "svd", "wire": "float32"},
         {"genotypes": True},
+        {"genotypes": True, "prune": 0.2},
     ),
 )
 

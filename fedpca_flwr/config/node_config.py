@@ -125,6 +125,9 @@ class NodeConfig(Config):
     alleles (`python -m fedpca_flwr site variants` makes one); empty: those of the file."""
     ambiguous: Literal["refuse", "keep"] = "refuse"
     """What to do where the list of `variants` has A/T or C/G ones, whose strand the alleles do not tell."""
+    apart: LocalPath = ""
+    """Of a .bed file: path of a file with family and person id of people who take no part in a run and have scores, a
+    line each (`python -m fedpca_flwr site relatives` makes one); empty: all take part."""
     ids: str = ""
     """Column of the file with the ids by which rows of different parties belong together (with split='columns')."""
     ids_secret: LocalPath = ""
@@ -204,7 +207,7 @@ class NodeConfig(Config):
             raise refusal("'data' names a database; name the SELECT that gives this site's rows as 'query'")
         if self.query and not database:
             raise refusal("'query' is of a database, and 'data' names none (postgresql://... or duckdb:///...)")
-        for key, value in {"layer": self.layer, "variants": self.variants}.items():
+        for key, value in {"layer": self.layer, "variants": self.variants, "apart": self.apart}.items():
             if value and database:
                 raise refusal(f"'{key}' is of a file, and 'data' names a database")
         return self

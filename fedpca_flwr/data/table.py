@@ -37,6 +37,7 @@ class Table(NamedTuple):
     places: NDArray[np.int64] | None = None  # (n,): where each row of the file is in `rows`, which are in order of ids
     digest: str = ""  # by which rows that are others in a later round show; empty where nobody looks
     weights: Array | None = None  # (n,): numbers from 0, where the run has weights
+    apart: NDArray[np.bool_] | None = None  # (n,): rows that take no part and have scores, where a site names some
     order: NDArray[np.int64] | None = None  # (d,): which column of the file each one is, where a run has an order
 
     @property

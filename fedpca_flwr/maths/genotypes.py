@@ -74,9 +74,14 @@ def columns_of_others(rows: Rows) -> NDArray[np.int64]:
     return np.flatnonzero(found)
 
 
-def standardised(rows: Rows, frequencies: Array) -> Blocks:
-    """The rows (n, d) standardised by allele ``frequencies`` (d,), as blocks without missing values."""
+def standardised(rows: Rows, frequencies: Array, left_out: Array | None = None) -> Blocks:
+    """The rows (n, d) standardised by allele ``frequencies`` (d,), as blocks without missing values.
+
+    Variants where ``left_out`` (d,) is given and not 0 are zero in all rows.
+    """
     mean, unit = 2 * frequencies, deviation(frequencies)
+    if left_out is not None and left_out.size:
+        unit = np.where(left_out != 0, np.inf, unit)
     return Blocks(lambda: standard_chunks(rows, mean, unit), mean.size, np.dtype(np.float64), count=len(rows))
 
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field as Limits
 
 from fedpca_flwr.config.run_config import RunConfig
@@ -32,6 +33,7 @@ from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Program, Question, Questions, Sum, Total
 from fedpca_flwr.protocol.transport import relayed
+from fedpca_flwr.questions import linkage
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import ROWS, Pooled, rows_in
 
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True)
 """Of the counted allele among all parties' calls, with the first question after the counts; empty in repeats."""
+
+LEFT_OUT = Field("left_out", ("d",), kind="size", optional=True)
+"""With the frequencies where a run prunes: 1 for a variant that counts for nothing, else 0."""
 
 CHECKED = "genotypes checked"
 """In a party's state for the run: that its rows are genotypes, which a pass over all of them has shown."""
@@ -74,6 +79,14 @@ class GenotypeOptions(PCAOptions):
     """Rows are genotypes (0, 1 or 2 copies of an allele; missing ones allowed): allele frequencies of all rows come
     first, and the components are those of (g - 2p) / sqrt(2p(1 - p)) (docs/genotypes.md)."""
 
+    prune: Annotated[float, Limits(ge=0, lt=1, examples=[])] = 0.0
+    """With genotypes=true: leave out variants whose squared correlation with a neighbour is above this, as PLINK 2's
+    `--indep-pairwise` does (docs/genotypes.md); 0: none."""
+    prune_window: Annotated[int, Limits(ge=2, le=10_000, examples=[])] = 200
+    """Variants in a window, in which all pairs are compared."""
+    prune_step: Annotated[int, Limits(ge=1, examples=[])] = 25
+    """Variants by which the window moves, at most as many as it has."""
+
     @property
     def takes_gaps(self) -> bool:
         return self.genotypes
@@ -90,6 +103,7 @@ Given = TypeVar("Given", bound=GenotypeOptions)
 def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConfig, Given], Questions]) -> Questions:
     """The script of a method's ``phases``, of genotypes if the options say so; a `ConfigError` where other options
     contradict that."""
+    _require_pruning(options)
     if not options.genotypes:
         return phases(config, options)
     others = ["scale=false"] * options.scaled + ["center=true"] * (not options.centred)
@@ -102,8 +116,19 @@ def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConf
     bounded = config.model_copy(update={"bound": 2.0})
     own = {name: phase for name, phase in phases(bounded, options).items() if name not in KNOWN}
     first = next(iter(own))
-    told = replace(own[first], asked=Payload((FREQUENCIES, *own[first].asked.fields)))
-    return {**ALLELES, **own, first: told}
+    pruned, more = (linkage.linkage_phases(), (LEFT_OUT,)) if options.prune else ({}, ())
+    told = replace(own[first], asked=Payload((FREQUENCIES, *more, *own[first].asked.fields)))
+    return {**ALLELES, **pruned, **own, first: told}
+
+
+def _require_pruning(options: GenotypeOptions) -> None:
+    if options.prune and not options.genotypes:
+        raise ConfigError(f"run-config: 'prune' is {options.prune:g}, which goes only with genotypes=true")
+    if options.prune_step > options.prune_window:
+        raise ConfigError(
+            f"run-config: 'prune-step' is {options.prune_step}, expected at most 'prune-window' = "
+            f"{options.prune_window}: else pairs between two windows are never compared"
+        )
 
 
 def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:
@@ -126,21 +151,22 @@ def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:
     return counts
 
 
-def about_zero(counts: AlleleCounts) -> Pooled:
-    """What two sums tell of other rows, of standardised genotypes."""
-    zero = np.zeros_like(counts.called)
-    return Pooled(counts.rows, zero, zero, counts.diagonal, np.sqrt(counts.diagonal * (1 + 2.0**-20)))
+def about_zero(counts: AlleleCounts, left_out: NDArray[np.bool_]) -> Pooled:
+    """What two sums tell of other rows, of standardised genotypes without variants that are ``left_out`` (d,)."""
+    zero, diagonal = np.zeros_like(counts.called), np.where(left_out, 0.0, counts.diagonal)
+    return Pooled(counts.rows, zero, zero, diagonal, np.sqrt(diagonal * (1 + 2.0**-20)))
 
 
-def told_frequencies(program: Program, frequencies: Array) -> Program:
-    """The questions of a method, with the first of which every party is told the frequencies."""
+def told_frequencies(program: Program, frequencies: Array, left_out: NDArray[np.bool_] | None = None) -> Program:
+    """The questions of a method, with the first of which every party is told the frequencies, and what is left out."""
     first = ""
+    told = {"frequencies": frequencies} | ({} if left_out is None else {"left_out": left_out.astype(np.float64)})
 
     def put(question: Ask) -> Program:
         nonlocal first
         if first in ("", question.phase):
-            sent = np.empty(0) if first else frequencies
-            first, question = question.phase, replace(question, asked={**question.asked, "frequencies": sent})
+            sent = dict.fromkeys(told, np.empty(0)) if first else told
+            first, question = question.phase, replace(question, asked={**question.asked, **sent})
         return (yield question)
 
     return relayed(program, put)
@@ -167,11 +193,16 @@ def require_genotypes(rows: Rows) -> None:
         )
 
 
-def genotype_notes(counts: AlleleCounts) -> list[str]:
+def genotype_notes(counts: AlleleCounts, left_out: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
     """What a reader of the model must know."""
     about = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
     if counts.constant:
         about.append(f"{counts.constant} variants have one allele only, or no call, and count for nothing")
     if counts.missing_share:
         about.append(f"{counts.missing_share:.2%} of the calls are missing, and count as the variant's mean")
+    if options.prune:
+        about.append(
+            f"{(~left_out).sum()} variants are kept: others do not vary, or have a squared correlation above "
+            f"{options.prune:g} within {options.prune_window} variants; these count for nothing"
+        )
     return about

@@ -29,7 +29,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER, Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.questions import genotypes
+from fedpca_flwr.questions import genotypes, linkage
 from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
 from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.own_scatter import OwnScatter
@@ -101,18 +101,27 @@ class RowsClient(PCAClient):
         """This party's rows; of genotypes, as soon as their frequencies are known, the standardised ones."""
         if genotypes.FREQUENCIES.name not in self.site.state:
             return self.unscaled
-        return standardised(self.unscaled, self.site.state[genotypes.FREQUENCIES.name][0])
+        return standardised(self.unscaled, *self.site.state[genotypes.FREQUENCIES.name])
 
     def take(self, asked: Fields) -> None:
         told = genotypes.FREQUENCIES.name in self.site.state
         if genotypes.FREQUENCIES.name in asked and not told:
             genotypes.require_frequencies(asked)
-            self.site.state[genotypes.FREQUENCIES.name] = [asked[genotypes.FREQUENCIES.name]]
+            names = (genotypes.FREQUENCIES.name, genotypes.LEFT_OUT.name)
+            self.site.state[genotypes.FREQUENCIES.name] = [asked[name] for name in names if name in asked]
 
     @property
     def unscaled(self) -> Rows:
         """This party's rows as they are."""
         return self.site.data(self.card.split)
+
+    @property
+    def parts(self) -> tuple[Rows, ...]:
+        """All of this party's rows in the order of its file, those that take no part too."""
+        table = self.site.table
+        if table.weights is not None or table.apart is not None:
+            return (table.rows,)
+        return self.unscaled, table.rows[len(self.unscaled) :]
 
     @cached_property
     def own(self) -> OwnScatter:
@@ -173,8 +182,7 @@ class RowsClient(PCAClient):
         components, rows, node = self.loadings(asked), self.site.table.rows, self.site.node
         if self.writes_scores:
             with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
-                weighted = self.site.config.weights != ""  # then all rows have scores, those that take no part too
-                for part in (rows,) if weighted else (self.unscaled, rows[len(self.unscaled) :]):
+                for part in self.parts:
                     for centred in self.centred(part, asked):
                         keep(centred @ components.T)
         if node.loadings:
@@ -226,10 +234,16 @@ class RowsStrategy(PCAStrategy):
 
     def _of_genotypes(self) -> Generator[Ask, Any, tuple[PCAModel, Solution]]:
         """The method on standardised genotypes: its model and solution, in the unit of the genotypes."""
+        options = self.options
+        assert isinstance(options, genotypes.GenotypeOptions)
         counts = yield from genotypes.pooled_counts()
-        self.known = genotypes.about_zero(counts)
-        solution = yield from genotypes.told_frequencies(self.aggregate(), counts.frequencies)
-        model = self.modelled(solution.extended(notes=genotypes.genotype_notes(counts)))
+        left_out = yield from linkage.left_out(self.public, counts, options)
+        self.known = genotypes.about_zero(counts, left_out)
+        told = left_out if options.prune else None
+        solution = yield from genotypes.told_frequencies(self.aggregate(), counts.frequencies, told)
+        vectors = np.where(left_out[:, None], 0.0, solution.pairs.vectors)  # of a random block rounding may be left
+        solution = replace(solution, pairs=replace(solution.pairs, vectors=vectors))
+        model = self.modelled(solution.extended(notes=genotypes.genotype_notes(counts, left_out, options)))
         unit = deviation(counts.frequencies)
         mean = 2 * counts.frequencies  # what is left of the solution's is rounding
         return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)

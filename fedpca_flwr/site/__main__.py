@@ -7,10 +7,11 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
+from itertools import compress
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity
+from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity, levels, relatives
 from fedpca_flwr.state.files import writable, write_new
 
 Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
@@ -19,7 +20,8 @@ Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, wi
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for add in (_keys, _journal, _status, _doctor, _variants, _certificates, _node_key, _ids_secret, _rehearse):
+    data, keys = (_variants, _relatives, _levels), (_certificates, _node_key, _ids_secret)
+    for add in (_keys, _journal, _status, _doctor, *data, *keys, _rehearse):
         add(commands.add_parser)
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
@@ -123,7 +125,51 @@ def _variants(command: Command) -> None:
     )
     variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
     variants.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
-    variants.set_defaults(run=lambda given: bed_file.write_common(given.files, ambiguous=given.ambiguous))
+    variants.add_argument("--exclude", default="", help="file of regions to leave out: chromosome, first, last")
+    variants.set_defaults(
+        run=lambda given: bed_file.write_common(given.files, ambiguous=given.ambiguous, exclude=given.exclude)
+    )
+
+
+def _relatives(command: Command) -> None:
+    parser = command(
+        "relatives",
+        help="print whom of a .bed file to leave out so that nobody is related",
+        description="Print family and person id of the people of one .bed file who have relatives in it, so many that "
+        "none remain without them (KING's robust kinship), for this site's node-config 'apart'. Relatives at other "
+        "sites are not found.",
+    )
+    parser.add_argument("file", type=Path, help="the .bed file, its .bim and .fam beside it")
+    parser.add_argument("--kinship", type=float, default=relatives.SECOND_DEGREE, help="limit (%(default)s)")
+    parser.set_defaults(run=_unrelated)
+
+
+def _unrelated(given: argparse.Namespace) -> None:
+    people = bed_file.read_fam(given.file.with_suffix(".fam"))
+    print("\n".join(compress(people, relatives.relatives(given.file, given.kinship))))
+
+
+def _levels(command: Command) -> None:
+    parser = command(
+        "levels",
+        help="print the levels of a file's columns of categories, or put together what several sites have printed",
+        description="Of a site's .csv or .parquet file print, as JSON, the levels that at least --min-rows rows have, "
+        "which the site reads before it hands them to the others. Of .json files that sites have printed print all "
+        "levels together, for the run-config's 'levels'.",
+    )
+    parser.add_argument("files", nargs="+", metavar="file", help="a table, or .json files")
+    parser.add_argument("--categories", default="", help="columns of a table, as in the node-config: 'sex, island'")
+    parser.add_argument("--label", default="", help="a column that is no feature, as in the node-config")
+    parser.add_argument("--min-rows", type=int, default=10, help="rows of a level that is told (%(default)s)")
+    parser.set_defaults(run=lambda given: print(json.dumps(_levels_in(given), ensure_ascii=False)))
+
+
+def _levels_in(given: argparse.Namespace) -> dict[str, list[str]]:
+    if not given.categories:
+        return levels.together(given.files)
+    if len(given.files) > 1:
+        raise ConfigError(f"--categories names columns of one table, and {len(given.files)} files are given")
+    return levels.of_table(given.files[0], given.categories, given.label, given.min_rows)
 
 
 def _certificates(command: Command) -> None:

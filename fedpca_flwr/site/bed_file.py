@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,12 +72,15 @@ def read_bim(file: Path) -> list[Variant]:
                 "says which)",
                 local=f"line {number} of {file}",
             )
-        chromosome = cells[0].upper().removeprefix("CHR")
-        counted, other = cells[4].upper(), cells[5].upper()
-        found.append(Variant(SPELLINGS.get(chromosome, chromosome), int(cells[3]), counted, other))
+        found.append(Variant(_chromosome(cells[0]), int(cells[3]), cells[4].upper(), cells[5].upper()))
     if not found:
         raise DataError("the .bim file has no variants", local=str(file))
     return found
+
+
+def _chromosome(text: str) -> str:
+    plain = text.upper().removeprefix("CHR")
+    return SPELLINGS.get(plain, plain)
 
 
 def matched(listed: Sequence[Variant], own: Sequence[Variant]) -> Matched:
@@ -129,20 +132,44 @@ def _line(name: str, what: str, variants: Sequence[Variant]) -> list[str]:
     return [f"{name}: {len(variants)} {what}: {some_of(variants)}"] if variants else []
 
 
-def some_of(variants: Sequence[Variant], most: int = 20) -> str:
+def some_of(named: Sequence[object], most: int = 20) -> str:
     """The first of them by name, and that there are more."""
-    return ", ".join(map(str, variants[:most])) + (", ..." if len(variants) > most else "")
+    return ", ".join(map(str, named[:most])) + (", ..." if len(named) > most else "")
 
 
-def write_common(files: Sequence[str], *, ambiguous: bool) -> None:
-    """Print the variants that all .bim files have as a .bim file, and to stderr what they differ in."""
+def outside(variants: Sequence[Variant], regions: str) -> list[Variant]:
+    """The ``variants`` outside the regions of a file (empty: all), which has chromosome, first and last position in a
+    line; a name may follow."""
+    within: dict[str, list[tuple[int, int]]] = {}
+    for number, line in enumerate(text_in(Path(regions)).splitlines() if regions else [], start=1):
+        cells = line.split()
+        if not cells or cells[0].startswith("#"):
+            continue
+        if len(cells) < 3 or not (cells[1] + cells[2]).isdecimal():
+            raise DataError(
+                f"line {number} of the file of regions is not chromosome, first and last position", local=regions
+            )
+        within.setdefault(_chromosome(cells[0]), []).append((int(cells[1]), int(cells[2])))
+    return [one for one in variants if not any(a <= one.position <= b for a, b in within.get(one.chromosome, ()))]
+
+
+def write_common(files: Sequence[str], *, ambiguous: bool, exclude: str = "", out: TextIO | None = None) -> None:
+    """Print the variants that all .bim files have outside regions as a .bim file, and to stderr what they differ in."""
     common, lines = in_common({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
-    for line in [*lines, f"{len(common)} variants in all files"]:
+    kept = outside(common, exclude)
+    if exclude:
+        lines.append(f"{len(common) - len(kept)} variants lie in the regions of {exclude}, and are left out")
+    for line in [*lines, f"{len(kept)} variants in all files"]:
         print(line, file=sys.stderr)
-    if not common:
+    if not kept:
         raise DataError("the files have no variant in common; are their positions of the same genome build?")
-    for variant in common:
-        print(variant.chromosome, variant, 0, variant.position, variant.counted, variant.other, sep="\t")
+    write_bim(kept, out or sys.stdout)
+
+
+def write_bim(variants: Sequence[Variant], out: TextIO) -> None:
+    """Write the lines of a .bim file."""
+    for one in variants:
+        print(one.chromosome, one, 0, one.position, one.counted, one.other, sep="\t", file=out)
 
 
 ELEMENTS = 2**23
@@ -162,7 +189,7 @@ def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bo
     if left_out:
         raise ConfigError(f"node-config: '{next(iter(left_out))}' names a column, but a .bed file has variants only")
     own = read_bim(file.with_suffix(".bim"))
-    people = _people(file.with_suffix(".fam"))
+    people = len(read_fam(file.with_suffix(".fam")))
     if file.stat().st_size != 3 + len(own) * -(-people // 4):
         raise DataError("the .bed file does not have the size that its .bim and .fam say", local=str(file))
     listed = own
@@ -178,11 +205,12 @@ def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bo
     return rows, list(map(str, listed))
 
 
-def _people(file: Path) -> int:
+def read_fam(file: Path) -> list[str]:
+    """Family and person id of each of the people in a .fam file."""
     if not file.is_file():
         raise DataError("there is no .fam file with the people beside the .bed file", local=str(file))
     with open(file, encoding="utf-8", errors="replace") as lines:
-        return sum(1 for line in lines if line.strip())
+        return [" ".join(line.split()[:2]) for line in lines if line.strip()]
 
 
 def _require_whole(listed: list[Variant], found: Matched, *, ambiguous: bool) -> None:

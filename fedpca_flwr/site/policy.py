@@ -180,9 +180,8 @@ def permit_rows(node: NodeConfig, rows: int) -> None:
 
 def permit_values(node: NodeConfig, table: Table) -> None:
     """Refuse to tell sums over so few values of a feature that its rows would be fewer than this site's minimum."""
-    rows = len(table.rows)
-    observed = rows - table.missing
-    few = (observed > 0) & (observed < node.min_rows + rows % node.round_rows)
+    observed = len(table.rows) - table.missing
+    few = (observed > 0) & (observed < _least(node, table))
     if few.any():
         raise DisclosureError(
             f"this site has features of which so few values are there that they are of fewer rows than its own minimum "
@@ -191,6 +190,12 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         )
     if table.missing.any():
         permit_pairs(node, table)
+
+
+def _least(node: NodeConfig, table: Table) -> int:
+    """Of how many rows of the table a value must be there, so that ``min-rows`` of those that take part have it."""
+    apart = 0 if table.apart is None else int(table.apart.sum())
+    return node.min_rows + apart + (len(table.rows) - apart) % node.round_rows
 
 
 def permit_calls(node: NodeConfig, table: Table) -> None:
@@ -212,8 +217,7 @@ AT_ONCE = 1000  # features whose pairs with all others are counted at a time: me
 
 def permit_pairs(node: NodeConfig, table: Table) -> None:
     """Refuse two features that fewer rows than this site's minimum have together: a scatter is of just these."""
-    rows = len(table.rows)
-    least, missing = node.min_rows + rows % node.round_rows, table.missing
+    rows, least, missing = len(table.rows), _least(node, table), table.missing
     there = missing < rows
     scarce = np.flatnonzero(there & (missing + missing[there].max(initial=0) > rows - least))
     few = np.zeros(missing.size, dtype=bool)

@@ -28,7 +28,7 @@ from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.site import columns, databases, fold, journal, local_table, policy, repeats, weights
+from fedpca_flwr.site import columns, databases, fold, journal, local_table, policy, relatives, repeats, weights
 
 Load = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
@@ -95,6 +95,9 @@ class Site:
         elif found.digest:
             self.journal.keep("rows", found.digest.encode())
         found = weights.apart(found, self.node, self.config)
+        if self.node.apart:
+            people = relatives.listed(Path(self.node.data).expanduser(), Path(self.node.apart).expanduser())
+            found = found._replace(apart=people)
         features = self.config.feature_names
         return columns.in_order_of(features, found) if features else found
 
@@ -122,6 +125,8 @@ class Site:
             return rows
         if self.table.weights is not None:
             return weighted(rows, self.table.weights)
+        if self.table.apart is not None:
+            rows = rows[~self.table.apart]
         return rows[: len(rows) - len(rows) % self.node.round_rows]
 
     def public(self, split: str, options: PCAOptions) -> Public:

@@ -50,6 +50,19 @@ def test_two_runs_with_other_frequencies_read_a_person_who_alone_misses_a_call(t
     np.testing.assert_allclose(read[others], people[alone, others], atol=1e-9)
 
 
+def test_pruning_tells_the_genotypes_of_a_person_who_alone_misses_a_call(tmp_path):
+    """A server that only reads: the alleles of all who are called, less those of all who are called at both."""
+    d, alone, missed = 8, 17, 3
+    people = np.random.default_rng(1).binomial(2, 0.4, (30, d)).astype(float)
+    people[alone, missed] = np.nan
+    run = {"method": "qr-pca", "n-components": 2, "genotypes": True, "prune": 0.2, "prune-window": d, "prune-step": 1}
+    session = HostileSession(tmp_path, people, run, gaps="all")
+    alleles = session.ask("alleles", [])[0][2]
+    first, second = session.ask("gapped_neighbours", [np.asarray(0)])[0][0][2:4]  # sums of each of two, over both
+    both = [first[j, missed - j - 1] if j < missed else second[missed, j - missed - 1] for j in range(d) if j != missed]
+    np.testing.assert_array_equal(np.delete(alleles, missed) - both, np.delete(people[alone], missed))
+
+
 @pytest.mark.parametrize(
     ("method", "way"),
     [("p-cov", {}), ("qr-pca", {}), ("sub-it", {}), ("p-cov", MASKED), ("sub-it", MASKED)],

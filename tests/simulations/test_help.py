@@ -6,11 +6,12 @@ import pytest
 
 from fedpca_flwr import cli
 from fedpca_flwr.site import __main__ as site
-from simulations import compare, monitor, report
+from simulations import compare, genotypes, monitor, report
 
 COMMANDS = {
     "python -m fedpca_flwr compare": compare.main,
     "python -m fedpca_flwr report": report.main,
+    "python -m fedpca_flwr genotypes": genotypes.main,
     "python -m fedpca_flwr monitor": monitor.main,
     "python -m fedpca_flwr site": site.main,
 }
@@ -31,8 +32,8 @@ def test_every_argument_is_explained(command, monkeypatch, capsys):
     assert len(made) > 1
 
 
-def test_without_arguments_the_command_says_in_ten_lines_what_there_is(capsys):
+def test_without_arguments_the_command_says_in_a_line_each_what_there_is(capsys):
     assert cli.main([]) == 0
     text = capsys.readouterr().out
-    assert len(text.splitlines()) == 10
+    assert len(text.splitlines()) == 3 + len(cli.COMMANDS)
     assert all(f"  {name} " in text for name in cli.COMMANDS)

@@ -1,0 +1,137 @@
+r"""Linkage: which variants go together with their neighbours, and which of them pruning leaves.
+
+The correlation of variants i and j is that of the people who are called at both (pairwise complete). It follows from
+six whole numbers, which add up over parties: the number of these people, the sums of :math:`g_i, g_j, g_i^2, g_j^2`,
+and the sum of :math:`g_i g_j`. Where no call is missing the last one is enough, since the others follow from the allele
+counts of each variant. `kept` is the rule of PLINK's ``--indep-pairwise``, in the order of PLINK 1.9 and 2.00a3 (newer
+versions of PLINK 2 have that order as ``--indep-order 1``).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.genotypes import AlleleCounts
+from fedpca_flwr.maths.rows import Rows, chunks
+
+ALIKE = 1 + 2.0**-44  # PLINK's margin for frequencies that are the same, and for a correlation at the limit
+SIDE = 256  # variants whose products with their neighbours are formed at a time
+ELEMENTS = 2**24  # calls of a block of people
+
+SUMS = 6
+"""Numbers of a pair where calls are missing: the product, people called at both, and of these the two sums and the two
+sums of squares."""
+
+
+def band(rows: Rows, start: int, width: int, window: int, numbers: int) -> Array:
+    """Sums over ``rows`` (n, d) of each variant from ``start`` on with the variants after it in a window.
+
+    Of shape (numbers, width, window - 1); pairs beyond the last variant have zeros. ``numbers`` is 1 or `SUMS`.
+    """
+    found = np.zeros((numbers, width, window - 1))
+    for chunk in chunks(rows, ELEMENTS):
+        calls = np.full((len(chunk), width + window - 1), np.nan)
+        own = chunk[:, start : start + width + window - 1]
+        calls[:, : own.shape[1]] = own
+        for place in range(0, width, SIDE):
+            neighbours = calls[:, place : place + SIDE + window - 1]
+            found[:, place : place + SIDE] += _sums(neighbours, window, min(SIDE, width - place), numbers)
+    return found
+
+
+def _sums(calls: Array, window: int, width: int, numbers: int) -> Array:
+    """The sums of the first ``width`` columns with those after them."""
+    seen = (~np.isnan(calls)).astype(np.float64)
+    known = np.nan_to_num(calls)
+    pairs = [(known, known), (seen, seen), (known, seen), (seen, known), (known**2, seen), (seen, known**2)]
+    first = np.arange(width)[:, None]
+    second = first + 1 + np.arange(window - 1)
+    return np.stack([(one[:, :width].T @ other)[first, second] for one, other in pairs[:numbers]])
+
+
+def correlated(sums: Array, start: int, counts: AlleleCounts, limit: float) -> NDArray[np.bool_]:
+    """Which pairs of a `band` of all rows have a squared correlation above the ``limit``.
+
+    Raises
+    ------
+    ValueError
+        Where a squared correlation is above 1: no genotypes have such sums.
+    """
+    if len(sums) == SUMS:
+        product, n, one, other, one_squared, other_squared = sums
+    else:
+        product, n = sums[0], np.asarray(float(counts.rows))
+        one, other = _of_pairs(counts.alleles, start, product.shape)
+        one_squared, other_squared = _of_pairs(counts.squares, start, product.shape)
+    squared = (n * product - one * other) ** 2
+    variances = (n * one_squared - one**2) * (n * other_squared - other**2)
+    if (squared > variances * ALIKE).any():
+        raise ValueError
+    return np.asarray(squared > limit * ALIKE * variances)
+
+
+def _of_pairs(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Of each pair of a band the ``values`` (d,) of its first and its second variant; beyond the last one zeros."""
+    places = start + np.arange(shape[0])[:, None]
+    padded = np.pad(values, (0, sum(shape)))
+    return padded[places], padded[places + 1 + np.arange(shape[1])]
+
+
+def kept(
+    linked: NDArray[np.bool_], counts: AlleleCounts, chromosomes: NDArray[np.bool_], window: int, step: int
+) -> NDArray[np.bool_]:
+    """Which variants (d,) pruning leaves, by the rule of PLINK.
+
+    A window of variants moves along each chromosome by a ``step``. Of a correlated pair in it the variant with the
+    rarer minor allele goes, or the second one where the frequencies are equal. Every variant loses one partner at most,
+    or goes itself, before the next has its turn, until the window holds no such pair.
+
+    Parameters
+    ----------
+    linked : ndarray of shape (d, window - 1)
+        Whether a variant is correlated with each of those after it.
+    counts : AlleleCounts
+        Variants that do not vary among the calls are not kept.
+    chromosomes : ndarray of shape (d,)
+        Whether a chromosome begins at the variant.
+    """
+    found = counts.called * counts.squares > counts.alleles**2
+    major = np.maximum(counts.frequencies, 1 - counts.frequencies).tolist()
+    partners = [int.from_bytes(row.tobytes(), "little") for row in np.packbits(linked, axis=1, bitorder="little")]
+    unchecked = list(range(1, len(found) + 1))
+    for start, end in _windows(chromosomes, window, step):
+        while _one_pass(found, partners, unchecked, major, start, end):
+            pass
+    return found
+
+
+def _windows(chromosomes: NDArray[np.bool_], window: int, step: int) -> Iterator[tuple[int, int]]:
+    """Where each window begins and ends."""
+    begins = np.flatnonzero(chromosomes).tolist()
+    for begin, last in zip(begins, [*begins[1:], chromosomes.size], strict=True):
+        for start in range(begin, max(last - window + step, begin + 1), step):
+            yield start, min(start + window, last)
+
+
+def _one_pass(
+    found: NDArray[np.bool_], partners: list[int], unchecked: list[int], major: list[float], start: int, end: int
+) -> bool:
+    """Let each variant of a window lose one correlated partner, or go itself; whether any did."""
+    gone = False
+    there = int.from_bytes(np.packbits(found[start:end], bitorder="little").tobytes(), "little")
+    for first in range(start, end):
+        if not there >> (first - start) & 1:
+            continue
+        done = unchecked[first] - first - 1
+        pairs = (partners[first] & there >> (first - start + 1)) >> done << done
+        if not pairs:
+            unchecked[first] = max(unchecked[first], end)
+            continue
+        gone, second = True, first + (pairs & -pairs).bit_length()
+        out = first if major[first] > major[second] * ALIKE else second
+        unchecked[first] = second + 1
+        there &= ~(1 << (out - start))
+        found[out] = False
+    return gone

@@ -1,0 +1,109 @@
+"""Pruning by linkage (option ``prune``): which variants take part, from sums over pairs of neighbours.
+
+After the allele counts the server asks the parties for the products of each variant with those after it in a window: a
+band, and never d x d numbers. Where a call is missing it also asks for what the correlation among the people called at
+both variants needs (`fedpca_flwr.maths.linkage`). The sums are whole numbers, so masked ones open exactly, and the kept
+variants are those that PLINK keeps of all people together. With the frequencies the server tells the parties which
+variants are left out. From then on these count for nothing, as constant variants do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths import linkage
+from fedpca_flwr.maths.genotypes import AlleleCounts
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.questions.row_limits import ROWS
+
+if TYPE_CHECKING:
+    from fedpca_flwr.questions.genotypes import GenotypeOptions
+    from fedpca_flwr.questions.rows_run import RowsClient
+
+PAIRS = 2**21
+"""Pairs that one question is about, at most: 16 MiB a number."""
+
+COMPLETE, GAPPED = "neighbours", "gapped_neighbours"
+
+
+def linkage_phases() -> Questions:
+    """One of the two is asked: where all calls are there, one number of each pair is enough."""
+    return {COMPLETE: _question(1), GAPPED: _question(linkage.SUMS)}
+
+
+def _question(numbers: int) -> Question:
+    def answer(party: RowsClient, asked: Fields) -> Fields:
+        start, width, window = int(asked["start"]), _width(party.public), int(party.options.prune_window)
+        if start >= party.public.features:
+            raise ContractError(f"{SERVER}: 'start' is {start}, expected a variant below {party.public.features}")
+        sums = linkage.band(party.unscaled, start, width, window, numbers)
+        return {"sums": sums, "chromosomes": _chromosomes(party.site.table.names, party.public.features)}
+
+    return Question(
+        asked=Payload((Field("start", (), "int64", kind="size"),)),
+        reply=Payload(
+            (Field("sums", (str(numbers), "v", "w"), kind="size"), Field("chromosomes", ("d",), kind="size"))
+        ),
+        answer=answer,
+        limits=_limits,
+        sizes=lambda public: {"v": _width(public), "w": public.options.prune_window - 1},
+        times=lambda public: len(_starts(public)) or 1,
+        optional=True,
+    )
+
+
+def _limits(asked: Fields, public: Public) -> SumLimits:
+    return {"sums": np.array(4.0 * ROWS), "chromosomes": np.array(float(ROWS))}
+
+
+def _starts(public: Public) -> range:
+    """Where the band of each question begins."""
+    return range(0, public.features, _width(public))
+
+
+def _width(public: Public) -> int:
+    """Variants of a question: as few questions as `PAIRS` allows, all about the same number of variants."""
+    d = max(public.features, 1)
+    questions = -(-d * (int(public.options.prune_window) - 1) // PAIRS)
+    return -(-d // questions)
+
+
+def _chromosomes(names: tuple[str, ...], variants: int) -> NDArray[np.float64]:
+    """At which variants (d,) a chromosome begins, by names CHROMOSOME:POSITION:ALLELE:ALLELE; else at the first one."""
+    of = [name.split(":")[0] if name.count(":") == 3 else "" for name in names] or [""] * variants
+    return np.array([float(place == 0 or of[place] != of[place - 1]) for place in range(variants)])
+
+
+def left_out(public: Public, counts: AlleleCounts, options: GenotypeOptions) -> Generator[Ask, Any, NDArray[np.bool_]]:
+    """Which variants (d,) pruning leaves out; without ``prune`` none.
+
+    Raises
+    ------
+    ContractError
+        Where no genotypes have such sums, or the parties' variants are of other chromosomes.
+    """
+    d = public.features
+    if not options.prune:
+        return np.zeros(d, dtype=bool)
+    linked = np.zeros((d, options.prune_window - 1), dtype=bool)
+    phase = COMPLETE if (counts.called == counts.rows).all() else GAPPED
+    for start in _starts(public):
+        total: Total = yield Sum(phase, {"start": np.asarray(start)})
+        try:
+            found = linkage.correlated(np.rint(total["sums"]), start, counts, options.prune)
+        except ValueError:
+            raise ContractError(
+                "the parties' sums over pairs of variants are such as no genotypes have: the share of one of them is "
+                "false, or was altered on its way"
+            ) from None
+        linked[start : start + len(found)] = found[: d - start]
+    begins = np.rint(total["chromosomes"])
+    if not ((begins == 0) | (begins == total.parties)).all() or begins[0] == 0:
+        raise ContractError("the parties' variants are not of the same chromosomes: give all sites the same 'variants'")
+    return ~linkage.kept(linked, counts, begins > 0, options.prune_window, options.prune_step)
