@@ -160,6 +160,7 @@ def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
     text = report.write_report(tmp_path, records).read_text()
     assert '<td data-value="p-cov">' in text
     assert "No more figures: there is no model at" in text
+    assert text.count("<svg ") == 1 + 2  # bytes against angle, and those of the rows themselves
 
 
 def test_a_report_is_written_where_the_project_is_installed(tmp_path):
