@@ -14,7 +14,6 @@ Both are given the same method and options: a party answers what follows from it
 """
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
@@ -27,11 +26,10 @@ from flwr.server.compat import start_grid
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
-from threadpoolctl import ThreadpoolController
 
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.protocol.server import PCAServer, poll_promptly
+from fedpca_flwr.protocol.server import PCAServer, libraries, poll_promptly
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
 
@@ -152,14 +150,8 @@ def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> P
 
 def one_blas_thread(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Compute with one BLAS thread: the order of BLAS's sums, and so the last bits, depend on their number."""
-    with _libraries().limit(limits=1, user_api="blas"):
+    with libraries().limit(limits=1, user_api="blas"):
         return call_next(message, context)
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    """Looked for once a process, which takes a millisecond: NumPy's BLAS and SciPy's are imported with the methods."""
-    return ThreadpoolController()
 
 
 def _run_config(method: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.categories import encoded
+from fedpca_flwr.data.categories import agreed_levels, encoded
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
@@ -47,17 +47,17 @@ def run(
     parties : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
         One party each; the keys of a mapping are their names. Data frames (pandas, Arrow, polars, AnnData) are matched
         by the names of their columns, which the model keeps; missing values are NaN, which the method ``em`` takes.
-        For methods whose card says ``split="columns"``: (n, f_i), features of the same n rows.
+        Methods with ``split="columns"``: (n, f_i), features of the same n rows.
     n_components : int, float or "auto"
         How many; for some methods the fraction of the variance that they must exceed, or those that stand out of noise.
     engine : {"loopback", "ray"}
         This process (milliseconds), or Flower's simulation (a process pool, some ten seconds to start): the same bits.
     progress : bool
-        Show how far the run is, once it takes longer than a second, in a terminal or a notebook.
+        Show how far a run of more than a second is, in a terminal or a notebook.
     **options
-        The method's options and keys of the run, with underscores (``scale=True``), and a site's policy
-        (``min_rows``, ``allowed_methods``, ``max_reply_bytes``, ``secure_only``, ``min_parties``, ``may_show``), which
-        then holds for every party. ``scores`` and ``loadings`` are lists of paths, one for each party's file.
+        The method's options and keys of the run (``scale=True``), and a site's policy (``min_rows``, ``secure_only``,
+        ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``) for every party. ``scores`` and
+        ``loadings`` are lists of paths, one a party; ``levels`` may be columns, whose levels ``min_rows`` rows have.
 
     Returns
     -------
@@ -96,9 +96,12 @@ def _encoded(parties: Any, values: dict[str, Any]) -> Any:
     levels = values.get("levels")
     if not levels:
         return parties
+    least = int(values.get("min-rows", NodeConfig.model_fields["min_rows"].default))
+    if isinstance(levels, Sequence) and not isinstance(levels, str):  # of columns: their levels follow from the rows
+        frames = list(parties.values()) if isinstance(parties, Mapping) else list(parties)
+        levels = agreed_levels(frames, levels, least)
     values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
     known = RunConfig.parse({"levels": values["levels"]}).levels_by_column
-    least = int(values.get("min-rows", NodeConfig.model_fields["min_rows"].default))
     if isinstance(parties, Mapping):
         return {key: encoded(rows, known, f"party '{key}'", least) for key, rows in parties.items()}
     return [encoded(rows, known, f"party {i}", least) for i, rows in enumerate(parties)]

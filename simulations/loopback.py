@@ -13,7 +13,6 @@ import numpy as np
 from flwr import client, common
 from flwr.app import Context, RecordDict
 from flwr.server.client_proxy import ClientProxy
-from threadpoolctl import ThreadpoolController
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -21,7 +20,7 @@ from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.protocol.server import PCAServer
+from fedpca_flwr.protocol.server import PCAServer, libraries
 
 Names = tuple[str, ...]
 Result = TypeVar("Result")
@@ -79,9 +78,8 @@ def assemble(
     run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any], names: Sequence[Names] = ()
 ) -> PCAServer:
     """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
-    blas = ThreadpoolController()  # once: it looks through all libraries of this process
-    server = PCAServer(strategies.build_strategy(run_config), lambda: blas.limit(limits=1, user_api="blas"))
-    threads = [pool["num_threads"] for pool in blas.info() if pool["user_api"] == "blas"]
+    server = PCAServer(strategies.build_strategy(run_config), lambda: libraries().limit(limits=1, user_api="blas"))
+    threads = [pool["num_threads"] for pool in libraries().info() if pool["user_api"] == "blas"]
     large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
     workers = max(threads, default=os.cpu_count() or 1) if large else 1
     server.set_max_workers(workers)

@@ -60,17 +60,14 @@ def test_an_author_meets_few_names():
 def test_the_battery_passes_for_the_new_method(project):
     command = shlex.split(re.search(r"^python (-m pytest .*)$", STEPS, re.M)[1])
     told = outcome(project, *command)
-    assert int(re.search(r"(\d+) passed", told)[1]) > 50
+    assert int(re.search(r"(\d+) passed", told)[1]) > 40
 
 
-def test_the_new_method_runs_and_passes_the_battery_of_other_packages(project):
+def test_the_new_method_runs_passes_other_packages_battery_and_is_in_the_table(project):
     *_, example, battery = re.findall(r"^```python\n(.*?)^```", STEPS, re.S | re.M)
     said = outcome(project, "-c", f"{example}\n{battery}")
     assert "two-sums (exact)" in said
     assert {"two-sums: exact", "two-sums: masked"} <= set(said.splitlines())
-
-
-def test_the_new_method_is_in_the_table(project):
     assert "\n| [`two-sums`](methods/two-sums.md) | exact | 2 |" in outcome(project, "-m", "strategies")
 
 

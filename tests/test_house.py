@@ -113,45 +113,33 @@ def long_functions(code: str) -> dict[str, int]:
     return {name: length for name, length in lines.items() if length > LONGEST_FUNCTION}
 
 
-def test_no_file_is_longer_than_a_reader_holds():
+def test_no_file_and_no_function_is_longer_than_a_reader_holds():
     assert len(CODE) > 100
     long = {path: len(code.splitlines()) for path, code in CODE.items() if len(code.splitlines()) > LONGEST}
     assert not long, f"longer than {LONGEST} lines: {long}; split each where its purposes part"
-
-
-def test_no_function_is_longer_than_a_reader_holds():
     found = {path: long_functions(code) for path, code in CODE.items()}
     long = {path: names for path, names in found.items() if names}
     assert not long, f"longer than {LONGEST_FUNCTION} lines: {long}; give each step a function of its own"
-
-
-def test_a_function_that_is_too_long_is_seen():
     assert long_functions("def some():\n" + "    pass\n" * LONGEST_FUNCTION) == {"some": LONGEST_FUNCTION + 1}
     assert not long_functions("def some():\n" + "    pass\n" * (LONGEST_FUNCTION - 1))
 
 
-def test_every_module_has_a_room():
+def test_every_module_and_every_test_has_its_room():
     loose = {path.stem for path in (ROOT / "fedpca_flwr").glob("*.py")}
     assert loose == IN_THE_ROOT, "a module of the library belongs into one of its folders"
-
-
-WITHOUT_A_PACKAGE = {"attacks", "deployment"}
-"""Folders of tests of all rooms at once: what adversaries try, and what runs on Ray and real deployments."""
-
-
-def test_tests_lie_where_what_they_test_lies():
     packages = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert folders == packages | {"fedpca_flwr", "strategies", "simulations"} | WITHOUT_A_PACKAGE, "see tests/README.md"
-
-
-def test_floors_are_few():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     rooms = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
     named = {name.strip().removeprefix("fedpca_flwr.") for layer in layers for name in layer.split("|")}
     assert len(layers) <= FLOORS
     assert rooms <= named, "each room has its floor in pyproject.toml, so that import-linter holds it"
+
+
+WITHOUT_A_PACKAGE = {"attacks", "deployment"}
+"""Folders of tests of all rooms at once: what adversaries try, and what runs on Ray and real deployments."""
 
 
 def singled_out(code: str) -> set[str]:
@@ -225,10 +213,7 @@ def looks_for_options(code: str) -> list[str]:
     return [text for text in found if "options" in text.split(",")[0]]
 
 
-def test_what_options_mean_is_a_property_of_theirs():
+def test_what_options_mean_is_a_property_of_theirs_and_looking_for_one_is_seen():
     found = {path: looks_for_options(code) for path, code in CODE.items() if not path.startswith("simulations/")}
     assert not {path: calls for path, calls in found.items() if calls}, "every `PCAOptions` says it"
-
-
-def test_an_option_that_is_looked_for_is_seen():
     assert looks_for_options('getattr(self.options(card.options), "genotypes", False)')

@@ -28,16 +28,13 @@ def wheel(tmp_path_factory):
         return set(archive.namelist())
 
 
-def test_the_wheel_holds_what_people_run_and_nothing_else(wheel):
+def test_the_wheel_holds_every_module_with_its_types_and_nothing_else(wheel):
     """Under one name: a user's own `strategies` and `simulations` meet none of ours."""
     others = {name.split("/")[0] for name in wheel if ".dist-info/" not in name}
     assert others == {"fedpca_flwr"}
     engines = {name.removeprefix(f"{ENGINES}/") for name in wheel if name.startswith(f"{ENGINES}/")}
     assert {name.split("/")[0] for name in engines if "/" in name} == {"deployment", "notebooks"}
     assert "programs.py" not in engines  # of the benchmarks and papers, which are not there
-
-
-def test_the_wheel_holds_every_module_of_the_library_and_its_types(wheel):
     library = {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedpca_flwr").rglob("*.py")}
     methods = {f"fedpca_flwr/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "strategies").rglob("*.py")}
     engines = {f"{ENGINES}/{path.name}" for path in (ROOT / "simulations").glob("*.py")} - {f"{ENGINES}/programs.py"}
@@ -66,25 +63,23 @@ def test_whoever_builds_a_commit_gets_the_same_bytes(tmp_path):
         assert one == two
 
 
-def test_all_that_is_shown_can_be_imported():
+def test_all_that_is_shown_can_be_imported_by_its_name():
     for name in fedpca_flwr.__all__:
         assert getattr(fedpca_flwr, name) is not None
     assert set(fedpca_flwr.__all__) <= set(dir(fedpca_flwr))
     with refused(AttributeError, "'pca'"):
         fedpca_flwr.pca  # noqa: B018
-
-
-def test_every_methods_strategy_can_be_imported():
     for method in METHODS.values():
         assert getattr(fedpca_flwr, method.strategy.__name__) is method.strategy
     with refused(AttributeError, "Missing"):
         fedpca_flwr.Missing  # noqa: B018
-
-
-def test_no_module_hides_a_name_that_people_import():
-    """A module that is imported becomes an attribute of its package."""
+    # A module that is imported becomes an attribute of its package.
     modules = {module.name for module in pkgutil.iter_modules(fedpca_flwr.__path__)}
     assert not modules & {*fedpca_flwr.__all__}
+    assert [method.strategy.card.name for method in METHODS.values()] == list(METHODS)
+    assert "other" not in METHODS
+    with pytest.raises(KeyError):
+        METHODS["other"]
 
 
 def test_importing_the_package_loads_no_framework():
@@ -130,10 +125,3 @@ def test_a_help_loads_nothing_heavy(command):
     asked = f"import runpy, sys\nsys.argv[1:] = ['-h']\ntry:\n    runpy.run_module('{command}', run_name='__main__')\n"
     light = [] if command in {"strategies", "fedpca_flwr.site"} else ["flwr", "scipy", "pydantic"]
     assert loaded_by(f"{asked}except SystemExit: pass\n", [*HEAVY, *OTHERS, *light]) == []
-
-
-def test_every_method_has_the_name_under_which_it_is_found():
-    assert [method.strategy.card.name for method in METHODS.values()] == list(METHODS)
-    assert "other" not in METHODS
-    with pytest.raises(KeyError):
-        METHODS["other"]

@@ -35,6 +35,7 @@ PAGES = {
         *ROOT.glob("simulations/*/README.md"),
     ]
 }
+MADE = pages()
 COMPARED = PAGES["docs/which-method.md"]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 WRITE = "it is made from the methods' cards: run `python -m fedpca_flwr methods write` in the repository's folder"
@@ -61,9 +62,9 @@ def headings(page):
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", MADE)
 def test_a_page_of_the_code_is_that_of_the_cards(page):
-    assert PAGES[page] == pages()[page], f"{page} is not up to date; {WRITE}"
+    assert PAGES[page] == MADE[page], f"{page} is not up to date; {WRITE}"
 
 
 def test_every_method_has_a_page_of_its_own_and_who_sees_what_of_it_in_each_way():
@@ -83,8 +84,9 @@ def test_the_table_of_questions_is_that_of_the_scripts():
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS)
 
 
-def test_an_officer_reads_a_short_page():
+def test_pages_are_short():
     assert len(PAGES["SECURITY.md"].encode()) <= 8192
+    assert len(PAGES["README.md"].splitlines()) <= 120
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -134,13 +136,13 @@ def test_the_first_command_prints_what_the_readme_says():
     config = RunConfig()
     parties = [local_table(NodeConfig(partition_id=i, num_partitions=10), config).rows for i in range(10)]
     said = blocks("README.md", "text")[0].splitlines()
-    assert said[1:-3] == run("p-cov", parties, engine="loopback").summary().splitlines()
+    assert said[1:-3] == run("p-cov", parties).summary().splitlines()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != "CONTRIBUTING.md"])
 def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    run("p-cov", cut(rows(60), 40, 20), n_components=2, engine="loopback").save("model")  # as the first command does
+    run("p-cov", cut(rows(60), 40, 20), n_components=2).save("model")  # as the first command does
     for example in blocks(page, "python"):
         names = {}
         exec(compile(example, page, "exec"), names)
@@ -160,10 +162,6 @@ def test_the_readmes_figure_is_what_its_first_example_draws(monkeypatch, tmp_pat
     words = [re.findall(r"<text[^>]*>([^<]+)<", text) for text in (drawn, shown)]
     assert words[0] == words[1]
     assert len(shown) < 50_000
-
-
-def test_the_readme_is_short():
-    assert len(PAGES["README.md"].splitlines()) <= 120
 
 
 def test_the_page_of_apps_has_the_examples_as_they_are():

@@ -4,6 +4,7 @@ Each raises a `ConfigError` for an option that cannot be, a `DataError` for rows
 a `ContractError` for a model or moments that do not hold what it needs.
 """
 
+from fedpca_flwr.analyses.categories import Categories, categories
 from fedpca_flwr.analyses.clusters import Clusters, clusters
 from fedpca_flwr.analyses.components import FactorModel, Reading, factor_analysis, pca, projected, read, whitened
 from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted
@@ -35,6 +36,7 @@ from fedpca_flwr.analyses.relations import (
 __all__ = [
     "AdjustedMoments",
     "CanonicalCorrelations",
+    "Categories",
     "Clusters",
     "Discriminant",
     "Drift",
@@ -47,6 +49,7 @@ __all__ = [
     "Spikes",
     "adjusted",
     "canonical_correlations",
+    "categories",
     "clusters",
     "discriminant",
     "drift",

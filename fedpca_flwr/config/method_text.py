@@ -14,6 +14,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from fedpca_flwr.config.run_config import LONGEST_KEY, MOST_KEYS, Config, RunConfig, require_short
@@ -29,15 +30,21 @@ def words_of(text: str, source: str = "run-config") -> tuple[str, list[str]]:
     """A method's name, and the words of its options; refuses a quote that is not closed, and a text that is longer
     than any method's."""
     require_short({"method": text}, source)
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
-    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
     try:
-        name, *words = list(lexer) or [""]
+        name, *words = _split(text) or [""]
     except ValueError:
         raise ConfigError(f"{source}: 'method' is {value_text(text)}: a quote in it is not closed") from None
     if len(words) > MOST_KEYS:
         raise ConfigError(f"{source}: 'method' has {len(words):,} options, expected at most {MOST_KEYS}")
     return name, words
+
+
+@lru_cache
+def _split(text: str) -> tuple[str, ...]:
+    """The words of a method's text, which every message of a run has; raises `ValueError` where a quote is open."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    return tuple(lexer)
 
 
 def options_of(text: str, kind: type[Options], beside: Mapping[str, Any], source: str = "run-config") -> Options:

@@ -6,7 +6,7 @@ that fewer rows of a party have than its minimum counts as other, and is so neve
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,35 @@ def joined(numbers: Table, cells: Mapping[str, Sequence[Any]], levels: Levels, l
     return check(np.column_stack([whole(numbers.rows), *parts]), (*numbers.names, *indicator_names(levels)))
 
 
+def found_levels(cells: Sequence[Any], least: int) -> list[str]:
+    """The levels that at least so many of a column's ``cells`` have, in the order of the alphabet."""
+    counts = Counter(str(cell) for cell in cells if not _is_missing(cell))
+    return sorted(level for level, count in counts.items() if count >= least and level not in {"", OTHER, MISSING})
+
+
+def agreed_levels(frames: Sequence[Any], columns: Sequence[str], least: int) -> dict[str, list[str]]:
+    """Of these columns of several data frames the levels that at least one of them has in so many rows.
+
+    A `DataError` names columns that a frame lacks, and columns without any such level.
+    """
+    lacking = [one for one in columns if not all(is_frame(frame) and one in column_names(frame) for frame in frames)]
+    if lacking:
+        raise DataError(f"not every party has the columns whose levels the run asks for: {listed(lacking)}")
+    return union({one: found_levels(_cells(frame, one), least) for one in columns} for frame in frames)
+
+
+def union(told: Iterable[Levels]) -> dict[str, list[str]]:
+    """All levels that somebody told, by column; a `DataError` names columns of which nobody told any."""
+    found: dict[str, set[str]] = {}
+    for one in told:
+        for column, levels in one.items():
+            found.setdefault(column, set()).update(levels)
+    empty = [column for column, levels in found.items() if not levels]
+    if empty:
+        raise DataError(f"no level of {listed(empty)} has as many rows at any party as the least that it tells of")
+    return {column: sorted(levels) for column, levels in found.items()}
+
+
 def others_in(table: Table, levels: Levels) -> int:
     """How many cells of an encoded table have a level that is not declared."""
     places = [place for place, name in enumerate(table.names) if name in {f"{column}={OTHER}" for column in levels}]
@@ -67,8 +96,12 @@ def _cells(frame: Any, column: str) -> list[Any]:
     return list(frame[column].to_list())
 
 
+def _is_missing(cell: Any) -> bool:
+    return cell is None or cell != cell or str(cell) == "<NA>"  # NaN is not itself
+
+
 def _level(cell: Any, known: set[str]) -> str:
-    if cell is None or cell != cell or str(cell) == "<NA>":  # NaN is not itself
+    if _is_missing(cell):
         return MISSING
     return str(cell) if str(cell) in known else OTHER
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedpca_flwr.analyses import HowMany, Outliers, Reading
+from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.plots import MOST
 from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, few_ticks, thinned
@@ -100,6 +100,48 @@ def variables(found: Reading) -> Figure:
     return figure
 
 
+@rc_context(STYLE)
+def levels(found: Categories, scores: Array) -> Figure:
+    """The levels of categories at the mean scores of their rows on the first two components, among the rows.
+
+    Parameters
+    ----------
+    found : Categories
+        Of two components at least.
+    scores : ndarray of shape (n, at least 2)
+        Those of the rows to be shown, of the same components.
+    """
+    if found.coordinates.shape[1] < 2 or scores.ndim != 2 or scores.shape[1] < 2:
+        raise ConfigError("a figure of levels shows the first two components; give at least two, and scores of both")
+    figure = Figure(figsize=(6.8, 5.2))
+    axes = figure.subplots()
+    rows = scores[thinned(len(scores), MOST), :2].T
+    axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
+    shown = np.argsort(-found.squared_cosines[:, :2].sum(axis=1), kind="stable")[:SHOWN]
+    tips = found.coordinates[shown, :2]
+    axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
+    axes.set(xlabel="PC1", ylabel="PC2")
+    figure.draw_without_rendering()  # makes the layout, by which names are measured
+    _name_tips(axes, tips, [found.levels[j] for j in shown.tolist()])
+    return figure
+
+
+@rc_context(STYLE)
+def squared_correlations(found: Categories) -> Figure:
+    """How much of each of the first two components a column tells, numbers and categories alike, from 0 to 1."""
+    if found.coordinates.shape[1] < 2:
+        raise ConfigError("squared correlations are shown with the first two components; the model has one")
+    figure = Figure(figsize=(5.6, 5.4))
+    axes = figure.subplots()
+    shown = np.argsort(-found.squared_correlations[:, :2].sum(axis=1), kind="stable")[:SHOWN]
+    tips = found.squared_correlations[shown, :2]
+    axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
+    axes.set(xlim=(-0.12, 1.12), ylim=(-0.05, 1.08), xlabel="squared correlation with PC1", ylabel="with PC2")
+    figure.draw_without_rendering()
+    _name_tips(axes, tips, [found.columns[j] for j in shown.tolist()])
+    return figure
+
+
 def _arrows(figure: Figure, axes: Axes, found: Reading) -> None:
     """The features' correlations with the first two components as arrows, with names that do not overlap."""
     x, y = found.correlations[:2]
@@ -124,7 +166,7 @@ def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:
     """
     inside, per_unit = axes.get_window_extent(), axes.transData.transform([(0, 0), (1, 1)])
     low, high = axes.transData.inverted().transform([inside.min, inside.max])
-    taken = np.zeros((0, 4))
+    taken = np.column_stack([tips, np.broadcast_to(5 / (per_unit[1] - per_unit[0]), tips.shape)])  # 5 dots of a mark
     for tip, name in zip(tips, names, strict=True):
         text = axes.annotate(
             name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}...", (0, 0), ha="center", va="center", fontsize=8

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from threading import Lock
 
 from flwr.app import Message
@@ -12,6 +13,7 @@ from flwr.common import Code, FitIns, FitRes
 from flwr.server import History, Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
+from threadpoolctl import ThreadpoolController
 
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
@@ -107,3 +109,12 @@ class PCAServer(Server):
                     client, reply = future.result()
                     (results if reply.status.code == Code.OK else failures).append((client, reply))
         return results, failures
+
+
+@cache
+def libraries() -> ThreadpoolController:
+    """Find this process's numerical libraries, once: the search takes as long as a small run.
+
+    NumPy's BLAS and SciPy's are imported with the methods, before anything asks for them here.
+    """
+    return ThreadpoolController()

@@ -11,7 +11,7 @@ from itertools import compress
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity, relatives
+from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity, levels, relatives
 from fedpca_flwr.state.files import writable, write_new
 
 Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
@@ -20,8 +20,8 @@ Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, wi
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    people = (_variants, _relatives)
-    for add in (_keys, _journal, _status, _doctor, *people, _certificates, _node_key, _ids_secret, _rehearse):
+    of_data = (_variants, _relatives, _levels)
+    for add in (_keys, _journal, _status, _doctor, *of_data, _certificates, _node_key, _ids_secret, _rehearse):
         add(commands.add_parser)
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
@@ -147,6 +147,29 @@ def _relatives(command: Command) -> None:
 def _unrelated(given: argparse.Namespace) -> None:
     people = bed_file.read_fam(given.file.with_suffix(".fam"))
     print("\n".join(compress(people, relatives.relatives(given.file, given.kinship))))
+
+
+def _levels(command: Command) -> None:
+    parser = command(
+        "levels",
+        help="print the levels of a file's columns of categories, or put together what several sites have printed",
+        description="Of a site's .csv or .parquet file print, as JSON, the levels that at least --min-rows rows have, "
+        "which the site reads before it hands them to the others. Of .json files that sites have printed print all "
+        "levels together, for the run-config's 'levels'.",
+    )
+    parser.add_argument("files", nargs="+", metavar="file", help="a table, or .json files")
+    parser.add_argument("--categories", default="", help="columns of a table, as in the node-config: 'sex, island'")
+    parser.add_argument("--label", default="", help="a column that is no feature, as in the node-config")
+    parser.add_argument("--min-rows", type=int, default=10, help="rows of a level that is told (%(default)s)")
+    parser.set_defaults(run=lambda given: print(json.dumps(_levels_in(given), ensure_ascii=False)))
+
+
+def _levels_in(given: argparse.Namespace) -> dict[str, list[str]]:
+    if not given.categories:
+        return levels.together(given.files)
+    if len(given.files) > 1:
+        raise ConfigError(f"--categories names columns of one table, and {len(given.files)} files are given")
+    return levels.of_table(given.files[0], given.categories, given.label, given.min_rows)
 
 
 def _certificates(command: Command) -> None:

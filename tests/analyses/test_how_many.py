@@ -15,14 +15,7 @@ from tests.refusals import refused
 
 def fit(X, **options):
     n = len(X)
-    return run(
-        "p-cov",
-        cut(X, n - n // 3 - n // 5, n // 3, n // 5),
-        engine="loopback",
-        n_components="auto",
-        keep="moments",
-        **options,
-    )
+    return run("p-cov", cut(X, n - n // 3 - n // 5, n // 3, n // 5), n_components="auto", keep="moments", **options)
 
 
 def by_whole_draws(X, scale, draws=100):
@@ -39,14 +32,17 @@ def _centred(X):
     return centred.T @ centred
 
 
-def test_bi_cross_validation_holds_out_parties_where_they_are_known():
+def test_bi_cross_validation_holds_out_parties_where_there_are_several():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 15)) * 3 + rng.standard_normal((600, 15))
-    options = {"n_components": 2, "engine": "loopback"}
+    options = {"n_components": 2}
     own = run("p-cov", cut(X, 200, 300, 60, 40), keep="parties", **options).moments_
     rule = "bi-cross-validation (Owen, Perry)"
     assert analyses.how_many(own, draws=5).by_rule[rule] == 3
     assert rule not in analyses.how_many(own.pooled(), draws=5).by_rule
+    whole = SecondMoments.of(rows(60, 5))
+    alone = SecondMoments(whole.moments, parties={"only": whole.moments})
+    assert analyses.how_many(alone).by_rule == analyses.how_many(whole).by_rule
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -68,13 +64,10 @@ def test_auto_needs_the_sums_only(secured):
     assert fit(X, **secured).n_components_ == fit(X).n_components_ > 5
 
 
-def test_unrelated_features_leave_one_component():
+def test_auto_is_about_variances_and_leaves_one_component_of_unrelated_features():
     model = fit(np.random.default_rng(0).standard_normal((300, 5)))
     assert model.n_components_ == 1
     assert "none of 5 stand out" in model.summary()
-
-
-def test_auto_is_about_variances():
     with refused(ConfigError, "n_components", "'auto'", "center=True"):
         fit(rows(60), center=False)
     with refused(ConfigError, "n_components", "'auto'", "center=True"):
@@ -84,13 +77,13 @@ def test_auto_is_about_variances():
 @pytest.mark.parametrize("method", ["sub-it", "qr-pca", "sapca", "dp-pca", "adaptive", "vertical"])
 def test_methods_without_all_variances_refuse_it(method):
     with refused(ConfigError, "n_components", "'auto'"):
-        run(method, cut(rows(60), 40, 20), n_components="auto", engine="loopback", **own(method))
+        run(method, cut(rows(60), 40, 20), n_components="auto", **own(method))
 
 
 @pytest.mark.parametrize("wrong", ["all", "Auto", 0, 1.5])
 def test_another_word_is_refused(wrong):
     with refused(ConfigError, "n_components", repr(wrong)):
-        run("p-cov", cut(rows(60), 40, 20), n_components=wrong, engine="loopback")
+        run("p-cov", cut(rows(60), 40, 20), n_components=wrong)
     wrong = wrong if wrong != 1.5 else -0.5
     with refused(ConfigError, "n-components", repr(wrong)):
         analyses.pca(SecondMoments.of(rows(60)), wrong)
@@ -107,9 +100,3 @@ def test_the_report_has_every_rule():
     for wrong in (95, 1.0, 0.0, float("nan")):
         with refused(ConfigError, "'fraction'", wrong):
             analyses.how_many(SecondMoments.of(rows(60)), fraction=wrong)
-
-
-def test_of_one_party_nothing_is_held_out():
-    whole = SecondMoments.of(rows(60, 5))
-    alone = SecondMoments(whole.moments, parties={"only": whole.moments})
-    assert analyses.how_many(alone).by_rule == analyses.how_many(whole).by_rule

@@ -14,7 +14,8 @@ MOMENTS = SecondMoments.of(X)
 MODEL = analyses.pca(MOMENTS, 2)
 
 OF_MODELS = {
-    "clusters", "drift", "harmonised", "highly_variable", "outliers", "projected", "variance_intervals", "whitened",
+    "categories", "clusters", "drift", "harmonised", "highly_variable", "outliers", "projected", "variance_intervals",
+    "whitened",
 }  # fmt: skip
 ANALYSES = [name for name in analyses.__all__ if not isinstance(getattr(analyses, name), type)]
 

@@ -19,7 +19,7 @@ X = np.column_stack([load_wine().data, np.full(178, 3.0)])
 
 @pytest.fixture(scope="module")
 def moments():
-    return run("p-cov", cut(X, 100, 50, 28), n_components=1, keep="moments", engine="loopback").moments_
+    return run("p-cov", cut(X, 100, 50, 28), n_components=1, keep="moments").moments_
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -69,21 +69,18 @@ def test_rotation_keeps_what_the_components_hold_together(moments, rotation):
 
 
 def test_whitened_scores_are_those_of_scikit_learn():
-    model = run("p-cov", cut(X, 100, 78), n_components=3, engine="loopback")
+    model = run("p-cov", cut(X, 100, 78), n_components=3)
     theirs = PCA(3, whiten=True, svd_solver="full").fit_transform(X)
     np.testing.assert_allclose(np.abs(analyses.whitened(model, X)), np.abs(theirs), atol=1e-7)
-    flat = run("p-cov", cut(rows(40, 3) @ np.eye(3, 6), 20, 20), n_components=4, engine="loopback")
+    flat = run("p-cov", cut(rows(40, 3) @ np.eye(3, 6), 20, 20), n_components=4)
     with refused(ContractError, 4):
         analyses.whitened(flat, rows(5, 6))
 
 
-def test_a_rotation_that_there_is_not(moments):
+def test_rotations_and_components_that_cannot_be_are_refused(moments):
     with refused(ConfigError, "'rotation'", "'oblimin'"):
         analyses.read(moments, 2, rotation="oblimin")
-
-
-def test_components_of_rounding_are_not_read():
-    """Their loadings look like any others."""
+    # Their loadings look like any others.
     collinear = np.column_stack([X[:, :3], 2 * X[:, 0]])
     with refused(ContractError, 4):
         analyses.read(SecondMoments.of(collinear), 4, scale=True)
@@ -107,7 +104,7 @@ def test_varimax_is_that_of_scikit_learn(seed):
     np.testing.assert_allclose(np.abs(ours[:, order]), np.abs(theirs), atol=1e-5 * np.abs(theirs).max())
 
 
-def test_varimax_is_orthogonal_and_finds_a_simple_structure():
+def test_varimax_is_orthogonal_and_finds_a_simple_structure_and_one_column_stays():
     simple = np.kron(np.eye(3), np.array([[0.9], [0.7], [0.5], [0.8]]))
     turn, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))
     found = varimax(simple @ turn)
@@ -115,6 +112,8 @@ def test_varimax_is_orthogonal_and_finds_a_simple_structure():
     rotated = np.abs(simple @ turn @ found)
     np.testing.assert_allclose(np.sort(rotated, axis=1)[:, :2], 0, atol=1e-6)
     np.testing.assert_allclose(rotated.max(axis=1), simple.max(axis=1), atol=1e-6)
+    np.testing.assert_allclose(np.abs(varimax(np.ones((4, 1)))), 1)
+    np.testing.assert_allclose(np.abs(promax(np.arange(1.0, 5)[:, None])), 1)
 
 
 @pytest.mark.parametrize("rotate", [varimax, promax])
@@ -141,8 +140,3 @@ def test_promax_finds_correlated_factors():
     np.testing.assert_allclose(abs(correlated[0, 1]), 0.4, atol=0.05)
     np.testing.assert_allclose(np.sort(np.abs(loadings @ turn), axis=1)[:, 0], 0, atol=0.05)
     np.testing.assert_allclose(loadings @ turn @ correlated @ turn.T @ loadings.T, loadings @ loadings.T, atol=1e-12)
-
-
-def test_one_column_stays():
-    np.testing.assert_allclose(np.abs(varimax(np.ones((4, 1)))), 1)
-    np.testing.assert_allclose(np.abs(promax(np.arange(1.0, 5)[:, None])), 1)

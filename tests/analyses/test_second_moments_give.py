@@ -30,7 +30,7 @@ def kept(X, *, secure=False):
     n = len(X)
     sizes = n - n // 3 - n // 10, n // 3, n // 10
     secured = {"secure_aggregation": True, "bound": float(np.abs(X).max())} if secure else {}
-    model = run("p-cov", cut(X, *sizes), n_components=1, keep="moments", min_rows=1, engine="loopback", **secured)
+    model = run("p-cov", cut(X, *sizes), n_components=1, keep="moments", min_rows=1, **secured)
     return model.moments_
 
 
@@ -63,12 +63,12 @@ def test_the_rounding_of_a_secure_sum_is_in_the_unit_of_the_variances(scale):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_pca_is_that_of_the_pooled_rows(name, scale):
     family = FAMILIES[name]
-    moments = run("p-cov", family.parties, n_components=1, keep="moments", min_rows=1, engine="loopback").moments_
+    moments = run("p-cov", family.parties, n_components=1, keep="moments", min_rows=1).moments_
     model, truth = analyses.pca(moments, family.k, scale=scale), pooled_pca(family.pooled, family.k, scale=scale)
     if not scale:
         assert principal_angles(model, truth).max < 1e-5
     close(model.explained_variance_, truth.explained_variance_)
-    again = run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1, engine="loopback")
+    again = run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1)
     np.testing.assert_array_equal(model.components_, again.components_)
 
 
@@ -169,12 +169,6 @@ def test_factor_analysis_has_the_likelihood_of_scikit_learn(load, k):
     assert (ours.communalities > 0).all()
 
 
-def test_a_feature_without_noise_is_told():
-    X = rows(300, 6)
-    X[:, 5] = X[:, 0] + X[:, 1]
-    assert not analyses.factor_analysis(kept(X), 3).proper
-
-
 def with_classes(X, labels):
     return np.hstack([X, labels[:, None] == np.unique(labels)])
 
@@ -237,16 +231,16 @@ def test_what_cannot_be_is_refused(diabetes):
         analyses.ridge(moments, [10]).predict(diabetes)
 
 
-def test_least_squares_of_features_in_any_units():
+def test_least_squares_take_any_units_and_responses_that_vary():
     X = rows(50, 2) * [1e-3, 1e4]
     found = analyses.least_squares(SecondMoments.of(np.column_stack([X, X @ [2.0, -3.0] + 1])), [2])
     np.testing.assert_allclose(found.coefficients[:, 0], [2.0, -3.0], rtol=1e-7)
     np.testing.assert_allclose(found.intercepts, 1.0, rtol=1e-6)
-
-
-def test_a_response_that_does_not_vary_is_refused():
     with refused(DataError, 2):
         analyses.least_squares(SecondMoments.of(np.column_stack([rows(50, 2), np.full(50, 7.0)])), [2])
+    X = rows(300, 6)
+    X[:, 5] = X[:, 0] + X[:, 1]
+    assert not analyses.factor_analysis(kept(X), 3).proper
 
 
 SITES = cut(rows(600) + np.arange(12), 100, 90, 80, 70, 65, 60, 55, 45, 35)

@@ -21,9 +21,15 @@ MODEL = analyses.pca(MOMENTS, 3)
 ODD = X[NAMES].copy()
 ODD.iloc[7, 2] += 100
 
+WARDS = X[NAMES].assign(ward=["a", "b"] * 100)
+
 FOUND = {
     "AdjustedMoments": (lambda: analyses.adjusted(MOMENTS, ["gene 2"]), ["gene 2", "gene 7"]),
     "CanonicalCorrelations": (lambda: analyses.canonical_correlations(MOMENTS, ["gene 0", "gene 1"]), ["gene 0"]),
+    "Categories": (
+        lambda: analyses.categories(run("p-cov", [WARDS], n_components=2, scale=True, levels=["ward"])),
+        ["ward=b", "cos2 PC2", "50"],
+    ),
     "Clusters": (lambda: analyses.clusters(run("p-cov", [X[NAMES]], n_components=2, clusters=2)), ["k-means", "PC2"]),
     "Discriminant": (lambda: analyses.discriminant(SecondMoments.of(X), CLASSES), ["ill", "67", "gene"]),
     "Drift": (lambda: analyses.drift(MODEL, X[NAMES]), ["still"]),

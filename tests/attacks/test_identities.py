@@ -185,11 +185,27 @@ def test_one_traitor_of_ten_gains_the_sum_of_the_others_which_he_could_subtract_
 
 
 @each_transport
-def test_two_parties_that_are_swapped_are_refused(transport, tmp_path):
+def test_keys_that_are_swapped_replaced_doubled_or_of_another_configuration_are_refused(transport, tmp_path):
     sessions = sites(tmp_path, FIRST[transport][1])
     keys, signatures = keys_of(sessions)
     order = [0, 1, 3, 2, 4]
     assert refused(asked_first(sessions[0], transport, keys[order], signatures[order]), "signature of party 2")
+    sessions = sites(tmp_path / "2", FIRST[transport][1])
+    keys, signatures = keys_of(sessions)
+    keys[0] = np.frombuffer(public_key(new_private_key()) * (keys.shape[1] // 32), np.uint8)
+    assert refused(asked_first(sessions[0], transport, keys, signatures), "others than its own", "party 0")
+    # A colluder signs the key of an honest party as its own.
+    sessions = sites(tmp_path / "3", FIRST[transport][1])
+    keys, signatures = keys_of(sessions)
+    keys[4] = keys[1]
+    signatures[4] = sign_as(sessions[4], 4, 4, keys[1].tobytes())
+    assert refused(asked_first(sessions[0], transport, keys, signatures), "parties 1 and 4 have signed the same key")
+    run = FIRST[transport][1]
+    sessions = sites(tmp_path / "4", run)
+    sessions[3] = HostileSession(
+        tmp_path / "4" / "other", rows_of(3), {**run, "bound": 900.0}, parties=PARTIES, index=3
+    )
+    assert refused(asked_first(sessions[0], transport, *keys_of(sessions)), "signature of party 3")
 
 
 @each_transport
@@ -211,14 +227,6 @@ def test_keys_of_an_earlier_run_are_refused(transport, tmp_path):
 
 
 @each_transport
-def test_a_run_with_another_configuration_at_one_party_is_refused(transport, tmp_path):
-    run = FIRST[transport][1]
-    sessions = sites(tmp_path, run)
-    sessions[3] = HostileSession(tmp_path / "other", rows_of(3), {**run, "bound": 900.0}, parties=PARTIES, index=3)
-    assert refused(asked_first(sessions[0], transport, *keys_of(sessions)), "signature of party 3")
-
-
-@each_transport
 def test_sites_with_other_lists_refuse_each_other(transport, tmp_path):
     """The server has given party 3 a list in which party 1 has a key of the server's."""
     sessions = sites(tmp_path, FIRST[transport][1])
@@ -229,24 +237,6 @@ def test_sites_with_other_lists_refuse_each_other(transport, tmp_path):
     keys = keys_of(sessions)
     assert refused(asked_first(sessions[0], transport, *keys), "signature of party 3", "the sites' lists differ")
     assert refused(asked_first(sessions[3], transport, *keys), "signature of party 0")
-
-
-@each_transport
-def test_a_partys_own_keys_are_not_replaced(transport, tmp_path):
-    sessions = sites(tmp_path, FIRST[transport][1])
-    keys, signatures = keys_of(sessions)
-    keys[0] = np.frombuffer(public_key(new_private_key()) * (keys.shape[1] // 32), np.uint8)
-    assert refused(asked_first(sessions[0], transport, keys, signatures), "others than its own", "party 0")
-
-
-@each_transport
-def test_a_key_that_two_parties_sign_is_refused(transport, tmp_path):
-    """A colluder signs the key of an honest party as its own."""
-    sessions = sites(tmp_path, FIRST[transport][1])
-    keys, signatures = keys_of(sessions)
-    keys[4] = keys[1]
-    signatures[4] = sign_as(sessions[4], 4, 4, keys[1].tobytes())
-    assert refused(asked_first(sessions[0], transport, keys, signatures), "parties 1 and 4 have signed the same key")
 
 
 @pytest.mark.parametrize("told", ["its own, of other keys", "another party's", "none"])
@@ -304,12 +294,22 @@ def asked_to_reveal(sessions, party, agreed, signatures, sealed):
     return sessions[party].ask("reveal", [np.array(agreed), np.stack(signatures), shares])
 
 
-def test_survivors_reveal_for_the_list_that_they_all_signed(tmp_path):
+def test_survivors_reveal_for_the_one_list_that_they_all_signed(tmp_path):
     sessions = sites(tmp_path, SURVIVING)
     told = [0, 1, 2, 3]
     said, sealed = until_agreed(sessions, [told] * 4 + [[0, 1, 2, 4]])
     for party in told:
         assert asked_to_reveal(sessions, party, told, [said[i] for i in told], sealed)[0]
+    sessions = sites(tmp_path / "2", SURVIVING)
+    lists = [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2, 3]] + [[0, 1, 2, 4]]
+    said, sealed = until_agreed(sessions, lists)
+    answer = asked_to_reveal(sessions, 0, [0, 1, 2, 3], said[:4], sealed)
+    assert refused(answer, "signature of party 3 under the survivors", "told something else")
+    # Nobody but party 0 and the colluder, party 4, was told this list; the server needs four.
+    sessions = sites(tmp_path / "3", SURVIVING)
+    said, sealed = until_agreed(sessions, [[0, 1, 2, 4]] + [[0, 1, 2, 3]] * 3 + [[0, 1, 2, 4]])
+    forged = [said[0], said[4], said[4], said[4]]
+    assert refused(asked_to_reveal(sessions, 0, [0, 1, 2, 4], forged, sealed), "signature of party 1 under the surv")
 
 
 def test_a_party_agrees_to_no_list_without_itself(tmp_path, caplog):
@@ -319,14 +319,6 @@ def test_a_party_agrees_to_no_list_without_itself(tmp_path, caplog):
     assert sessions[1].ask("uncentred", [np.arange(PARTIES)])[0]
     assert sessions[1].ask("agree", [np.array([0, 2, 3, 4])])[0] == []
     assert "own place 1" in caplog.text
-
-
-def test_a_party_that_was_told_another_list_has_not_agreed(tmp_path):
-    sessions = sites(tmp_path, SURVIVING)
-    lists = [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2, 3]] + [[0, 1, 2, 4]]
-    said, sealed = until_agreed(sessions, lists)
-    answer = asked_to_reveal(sessions, 0, [0, 1, 2, 3], said[:4], sealed)
-    assert refused(answer, "signature of party 3 under the survivors", "told something else")
 
 
 def test_a_party_that_was_told_other_members_has_not_agreed(tmp_path):
@@ -353,14 +345,6 @@ def test_a_party_that_was_told_other_keys_has_not_agreed(tmp_path):
     assert refused(asked_to_reveal(sessions, 0, told, said, sealed), "signature of party 3 under the survivors")
 
 
-def test_a_colluder_does_not_agree_for_anybody_else(tmp_path):
-    """Nobody but party 0 and the colluder, party 4, was told this list; the server needs four."""
-    sessions = sites(tmp_path, SURVIVING)
-    said, sealed = until_agreed(sessions, [[0, 1, 2, 4]] + [[0, 1, 2, 3]] * 3 + [[0, 1, 2, 4]])
-    forged = [said[0], said[4], said[4], said[4]]
-    assert refused(asked_to_reveal(sessions, 0, [0, 1, 2, 4], forged, sealed), "signature of party 1 under the surv")
-
-
 # A site with data of its own, and without keys
 
 
@@ -380,15 +364,12 @@ def test_a_site_with_data_of_its_own_gives_nothing_to_a_sum_of_strangers(run, la
     assert session.ask("keys", [])[0] == []
 
 
-def test_secure_only_without_an_identity_is_named_whatever_is_asked(tmp_path):
+def test_what_an_identity_needs_is_named(tmp_path):
     node = {"secure-only": True, "identity": "", "identities": ""}
     for run in ({"method": "p-cov"}, SUMS):
         said = HostileSession(tmp_path, rows_of(0), run, parties=PARTIES, index=2, **node).client.get_properties({})
         assert (said["error"], said["partition-id"]) == ("ConfigError", 2)
         assert "'secure-only' needs 'identity' and 'identities'" in said["message"]
         assert "make a key with 'python -m fedpca_flwr site keys'" in said["message"]
-
-
-def test_a_node_config_with_a_secret_of_the_group_is_told_what_has_taken_its_place():
     with pytest.raises(ConfigError, match=r"'group-secret' is no key any more: .*'identity'.*site keys.*'ids-secret'"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "group-secret": "file"}, source="node-config")

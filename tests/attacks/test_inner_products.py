@@ -105,15 +105,12 @@ def test_a_run_that_may_ask_for_more_is_refused_before_anything_is_answered(tmp_
     assert site(tmp_path / "more", run, **{"may-show": "inner products"}).ask("rows", [])[0]
 
 
-def test_wide_columns_are_counted_against_the_rows(tmp_path):
+def test_columns_are_counted_against_the_rows_and_with_those_of_other_parties(tmp_path):
     wide = np.random.default_rng(1).integers(0, 50, (12, 40)).astype(float)
     assert site(tmp_path / "a", within(KRYLOV, 10, 2), rows=wide).ask("rows", [])[0]
     refused = site(tmp_path / "b", within(KRYLOV, 12, 2), rows=wide).ask("rows", [])[1]
     assert "and 11 tell all inner products of the rows (12 rows, 40 columns)" in refused["message"]
-
-
-def test_a_sum_has_a_column_of_each_other_party_at_least(tmp_path):
-    """Three parties, 5 columns here: of at least 7, six products leave one direction unknown."""
+    # Three parties, 5 columns here: of at least 7, six products leave one direction unknown.
     for columns, width, answered in ((6, 2, True), (7, 1, False)):
         asking = site(tmp_path / str(columns), {**within(KRYLOV, columns, width), **SECURE})
         assert bool(asking.ask("rows", [])[0]) is answered
@@ -143,24 +140,18 @@ def test_runs_of_one_column_each_leave_inner_products_unknown(tmp_path):
     assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
 
 
-def test_a_run_counts_with_what_it_may_ask_for_once_it_is_answered(tmp_path):
+def test_runs_are_counted_for_the_same_rows_once_they_are_answered(tmp_path):
     """Not where it was only tried out; whatever it then asks."""
     for run_id in (1, 2):
         assert "error" not in site(tmp_path, within(KRYLOV, 4, 1), run_id=run_id).client.get_properties({})
     assert site(tmp_path, within(KRYLOV, 3, 1), run_id=3).ask("rows", [])[0]
     assert asked_for(tmp_path, 2, 4)[0]["error"] == "DisclosureError"
     assert len(asked_for(tmp_path, 1, 5)[2]) == 1
-
-
-def test_other_rows_begin_anew_and_scaled_ones_do_not(tmp_path):
-    assert len(asked_for(tmp_path, 4, 1)[2]) == 4
-    assert len(asked_for(tmp_path, 4, 2, rows=PEOPLE[::-1] + 1)[2]) == 4
-    asking = site(tmp_path, {**within(KRYLOV, 1, 1), "scale": True}, run_id=3)
+    assert len(asked_for(tmp_path / "2", 4, 1)[2]) == 4
+    assert len(asked_for(tmp_path / "2", 4, 2, rows=PEOPLE[::-1] + 1)[2]) == 4
+    asking = site(tmp_path / "2", {**within(KRYLOV, 1, 1), "scale": True}, run_id=3)
     assert asking.ask("rows", [])[1]["error"] == "DisclosureError"
-
-
-def test_a_site_that_allows_repeats_counts_no_runs_and_needs_no_journal(tmp_path):
     for run_id in (1, 2):
-        assert len(asked_for(tmp_path, 4, run_id, journal="", repeat="allow")[2]) == 4
-    said, _, _ = asked_for(tmp_path, 1, 3, journal="")
+        assert len(asked_for(tmp_path / "3", 4, run_id, journal="", repeat="allow")[2]) == 4
+    said, _, _ = asked_for(tmp_path / "3", 1, 3, journal="")
     assert (said["error"], "with may-show='scores' a site needs one" in said["message"]) == ("ConfigError", True)

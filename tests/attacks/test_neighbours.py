@@ -140,11 +140,27 @@ def fitted_key(there, publics):
     return tried, private
 
 
-def test_a_colluder_who_looks_for_a_key_that_suits_him_has_committed_to_another(tmp_path):
+def test_keys_are_committed_to_before_they_are_opened_once(tmp_path):
     there = Sites(tmp_path)
     tried, _ = fitted_key(there, there.opened())
     answer = there.sessions[VICTIM].ask("sums", [tried, there.signatures])
     assert refused(answer, "public keys of parties 8 are not those to which they committed")
+    there = Sites(tmp_path / "2")
+    sent = b"".join([there.commitments.tobytes(), there.signatures.tobytes()])
+    for party, key in enumerate(there.opened()):
+        assert key.tobytes() not in sent
+        assert there.commitments[party].tobytes() == commitment(party, key.tobytes())
+    there = Sites(tmp_path / "3")
+    there.opened()
+    other = there.commitments.copy()
+    other[8] = 1
+    arrays, said = there.sessions[VICTIM].ask("openings", [other])
+    assert arrays == []
+    assert said["error"] == "PartyError"
+    there = Sites(tmp_path / "4")
+    arrays, said = there.sessions[VICTIM].ask("sums", [there.commitments, there.signatures])
+    assert arrays == []
+    assert said["error"] == "PartyError"
 
 
 def test_if_he_had_not_he_would_expose_the_victim(tmp_path, monkeypatch):
@@ -158,24 +174,6 @@ def test_if_he_had_not_he_would_expose_the_victim(tmp_path, monkeypatch):
     assert opens(there.unmasked(words, VICTIM, privates, tried), layout_of(there.sessions[VICTIM]), 1)
 
 
-def test_a_commitment_tells_no_key_before_the_party_has_the_commitments_of_all(tmp_path):
-    there = Sites(tmp_path)
-    sent = b"".join([there.commitments.tobytes(), there.signatures.tobytes()])
-    for party, key in enumerate(there.opened()):
-        assert key.tobytes() not in sent
-        assert there.commitments[party].tobytes() == commitment(party, key.tobytes())
-
-
-def test_a_party_opens_its_key_once(tmp_path):
-    there = Sites(tmp_path)
-    there.opened()
-    other = there.commitments.copy()
-    other[8] = 1
-    arrays, said = there.sessions[VICTIM].ask("openings", [other])
-    assert arrays == []
-    assert said["error"] == "PartyError"
-
-
 @pytest.mark.parametrize("shown", ["another", "swapped"])
 def test_a_partys_own_commitment_is_not_replaced(shown, tmp_path):
     there = Sites(tmp_path)
@@ -183,13 +181,6 @@ def test_a_partys_own_commitment_is_not_replaced(shown, tmp_path):
     other[VICTIM] = 7 if shown == "another" else other[1]
     answer = there.sessions[VICTIM].ask("openings", [other])
     assert refused(answer, "another commitment than its own", "party 0")
-
-
-def test_a_run_of_many_parties_does_not_go_on_without_openings(tmp_path):
-    there = Sites(tmp_path)
-    arrays, said = there.sessions[VICTIM].ask("sums", [there.commitments, there.signatures])
-    assert arrays == []
-    assert said["error"] == "PartyError"
 
 
 def test_of_few_parties_nobody_is_asked_to_open_anything(tmp_path, monkeypatch):

@@ -224,7 +224,7 @@ def draws_in(folder):
         return [about for (about,) in database.execute("SELECT about FROM event WHERE kind = ?", (HeldOut.kind,))]
 
 
-def test_whatever_the_seed_every_run_holds_the_same_rows_out(tmp_path):
+def test_every_run_holds_the_same_rows_out_whatever_the_seed_and_nearly_the_same_are_refused(tmp_path):
     X = rows(60, 4)
     found = [drawn(tmp_path, X, run_id=run, seed=run) for run in range(20)]
     assert found[0].sum() == 12
@@ -233,21 +233,22 @@ def test_whatever_the_seed_every_run_holds_the_same_rows_out(tmp_path):
     order = np.random.default_rng(1).permutation(60)
     assert (drawn(tmp_path, X[order], run_id=99) == found[0][order]).all()
     assert len({drawn(tmp_path / str(site), X).tobytes() for site in range(5)}) == 5  # each site draws its own
+    X = rows(60, 4)
+    drawn(tmp_path / "more", X[:57])
+    with pytest.raises(DisclosureError, match="has held other rows out to choose 'mu'.*run with mu=<number>"):
+        drawn(tmp_path / "more", X, run_id=2)
+    drawn(tmp_path / "more", X, run_id=3, repeat="refuse-same")
+    drawn(tmp_path / "more", rows(65, 4), run_id=4)  # as many more as it answers about
+    assert len(draws_in(tmp_path / "more")) == 3
 
 
-def test_in_a_simulation_the_seed_draws():
+def test_in_a_simulation_the_seed_draws_and_without_a_journal_a_site_holds_nothing_out(tmp_path):
     X = rows(60, 4)
     assert (fold(StateJournal(RecordDict()), node_of({}), X, 3) == held_out(X, 3)).all()
-
-
-def test_a_fold_of_nearly_the_same_rows_is_refused(tmp_path):
-    X = rows(60, 4)
-    drawn(tmp_path, X[:57])
-    with pytest.raises(DisclosureError, match="has held other rows out to choose 'mu'.*run with mu=<number>"):
-        drawn(tmp_path, X, run_id=2)
-    drawn(tmp_path, X, run_id=3, repeat="refuse-same")
-    drawn(tmp_path, rows(65, 4), run_id=4)  # as many more as it answers about
-    assert len(draws_in(tmp_path)) == 3
+    session = HostileSession(tmp_path, rows(60, 4), {"method": "personalised", "n-components": 1}, journal="")
+    said = session.client.get_properties({})
+    assert said["error"] == "ConfigError"
+    assert "names no 'journal', by which every run over the same rows holds the same ones out" in said["message"]
 
 
 def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
@@ -296,10 +297,3 @@ def test_a_site_with_too_few_rows_to_hold_out_says_so_before_it_answers(options,
     assert "run with mu=<number>" in refused["message"]
     assert "error" not in said(50)
     assert "error" not in said(49, mu=1.0)
-
-
-def test_a_site_without_a_journal_holds_nothing_out(tmp_path):
-    session = HostileSession(tmp_path, rows(60, 4), {"method": "personalised", "n-components": 1}, journal="")
-    said = session.client.get_properties({})
-    assert said["error"] == "ConfigError"
-    assert "names no 'journal', by which every run over the same rows holds the same ones out" in said["message"]

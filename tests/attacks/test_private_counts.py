@@ -27,20 +27,14 @@ def test_a_site_may_let_its_count_be_told(tmp_path, told):
     assert replied[0] / STEPS == len(PEOPLE)
 
 
-def test_a_count_with_noise_needs_no_leave(tmp_path):
+def test_counts_with_noise_need_no_leave_but_a_budget(tmp_path):
     replied, _ = HostileSession(tmp_path, PEOPLE, RUN, **ONLY).ask("centre", [])
     assert replied[0] / STEPS != len(PEOPLE)
-
-
-def test_a_site_with_data_and_without_a_budget_answers_no_private_run(tmp_path):
-    """150 runs of epsilon 10 average their noise away."""
-    session = HostileSession(tmp_path, PEOPLE, {**RUN, "epsilon": 10.0}, **ONLY, **{"epsilon-budget": None})
+    # 150 runs of epsilon 10 average their noise away.
+    session = HostileSession(tmp_path / "2", PEOPLE, {**RUN, "epsilon": 10.0}, **ONLY, **{"epsilon-budget": None})
     for said in (session.client.get_properties({}), session.ask("centre", [])[1]):
         assert said["error"] == "ConfigError"
         assert "names no 'epsilon-budget'" in said["message"]
-
-
-def test_a_budget_of_ten_is_one_run_of_ten(tmp_path):
     run, node = {**RUN, "epsilon": 10.0}, {**ONLY, "epsilon-budget": 10.0}
-    sessions = [HostileSession(tmp_path, PEOPLE, run, run_id=i, **node) for i in range(3)]
+    sessions = [HostileSession(tmp_path / "2", PEOPLE, run, run_id=i, **node) for i in range(3)]
     assert [bool(session.ask("centre", [])[0]) for session in sessions] == [True, False, False]

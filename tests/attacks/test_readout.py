@@ -64,12 +64,20 @@ def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
     assert said[0][1] == said[1][1]
 
 
-def test_a_projection_is_answered_once(tmp_path):
+def test_projections_limits_and_questions_are_answered_once(tmp_path):
     question = [np.eye(2, 3), np.zeros(3), np.empty(0)]
     session, (arrays, _) = asked_of_dp(tmp_path, patients(), question)
     assert arrays
     for _ in range(2):
         assert "ended its part" in session.refusal("project", question)
+    sessions = three_sites(tmp_path / "2")
+    asked_for_scatter(sessions, np.full(4, 200.0))
+    for session in sessions:
+        assert "ended its part" in session.refusal("scatter", [np.zeros(4), np.full(4, 199.0)])
+    session = site(tmp_path / "3", patients(), DP)
+    assert session.ask("centre", [])[0]
+    again = site(tmp_path / "3", patients(), DP)  # Flower's state is lost
+    assert "ended its part" in again.refusal("centre", [])
 
 
 # Limits of fixed point, lowered step by step until a party says that its share exceeds them
@@ -103,13 +111,6 @@ def test_a_party_whose_share_exceeds_a_limit_does_not_say_so(tmp_path, spread, c
     assert ("sent random words" in caplog.text) == (spread < 100)  # in the site's own log
 
 
-def test_a_limit_can_be_tried_once_in_a_run(tmp_path):
-    sessions = three_sites(tmp_path)
-    asked_for_scatter(sessions, np.full(4, 200.0))
-    for session in sessions:
-        assert "ended its part" in session.refusal("scatter", [np.zeros(4), np.full(4, 199.0)])
-
-
 def test_limits_beyond_float64_are_refused_whatever_the_data_are(tmp_path):
     said = [
         {
@@ -125,13 +126,6 @@ def test_limits_beyond_float64_are_refused_whatever_the_data_are(tmp_path):
 
 
 # A process that dies, and one that is started anew
-
-
-def test_a_site_started_anew_answers_no_question_twice(tmp_path):
-    session = site(tmp_path, patients(), DP)
-    assert session.ask("centre", [])[0]
-    again = site(tmp_path, patients(), DP)  # Flower's state is lost
-    assert "ended its part" in again.refusal("centre", [])
 
 
 def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
@@ -177,12 +171,20 @@ def test_a_secret_run_without_a_journal_is_refused(tmp_path):
         assert "names no 'journal'" in session.ask("keys" if run is SUMS else "centre", [])[1]["message"]
 
 
-def test_only_its_owner_may_read_a_journal(tmp_path):
+def test_only_its_owner_may_read_a_journal_and_keys_do_not_outlive_the_run(tmp_path):
     session = site(tmp_path, patients(), SUMS)
     session.ask("keys", [])
     file = tmp_path / "journal" / "site.sqlite"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
+    session = site(tmp_path / "2", patients(), SUMS)
+    session.ask("keys", [])
+    key = session.client.journal.recall("private")
+    file = tmp_path / "2" / "journal" / "site.sqlite"
+    assert key in file.read_bytes()
+    session.ask("no such phase", [])
+    assert session.client.journal.recall("private") is None
+    assert key not in file.read_bytes()
 
 
 @pytest.mark.parametrize("name", ["scores.npy", "scores.csv"])
@@ -190,17 +192,6 @@ def test_only_its_owner_may_read_a_site_s_scores(name, tmp_path):
     with score_file(str(tmp_path / name), 1, 1) as keep:
         keep(np.zeros((1, 1)))
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-
-
-def test_keys_do_not_outlive_the_run(tmp_path):
-    session = site(tmp_path, patients(), SUMS)
-    session.ask("keys", [])
-    key = session.client.journal.recall("private")
-    file = tmp_path / "journal" / "site.sqlite"
-    assert key in file.read_bytes()
-    session.ask("no such phase", [])
-    assert session.client.journal.recall("private") is None
-    assert key not in file.read_bytes()
 
 
 @pytest.mark.parametrize(("hours", "there"), [(23, True), (25, False)])

@@ -123,21 +123,18 @@ def test_every_site_refuses_and_tells_nothing_but_why(tmp_path):
     assert not any(str(len(part)) in text for part in PARTIES)
 
 
-def test_a_sum_of_survivors_is_refused_before_anything_is_revealed(tmp_path):
+def test_sums_of_other_survivors_are_refused_before_anything_is_revealed(tmp_path):
     finish(sites(tmp_path, PARTIES, options=SURVIVING))
     server = without(sites(tmp_path, PARTIES, options=SURVIVING), 4)
     replies = replies_to(server, "reveal")
     with pytest.raises(DisclosureError, match="over 5 parties already, and this one is over 4"):
         finish(server)
     assert [(reply.metrics["error"], reply.parameters.tensors) for reply in replies] == [("DisclosureError", [])] * 4
-
-
-def test_another_sum_of_as_many_survivors_is_refused(tmp_path):
-    """Five sums of four of five parties each are five equations for five shares; the same four tell nothing new."""
+    # Five sums of four of five parties each are five equations for five shares; the same four tell nothing new.
     for _ in range(2):
-        finish(without(sites(tmp_path, PARTIES, options=SURVIVING), 4))
+        finish(without(sites(tmp_path / "2", PARTIES, options=SURVIVING), 4))
     with pytest.raises(DisclosureError, match="over 4 parties already, and this one is over 4, not the same ones"):
-        finish(without(sites(tmp_path, PARTIES, options=SURVIVING), 3))
+        finish(without(sites(tmp_path / "2", PARTIES, options=SURVIVING), 3))
 
 
 def test_a_sum_with_another_member_in_the_place_of_one_is_refused(tmp_path):
@@ -173,18 +170,17 @@ def test_the_same_parties_may_ask_for_as_much_as_they_like(tmp_path, options):
     assert len(events(tmp_path / "site0", "opened")) == 1
 
 
-def test_a_run_that_never_came_to_its_sum_counts_for_nothing(tmp_path):
+def test_runs_that_tell_no_share_are_not_refused(tmp_path):
     with pytest.raises(DisclosureError, match="min-parties"):
         finish(sites(tmp_path, PARTIES, **{"min-parties": 6}))
     finish(sites(tmp_path, PARTIES[:4]))
-
-
-def test_noise_protects_and_is_not_refused(tmp_path):
-    """What a release costs is in the ledger, whoever else is in the sum."""
+    # What a release costs is in the ledger, whoever else is in the sum.
     options = {"secure_aggregation": True, "n_components": 2, "noise_seed": 0}
-    finish(sites(tmp_path, PARTIES, "dp-pca", options=options, **{"epsilon-budget": 10.0}))
-    finish(sites(tmp_path, PARTIES[:4], "dp-pca", options=options, **{"epsilon-budget": 10.0}))
-    assert events(tmp_path / "site0", "opened") == []
+    finish(sites(tmp_path / "2", PARTIES, "dp-pca", options=options, **{"epsilon-budget": 10.0}))
+    finish(sites(tmp_path / "2", PARTIES[:4], "dp-pca", options=options, **{"epsilon-budget": 10.0}))
+    assert events(tmp_path / "2" / "site0", "opened") == []
+    finish(sites(tmp_path / "3", PARTIES))
+    finish(sites(tmp_path / "3", [np.vstack([PARTIES[0], PARTIES[0][:10] + 1]), *PARTIES[1:]]))
 
 
 # The same rows, and nearly the same
@@ -200,11 +196,6 @@ def test_a_sum_over_rows_that_are_nearly_those_of_an_earlier_one_is_refused(tmp_
     node = {"round-rows": 4} if change == "less of them used" else {}
     with pytest.raises(DisclosureError, match="client 0: this site's rows were in a secure sum already but for a few"):
         finish(sites(tmp_path, [own, *PARTIES[1:]], **node))
-
-
-def test_as_many_new_rows_as_a_site_answers_about_make_other_data(tmp_path):
-    finish(sites(tmp_path, PARTIES))
-    finish(sites(tmp_path, [np.vstack([PARTIES[0], PARTIES[0][:10] + 1]), *PARTIES[1:]]))
 
 
 def test_a_site_that_brings_batches_may_say_so_and_still_refuses_the_same_rows_without_a_party(tmp_path):
@@ -273,18 +264,18 @@ def largest_by_bisection(folder, runs, **node):
     return low, high, refused
 
 
-def test_37_runs_bisect_the_largest_value_with_the_rule_off(tmp_path):
+def test_37_runs_learn_three_bits_of_the_largest_value_unless_the_rule_is_off_and_none_beside_a_public_bound(tmp_path):
     low, high, refused = largest_by_bisection(tmp_path, 37, repeat="allow")
     largest = max(np.abs(part).max() for part in PARTIES[:3])
     assert refused == 0
     assert low < largest <= high
     assert high - low <= 1.0
-
-
-def test_37_runs_learn_three_bits_of_the_largest_value(tmp_path):
-    low, high, refused = largest_by_bisection(tmp_path, 37)
+    low, high, refused = largest_by_bisection(tmp_path / "2", 37)
     assert refused == 37 - BOUNDS
     assert high - low == 2.0 ** (37 - BOUNDS)
+    low, high, refused = largest_by_bisection(tmp_path / "3", 37, bound=2.0**10)
+    assert (low, high) == (0.0, 2.0**10)
+    assert refused == 10
 
 
 def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
@@ -318,13 +309,7 @@ def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
     assert events(tmp_path / "site0", "bound") == []
 
 
-def test_beside_a_public_bound_37_runs_learn_nothing_of_the_largest_value(tmp_path):
-    low, high, refused = largest_by_bisection(tmp_path, 37, bound=2.0**10)
-    assert (low, high) == (0.0, 2.0**10)
-    assert refused == 10
-
-
-def test_whether_rows_are_within_a_public_bound_does_not_depend_on_the_run(tmp_path):
+def test_a_bound_is_told_by_the_journal_or_publicly_whatever_the_run(tmp_path):
     said = set()
     for bound in (0.5, 7.0, 2.0**30):
         with pytest.raises(DataError) as caught:
@@ -332,12 +317,9 @@ def test_whether_rows_are_within_a_public_bound_does_not_depend_on_the_run(tmp_p
         said.add(str(caught.value))
     assert len(said) == 1
     assert "hold values beyond what its own node-config says of them ('bound' = 0.5" in said.pop()
-
-
-def test_a_site_without_a_journal_tells_of_no_bound(tmp_path):
-    """It could not remember how often it did."""
+    # It could not remember how often it did.
     with pytest.raises(ConfigError, match="node-config names no 'journal'"):
-        finish(sites(tmp_path, PARTIES[:3], options={**SECURE, "bound": 0.1}, journal=""))
+        finish(sites(tmp_path / "2", PARTIES[:3], options={**SECURE, "bound": 0.1}, journal=""))
 
 
 # The journal's file

@@ -30,18 +30,19 @@ def as_symmetric(packed, d):
     return lower + np.tril(lower, -1).T
 
 
-def test_the_mean_of_one_row_is_the_row():
+def test_moments_of_one_row_and_of_two_are_the_rows():
     _, mean, _, scatter = seen("p-cov", [PATIENTS[:1], rows(30, 8)])
     np.testing.assert_array_equal(mean, PATIENTS[0])
     assert not scatter.any()
-
-
-def test_two_rows_follow_from_mean_and_covariance():
     _, mean, _, scatter = seen("p-cov", [PATIENTS[:2], rows(30, 8)])
     values, vectors = np.linalg.eigh(as_symmetric(scatter, 8))
     half = vectors[:, -1] * np.sqrt(values[-1] / 2)
     guessed = sorted([tuple(np.round(mean + half)), tuple(np.round(mean - half))])
     assert guessed == sorted(map(tuple, PATIENTS[:2]))
+    # The difference of two pooled scatters is the newcomer's, to everyone who has both.
+    before, after = Moments.of(PATIENTS[:11]), Moments.of(PATIENTS)
+    newcomer = after.count * after.mean - before.count * before.mean
+    np.testing.assert_allclose(newcomer, PATIENTS[11], atol=1e-9)
 
 
 def test_a_covariance_of_few_rows_tells_whether_someone_is_among_them():
@@ -54,20 +55,13 @@ def test_a_covariance_of_few_rows_tells_whether_someone_is_among_them():
     assert np.linalg.norm((PATIENTS[5:] - mean) @ empty, axis=1).min() > 1
 
 
-def test_two_models_tell_what_one_party_added():
-    """The difference of two pooled scatters is the newcomer's, to everyone who has both."""
-    before, after = Moments.of(PATIENTS[:11]), Moments.of(PATIENTS)
-    newcomer = after.count * after.mean - before.count * before.mean
-    np.testing.assert_allclose(newcomer, PATIENTS[11], atol=1e-9)
-
-
 def test_a_site_may_tell_a_rounded_number_of_rows_and_still_get_all_scores(tmp_path):
     parts = cut(rows(130), 67, 63)
     server = server_of("p-cov", [parts[0]], n_components=3, round_rows=10, scores=str(tmp_path / "s.npy"))
     model = finish(server)
     assert model.log["parties"][0]["rows"] == 60
     np.testing.assert_allclose(np.load(tmp_path / "s.npy"), model.transform(parts[0]), atol=1e-12)
-    whole = run("p-cov", [parts[0][:60]], n_components=3, engine="loopback")
+    whole = run("p-cov", [parts[0][:60]], n_components=3)
     assert whole.components_.tobytes() == model.components_.tobytes()
 
 

@@ -352,13 +352,10 @@ def places(paths, find) -> set[str]:
     return {f"{path.relative_to(ROOT)}::{name}" for path in paths for name in find(path)}
 
 
-def test_numbers_of_the_servers_meet_rows_nowhere_else():
+def test_rows_are_read_and_meet_numbers_of_the_servers_nowhere_else():
     found = places(PARTIES, lambda path: meeting(path.read_text(), parties_only="maths" not in path.parts))
     assert not found - MEETS.keys(), "form the rows' sums first, or say in MEETS why no answer is about a single row"
     assert not MEETS.keys() - found, "these are no more: leave them out of MEETS"
-
-
-def test_rows_are_read_nowhere_else():
     found = places(READING, lambda path: reading(path.read_text()))
     assert not found - READS.keys(), "say in READS what rows are read for, and which numbers they meet"
     assert not READS.keys() - found, "these are no more: leave them out of READS"

@@ -24,7 +24,7 @@ LOCAL = ("data", "scores", "loadings", "ids-secret", "identity", "identities", "
 
 def fit(parties=None, method="p-cov", **options):
     parties = cut(rows(60), 30, 20, 10) if parties is None else parties
-    return run(method, parties, engine="loopback", **{"n_components": 2, "min_rows": 1, **options})
+    return run(method, parties, **{"n_components": 2, "min_rows": 1, **options})
 
 
 def said(node, method="p-cov", phase="statistics", **options):
@@ -55,7 +55,7 @@ def test_files_of_the_parties_are_a_list_of_paths(key, value):
 @pytest.mark.parametrize("parties", [None, 3, "rows", b"rows", np.eye(3), csr_array(np.eye(3))], ids=repr)
 def test_parties_are_a_list(parties):
     with refused(ConfigError, "'parties'"):
-        run("p-cov", parties, engine="loopback")
+        run("p-cov", parties)
 
 
 def test_one_data_frame_is_told_how_to_be_several_parties():

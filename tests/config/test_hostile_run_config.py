@@ -146,12 +146,14 @@ def test_what_is_longer_than_any_is_refused_before_it_is_compared(config, text, 
     assert len(compared) <= 2 * 2 * run_config.MOST_KEYS
 
 
-def test_what_is_as_long_as_it_may_be_is_not_refused():
+def test_long_texts_and_paths_in_a_sites_own_home_are_taken(tmp_path):
     names = ", ".join(f"gene {i}" for i in range(20_000))
     assert len(RunConfig.parse({"features": names}).feature_names) == 20_000
     path = "a/" * 50
     assert RunConfig.parse({"data-root": path, "output": "x" * run_config.LONGEST_TEXT}).data_root == path
     assert method_text.words_of("p-cov " + "a=1 " * run_config.MOST_KEYS)[0] == "p-cov"
+    node = {"partition-id": 0, "num-partitions": 3, "scores": "~/scores.npz"}
+    assert NodeConfig.parse(node, source="node-config").scores == "~/scores.npz"
 
 
 @pytest.mark.parametrize("path", ["~", "~/data", "~root", "~nosuchuser/data"])
@@ -160,8 +162,3 @@ def test_a_run_config_lets_no_site_look_into_a_home(path):
         RunConfig.parse({"data-root": path})
     (said, _) = told({"data-root": path})
     assert not unnamed(said["message"], "data-root", "'~'")
-
-
-def test_a_sites_own_paths_may_be_in_its_own_home(tmp_path):
-    node = {"partition-id": 0, "num-partitions": 3, "scores": "~/scores.npz"}
-    assert NodeConfig.parse(node, source="node-config").scores == "~/scores.npz"

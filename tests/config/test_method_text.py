@@ -94,28 +94,16 @@ def test_all_faults_are_told_at_once():
         assert not unnamed(line, *named)
 
 
-def test_an_option_may_not_be_given_in_two_ways():
+def test_options_and_keys_stand_where_they_belong():
     with refused(ConfigError, "block_size"):
-        run("sub-it block-size=3", cut(rows(60), 40, 20), n_components=2, engine="loopback", block_size=4)
-
-
-def test_the_components_are_a_key_of_every_run():
+        run("sub-it block-size=3", cut(rows(60), 40, 20), n_components=2, block_size=4)
     assert not unnamed(refusal({"method": "p-cov n-components=3"}), "n-components", "'method'")
     assert build_strategy({"method": "p-cov", "n-components": 0.9}).options.n_components == 0.9
     assert not unnamed(refusal({"method": "dsa", "n-components": 0.9}), "n-components", 0.9, 1)
-
-
-def test_a_quote_that_is_not_closed_is_named():
     assert "quote" in refusal({"method": "streaming leave='hospital 1"})
-
-
-def test_an_option_that_is_a_key_is_shown_where_it_stands():
     told = refusal({"method": "sub-it wire=float32", "block-size": 10, "rank": 3, "seed": 1})
     assert not unnamed(told, "block-size", "sub-it", "sapca", "vertical", "'rank'", "qr-pca")
     assert not unnamed(told, "method='sub-it wire=float32 block-size=10'")
-
-
-def test_a_key_that_nobody_has_is_unknown():
     assert not unnamed(refusal({"sede": 1}), "'sede'", "'seed'")
 
 
@@ -163,8 +151,8 @@ def test_what_parties_agree_on_does_not_depend_on_how_the_run_was_written():
 
 def test_python_and_the_text_are_the_same_run():
     parties = cut(rows(60), 40, 20)
-    one = run("compressed codec=shared-step step=1e-3", parties, n_components=2, engine="loopback")
-    other = run("compressed", parties, n_components=2, engine="loopback", step=1e-3, codec="shared-step")
+    one = run("compressed codec=shared-step step=1e-3", parties, n_components=2)
+    other = run("compressed", parties, n_components=2, step=1e-3, codec="shared-step")
     assert bits(one) == bits(other)
     assert one.log["options"] == other.log["options"]
 
@@ -179,31 +167,22 @@ def test_a_comparison_reads_methods_as_a_run_does():
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 
 
-def test_pyproject_offers_every_key_and_no_other():
+def test_pyproject_offers_every_key_with_the_defaults_of_the_code():
     """`flwr run --run-config` accepts only keys that stand in pyproject.toml."""
     offered = set(PROJECT["tool"]["flwr"]["app"]["config"])
     assert offered == set(RunConfig.keys())
-
-
-def test_the_defaults_of_pyproject_are_those_of_the_code():
     config = PROJECT["tool"]["flwr"]["app"]["config"]
     strategy = build_strategy(config)
     assert strategy.config == RunConfig()
     assert strategy.options == strategy.card.options()
 
 
-def test_several_faults_are_told_at_once():
+def test_what_a_run_and_a_node_must_say_is_told_at_once():
     with refused(ConfigError, "'alpha'", 0.0, "'seed'", -1):
         RunConfig.parse({"alpha": 0.0, "seed": -1})
-
-
-def test_a_node_must_say_which_partition_it_is():
     with refused(ConfigError, "partition-id"):
         NodeConfig.parse({"num-partitions": 3}, source="node-config")
     with refused(ConfigError, "partition-id", 3, 0, 2):
         NodeConfig.parse({"partition-id": 3, "num-partitions": 3}, source="node-config")
-
-
-def test_a_name_cannot_carry_control_characters():
     with refused(ConfigError, "'name'"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "name": "a\nb"}, source="node-config")

@@ -73,10 +73,14 @@ def test_a_set_of_openml_is_kept_at_its_download_and_read_without_a_network(tmp_
             datasets.load(name, str(tmp_path))
 
 
-def test_missing_mnist_names_the_command_and_no_path(tmp_path):
+def test_data_sets_that_are_not_there_are_named(tmp_path):
     with refused(DataError, "'mnist'") as caught:
         datasets.load("mnist", str(tmp_path))
     assert str(tmp_path) not in str(caught.value)
+    with refused(ConfigError, "'dataset'", "'mnits'"):
+        datasets.load("mnits")
+    with refused(DataError):
+        datasets.load("images", str(tmp_path))
 
 
 def write_images(root):
@@ -107,11 +111,6 @@ def test_images_of_different_size_are_refused(tmp_path):
         datasets.load("images", str(tmp_path)).all_rows()
 
 
-def test_a_folder_without_images_is_named(tmp_path):
-    with refused(DataError):
-        datasets.load("images", str(tmp_path))
-
-
 def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
     class CIFAR10:
         def __init__(self, root, train, download):
@@ -132,11 +131,6 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
     assert source.test()[0].shape == (2, 3072)
     with refused(DataError, "cifar10"):
         datasets.load("cifar10", str(tmp_path / "absent"))
-
-
-def test_an_unknown_data_set_is_named():
-    with refused(ConfigError, "'dataset'", "'mnits'"):
-        datasets.load("mnits")
 
 
 def test_without_torchvision_the_extra_is_named(monkeypatch):

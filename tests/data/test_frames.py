@@ -29,7 +29,7 @@ def frame(data=X, names=NAMES):
 
 
 def fit(parties, method="p-cov", **options):
-    return run(method, parties, engine="loopback", **{"n_components": 2, "min_rows": 1, **options})
+    return run(method, parties, **{"n_components": 2, "min_rows": 1, **options})
 
 
 NUMBERS = {
@@ -72,14 +72,11 @@ def test_every_library_gives_the_same_numbers(library):
     np.testing.assert_array_equal(as_array(table, "X"), [[1, 1, 1.5, nan], [nan, nan, 2.5, nan], [3, 0, nan, nan]])
 
 
-def test_plain_columns_keep_their_dtype_and_are_not_copied():
+def test_plain_and_sparse_columns_keep_their_kind():
     assert as_array(pd.DataFrame({"a": [1, 2], "b": [True, False]}), "X").dtype == np.int64
     assert as_array(pa.table({"a": [True, False]}), "X").dtype == bool
     held = X.copy()
     assert np.shares_memory(as_array(pd.DataFrame(held, copy=False), "X"), held)
-
-
-def test_a_frame_of_sparse_columns_stays_sparse():
     matrix = sparse.random_array((40, 6), density=0.1, rng=np.random.default_rng(0), format="csc")
     found = as_rows(pd.DataFrame.sparse.from_spmatrix(sparse.csc_matrix(matrix)), "X")
     assert isinstance(found, Blocks)
@@ -167,12 +164,6 @@ def test_columns_of_the_same_names_are_put_into_the_first_order(kind):
     assert not any("in the order of" in note for note in whole.log["notes"])
 
 
-def test_lacking_and_further_columns_of_all_parties_are_named():
-    one, two, three = frame(), frame().rename(columns={"bmi": "BMI"}), frame().assign(height=1.0)
-    with refused(ConfigError, "party 0", match="party 1 .*'bmi'.*'BMI'.*party 2 .*'height'"):
-        fit([one, two, three])
-
-
 def test_kept_moments_and_federations_know_the_names(tmp_path):
     moments = fit([frame(X[:60]), turned(X[60:])], keep="moments").moments_
     assert moments.features == tuple(NAMES)
@@ -210,14 +201,14 @@ def test_a_traceback_in_this_process_says_where(tmp_path):
     assert caught.value.__notes__ == ["line 2, column 2 ('b'): texts"]
 
 
-def test_columns_of_one_name_are_refused():
+def test_columns_are_named_once_and_known_by_their_digest():
     with refused(DataError, "'age'"):
         as_rows(pd.DataFrame(X[:, :2], columns=["age", "age"]), "the table")
-
-
-def test_the_digest_of_names_knows_where_each_ends_and_no_spaces():
     assert names_digest(("a", "bc")) != names_digest(("ab", "c"))
     assert names_digest((" a ", "bc")) == names_digest(("a", "bc"))
+    one, two, three = frame(), frame().rename(columns={"bmi": "BMI"}), frame().assign(height=1.0)
+    with refused(ConfigError, "party 0", match="party 1 .*'bmi'.*'BMI'.*party 2 .*'height'"):
+        fit([one, two, three])
 
 
 def test_what_a_site_would_read_is_a_party_with_its_names(tmp_path):

@@ -127,13 +127,10 @@ def test_a_mapped_file_of_columns_is_not_read_whole(tmp_path):
     np.testing.assert_array_equal(check(small).rows, small)
 
 
-def test_whole_rows_are_not_copied(tmp_path):
+def test_whole_rows_are_not_copied_and_blocks_that_are_kept_are_such(tmp_path):
     np.save(tmp_path / "rows.npy", X)
     for given in (X, X[7:90], np.load(tmp_path / "rows.npy", mmap_mode="r")):
         assert np.shares_memory(check(given).rows, given)
-
-
-def test_few_blocks_that_are_kept_are_in_whole_rows():
     given = Blocks(lambda: [np.asfortranarray(X)], 37, X.dtype)
     assert check(given).rows.flags.c_contiguous
     assert whole(check(Blocks(lambda: [sparse.csr_array(X)], 37, X.dtype, sparse=True)).rows).flags.c_contiguous

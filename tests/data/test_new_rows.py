@@ -29,7 +29,7 @@ def frame(data, names=NAMES):
 
 
 def fit(parties, **options):
-    return run("p-cov", parties, n_components=2, engine="loopback", **options)
+    return run("p-cov", parties, n_components=2, **options)
 
 
 def refusal(call, given):
@@ -63,10 +63,13 @@ def of_sites(tmp_path_factory):
 # Names that are known
 
 
-def test_a_model_of_data_frames_has_their_names(of_frames):
+def test_a_model_has_the_names_of_the_parties_that_have_some(of_frames):
     assert of_frames.feature_names_in_.tolist() == NAMES
     assert of_frames.feature_names_in_.dtype == object
     np.testing.assert_array_equal(of_frames.transform(frame(X)), fit_like(of_frames).transform(X))
+    first, second = cut(X, 60, 30)
+    assert fit([first, frame(second)]).feature_names_in_.tolist() == NAMES
+    assert fit([first, second]).feature_names_in_ is None
 
 
 def fit_like(model):
@@ -81,13 +84,10 @@ def test_columns_of_other_names_are_refused_as_scikit_learn_does(of_frames, othe
     assert refusal(of_frames.transform, frame(X, other)) == str(theirs.value)
 
 
-def test_an_array_for_a_model_with_names_is_warned_of(of_frames):
+def test_rows_without_the_names_of_the_model_are_warned_of(of_frames, of_arrays):
     with pytest.warns(UserWarning, match="X does not have valid feature names"):
         scores = of_frames.transform(X)
     np.testing.assert_array_equal(scores, of_frames.transform(frame(X)))
-
-
-def test_a_data_frame_for_a_model_without_names_is_warned_of(of_arrays):
     with pytest.warns(UserWarning, match="X has feature names, but PCA was fitted without feature names"):
         of_arrays.transform(frame(X, TURNED))
 
@@ -102,12 +102,6 @@ def test_names_come_back_from_the_file_and_go_to_scikit_learn(of_frames, tmp_pat
     with refused(ValueError):
         theirs.transform(frame(X, TURNED))
     np.testing.assert_allclose(theirs.transform(frame(X)), again.transform(frame(X)), atol=1e-12)
-
-
-def test_parties_without_names_leave_the_names_to_the_others():
-    first, second = cut(X, 60, 30)
-    assert fit([first, frame(second)]).feature_names_in_.tolist() == NAMES
-    assert fit([first, second]).feature_names_in_ is None
 
 
 # Names of which only the digest is known

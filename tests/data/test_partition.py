@@ -38,28 +38,20 @@ def test_the_seed_decides(kind):
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_sorted_data_are_shuffled_before_an_even_cut():
+def test_parts_of_rows_are_as_even_as_their_kind_says():
     parts = split(np.sort(LABELS), 10, kind="iid", seed=1)
     assert min(len(np.unique(np.sort(LABELS)[part])) for part in parts) == 10
 
-
-def test_a_small_alpha_is_uneven_and_a_large_one_even():
     def labels_in_largest(alpha):
         parts = split(LABELS, 10, kind="dirichlet", seed=1, alpha=alpha)
         return np.mean([np.bincount(LABELS[part], minlength=10).max() / len(part) for part in parts])
 
     assert labels_in_largest(0.1) > 0.5
     assert labels_in_largest(1000.0) < 0.2
-
-
-def test_shards_give_few_labels_and_quantity_gives_uneven_sizes():
     parts = split(LABELS, 10, kind="shards", seed=1, shards_per_party=2)
     assert max(len(np.unique(LABELS[part])) for part in parts) <= 4
     sizes = [len(part) for part in split(LABELS, 10, kind="quantity", seed=1, alpha=0.5)]
     assert max(sizes) > 5 * min(sizes)
-
-
-def test_more_parties_than_rows_are_refused():
     with refused(ConfigError, 11, 10):
         split(LABELS[:10], 11, kind="iid", seed=1)
 
@@ -69,11 +61,18 @@ def sizes(parts):
     return [len(part) for part in parts]
 
 
-def test_columns_are_split_evenly_by_sizes_or_by_names():
+def test_columns_are_split_evenly_by_sizes_or_by_names_and_else_refused():
     assert sizes(split_columns(64, 3, "even")) == [22, 21, 21]
     assert sizes(split_columns(64, 3, "20 20 24")) == sizes(split_columns(64, 3, "20,20,24")) == [20, 20, 24]
     parts = split_columns(3, 2, "ash, hue; alcohol", ["alcohol", "ash", "hue"])
     assert [part.tolist() for part in parts] == [[1, 2], [0]]
+    for how, named in (("a; b, x", "cx"), ("a; b", "c"), ("a, b; b, c", "b")):
+        with refused(ConfigError, "'columns'", *named):
+            split_columns(3, 2, how, ["a", "b", "c"])
+    with refused(ConfigError, 5, 4):
+        split_columns(4, 5, "even")
+    with refused(ConfigError, "'columns'", "'3 4'", 2, 10):
+        split_columns(10, 2, "3 4")
 
 
 @pytest.mark.parametrize(
@@ -90,14 +89,6 @@ def test_columns_that_do_not_fit_are_named(how, named):
         split_columns(4, 3, how)
 
 
-def test_names_that_are_missing_unknown_or_doubled_are_named():
-    for how, named in (("a; b, x", "cx"), ("a; b", "c"), ("a, b; b, c", "b")):
-        with refused(ConfigError, "'columns'", *named):
-            split_columns(3, 2, how, ["a", "b", "c"])
-    with refused(ConfigError, 5, 4):
-        split_columns(4, 5, "even")
-
-
 def test_a_simulated_party_holds_its_columns_of_all_rows():
     node = NodeConfig(partition_id=1, num_partitions=3)
     table = local_table(node, RunConfig(dataset="wine", partition="columns", columns="3 4 6"))
@@ -109,11 +100,6 @@ def test_a_simulated_party_holds_its_columns_of_all_rows():
         NodeConfig(partition_id=1, num_partitions=2), RunConfig(dataset="wine", partition="columns", columns=by_name)
     )
     np.testing.assert_array_equal(named.rows, load("wine").all_rows()[:, 12:])
-
-
-def test_sizes_that_do_not_add_up_are_refused():
-    with refused(ConfigError, "'columns'", "'3 4'", 2, 10):
-        split_columns(10, 2, "3 4")
 
 
 def test_rows_of_one_label_are_shuffled_and_every_part_is_in_order():

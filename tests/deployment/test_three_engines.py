@@ -27,10 +27,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 ARRAYS = ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
 
 
-DEPLOYED = [
-    ("streaming", {}),
-    ("personalised", {"mu": 1.0, "iterations": 1}),
-]
+DEPLOYED = [("streaming", {}), ("personalised", {"mu": 1.0, "iterations": 1})]
 """State at the server, and state at a party with messages of its own for each. `p-cov`, in secure sums, which take
 several rounds, and `dp-pca`, whose noise is never the same there, have tests of their own. A round takes seconds in a
 deployment."""

@@ -60,7 +60,11 @@ def test_a_strategy_runs_on_flowers_own_server():
     assert strategy.model.components_.tobytes() == expected.components_.tobytes()
 
 
-def test_too_few_rounds_end_in_an_error_that_says_how_many():
+def test_wrong_options_and_too_few_rounds_are_named():
+    with refused(ConfigError, "block-size", "'many'"):
+        SubspaceIteration(block_size="many")
+    with refused(ConfigError, "'method'", "p-cov"):
+        FedPCA("pcov")
     strategy = PooledCovariance(n_components=2, clients=3)
     assert strategy.rounds == 2
     app = ClientApp(client_fn=lambda context: PooledCovariance.client(context, rows_of(context)).to_client())
@@ -69,13 +73,6 @@ def test_too_few_rounds_end_in_an_error_that_says_how_many():
         strategy.model  # noqa: B018
     by_components(app, again := PooledCovariance(n_components=2, clients=3), again.rounds)
     assert again.model.n_components_ == 2
-
-
-def test_wrong_options_name_what_is_allowed():
-    with refused(ConfigError, "block-size", "'many'"):
-        SubspaceIteration(block_size="many")
-    with refused(ConfigError, "'method'", "p-cov"):
-        FedPCA("pcov")
 
 
 def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeypatch):

@@ -33,17 +33,11 @@ def test_an_error_holds_none(kind):
     assert error.__notes__ == [CLEAN]
 
 
-def test_a_table_holds_none():
+def test_tables_clients_and_errors_hold_no_foreign_text():
     assert markdown.row([f"{EVIL}\n", 3]) == f"| {CLEAN}? | 3 |"
-
-
-def test_what_a_client_says_under_an_unknown_name_holds_none():
     with pytest.raises(ContractError) as caught:
         info_of({"partition-id": 0, "num-partitions": 3, "simulated": True, f"{EVIL}\nclient 2": "x"})
     assert str(caught.value).isprintable()
-
-
-def test_no_line_of_a_partys_error_passes_for_anothers():
     report = ErrorReport.parse(
         {"partition-id": 1, "error": "DataError", "message": f"mine\nclient 0: it has 3 rows{EVIL}\nlast"}
     )

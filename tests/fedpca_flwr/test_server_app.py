@@ -59,7 +59,7 @@ def test_a_simulation_says_what_the_components_capture(tmp_path, monkeypatch, ca
     def without_flower(grid, strategy):
         strategy.quorum.simulated = True
         own = {key.replace("-", "_"): value for key, value in options.items()}
-        return run("dp-pca", np.array_split(rows, 4), engine="loopback", **own)
+        return run("dp-pca", np.array_split(rows, 4), **own)
 
     monkeypatch.setattr(server_app, "run_on", without_flower)
     values = {"method": "dp-pca", "output": str(tmp_path / "model"), **options}

@@ -17,13 +17,16 @@ X = rows(200, 8)
 MOMENTS = SecondMoments.of(X)
 
 
-def test_the_scree_has_the_band_and_a_line_for_each_rule():
+def test_the_scree_has_the_band_and_a_line_for_each_rule_that_is_shown():
     found = analyses.how_many(MOMENTS)
     (axes,) = analysis_plots.how_many(found).axes
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
     assert axes.collections[0].get_datalim(axes.transData).y1 == pytest.approx(found.null_band[0])
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
+    found = analyses.HowMany({"far": 9, "near": 2}, np.arange(8.0, 0, -1), np.ones(8))
+    (axes,) = analysis_plots.how_many(found).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()][2:] == ["2: near"]
 
 
 def test_odd_rows_are_crosses_beyond_the_limits():
@@ -101,9 +104,3 @@ def test_arrows_are_correlations_with_the_first_two_components():
 def test_rows_of_a_biplot_are_in_the_unit_of_the_largest_score_whatever_its_sign():
     (axes,) = analysis_plots.biplot(analyses.read(MOMENTS, 2), np.array([[-4.0, 1.0], [2.0, -2.0]])).axes
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[-1.0, 0.5], [0.5, -1.0]])
-
-
-def test_a_rule_that_stops_beyond_what_is_shown_has_no_line():
-    found = analyses.HowMany({"far": 9, "near": 2}, np.arange(8.0, 0, -1), np.ones(8))
-    (axes,) = analysis_plots.how_many(found).axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()][2:] == ["2: near"]

@@ -4,12 +4,13 @@ import io
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from fedpca_flwr import analyses
+from fedpca_flwr import analyses, run
 from fedpca_flwr.figures import analysis_plots, plots
 from fedpca_flwr.figures.style import COLOURS, GREY, INK, MARKERS, PAPER
 from fedpca_flwr.model.reference import pooled_pca
@@ -20,6 +21,8 @@ X = rows(200, 12)
 MODEL = pooled_pca(X, 4)
 MOMENTS = SecondMoments.of(X)
 LABELS = np.arange(len(X)) % 10
+WARDS = pd.DataFrame(X[:, :2], columns=["age", "mass"]).assign(ward=[f"ward {i % 7}" for i in range(200)])
+LEVELS = analyses.categories(run("p-cov", [WARDS], n_components=2, scale=True, levels=["ward"]))
 
 FIGURES = {
     "scores": lambda: plots.scores(cut(X, 120, 60, 20), MODEL),
@@ -34,6 +37,8 @@ FIGURES = {
     "how_many": lambda: analysis_plots.how_many(analyses.how_many(MOMENTS)),
     "outlier_map": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X)),
     "variables": lambda: analysis_plots.variables(analyses.read(MOMENTS, 2, supplementary=[0])),
+    "levels": lambda: analysis_plots.levels(LEVELS, MODEL.transform(X)),
+    "squared_correlations": lambda: analysis_plots.squared_correlations(LEVELS),
     "biplot": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), MODEL.transform(X)),
 }
 

@@ -18,7 +18,7 @@ from tests.refusals import refused
 X = rows(300, 12)
 PARTS = cut(X, 180, 100, 20)
 TRUTH = pooled_pca(X, 4)
-MODEL = run("p-cov", PARTS, n_components=4, engine="loopback")
+MODEL = run("p-cov", PARTS, n_components=4)
 LABELS = np.arange(300) % 3
 
 
@@ -41,10 +41,13 @@ def test_scores_are_those_of_each_party_with_its_colour_and_mark():
     assert "PC4" in axes.get_ylabel()
 
 
-def test_no_two_of_25_parties_look_alike():
+def test_parties_and_classes_have_marks_of_their_own():
     marks = plots.scores([X[i::25] for i in range(25)], MODEL).axes[0].collections
     looks = {(mark.get_facecolor()[0].tobytes(), mark.get_paths()[0].vertices.tobytes()) for mark in marks}
     assert len(looks) == 25
+    figure = plots.projection_overlay(TRUTH, MODEL, X, np.arange(300) % 10)
+    drawn = [one for one in figure.axes[0].collections if isinstance(one, PathCollection) and len(one.get_offsets())]
+    assert len({one.get_paths()[0].vertices.tobytes() for one in drawn[::2]}) == 10
 
 
 def test_with_labels_colours_are_of_the_classes_of_all_parties():
@@ -59,12 +62,17 @@ def test_with_labels_colours_are_of_the_classes_of_all_parties():
     assert len(axes.lines) == 3  # an ellipse for each class
 
 
-def test_an_ellipse_holds_95_percent_of_normal_rows():
+def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
     turned = np.random.default_rng(0).standard_normal((4000, 2)) @ [[3.0, 1.0], [0.0, 0.5]] + [10.0, -5.0]
     axes = plots.scores({"all": turned}).axes[0]
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
     assert len(points(axes)[0]) <= plots.MOST_SCORES
+    for panel, component in zip(plots.loadings(MODEL, most=4).axes, MODEL.components_, strict=True):
+        np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
+    wide = pooled_pca(rows(60, 40), 5)
+    image = plots.loadings(wide, most=5).axes[0].images[0]
+    np.testing.assert_array_equal(image.get_array(), wide.components_.T)
 
 
 def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
@@ -84,14 +92,6 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
         plots.scores(paths, components=(1, 5))
 
 
-def test_loadings_are_bars_of_few_features_and_a_map_of_many():
-    for panel, component in zip(plots.loadings(MODEL, most=4).axes, MODEL.components_, strict=True):
-        np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
-    wide = pooled_pca(rows(60, 40), 5)
-    image = plots.loadings(wide, most=5).axes[0].images[0]
-    np.testing.assert_array_equal(image.get_array(), wide.components_.T)
-
-
 def bars_of(axes) -> list[Any]:
     return list(axes.patches)
 
@@ -108,53 +108,39 @@ def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
     assert [text.get_text() for text in figure.axes[0].texts] == ["0", "1", "2"]
 
 
-def test_a_component_that_points_the_other_way_is_turned_round():
+def test_overlays_turn_components_round_thin_many_rows_and_have_a_panel_a_model():
     other = replace(MODEL, components_=MODEL.components_ * [[-1], [1], [1], [1]])
     circles, crosses = points(plots.projection_overlay(TRUTH, other, X).axes[0])
     np.testing.assert_allclose(circles, crosses, atol=1e-9)
-
-
-def test_ten_classes_have_ten_marks():
-    figure = plots.projection_overlay(TRUTH, MODEL, X, np.arange(300) % 10)
-    marks = [one for one in figure.axes[0].collections if isinstance(one, PathCollection) and len(one.get_offsets())]
-    assert len({one.get_paths()[0].vertices.tobytes() for one in marks[::2]}) == 10
-
-
-def test_many_rows_are_thinned_evenly():
     many = np.tile(X, (20, 1))
     shown = points(plots.projection_overlay(TRUTH, MODEL, many).axes[0])[0]
     step = -(-len(many) // plots.MOST)
     np.testing.assert_allclose(shown, TRUTH.transform(many[::step])[:, :2])
-
-
-def test_the_grid_has_one_panel_a_model():
     figure = plots.projection_grid(TRUTH, dict.fromkeys("abcd", MODEL), X, LABELS)
     assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == list("abcd")
 
 
-def test_scree_and_rounds_show_their_numbers():
+def test_scree_and_rounds_show_their_numbers_and_names():
     left, right = plots.scree({"p-cov": MODEL}).axes
     np.testing.assert_allclose(left.lines[0].get_ydata(), 100 * MODEL.explained_variance_ratio_)
     np.testing.assert_allclose(right.lines[0].get_ydata()[-1], 100 * MODEL.explained_variance_ratio_.sum())
     assert all(place == round(place) for place in left.get_xticks())
     lines = plots.angle_by_round({"sub-it": [10, 1, 0]}, tolerance=1e-6).axes[0].lines
     np.testing.assert_allclose(lines[0].get_ydata(), [10, 1, 1e-14])
+    (line,) = plots.scree(MODEL).axes[0].lines
+    np.testing.assert_allclose(line.get_ydata(), 100 * MODEL.explained_variance_ratio_)
+    (legend,) = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)}).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["pooled = p-cov", "other"]
 
 
-def test_the_front_is_what_nothing_beats():
+def test_the_front_is_what_nothing_beats_in_kilobytes_or_megabytes():
     figure = plots.bytes_against_error({"a": [(2, 1e-9), (3, 1e-6)], "b": [(1, 1.0), (1.5, 2.0)]})
     front = next(line for line in figure.axes[0].lines if line.get_label() == "front")
     np.testing.assert_allclose(front.get_xydata(), [(1, 1.0), (2, 1e-6)])
-
-
-def test_what_is_exact_is_one():
-    """Rounding below a millionth of a degree made one exact method look better than another."""
+    # Rounding below a millionth of a degree made one exact method look better than another.
     figure = plots.bytes_against_error({"a": [(2, 1e-9)], "b": [(3, 1e-13)]})
     front = next(line for line in figure.axes[0].lines if line.get_label() == "front")
     np.testing.assert_allclose(front.get_xydata(), [(2, 1e-6)])
-
-
-def test_sizes_below_a_megabyte_are_in_kilobytes():
     (axes,) = plots.bytes_against_error({"a": [(0.005, 0.02), (0.018, 1e-9)]}).axes
     assert axes.get_xlabel() == "kB up per client"
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [5, 18])
@@ -162,31 +148,18 @@ def test_sizes_below_a_megabyte_are_in_kilobytes():
     assert axes.get_xlabel() == "MB up per client"
 
 
-def test_one_model_needs_no_name():
-    (line,) = plots.scree(MODEL).axes[0].lines
-    np.testing.assert_allclose(line.get_ydata(), 100 * MODEL.explained_variance_ratio_)
-
-
-def test_equal_curves_are_one_with_all_their_names():
-    (legend,) = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)}).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["pooled = p-cov", "other"]
-
-
 def heights(axes) -> list[float]:
     return [bar.get_height() for bar in bars_of(axes)]
 
 
-def test_heterogeneity_of_rows_without_variance_is_none():
+def test_heterogeneity_names_the_parties_and_is_none_without_variance():
     nothing = np.ones((6, 3))
     axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
     assert heights(axes[1]) == [0, 0]
     assert heights(axes[2]) == [0, 0]
-
-
-def test_heterogeneity_names_the_parties():
     model = run("p-cov", dict(zip(["north", "south", "west"], PARTS, strict=True)), n_components=2)
-    for axes in plots.heterogeneity(PARTS, model).axes:
-        assert [text.get_text() for text in axes.get_xticklabels()] == ["north", "south", "west"]
+    for panel in plots.heterogeneity(PARTS, model).axes:
+        assert [text.get_text() for text in panel.get_xticklabels()] == ["north", "south", "west"]
 
 
 def test_heterogeneity_measures_each_client():

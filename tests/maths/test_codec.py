@@ -49,9 +49,15 @@ def test_numbers_on_a_shared_step_are_within_half_of_it_and_add_up(step, smooth)
     np.testing.assert_allclose(values / step, np.rint(values / step), atol=1e-6)
 
 
-def test_zeros_cost_nothing():
+def test_codecs_keep_what_they_promise_in_closed_form():
     assert quantise(np.zeros(10**5), 16, 128).code.size < 200
     assert dequantise(quantise(np.zeros(300), 8, 128), 8, 128, 300).max() == 0
+    codec = LowRank(1, 16)
+    found = codec.decode(codec.encode(np.array([5.0, 0.0, 1.0]), 2), 2)
+    np.testing.assert_allclose(found, [5.0, 0.0, 0.5], rtol=1e-3, atol=1e-12)
+    largest = TopEntries(0.0, 16)
+    np.testing.assert_allclose(largest.decode(largest.encode(np.array([1.0, 5.0, 1.0]), 2), 2), [1, 0, 1], rtol=1e-4)
+    assert (unit_of(0.0), unit_of(3.0), unit_of(1.7e308)) == (1.0, 4.0, 2.0**1023)
 
 
 @pytest.mark.parametrize("change", [lambda c: c[:-5], lambda c: c[:0], lambda c: np.full(50, 7, np.uint8)])
@@ -81,38 +87,17 @@ def test_a_bomb_is_read_only_as_far_as_expected():
     tracemalloc.stop()
 
 
-def test_a_word_that_no_number_has_is_refused():
+def test_words_and_codes_end_where_they_must():
     """In 8 bits numbers are -127 to 127; the word 255 would be 128."""
     codes = [Coded(np.ones(1, np.float32), compress(np.array([word], np.uint8))) for word in (254, 255)]
     assert dequantise(codes[0], 8, 1, 1) == 127
     with refused(ValueError):
         dequantise(codes[1], 8, 1, 1)
-
-
-def test_what_goes_on_after_its_end_is_no_code():
     code = compress(np.arange(5, dtype=np.uint8))
     np.testing.assert_array_equal(decompress(code, 5), np.arange(5))
     with refused(ValueError):
         decompress(np.append(code, np.uint8(0)), 5)
-
-
-def test_half_of_the_omitted_eigenvalue_is_assumed_everywhere():
-    codec = LowRank(1, 16)
-    found = codec.decode(codec.encode(np.array([5.0, 0.0, 1.0]), 2), 2)
-    np.testing.assert_allclose(found, [5.0, 0.0, 0.5], rtol=1e-3, atol=1e-12)
-
-
-def test_a_step_in_which_entries_have_28_bits_is_too_small():
     codec = SharedStep(1.0)
     assert codec.decode(codec.encode(np.array([2.0**27 - 1]), 1), 1) == 2**27 - 1
     with refused(ValueError, 27):
         codec.encode(np.array([2.0**27]), 1)
-
-
-def test_the_diagonal_is_kept_however_small_it_is():
-    codec = TopEntries(0.0, 16)
-    np.testing.assert_allclose(codec.decode(codec.encode(np.array([1.0, 5.0, 1.0]), 2), 2), [1, 0, 1], rtol=1e-4)
-
-
-def test_the_unit_of_the_largest_numbers_is_a_number():
-    assert (unit_of(0.0), unit_of(3.0), unit_of(1.7e308)) == (1.0, 4.0, 2.0**1023)

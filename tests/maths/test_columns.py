@@ -73,7 +73,7 @@ def test_products_are_those_of_the_centred_and_scaled_columns(kind, center, scal
     assert found.energy == pytest.approx(np.vdot(found.X, found.X), rel=1e-12)
 
 
-def test_a_mean_that_float64_cannot_hold_is_subtracted_whole():
+def test_what_rounding_the_mean_lost_is_subtracted():
     """The mean of these is a third of a last digit away from every float64."""
     far = np.repeat(2.0**52 + np.array([[0.0], [0.0], [4.0]]), 100, axis=0)
     found = columns_of(far)
@@ -82,6 +82,11 @@ def test_a_mean_that_float64_cannot_hold_is_subtracted_whole():
     ones = np.ones((300, 1))
     assert abs((found.T @ ones).item()) < 1e-9
     np.testing.assert_allclose(found @ np.ones((1, 1)), found.X, atol=1e-12)
+    # Columns 1 and 3 about 1.5, whose mean is half a unit above, in units of 2.
+    found = Columns(np.array([[1.0], [3.0]]), np.array([1.5]), np.array([0.5]), np.array([2.0]), np.array([False]))
+    np.testing.assert_array_equal(found.X, [[-0.5], [0.5]])
+    np.testing.assert_array_equal(found @ np.array([[4.0]]), [[-2.0], [2.0]])
+    assert found.energy == 0.5
 
 
 def test_blocks_give_the_bits_of_the_array():
@@ -101,15 +106,7 @@ def test_what_personalised_components_need_of_rows_is_had_from_either():
     assert largest_eigenvalue(held) == pytest.approx(largest_eigenvalue(about), rel=1e-10)
 
 
-def test_what_rounding_the_mean_lost_is_subtracted_in_the_unit_of_the_columns():
-    """Columns 1 and 3 about 1.5, whose mean is half a unit above, in units of 2."""
-    found = Columns(np.array([[1.0], [3.0]]), np.array([1.5]), np.array([0.5]), np.array([2.0]), np.array([False]))
-    np.testing.assert_array_equal(found.X, [[-0.5], [0.5]])
-    np.testing.assert_array_equal(found @ np.array([[4.0]]), [[-2.0], [2.0]])
-    assert found.energy == 0.5
-
-
-def test_leading_directions_are_as_long_as_their_singular_values_and_tell_no_sign():
+def test_directions_of_the_authors_program():
     own = np.array([[0.0, 3.0], [-2.0, 0.0]])
     np.testing.assert_allclose(leading_directions(own, 3), [[3.0, 0.0, 0.0], [0.0, 2.0, 0.0]], atol=1e-15)
     for drawn in RNG.standard_normal((5, 6, 3)):
@@ -118,45 +115,33 @@ def test_leading_directions_are_as_long_as_their_singular_values_and_tell_no_sig
     basis, following = merged_directions([own], 1)
     np.testing.assert_allclose(np.abs(basis), [[1.0], [0.0]], atol=1e-15)
     assert following == pytest.approx(4.0)
-
-
-def test_the_authors_matrix_is_a_covariance_over_columns():
-    """Rows of two columns that differ by 2, and by 0: the first has a variance of 2."""
+    # Rows of two columns that differ by 2, and by 0: the first has a variance of 2.
     product = local_product(np.array([[1.0, 3.0], [2.0, 2.0]]), faithful=True)
     np.testing.assert_array_equal(product(np.array([1.0, 0.0])), [2.0, 0.0])
-
-
-def test_a_direction_of_which_nothing_is_left_becomes_another_one():
     found = np.eye(3)[:, :1]
     np.testing.assert_array_equal(direction(np.array([2.0, 0.0, 0.0]), found), [0.0, 1.0, 0.0])
 
 
-def test_eigenvalues_that_are_rounding_are_not_counted_as_positive():
+def test_which_eigenvalues_of_a_kernel_count_as_positive():
     """Features of variances 1 and 1e-16: singular values of 1 and 1e-8."""
     features = np.array([[1.0, 1.0], [-1.0, 1.0], [1.0, 1 + 2e-8], [-1.0, 1 + 2e-8]])
     landmarks = np.arange(2)
     pairs, total, positive = nystrom_pairs(features @ features[landmarks].T, landmarks, 1)
     assert positive == 1
     assert (pairs.values[0], total) == (pytest.approx(4.0), pytest.approx(4.0))
+    assert [Kernel("polynomial", coef0=c).semidefinite for c in (-1.0, 0.0, 1.0)] == [False, True, True]
+    assert not Kernel("sigmoid").semidefinite
 
 
-def test_the_error_of_a_kernel_is_that_of_both_triangles():
+def test_the_error_of_a_kernel_is_that_of_both_triangles_and_of_its_steeper_side():
     """Entries of 4 rows are each off by 1/2, with signs that centring leaves as they are: spectral norm 2."""
     signs = np.array([1.0, -1.0, 1.0, -1.0])
     wrong = np.linalg.norm(centred(np.outer(signs, signs) / 2), 2)
     assert wrong == pytest.approx(2)
     assert wrong <= Kernel("linear").error(np.zeros(10), 4, 0.5) <= 2 * wrong
-
-
-def test_the_error_of_a_kernel_is_that_of_the_steeper_side():
-    """exp(-x) at distances of 1 that may be off by a half changes more below than above."""
+    # exp(-x) at distances of 1 that may be off by a half changes more below than above.
     below = np.exp(-0.5) - np.exp(-1.0)
     assert Kernel("rbf", gamma=1.0).error(np.ones(3), 3, 0.5) >= np.sqrt(6) * below
-
-
-def test_a_polynomial_of_a_negative_constant_may_have_negative_eigenvalues():
-    assert [Kernel("polynomial", coef0=c).semidefinite for c in (-1.0, 0.0, 1.0)] == [False, True, True]
-    assert not Kernel("sigmoid").semidefinite
 
 
 def test_the_default_gamma_is_that_of_all_columns():

@@ -82,25 +82,21 @@ def test_the_median_of_the_law_is_that_of_large_noise(ratio):
     np.testing.assert_allclose(noise.law_median(d / (n - 1)), np.median(values), rtol=0.02)
 
 
-def test_the_optimal_threshold_of_square_data_is_the_published_one():
-    """2.858 times the median singular value (Gavish and Donoho 2014)."""
-    values = np.linspace(9, 1, 100)
-    np.testing.assert_allclose(np.sqrt(noise.optimal_threshold(values, 101, 100) / np.median(values)), 2.858, rtol=1e-3)
-
-
-def test_broken_stick_and_fraction():
+def test_rules_of_few_numbers():
     np.testing.assert_allclose(
         [rules.broken_stick(np.array(values)) for values in ([0.7, 0.2, 0.1], [0.9, 0.05, 0.05], [1.0, 1.0, 1.0])],
         [1, 1, 0],  # the pieces are 11/18, 5/18 and 2/18
     )
     assert rules.broken_stick(np.array([0.62, 0.29, 0.09])) == 2
     assert [rules.fraction(np.array([5.0, 3, 2]), share) for share in (0.4, 0.5, 0.79, 0.95)] == [1, 2, 2, 3]
-
-
-def test_a_run_ends_where_one_is_below():
     assert rules.leading_run(np.array([True, True, False, True])) == 2
     assert rules.leading_run(np.array([True])) == 1
     assert rules.leading_run(np.array([False])) == 0
+    assert rules.minka(np.array([10.0, 1.0, 1.0]), 3) is not None
+    assert rules.minka(np.array([10.0, 1.0, 1.0]), 2) is None
+    # 2.858 times the median singular value (Gavish and Donoho 2014).
+    values = np.linspace(9, 1, 100)
+    np.testing.assert_allclose(np.sqrt(noise.optimal_threshold(values, 101, 100) / np.median(values)), 2.858, rtol=1e-3)
 
 
 def test_noise_of_three_rows_has_two_degrees_of_freedom():
@@ -120,11 +116,6 @@ def test_few_rows_hold_one_dimension_to_minka_as_to_scikit_learn(strength):
     theirs = PCA("mle", svd_solver="full").fit(3 * basis * np.sqrt(values))
     np.testing.assert_allclose(theirs.explained_variance_, values[:1])
     assert rules.minka(values, 10) == theirs.n_components_ == 1
-
-
-def test_as_many_rows_as_features_have_an_evidence():
-    assert rules.minka(np.array([10.0, 1.0, 1.0]), 3) is not None
-    assert rules.minka(np.array([10.0, 1.0, 1.0]), 2) is None
 
 
 SIZES = (80, 50, 40, 30)
@@ -172,19 +163,13 @@ def test_the_rank_of_a_signal_is_found(rank):
     assert bi_cross_validation(parts(drawn(rank))) == rank
 
 
-def test_more_features_than_rows_are_no_fault():
+def test_folds_take_any_shape_and_unit():
     """Only as many components as every fold has; more would be rounding."""
     wide = drawn(3, d=400)
     found = held_out_errors(parts(wide))
     assert found.size <= 200 - max(SIZES)
     assert bi_cross_validation(parts(wide)) == 3
-
-
-def test_the_unit_of_the_data_does_not_matter():
     X = drawn(3)
     for unit in (2.0**-200, 2.0**200):
         assert bi_cross_validation(parts(X * unit)) == 3
-
-
-def test_folds_are_even_in_rows_not_in_parties():
     assert _folds([10, 1, 1, 1, 1, 1, 1]) == [[0], [1, 5], [2, 6], [3], [4]]

@@ -23,7 +23,7 @@ def planted(*values, width=D):
     return pack((vectors * values) @ vectors.T), vectors
 
 
-def test_eigenvalues_lose_what_the_noise_adds():
+def test_eigenvalues_lose_what_the_noise_adds_and_those_above_it_are_counted():
     edge = np.sqrt(D / 2)
     truth = np.array([6.0, 4.0, 2.0]) * edge
     scatter, _ = planted(*truth)
@@ -33,12 +33,12 @@ def test_eigenvalues_lose_what_the_noise_adds():
     np.testing.assert_allclose(noisy.pairs.values, truth, rtol=0.1)
     biased = truth + edge**2 / truth
     assert biased[-1] > 1.2 * truth[-1]
-
-
-def test_the_number_of_components_above_the_noise():
-    edge = np.sqrt(D / 2)
     scatter, _ = planted(6 * edge, 3 * edge, 0.3 * edge)
     assert denoised(scatter + symmetric(D, 4), D, 5, 1.0).detectable == 2
+    theta = np.linspace(5, -1, 601)
+    values = without_noise(theta, 1.0)
+    assert (values >= 0).all()
+    assert (np.diff(values) <= 0).all()
 
 
 def test_noise_alone_shows_no_component():
@@ -95,32 +95,19 @@ def test_features_without_signal_are_left_out_where_the_components_come_nearer()
     assert lost(found.pairs.vectors) < lost(whole) / 2
 
 
-def test_features_that_only_together_stand_out_of_the_noise_stay():
+def test_which_features_stay():
     """Each has less than its own noise, and all of them a component."""
     scatter, vectors = planted(60.0)
     found = denoised(scatter + symmetric(D, 5), D, 1, 1.0)
     assert found.kept == D
     assert abs(vectors[:, 0] @ found.pairs.vectors[:, 0]) > 0.95
-
-
-def test_one_direction_that_all_features_share_does_not_decide_which_stay():
-    """As rows that are far off make one: beside it, twenty components of few features."""
+    # As rows that are far off make one: beside it, twenty components of few features.
     scatter, vectors = planted(*[25.0] * 20, width=40)
     everywhere = pack(np.full((D, D), 300.0 / D))
     found = denoised(scatter + everywhere + symmetric(D, 5), D, 21, 1.0)
     assert found.kept < D / 2
     assert np.linalg.norm(vectors.T @ found.pairs.vectors) ** 2 > 17
-
-
-def test_as_many_features_as_components_stay():
     found = denoised(-np.abs(symmetric(D, 6)), D, 7, 1.0)
     assert found.kept == 7
     np.testing.assert_allclose(found.pairs.vectors.T @ found.pairs.vectors, np.eye(7), atol=1e-12)
     assert (found.pairs.values >= 0).all()
-
-
-def test_eigenvalues_stay_in_order_and_are_never_negative():
-    theta = np.linspace(5, -1, 601)
-    values = without_noise(theta, 1.0)
-    assert (values >= 0).all()
-    assert (np.diff(values) <= 0).all()

@@ -96,14 +96,22 @@ def test_a_fraction_of_the_trace(fraction, k):
     assert leading_eigenpairs(S, fraction).values.size == k
 
 
-def test_a_fraction_that_is_just_reached_is_not_exceeded():
+def test_a_fraction_takes_components_until_it_is_reached():
     S = np.asfortranarray(np.diag([4.0, 2.0, 1.0, 1.0]))
     assert [leading_eigenpairs(S, fraction).values.size for fraction in (0.5, 0.75)] == [2, 3]
+    # Of 7 in the matrix, 4 are more than half; of 10 in all they are not.
+    assert leading_eigenpairs(np.diag([4.0, 3.0]), 0.5).values.size == 1
+    assert leading_eigenpairs(np.diag([4.0, 3.0]), 0.5, total=10.0).values.size == 2
+    pairs = Eigenpairs(np.array([5.0, 3.0, 1.0]), np.eye(4)[:, :3], 0.5)
+    assert [pairs.first(k).following for k in (1, 2, 3)] == [3.0, 1.0, 0.5]
 
 
-def test_the_largest_entry_is_positive():
+def test_signs_and_rotations_within_a_subspace_do_not_matter():
     V = fix_signs(np.array([[0.6, -0.8], [-0.8, -0.6]]))
     np.testing.assert_array_equal(V, [[-0.6, 0.8], [0.8, 0.6]])
+    a = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 3)))[0]
+    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
+    assert principal_angles(a, -a @ turn).max() < 1e-12
 
 
 def test_no_pair_of_a_tight_cluster_is_lost():
@@ -115,12 +123,17 @@ def test_no_pair_of_a_tight_cluster_is_lost():
         np.testing.assert_allclose(pairs.values, [9, 9, 4], rtol=1e-10)
 
 
-def test_the_bound_on_the_angle_is_the_sine_theorem_with_the_error_off_the_gap():
+def test_bounds_on_angles_in_closed_form():
     """sin(angle) <= error / (gap - error), rounding included in the error."""
     pairs = Eigenpairs(np.array([5.0, 3.0]), np.eye(4)[:, :2], 1.0)
     assert angle_bound(0.5, pairs) == pytest.approx(np.degrees(np.arcsin(0.5 / (2 - 0.5))))
     assert angle_bound(1.0, pairs) == pytest.approx(90)
     assert angle_bound(2.5, pairs) == 90
+    pairs = Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=0.1)
+    assert resolution(pairs).angle == pytest.approx(sine_theorem(0.1, 5 - 0.19 - 0.1))
+    assert resolution(Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=3.0)).angle == 90
+    assert certified(90.0) == "no bound"
+    assert certified(89.5) == "90 degrees at most"
 
 
 def test_a_spectral_norm_is_never_below_the_true_one():
@@ -154,12 +167,6 @@ def test_resolution_is_rounding_and_twice_the_error_and_the_angle_that_they_turn
     assert angle_bound(error, Eigenpairs(np.array([5.0, 3.0]), np.eye(4)[:, :2], 1.0)) == told([5.0, 3.0], 1.0).angle
 
 
-def test_what_is_below_the_error_is_not_resolved():
-    pairs = Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=0.1)
-    assert resolution(pairs).angle == pytest.approx(sine_theorem(0.1, 5 - 0.19 - 0.1))
-    assert resolution(Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=3.0)).angle == 90
-
-
 @pytest.mark.parametrize("unit", [2.0**-900, 2.0**-480, 2.0**900])
 def test_small_eigenvalues_are_the_same_in_any_unit(unit):
     """The fault: below 1e-140 LAPACK was off by 1e-9 of the first value, and small components by 90 degrees."""
@@ -171,38 +178,16 @@ def test_small_eigenvalues_are_the_same_in_any_unit(unit):
     assert principal_angles(pairs.vectors, basis[:, :17]).max() < 0.1
 
 
-def test_a_fraction_of_a_larger_total_takes_more_components():
-    """Of 7 in the matrix, 4 are more than half; of 10 in all they are not."""
-    assert leading_eigenpairs(np.diag([4.0, 3.0]), 0.5).values.size == 1
-    assert leading_eigenpairs(np.diag([4.0, 3.0]), 0.5, total=10.0).values.size == 2
-
-
-def test_rounding_is_no_less_than_was_measured():
+def test_what_counts_as_rounding():
     """38 epsilons in a scatter of 5 to 200 features."""
     assert rounding(5) >= 38 * np.finfo(np.float64).eps
-
-
-def test_ninety_degrees_are_no_bound():
-    assert certified(90.0) == "no bound"
-    assert certified(89.5) == "90 degrees at most"
-
-
-def test_what_is_left_of_nearly_nothing_is_orthogonal():
-    """One projection leaves rounding of the whole vector, which is much beside a millionth of a millionth."""
-    Q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((50, 4)))
-    left = outside(Q[:, :3] @ [1.0, 2.0, 3.0] + 1e-12 * Q[:, 3], Q[:, :3])
-    assert np.abs(Q[:, :3].T @ left).max() < 1e-14 * np.linalg.norm(left)
-
-
-def test_after_the_first_pairs_the_next_one_follows():
-    pairs = Eigenpairs(np.array([5.0, 3.0, 1.0]), np.eye(4)[:, :3], 0.5)
-    assert [pairs.first(k).following for k in (1, 2, 3)] == [3.0, 1.0, 0.5]
-
-
-def test_what_is_rounding_grows_with_the_number_of_features():
     assert varying_directions(np.diag([1.0, 2e-12])) == 1
     assert varying_directions(np.diag([1.0, 2.1e-12])) == 2
     assert varying_directions(np.diag([1.0, 4e-12, 1.0, 1.0, 1.0])) == 4
+    # One projection leaves rounding of the whole vector, which is much beside a millionth of a millionth.
+    Q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((50, 4)))
+    left = outside(Q[:, :3] @ [1.0, 2.0, 3.0] + 1e-12 * Q[:, 3], Q[:, :3])
+    assert np.abs(Q[:, :3].T @ left).max() < 1e-14 * np.linalg.norm(left)
 
 
 @pytest.mark.parametrize(("bound", "text"), [(1.04, "1.1"), (1.06, "1.1"), (2.0, "2"), (9.91e-7, "1e-06")])
@@ -216,9 +201,3 @@ def test_a_rotation_by_an_angle_has_that_angle(angle):
     b = np.array([[1, 0], [0, np.cos(t)], [0, np.sin(t)], [0, 0]])
     np.testing.assert_allclose(principal_angles(a, b).max(), angle, rtol=1e-7)
     np.testing.assert_allclose(projector_distance(a, b), np.sin(t), rtol=1e-7)
-
-
-def test_signs_and_rotations_within_the_subspace_do_not_matter():
-    a = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 3)))[0]
-    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
-    assert principal_angles(a, -a @ turn).max() < 1e-12

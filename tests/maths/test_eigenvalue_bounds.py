@@ -27,7 +27,7 @@ def known_of(A, Q, error=0.0):
     return known.ritz()
 
 
-def test_a_proven_ceiling_takes_in_the_residual_of_what_follows():
+def test_a_proven_ceiling_is_above_what_the_span_leaves_outside():
     """Of [[4, 0, 0], [0, 1, b], [0, b, c]] two columns are known: what is outside is tied to the second."""
     b, c = 0.9, 1.4
     ritz = known_of(np.array([[4, 0, 0], [0, 1, b], [0, b, c]]), np.eye(3)[:, :2])
@@ -35,16 +35,10 @@ def test_a_proven_ceiling_takes_in_the_residual_of_what_follows():
     ceiling = proven_bound(ritz, 1, c)
     assert second <= ceiling == pytest.approx(c + SHARES[0] * (4 - c))
     assert second > c + SHARES[1] * (4 - c)  # so no lower share may pass
-
-
-def test_an_invariant_span_leaves_what_is_outside():
     ritz = known_of(np.diag([4.0, 2.0, 1.0, 0.5]), np.eye(4)[:, :2])
     assert proven_bound(ritz, 2, 1.0) == pytest.approx(1.0)
     assert 2.0 <= proven_bound(ritz, 1, 1.0) <= 2 + SHARES[-1] * 2 + 1e-12
     assert proven_bound(ritz, 2, 2.0) == proven_bound(ritz, 1, 4.5) == np.inf
-
-
-def test_a_proven_ceiling_is_a_share_of_the_gap_above_the_largest_left_out():
     ritz = known_of(np.diag([4.0, 2.0, 1.0, 0.5]), np.eye(4)[:, :3])
     assert proven_bound(ritz, 1, 0.5) == pytest.approx(2 + SHARES[-1] * 2)
 
@@ -56,10 +50,19 @@ def test_a_ceiling_takes_in_what_the_wire_did(error):
         assert ceiling(known_of(A, start, error)) - ceiling(known_of(A, start)) == pytest.approx(2 * error, rel=1e-3)
 
 
-def test_hidden_directions_are_not_presumed_away_before_the_block_would_show_them():
+def test_nothing_is_presumed_before_the_block_would_show_it():
     """The first Ritz values of a random block are averages, and say nothing of what is above them."""
     A = np.diag(np.linspace(2, 1, 80))
     assert presumed_bound(known_of(A, random_block(80, 6, 1)), 1, FirstBlock(random_block(80, 6, 1))) == np.inf
+    A, start = np.diag(0.5 ** np.arange(30)), random_block(30, 12, 0)
+    known, block = KnownProducts(30), start
+    for _ in range(2):
+        known.add(block, A @ block)
+        block = known.next_block(known.ritz(), 12, 1)
+    ritz = known.ritz()
+    assert presumed_bound(ritz, 1, FirstBlock(start)) < np.inf
+    ritz.error = 1e-1
+    assert presumed_bound(ritz, 1, FirstBlock(start)) == np.inf
 
 
 def test_a_presumed_ceiling_holds_and_comes_near():
@@ -76,18 +79,6 @@ def test_a_presumed_ceiling_holds_and_comes_near():
             block = known.next_block(known.ritz(), 6, 3)
         found.append(ceiling)
     assert max(found) <= values[3] + (values[2] - values[3]) / 32
-
-
-def test_an_error_in_the_products_weakens_what_may_be_presumed():
-    A, start = np.diag(0.5 ** np.arange(30)), random_block(30, 12, 0)
-    known, block = KnownProducts(30), start
-    for _ in range(2):
-        known.add(block, A @ block)
-        block = known.next_block(known.ritz(), 12, 1)
-    ritz = known.ritz()
-    assert presumed_bound(ritz, 1, FirstBlock(start)) < np.inf
-    ritz.error = 1e-1
-    assert presumed_bound(ritz, 1, FirstBlock(start)) == np.inf
 
 
 def two_pairs(*, first=0.0, second=0.0, error=0.0):
@@ -118,29 +109,29 @@ def test_a_narrow_block_shows_half_as_much_and_less_of_what_is_near_the_first(sh
     assert presumed_bound(two_pairs(first=near, second=hidden * (1 + 1e-9)), 1, FirstBlock(start)) > 1 + 4 * share
 
 
-def test_residuals_outside_few_directions_count_in_full():
+def test_what_hides_counts_in_full():
     """Residuals of no Krylov space do not lie in two directions for each column of the block: the rest counts, too."""
     rng = np.random.default_rng(0)
     ritz = pairs_with(np.linspace(2, 1, 20), rng.standard_normal((60, 20)))
     hidden = Hidden(ritz, 3, FirstBlock(rng.standard_normal((60, 2))))
     weights = hidden.start.seen(ritz, 4.0)[0][3:] / (4.0 - ritz.values[3:, None])
     assert np.linalg.norm(ritz.residuals[:, 3:] @ weights) <= hidden.norm(4.0)
-
-
-def test_what_hides_may_hide_most_above_the_level():
-    """|1 / (x - 1) - 2 / x| is zero at 2, and largest at 2 + sqrt(2)."""
+    # |1 / (x - 1) - 2 / x| is zero at 2, and largest at 2 + sqrt(2).
     ritz = pairs_with(np.array([1.0, 0.0]), np.array([[0, 0], [0, 0], [1.0, 1.0]]))
     hidden = Hidden(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
     assert 3 - np.sqrt(8) <= _largest_norm_above(hidden, 2.0) <= 2 * (3 - np.sqrt(8))
 
 
-def test_a_random_block_shows_what_it_must():
+def test_the_sine_theorem_and_a_random_block_in_numbers():
     """Singular values of blocks are below the bound as often as it says, or less."""
     rng = np.random.default_rng(0)
     for columns, directions in ((1, 1), (5, 1), (8, 4), (6, 6)):
         blocks = rng.uniform(-1, 1, (4000, columns, directions))
         least = np.linalg.svd(blocks, compute_uv=False)[:, -1]
         assert 0.001 < np.mean(least < least_overlap(columns, directions, 0.02)) < 0.03
+    assert sine_theorem(0.1, 0.2) == pytest.approx(30)
+    assert sine_theorem(0.3, 0.2) == sine_theorem(0.1, 0.0) == sine_theorem(0.1, -1.0) == 90
+    assert sine_theorem(0.1, np.inf) == 0
 
 
 def test_a_plain_block_bounds_the_outside_once_it_has_had_time():
@@ -166,12 +157,6 @@ def test_the_outside_of_a_plain_block_in_closed_form(residual, error):
     lacks = ratio ** (asked - 1) * 5 / least_overlap(2, 2)
     assert bound_outside_last_block(ritz, start, asked - 1) == np.inf
     assert bound_outside_last_block(ritz, start, asked) == pytest.approx(4.04 * (1 + lacks**2), rel=1e-12)
-
-
-def test_the_sine_theorem_in_closed_form():
-    assert sine_theorem(0.1, 0.2) == pytest.approx(30)
-    assert sine_theorem(0.3, 0.2) == sine_theorem(0.1, 0.0) == sine_theorem(0.1, -1.0) == 90
-    assert sine_theorem(0.1, np.inf) == 0
 
 
 TIED = np.diag(np.r_[9.0, 8.0, 5.0, 5.0, np.linspace(3, 0.5, 56)])

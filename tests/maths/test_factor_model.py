@@ -95,13 +95,19 @@ def fitted(rows, q, prior, steps):
     return em
 
 
-def test_em_comes_to_rest_where_the_textbooks_iteration_does():
+def test_em_of_factors_rests_where_the_textbook_does_and_at_the_scatter_of_whole_rows():
     rows = rows_of_factors()
     m, V, s = plain_ppca(rows, 2, 5.0, 120)
     em = fitted(rows, 2, 5.0, 60)
     assert principal_angles(em.vectors, V).max() < 1e-8
     np.testing.assert_allclose(em.mean, m, atol=1e-10)
     np.testing.assert_allclose(em.model.noise, s, rtol=1e-9)
+    rows = rows_of_factors(share=0.0)
+    em = fitted(rows, Q, 5.0, 40)
+    values, vectors = np.linalg.eigh(rows.T @ rows)
+    assert principal_angles(em.vectors, vectors[:, -Q:]).max() < 1e-9
+    np.testing.assert_allclose(em.values, values[::-1][:Q], rtol=1e-10)
+    np.testing.assert_allclose(em.total, values.sum(), rtol=1e-12)
 
 
 def test_anderson_takes_fewer_steps_of_em(monkeypatch):
@@ -110,15 +116,6 @@ def test_anderson_takes_fewer_steps_of_em(monkeypatch):
     ours = principal_angles(fitted(rows, 2, 5.0, 30).vectors, limit).max()
     monkeypatch.setattr(anderson, "DEPTH", 0)
     assert ours < principal_angles(fitted(rows, 2, 5.0, 30).vectors, limit).max() / 1000
-
-
-def test_without_missing_values_the_components_are_those_of_the_scatter():
-    rows = rows_of_factors(share=0.0)
-    em = fitted(rows, Q, 5.0, 40)
-    values, vectors = np.linalg.eigh(rows.T @ rows)
-    assert principal_angles(em.vectors, vectors[:, -Q:]).max() < 1e-9
-    np.testing.assert_allclose(em.values, values[::-1][:Q], rtol=1e-10)
-    np.testing.assert_allclose(em.total, values.sum(), rtol=1e-12)
 
 
 def test_where_the_function_is_lower_the_last_image_is_taken():

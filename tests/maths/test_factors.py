@@ -73,13 +73,18 @@ def test_tall_rows_in_chunks_keep_singular_values_that_squares_lose(monkeypatch)
     assert true[-1] < 3e-11
 
 
-def test_factors_of_shifted_parts_stack_to_the_scatter_of_all():
+def test_parts_stack_to_the_scatter_of_all_and_directions_without_variance_are_completed():
     X = rows(100)
     X[60:] += 5
     parts = [Factor(*triangular(part), trace=np.trace(scatter(part))) for part in cut(X, 60, 30, 10)]
     whole = stack(parts)
     np.testing.assert_allclose(whole.rows.T @ whole.rows, scatter(X), rtol=1e-11)
     np.testing.assert_allclose(whole.trace, np.trace(scatter(X)), rtol=1e-12)
+    F = np.random.default_rng(0).standard_normal((3, 50))
+    F[2] = F[0]
+    pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0), 3)
+    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
+    assert pairs.values[2] <= 1e-30 * pairs.values[0]
 
 
 @pytest.mark.parametrize("shape", [(40, 12), (8, 50)])
@@ -89,14 +94,6 @@ def test_leading_pairs_by_the_shorter_side(shape):
     values, vectors = np.linalg.eigh(F.T @ F)
     np.testing.assert_allclose(pairs.values, values[::-1][:4] + 0.5, rtol=1e-11)
     assert principal_angles(pairs.vectors, vectors[:, ::-1][:, :4]).max() < 1e-9
-
-
-def test_directions_without_variance_are_completed():
-    F = np.random.default_rng(0).standard_normal((3, 50))
-    F[2] = F[0]
-    pairs = leading_of_factor(Factor(Moments.of(F).head, F, 1.0), 3)
-    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
-    assert pairs.values[2] <= 1e-30 * pairs.values[0]
 
 
 def off_the_first_component(F, found):
@@ -142,32 +139,20 @@ def one_row(values, count, **left_out):
     return Factor(Head(count, np.zeros(row.size), np.zeros(row.size)), row, float(np.vdot(row, row)), **left_out)
 
 
-def test_half_of_what_is_left_out_is_assumed_everywhere_and_taken_off_the_rows():
+def test_what_is_left_out_of_a_factor_and_what_is_assumed_for_it():
     filled = one_row([3.0, 0.0], 2, omitted=2.0).filled()
     np.testing.assert_allclose(filled.times(np.eye(2)), np.diag([9.0, 1.0]), rtol=1e-15)
     assert filled.error == 1.0
-
-
-def test_what_is_left_out_is_an_eigenvalue():
     X = rows(4, 6)
     values = np.linalg.svd(X - X.mean(axis=0), compute_uv=False) ** 2
     assert truncated(X, 1).omitted == pytest.approx(values[1], rel=1e-12)
-
-
-def test_what_is_left_out_of_parts_adds_up_and_their_order_changes_no_bit():
     parts = [one_row([3.0, 0.0], 5, omitted=2.0, floor=1.0), one_row([0.0, 1.0], 4, omitted=1.0, floor=0.25)]
     one, other = stack(parts), stack(parts[::-1])
     assert (one.omitted, one.floor) == (3.0, 1.25)
     assert one.rows.tobytes() == other.rows.tobytes()
-
-
-def test_a_share_of_the_trace_counts_what_is_assumed_everywhere():
-    """Variances 5, 2 and 1, of which the first is less than 0.7 of 8."""
+    # Variances 5, 2 and 1, of which the first is less than 0.7 of 8.
     factor = Factor(Head(5, np.zeros(3), np.zeros(3)), np.diag([2.0, 1.0, 0.0])[:2], 5.0, floor=1.0)
     np.testing.assert_allclose(leading_of_factor(factor, 0.7).values, [5.0, 2.0])
-
-
-def test_rows_that_are_tied_resolve_eigenvalues_to_the_square_of_their_rounding():
     factor = Factor(Head(5, np.zeros(2), np.zeros(2)), np.diag([2e3, 2e3]), 8e6)
     found = leading_of_factor(factor, 1).resolution
     assert (found.floor, found.angle) == (pytest.approx((2e3 * 1e-15) ** 2 * 2, rel=1e-9, abs=0), 90.0)

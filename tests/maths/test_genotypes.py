@@ -17,15 +17,11 @@ def test_rows_are_standardised_by_the_formula(dtype):
     np.testing.assert_allclose(found.sum(axis=0), 0, atol=1e-12)
 
 
-def test_counts_give_the_diagonal_of_the_scatter():
+def test_counts_give_the_diagonal_and_add_up_over_parties_and_blocks():
     G = people(missing=0.1)
     counts = count_alleles(G)
     np.testing.assert_allclose(counts.diagonal, (by_hand(G) ** 2).sum(axis=0), rtol=1e-12, atol=1e-12)
     assert counts.missing_share == pytest.approx(np.isnan(G).mean())
-
-
-def test_counts_of_parties_add_up_and_blocks_are_like_arrays():
-    G = people(missing=0.1)
     blocks = Blocks(lambda: [G[:17], G[17:60]], G.shape[1], G.dtype, count=60)
     for name, one, other, all_ in zip(
         ("rows", "called", "alleles", "squares"),
@@ -47,7 +43,7 @@ def test_whole_numbers_and_sparse_rows_are_genotypes_too():
         )
 
 
-def test_a_variant_of_one_allele_is_zero_and_counted():
+def test_variants_of_one_allele_and_what_is_no_genotype():
     G = people(missing=0.1)
     G[:, 3], G[:, 4], G[:, 5] = 0, 2, np.nan
     counts = count_alleles(G)
@@ -55,10 +51,6 @@ def test_a_variant_of_one_allele_is_zero_and_counted():
     assert not whole(standardised(G, counts.frequencies))[:, 3:6].any()
     assert not counts.diagonal[3:6].any()
     np.testing.assert_array_equal(deviation(counts.frequencies)[3:6], 1)
-
-
-def test_what_is_no_genotype_is_found():
-    G = people(missing=0.1)
     assert not columns_of_others(G).size
     G[3, 7], G[5, 2], G[9, 11] = 0.5, 3, -1
     np.testing.assert_array_equal(columns_of_others(G), [2, 7, 11])

@@ -44,12 +44,15 @@ def test_weights_are_doubly_stochastic_and_average_in_the_end(kind, parties):
     assert np.linalg.norm(far, 2) <= rate**50 + 1e-13
 
 
-def test_the_graphs_are_the_known_ones():
+def test_the_graphs_and_their_mixing_rates_are_the_known_ones():
     assert graph_of("ring", 5).sum() == 2 * 5
     assert graph_of("ring", 2).sum() == 2
     assert graph_of("star", 5)[0].tolist() == [False, True, True, True, True]
     assert graph_of("star", 5)[1:, 1:].sum() == 0
     assert graph_of("complete", 5).sum() == 5 * 4
+    np.testing.assert_allclose(mixing_rate(metropolis_weights(graph_of("complete", 6))), 0, atol=1e-15)
+    np.testing.assert_allclose(mixing_rate(metropolis_weights(graph_of("ring", 10))), (1 + 2 * np.cos(np.pi / 5)) / 3)
+    assert mixing_rate(np.array([[0.0, 1.0], [1.0, 0.0]])) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -70,32 +73,17 @@ def test_the_diameter_is_known(kind, parties, expected):
     assert diameter(graph_of(kind, parties)) == expected
 
 
-def test_the_mixing_rate_is_known():
-    np.testing.assert_allclose(mixing_rate(metropolis_weights(graph_of("complete", 6))), 0, atol=1e-15)
-    np.testing.assert_allclose(mixing_rate(metropolis_weights(graph_of("ring", 10))), (1 + 2 * np.cos(np.pi / 5)) / 3)
-
-
-def test_erdos_renyi_has_its_edges_by_seed_and_with_its_probability():
+def test_erdos_renyi_has_its_edges_by_seed_for_ever():
     one, same, other = (graph_of("erdos-renyi", 40, probability=0.3, seed=seed) for seed in (1, 1, 2))
     assert (one == same).all()
     assert (one != other).any()
     assert abs(one.sum() / (40 * 39) - 0.3) < 0.06
     assert graph_of("erdos-renyi", 10, probability=1.0).sum() == 90
-
-
-def test_erdos_renyi_is_the_same_graph_for_ever():
-    """Parties with other versions of NumPy must draw the same."""
+    # Parties with other versions of NumPy must draw the same.
     edges = np.flatnonzero(graph_of("erdos-renyi", 5, probability=0.5, seed=42))
     np.testing.assert_array_equal(edges, [1, 4, 5, 7, 8, 11, 16, 19, 20, 23])
-
-
-def test_a_probability_that_connects_nobody_is_an_error():
     with refused(ValueError, 1000, 30):
         graph_of("erdos-renyi", 30, probability=0.001)
-
-
-def test_disagreement_that_changes_its_sign_stays():
-    assert mixing_rate(np.array([[0.0, 1.0], [1.0, 0.0]])) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.9, 0.999])
@@ -125,8 +113,11 @@ def test_no_rate_is_read_into_other_steps(steps):
     assert iterations_left(steps, 1e-6) is None
 
 
-def test_what_is_left_of_a_way_of_halves_is_the_last_step():
+def test_steps_and_ways_in_closed_form():
     assert way_left(0.5 ** np.arange(32)) == pytest.approx(0.5**31)
+    assert safe_step(2.0, 0.0) == 0.25
+    assert safe_step(2.0, 0.75) == 0.25
+    assert safe_step(2.0, 0.99) == pytest.approx(0.05)
 
 
 def parties(n=6, offset=1e8):
@@ -191,7 +182,7 @@ def test_no_partys_eigenvalue_about_the_pooled_mean_exceeds_what_the_heads_say()
     assert said <= 2 * largest
 
 
-def test_the_order_of_the_parties_changes_no_bit():
+def test_pooled_tables_do_not_depend_on_the_order_of_the_parties():
     parts = parties()
     order = [4, 2, 0, 5, 1, 3]
     graph = graph_of("complete", 6)
@@ -201,9 +192,6 @@ def test_the_order_of_the_parties_changes_no_bit():
         pooled, total, *_ = table.pooled()
         results.append((pooled.n, pooled.mean.tobytes(), pooled.remainder.tobytes(), total))
     assert results[0] == results[1]
-
-
-def test_of_a_party_that_both_know_one_keeps_its_own_row():
     tables = [MeanTable.of(0, 2, Head(3, np.array([mean]), np.zeros(1)), 1.0, 1.0) for mean in (5.0, 7.0)]
     assert tables[0].filled_from(tables[1]).means[0] == 5.0
 
@@ -213,7 +201,7 @@ def spectrum_in_a_random_basis(values):
     return (basis * values) @ basis.T, basis
 
 
-def test_the_eigenvectors_and_no_other_basis_of_their_span_stand_still():
+def test_sangers_direction_is_ojas_rule_and_stands_still_at_the_eigenvectors():
     A, basis = spectrum_in_a_random_basis([5.0, 3.0, 2.0, 1.0, 0.5])
     X = basis[:, :3]
     np.testing.assert_allclose(sanger_direction(A @ X, X), 0, atol=1e-14)
@@ -221,9 +209,6 @@ def test_the_eigenvectors_and_no_other_basis_of_their_span_stand_still():
     assert np.linalg.norm(sanger_direction(A @ turned, turned)) > 0.1
     swapped = X[:, [1, 0, 2]]  # stands still too, but not stably
     np.testing.assert_allclose(sanger_direction(A @ swapped, swapped), 0, atol=1e-14)
-
-
-def test_its_column_is_ojas_rule_without_the_columns_before():
     A, _ = spectrum_in_a_random_basis([5.0, 3.0, 2.0, 1.0, 0.5])
     X = np.random.default_rng(2).standard_normal((5, 3))
     direction = sanger_direction(A @ X, X)
@@ -264,9 +249,3 @@ def test_the_largest_eigenvalue_is_found_by_a_few_products():
         found = largest_eigenvalue(lambda V, A=A: A @ V, 40)
         assert 0.95 * spread.max() <= found <= spread.max() * (1 + 1e-12)
     assert largest_eigenvalue(lambda V: 3 * V, 1) == 3.0
-
-
-def test_a_step_is_half_of_what_is_stable_and_less_where_news_travel_slowly():
-    assert safe_step(2.0, 0.0) == 0.25
-    assert safe_step(2.0, 0.75) == 0.25
-    assert safe_step(2.0, 0.99) == pytest.approx(0.05)

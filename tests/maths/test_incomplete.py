@@ -72,15 +72,12 @@ def test_rows_are_filled_in_any_unit(unit):
     np.testing.assert_allclose(ours, textbook(rows, S)[0], atol=1e-10)
 
 
-def test_a_feature_without_variance_is_filled_by_its_mean():
+def test_what_cannot_be_regressed_on_is_filled_by_its_mean():
     S = covariance()
     S[2], S[:, 2] = 0.0, 0.0
     rows = np.random.default_rng(2).standard_normal((4, 6))
     rows[:, 2] = np.nan
     assert not filled(rows, S)[:, 2].any()
-
-
-def test_a_covariance_that_is_nearly_singular_is_not_inverted():
     assert precision_of(np.diag([1.0, 2 * FLOOR])) is not None
     assert precision_of(np.diag([1.0, FLOOR / 2])) is None
     assert precision_of(np.array([[1.0, 2.0], [2.0, 1.0]])) is None
@@ -127,20 +124,22 @@ def test_squarem_takes_fewer_steps():
     assert ours < plain / 100
 
 
-def test_what_the_prior_is_worth():
+def test_one_step_of_em_in_closed_form():
     """Of one feature without missing values, n + prior rows whose variances are 1: the model's variance is 1 again."""
     rows = standardised(np.random.default_rng(3).standard_normal((80, 2)) @ [[1.0, 2.0], [0.0, 1.0]])
     r = float(rows[:, 0] @ rows[:, 1]) / 80
     S = fitted(rows, 20.0, 1).fitted.covariance
     np.testing.assert_allclose(S, [[1.0, r * 0.8], [r * 0.8, 1.0]], atol=1e-12)
-
-
-def test_from_a_wrong_mean_one_step_finds_the_mean_and_the_scatter_about_it():
     rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
     em = GaussianEM(80, np.full(6, 3.0), prior=10.0)
     em.add(sums_of(rows, em.model))
     np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
     np.testing.assert_allclose(em.scatter, Moments.of(rows).scatter, atol=1e-10)
+    # Of 2^53, 2^53 + 2 and 2^53 + 2 the mean is 2^53 + 4/3, which float64 does not hold.
+    rows = 2.0**53 + np.array([[0.0], [2.0], [2.0], [np.nan]])
+    own = GappedRows(rows, Patterns.in_rows(rows)).own_values()
+    assert (own.mean - 2.0**53) + own.remainder == pytest.approx(4 / 3)
+    assert own.squares == pytest.approx(8 / 3)
 
 
 @pytest.mark.parametrize(
@@ -160,14 +159,6 @@ def test_rows_whose_gaps_enough_others_have_take_part(gaps, least, multiple, tak
     np.testing.assert_array_equal(Patterns.in_rows(rows).shared(least, multiple), taken)
 
 
-def test_a_features_own_variance_is_about_its_mean_not_what_float64_makes_of_it():
-    """Of 2^53, 2^53 + 2 and 2^53 + 2 the mean is 2^53 + 4/3, which float64 does not hold."""
-    rows = 2.0**53 + np.array([[0.0], [2.0], [2.0], [np.nan]])
-    own = GappedRows(rows, Patterns.in_rows(rows)).own_values()
-    assert (own.mean - 2.0**53) + own.remainder == pytest.approx(4 / 3)
-    assert own.squares == pytest.approx(8 / 3)
-
-
 ANYWHERE = lambda point: True  # noqa: E731
 
 
@@ -182,18 +173,12 @@ def steps(mapping, start, target, least=1e-9, most=1000, allowed=ANYWHERE):
     return most
 
 
-def test_one_linear_rate_is_over_after_one_cycle():
+def test_squarem_takes_far_fewer_steps_and_knows_what_is_ahead():
     assert steps(lambda x: 0.99 * x + 1.0, np.zeros(3), np.full(3, 100.0)) == 3
-
-
-def test_many_rates_take_far_fewer_steps_than_the_plain_iteration():
     rates = np.array([0.1, 0.5, 0.9, 0.99])
     ours = steps(lambda x: rates * x, np.ones(4), np.zeros(4))
     plain = np.log(1e-9) / np.log(0.99)
     assert ours < plain / 10
-
-
-def test_what_is_ahead_is_the_sum_of_the_steps_to_come():
     iteration = Squarem(np.ones(1), ANYWHERE)
     for _ in range(2):
         assert iteration.ahead is None
@@ -226,29 +211,23 @@ def test_an_extrapolation_after_which_the_map_moves_further_is_given_up():
     np.testing.assert_allclose(points, [0.0, 0.1, 10.0, 0.199])
 
 
-def test_a_map_that_rests_stays():
+def test_anderson_finds_a_fixed_point_and_gives_up_a_lower_one():
     squarem, anderson = Squarem(np.ones(2), ANYWHERE), Anderson(np.ones(2), ANYWHERE)
     for _ in range(5):
         squarem.add(np.ones(2))
         anderson.add(np.ones(2), 0.0)
         np.testing.assert_array_equal([squarem.point, anderson.point], np.ones((2, 2)))
-
-
-def half_way(x):
-    return 0.5 * x + 1  # to 2
-
-
-def test_anderson_finds_the_fixed_point_of_a_line_from_two_images():
     found = Anderson(np.zeros(1), ANYWHERE)
     for height in (0.0, 1.0):
         found.add(half_way(found.point), height)
     np.testing.assert_allclose(found.point, [2.0])
-
-
-def test_anderson_gives_up_a_lower_point_and_all_that_it_remembers():
     found = Anderson(np.zeros(1), ANYWHERE)
     found.add(half_way(found.point), 0.0)
     found.add(np.array([5.0]), -1.0)
     np.testing.assert_array_equal(found.point, [1.0])
     found.add(half_way(found.point), 0.0)
     np.testing.assert_array_equal(found.point, [1.5])
+
+
+def half_way(x):
+    return 0.5 * x + 1  # to 2

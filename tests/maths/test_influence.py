@@ -136,7 +136,7 @@ def test_bounds_are_near_where_a_party_has_little(monkeypatch):
     assert bound.span <= 5 * exact.span
 
 
-def test_a_component_that_one_party_has_alone_is_gone_without_it():
+def test_components_of_one_party_alone_turn_as_far_as_they_can():
     X = rows(300) @ np.diag(np.repeat([1.0, 0.0], [11, 1]))
     alone = np.zeros((20, 12))
     alone[:, 11] = np.tile([9.0, -9.0], 10)
@@ -145,6 +145,12 @@ def test_a_component_that_one_party_has_alone_is_gone_without_it():
     np.testing.assert_allclose(everyone[2].turn.axes[0], 90)
     assert max(one.turn.axes[0] for one in everyone[:2]) < 1
     assert "share" in told(everyone)[2]
+    # Without the third party two variances are the same, so any axes in their plane will do.
+    square = np.array([[2.0, 0, 0, 0], [-2, 0, 0, 0], [0, 2, 0, 0], [0, -2, 0, 0], [0, 0, 1, 0], [0, 0, -1, 0]])
+    third = np.array([[1.0, 0, 0, 0.1], [-1, 0, 0, -0.1]])
+    everyone, _, _ = found([square, square, third], 2)
+    assert everyone[2].turn.axes.tolist() == [90, 90]
+    assert everyone[2].turn.span < 1
 
 
 @pytest.mark.parametrize("cheap", [0, influence.CHEAP])
@@ -160,15 +166,6 @@ def test_all_directions_turn_nowhere_and_one_party_alone_is_all_there_is(cheap, 
     assert told([only]) == {}
 
 
-def test_components_that_the_others_do_not_determine_turn_as_far_as_they_can():
-    """Without the third party two variances are the same, so any axes in their plane will do."""
-    square = np.array([[2.0, 0, 0, 0], [-2, 0, 0, 0], [0, 2, 0, 0], [0, -2, 0, 0], [0, 0, 1, 0], [0, 0, -1, 0]])
-    third = np.array([[1.0, 0, 0, 0.1], [-1, 0, 0, -0.1]])
-    everyone, _, _ = found([square, square, third], 2)
-    assert everyone[2].turn.axes.tolist() == [90, 90]
-    assert everyone[2].turn.span < 1
-
-
 @pytest.mark.parametrize("unit", [1e-130, 1e130])
 def test_no_unit_of_the_data_overflows(unit):
     parties = cut(rows(300), 200, 100)
@@ -180,13 +177,10 @@ def test_no_unit_of_the_data_overflows(unit):
         np.testing.assert_allclose([one.variance, one.fit, one.spread], [other.variance, other.fit, other.spread])
 
 
-def test_components_that_are_noise_have_no_shares_and_many_are_cut_off():
+def test_parties_and_components_without_variance():
     X = rows(300) * np.repeat([1.0, 1e-9], [2, 10])
     assert found([X[:100], X[100:]], 5)[0][0].components.size == 2
     assert found(cut(rows(300, 30), 100, 200), 20)[0][0].components.size == LEADING
-
-
-def test_parties_without_variance_of_their_own_have_no_fit_and_are_not_told():
     X = rows(500)
     everyone, _, _ = found([X[:1], X[1:2], X[2:3], X[3:]], 2)
     assert [np.isnan(one.fit) for one in everyone] == [True, True, True, False]
@@ -218,15 +212,9 @@ def test_what_is_out_of_proportion_is_told(odd, why):
     assert told([*others, odd]) == ({4: why} if why else {})
 
 
-def test_of_two_neither_is_the_odd_one_by_its_rows():
+def test_who_is_not_told_to_stand_out():
     assert told([one(rows=0.5), one(rows=0.5, fit=0.1, spread=11.0)]) == {}
-
-
-def test_where_the_components_hold_little_of_anyone_nobody_fits_badly():
     assert told([one(fit=0.3), one(fit=0.3), one(fit=0.01)]) == {}
-
-
-def test_who_claims_nearly_all_rows_does_not_make_the_others_stand_out():
     few = [one(rows=1e-10, components=(0.4, 0.1)), one(rows=1e-10), one(rows=1e-10)]
     assert told([*few, one(rows=1 - 3e-10, components=(0.1, 0.1))]) == {3: ["rows"]}
 
@@ -282,10 +270,13 @@ def test_a_share_is_found_in_the_units_that_features_are_scaled_by(unit):
     assert indefinite(scaled, largest(bad), unit, np.random.default_rng(0)) == [2]
 
 
-def test_shares_beyond_all_measure_that_cancel_are_found():
+def test_shares_that_cancel_and_groups_that_are_not_semidefinite_are_named():
     X = Moments.of(rows(300))
     huge = [Moments(X.count, X.mean, X.remainder, sign * 1e300 * X.scatter) for sign in (1, -1)]
     assert indefinite([X, huge[0], X, huge[1]], 1.0, None, np.random.default_rng(1)) == [3]
+    groups = RandomGroups(1, np.random.default_rng(0))
+    groups.add("north", moments(1.0, 0.5, -2e-6))
+    assert groups.indefinite(3, 1.0, None) == [["north"]]
 
 
 def test_the_bound_on_a_turn_is_that_of_both_cuts():
@@ -310,9 +301,3 @@ def test_a_negative_eigenvalue_beyond_rounding_is_seen(unit):
     rounded, false = (moments(unit, unit / 2, -part * unit) for part in (1e-6, 2e-6))
     found = [indefinite([part], unit, None, np.random.default_rng(0)) for part in (rounded, false)]
     assert found == [[], [0]]
-
-
-def test_a_group_whose_sum_is_not_semidefinite_is_named():
-    groups = RandomGroups(1, np.random.default_rng(0))
-    groups.add("north", moments(1.0, 0.5, -2e-6))
-    assert groups.indefinite(3, 1.0, None) == [["north"]]

@@ -158,24 +158,30 @@ def test_before_narrow_blocks_have_looked_nothing_is_told(values):
     assert max(one["certified_components"] for one in told) < 2  # a block of two columns misses nothing of the first
 
 
-def test_the_plain_iteration_gets_there_later():
+def test_the_plain_iteration_gets_there_later_and_a_sketch_presumes_nothing():
     values = 0.7 ** np.arange(40)
     plain, angle = iterate(values, k=4, width=8, accelerated=False)
     assert angle <= plain.certificate + 1e-10
     assert plain.asked > iterate(values, k=4, width=8)[0].asked
+    # They are not random: what the sketch has left out they do not show.
+    rows = np.diag([2.0, 1.0])[:, [0, 1, 1, 1]] * [1, 1, 0, 0]
+    sketch = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), rows, 10.0, 5.0))
+    found = BlockIteration(sketch, 1, width=2, trace=10.0)
+    found.add(found.block, np.diag([4.0, 1.0, 5.0, 0.0]) @ found.block)
+    assert measured(found)["certified_angle_degrees"] == 90
 
 
-def test_an_invariant_span_that_holds_the_whole_trace_is_proven():
+def test_spans_that_hold_all_variance_are_proven():
     found, angle = iterate(np.repeat([2.0, 0.0], [3, 37]), k=3, width=2)
     assert found.proven
     assert angle <= found.certificate + 1e-10 <= 1e-6
-
-
-def test_components_without_variance_do_not_spoil_the_certificate():
     found, _ = iterate(np.repeat([3.0, 2.0, 1.0, 0.0], [1, 1, 1, 37]), k=5, width=10)
     assert found.exact
     assert measured(found)["certified_components"] == 3
     assert found.asked <= 3
+    found = BlockIteration(np.eye(4)[:, :2], 2, trace=7.0)
+    found.add(np.eye(4)[:, :2], np.diag([4.0, 0.0, 3.0, 0.0])[:, :2])
+    assert measured(found)["certified_components"] == 1  # what is left of the trace is less than it has
 
 
 @pytest.mark.parametrize("error", [1e-7, 1e-5, 1e-3])
@@ -221,28 +227,10 @@ def test_of_a_tie_at_the_cut_nothing_is_certified():
     assert shortfall_notes(found, "max-rounds = 100") == []
 
 
-def test_a_ritz_value_of_zero_is_no_proof_that_no_variance_is_left():
-    found = BlockIteration(np.eye(4)[:, :2], 2, trace=7.0)
-    found.add(np.eye(4)[:, :2], np.diag([4.0, 0.0, 3.0, 0.0])[:, :2])
-    assert measured(found)["certified_components"] == 1  # what is left of the trace is less than it has
-
-
-def test_of_blocks_from_a_sketch_nothing_is_presumed():
-    """They are not random: what the sketch has left out they do not show."""
-    rows = np.diag([2.0, 1.0])[:, [0, 1, 1, 1]] * [1, 1, 0, 0]
-    sketch = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), rows, 10.0, 5.0))
-    found = BlockIteration(sketch, 1, width=2, trace=10.0)
-    found.add(found.block, np.diag([4.0, 1.0, 5.0, 0.0]) @ found.block)
-    assert measured(found)["certified_angle_degrees"] == 90
-
-
-def test_pairs_are_in_the_unit_of_the_matrix():
+def test_pairs_have_the_unit_of_the_matrix_and_ties_of_the_wire_no_certificate():
     found = BlockIteration(np.eye(3), 1, trace=700.0)
     found.add(np.eye(3), np.diag([400.0, 200.0, 100.0]))
     assert (found.pairs.values.tolist(), found.pairs.following) == ([400], 200)
-
-
-def test_equal_eigenvalues_that_only_the_wire_made_equal_are_not_certified():
     found = BlockIteration(np.eye(3), 1, trace=3.0)
     found.add(np.eye(3), np.diag([1.0, 1.0, 1.0]), error=1e-6)
     assert measured(found)["certified_angle_degrees"] == 90

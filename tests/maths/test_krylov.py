@@ -10,7 +10,7 @@ from fedpca_flwr.maths.eigen import principal_angles, rounding
 from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Renewal, Restart, Ritz, columns_kept, random_block
 
 
-def test_the_error_of_a_block_is_divided_by_its_size():
+def test_errors_of_products_count_by_the_size_of_their_block():
     """A product with a short vector, wrong by as much, is wrong by more of its direction."""
     known = KnownProducts(5)
     known.add(0.1 * np.eye(5)[:, :2], 0.1 * np.eye(5)[:, :2], error=1e-6)
@@ -18,9 +18,6 @@ def test_the_error_of_a_block_is_divided_by_its_size():
     known.add(np.eye(5)[:, 2:3], np.eye(5)[:, 2:3], error=2e-5)
     assert known.error == pytest.approx(np.hypot(1e-5, 2e-5))
     assert known.ritz().error == pytest.approx(known.error, rel=1e-6)
-
-
-def test_what_is_wrong_in_known_products_is_wrong_in_what_is_left_of_a_new_one():
     known = KnownProducts(4)
     known.add(np.eye(4)[:, :1], np.eye(4)[:, :1], error=1e-6)
     block = np.array([[1.0, 1e-3, 0.0, 0.0]]).T
@@ -28,15 +25,12 @@ def test_what_is_wrong_in_known_products_is_wrong_in_what_is_left_of_a_new_one()
     assert known.error >= 1e-6 / 1e-3
 
 
-def test_rounding_counts_in_units_of_the_largest_value():
+def test_rounding_counts_in_units_of_the_largest_value_and_adds_up_over_blocks():
     known = KnownProducts(5)
     known.add(
         np.diag([1.0, 0.01])[[0, 1, 1, 1, 1]][:, :2] * [[1], [1], [0], [0], [0]], np.diag([7.0, 0.07, 0, 0, 0])[:, :2]
     )
     assert known.ritz().error == pytest.approx(rounding(5) * 100 * 7.0, rel=1e-6, abs=0)
-
-
-def test_rounding_is_that_of_directions_and_adds_up_over_blocks():
     known = KnownProducts(5)
     known.add(10 * np.eye(5)[:, :2], 70 * np.eye(5)[:, :2])
     assert known.ritz().error == pytest.approx(rounding(5) * 7, rel=1e-6, abs=0)
@@ -50,17 +44,29 @@ def pairs_with(values, residuals, error=0.0):
     return Ritz(values, np.eye(values.size), basis, residuals + basis * values, error)
 
 
-def test_the_residual_of_pairs_is_a_spectral_norm_and_the_error():
+def test_residuals_of_pairs_and_the_error_of_a_vector():
     ritz = pairs_with(np.array([3.0, 2.0, 1.0]), np.array([[0.0, 0, 0]] * 3 + [[3, 4, 12]]), 0.25)
     assert [ritz.residual(k) for k in (1, 2, 3)] == pytest.approx([3.25, 5.25, 13.25])
     assert [ritz.pairs(k).following for k in (1, 2, 3)] == [2, 1, 0]
+    turned = np.array([[0.8, -0.6], [0.6, 0.8]])
+    ritz = Ritz(np.array([2.0, 1.0]), turned, np.eye(2), np.eye(2), 1.0, 0.1, 1)
+    assert ritz.error_of(1) == pytest.approx(0.1 + 0.6)
+    assert ritz.error_of(2) == 1.0
 
 
-def test_a_block_that_is_known_adds_nothing():
+def test_the_next_block_is_what_room_and_components_need():
     known, V = KnownProducts(6), random_block(6, 3, 0)
     known.add(V, 2 * V)
     known.add(V @ np.ones((3, 2)), 2 * V @ np.ones((3, 2)))
     assert known.Q.shape == (6, 3)
+    # One direction has a residual, but blocks of two must span seven in four rounds.
+    known = KnownProducts(10)
+    known.add(np.eye(10)[:, :2], np.eye(10)[:, 2:4] * [1, 0])
+    assert known.next_block(known.ritz(), 2, 7).shape == (10, 2)
+    assert known.next_block(known.ritz(), 2, 3).shape == (10, 1)
+    known = KnownProducts(10)
+    known.add(random_block(10, 8, 0), random_block(10, 8, 0))
+    assert known.next_block(known.ritz(), 8, 2).shape == (10, 2)
 
 
 def test_an_invariant_span_is_filled_with_random_directions():
@@ -75,20 +81,6 @@ def test_an_invariant_span_is_filled_with_random_directions():
         np.testing.assert_allclose(known.Q.T @ V, 0, atol=1e-12)
     assert widths == [3, 8, 8]
     assert principal_angles(known.ritz().vectors[:, :3], basis[:, :3]).max() < 1e-9
-
-
-def test_blocks_are_filled_until_all_components_are_spanned():
-    """One direction has a residual, but blocks of two must span seven in four rounds."""
-    known = KnownProducts(10)
-    known.add(np.eye(10)[:, :2], np.eye(10)[:, 2:4] * [1, 0])
-    assert known.next_block(known.ritz(), 2, 7).shape == (10, 2)
-    assert known.next_block(known.ritz(), 2, 3).shape == (10, 1)
-
-
-def test_the_last_block_is_what_room_there_is():
-    known = KnownProducts(10)
-    known.add(random_block(10, 8, 0), random_block(10, 8, 0))
-    assert known.next_block(known.ritz(), 8, 2).shape == (10, 2)
 
 
 def test_the_shared_block_is_the_same_everywhere():
@@ -116,13 +108,6 @@ def test_products_had_again_in_full_take_the_error_of_the_others_away_but_for_an
     assert true[0] > 1e-7
     assert true[1] <= after.residual(2) < 1e-11
     assert before.residual(2) >= true[0]
-
-
-def test_the_error_of_a_vector_counts_as_far_as_it_is_made_of_products_in_few_digits():
-    turned = np.array([[0.8, -0.6], [0.6, 0.8]])
-    ritz = Ritz(np.array([2.0, 1.0]), turned, np.eye(2), np.eye(2), 1.0, 0.1, 1)
-    assert ritz.error_of(1) == pytest.approx(0.1 + 0.6)
-    assert ritz.error_of(2) == 1.0
 
 
 def test_products_are_asked_again_two_rounds_before_the_tolerance():
@@ -174,9 +159,20 @@ def test_a_ceiling_holds_after_restarts_and_comes_near(cycles):
         assert VALUES[3] <= ceiling <= VALUES[3] + (VALUES[2] - VALUES[3]) / 2
 
 
-def test_what_the_first_block_does_not_show_has_no_ceiling_after_few_products():
+def test_restarts_count_what_they_leave_outside():
     first, known = restarted(1, kept=8, blocks=2)
     assert presumed_bound(known.ritz(), 3, first) == np.inf
+    assert columns_kept(784, 50, 60)[0] > 784  # never restarted
+    assert columns_kept(54_051, 10, 20)[0] > 1000
+    assert columns_kept(10**6, 10, 20) == (220, 110)
+    # Of a vector that is given up a half is shown; 0.3 of its residual lies outside, and 0.2 of the quarter within.
+    first = FirstBlock(np.ones((5, 1)))
+    last = np.array([[0.0], [1.0]])
+    first.restarts = [Restart(last, np.array([1.0]), np.array([[0.5]]), 0.3, last, 0.2)]
+    ritz = pairs_with(np.array([2.0, 1.0]), np.zeros((5, 2)))
+    seen, outside = first.seen(ritz, 3.0)
+    np.testing.assert_allclose(seen, [[0.0], [0.25]])
+    assert outside == pytest.approx(0.3 * 0.5 + 0.2 * 0.25)
 
 
 def iterated(values, k, width):
@@ -198,20 +194,3 @@ def test_a_restarted_basis_stays_bounded_and_certifies_the_same(monkeypatch, k, 
     for found in (whole, bounded):
         assert principal_angles(found.pairs.vectors, np.eye(600)[:, :k]).max() <= found.certificate <= 1e-6
     assert bounded.asked <= 1.5 * whole.asked
-
-
-def test_memory_bounds_the_columns_only_where_they_are_long():
-    assert columns_kept(784, 50, 60)[0] > 784  # never restarted
-    assert columns_kept(54_051, 10, 20)[0] > 1000
-    assert columns_kept(10**6, 10, 20) == (220, 110)
-
-
-def test_what_a_restart_leaves_outside_counts_in_the_unit_of_what_is_shown():
-    """Of a vector that is given up a half is shown; 0.3 of its residual lies outside, and 0.2 of the quarter within."""
-    first = FirstBlock(np.ones((5, 1)))
-    last = np.array([[0.0], [1.0]])
-    first.restarts = [Restart(last, np.array([1.0]), np.array([[0.5]]), 0.3, last, 0.2)]
-    ritz = pairs_with(np.array([2.0, 1.0]), np.zeros((5, 2)))
-    seen, outside = first.seen(ritz, 3.0)
-    np.testing.assert_allclose(seen, [[0.0], [0.25]])
-    assert outside == pytest.approx(0.3 * 0.5 + 0.2 * 0.25)

@@ -44,10 +44,16 @@ def test_what_is_larger_stands_out(n, d, seed):
     assert MarchenkoPastur(n - 1, d).count_above(eigenvalues(A), float(np.trace(A)), 8) == 3
 
 
-def test_an_edge_is_in_the_unit_of_the_scatter():
+def test_the_edge_of_noise_is_johnstones_in_the_unit_of_the_scatter():
     noise = MarchenkoPastur(99, 50)
     assert noise.edge(7e10, 3) == pytest.approx(1e10 * noise.edge(7.0, 3))
     assert noise.edge(1.0, 50) == np.inf
+    # 0.9793 (Johnstone 2001; Bejan 2005); of 4 degrees of freedom and 4 features centre and spread are 16 and 4.
+    assert MarchenkoPastur(4, 4).edge(16.0, 0) == pytest.approx(16 + 4 * 0.9793)
+    # With 16 degrees of freedom and 16 features that are left: centre (4 + 4)^2, and 8 (1/4 + 1/4)^(1/3) about it.
+    for j in (0, 2):
+        edge = MarchenkoPastur(16 + j, 16 + j).edge(256.0, j)
+        assert edge == pytest.approx(64 + 0.9793 * 8 * 0.5 ** (1 / 3), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -58,12 +64,16 @@ def test_features_that_go_together_lift_the_noise_but_make_no_gap(seed):
     assert largest_gap(values, 8)[0] == 2
 
 
-def test_the_gap_of_european_genotypes_is_after_the_fourth():
+def test_the_largest_gap_is_beyond_the_spacing_of_noise():
     """Eigenvalues of 379 rows of 54,051 genotypes, as plink2 gives them."""
     text = "500.3 285.6 255.8 249.5 221.9 217.0 213.2 210.6 208.7 207.9 206.5 204.4 203.8 202.3 201.1 200.8"
     found, spacing = largest_gap(np.array(text.split(), float), 10)
     assert found == 4
     assert 221.9 - 217.0 < spacing < 249.5 - 221.9
+    # Eigenvalues that fall as i^(2/3) from the second on, behind one that is far above.
+    values = np.r_[100.0, 50 - 3 * np.arange(1, 9) ** (2 / 3)]
+    found, spacing = largest_gap(values, 2)
+    assert (found, spacing) == (1, pytest.approx(6.0, rel=1e-12))
 
 
 def ended(A, k, width, noise, *, tolerance=1e-3, seed=0):
@@ -107,25 +117,6 @@ def test_without_noise_the_iteration_goes_on_to_all():
     assert early.asked < whole.asked
     assert (early.above_edge, whole.above_edge) == (2, 0)
     assert early.certificate == 90.0 > whole.certificate
-
-
-def test_the_edge_is_the_95th_percentile_of_tracy_and_widom():
-    """0.9793 (Johnstone 2001; Bejan 2005); of 4 degrees of freedom and 4 features centre and spread are 16 and 4."""
-    assert MarchenkoPastur(4, 4).edge(16.0, 0) == pytest.approx(16 + 4 * 0.9793)
-
-
-def test_the_edge_of_noise_is_johnstones():
-    """With 16 degrees of freedom and 16 features that are left: centre (4 + 4)^2, and 8 (1/4 + 1/4)^(1/3) about it."""
-    for j in (0, 2):
-        edge = MarchenkoPastur(16 + j, 16 + j).edge(256.0, j)
-        assert edge == pytest.approx(64 + 0.9793 * 8 * 0.5 ** (1 / 3), rel=1e-12)
-
-
-def test_the_spacing_of_noise_is_twice_the_slope_over_its_numbers():
-    """Eigenvalues that fall as i^(2/3) from the second on, behind one that is far above."""
-    values = np.r_[100.0, 50 - 3 * np.arange(1, 9) ** (2 / 3)]
-    found, spacing = largest_gap(values, 2)
-    assert (found, spacing) == (1, pytest.approx(6.0, rel=1e-12))
 
 
 def test_what_lies_between_two_cuts_turns_by_both():

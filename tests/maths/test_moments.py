@@ -32,12 +32,18 @@ def dense(moments):
     return lower + np.tril(lower, -1).T
 
 
-def test_they_are_those_of_numpy():
+def test_moments_are_those_of_numpy_in_float64():
     X = rows(200) + 3
     moments = Moments.of(X)
     np.testing.assert_allclose(dense(moments), np.cov(X, rowvar=False, ddof=0) * 200, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(moments.mean, X.mean(axis=0), rtol=1e-14)
     assert moments.count == 200
+    X = np.round(rows(200) * 1000)
+    for dtype in (np.int16, np.int64, np.float32, bool):
+        own = X.astype(dtype)
+        np.testing.assert_allclose(dense(Moments.of(own)), dense(Moments.of(own.astype(float))), rtol=1e-13)
+    X = rows(100) + 2
+    np.testing.assert_allclose(dense(Moments.of(X).about_zero()), X.T @ X, rtol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -57,22 +63,21 @@ def test_chunks_change_nothing_but_rounding(chunk, monkeypatch):
     np.testing.assert_allclose(dense(Moments.of(X)), dense(whole), rtol=1e-12)
 
 
-def test_the_mean_keeps_what_float64_cannot():
+def test_means_and_scatters_keep_what_float64_cannot():
     """At offset 1e8 a rounded mean is off by 1e-8; mean + remainder is not."""
     X = np.round(rows(300, 3) * 1024) + 1e8
     moments = pool(Moments.of(part) for part in cut(X, 100, 150, 50))
     exact = (X - 1e8).sum(axis=0) / 300  # whole numbers: summed without error
     np.testing.assert_allclose((moments.mean - 1e8) + moments.remainder, exact, rtol=0, atol=1e-12)
+    # Three rows whose mean lies half a unit above what float64 holds, about a centre two below: 2.5 away.
+    moments = Moments(3, np.array([2.0**53]), np.array([0.5]), np.array([2.0]))
+    np.testing.assert_array_equal(moments.scatter_about(np.array([2.0**53 - 2])), [2 + 3 * 2.5**2])
+    # Rows 1 and 3 about 1.5, whose mean is half a unit above: their scatter is 2, not the 2.5 about 1.5.
+    head = Head(2, np.array([1.5]), np.array([0.5]))
+    np.testing.assert_array_equal(scatter_product(np.array([[1.0], [3.0]]), head, np.array([[4.0]])), [[8.0]])
 
 
-def test_the_order_of_the_parts_changes_no_bit():
-    parts = [Moments.of(part) for part in cut(rows(300), 100, 100, 60, 40)]
-    one, other = pool(parts), pool(parts[::-1])
-    assert one.scatter.tobytes() == other.scatter.tobytes()
-    assert one.mean.tobytes() == other.mean.tobytes()
-
-
-def test_pixels_are_exact():
+def test_pixels_and_parts_are_exact():
     pixels = np.random.default_rng(0).integers(0, 256, (5000, 20), dtype=np.uint8)
     pixels[:, 3] = 255  # constant
     pixels[:, 4] = np.where(np.arange(5000) % 2, 255, 0)  # the largest variance there is
@@ -84,32 +89,27 @@ def test_pixels_are_exact():
     truth = integers.T @ integers / 5000**2
     np.testing.assert_allclose(dense(exact), truth.astype(float), rtol=1e-14, atol=1e-9)
     np.testing.assert_array_equal(dense(exact)[3], 0)
-
-
-def test_integers_and_float32_are_summed_in_float64():
-    X = np.round(rows(200) * 1000)
-    for dtype in (np.int16, np.int64, np.float32, bool):
-        own = X.astype(dtype)
-        np.testing.assert_allclose(dense(Moments.of(own)), dense(Moments.of(own.astype(float))), rtol=1e-13)
-
-
-def test_without_the_scatter_between_parts_only_the_means_agree():
+    parts = [Moments.of(part) for part in cut(rows(300), 100, 100, 60, 40)]
+    one, other = pool(parts), pool(parts[::-1])
+    assert one.scatter.tobytes() == other.scatter.tobytes()
+    assert one.mean.tobytes() == other.mean.tobytes()
     parts = [Moments.of(rows(50)), Moments.of(rows(50) + 1)]
     kept, whole = pool(parts, within=True), pool(parts)
     np.testing.assert_array_equal(kept.mean, whole.mean)
     np.testing.assert_allclose(dense(whole) - dense(kept), np.full((12, 12), 100 * 0.25), rtol=1e-9)
 
 
-def test_about_zero_is_the_raw_second_moment():
-    X = rows(100) + 2
-    np.testing.assert_allclose(dense(Moments.of(X).about_zero()), X.T @ X, rtol=1e-12)
-
-
-def test_a_packed_triangle_is_the_upper_one_row_by_row():
+def test_triangles_are_packed_row_by_row():
     S = dense(Moments.of(rows(50, 7)))
     np.testing.assert_array_equal(pack(np.asfortranarray(S)), S[np.triu_indices(7)])
     np.testing.assert_array_equal(S[np.triu_indices(7)][diagonal_positions(7)], S.diagonal())
     assert packed_size(7) == len(S[np.triu_indices(7)])
+    np.testing.assert_array_equal(symmetric(np.array([1.0, 2.0, 3.0]), 2), [[1, 2], [2, 3]])
+    V = np.array([[3.0, 0.0, 2.0**-900], [-5.0, 0.0, 0.0]])
+    scaled, exponents = scaled_columns(V)
+    np.testing.assert_array_equal(exponents, [3, 0, -899])
+    np.testing.assert_array_equal(scaled, [[3 / 8, 0, 0.5], [-5 / 8, 0, 0]])
+    np.testing.assert_array_equal(np.ldexp(scaled, exponents), V)
 
 
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 1e8 + 0.1, -7e-9])
@@ -120,12 +120,6 @@ def test_a_constant_feature_never_has_a_negative_scatter(value, n):
     assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
 
 
-def test_another_centre_counts_the_remainder_with_its_sign():
-    """Three rows whose mean lies half a unit above what float64 holds, about a centre two below: 2.5 away."""
-    moments = Moments(3, np.array([2.0**53]), np.array([0.5]), np.array([2.0]))
-    np.testing.assert_array_equal(moments.scatter_about(np.array([2.0**53 - 2])), [2 + 3 * 2.5**2])
-
-
 @pytest.mark.parametrize(("a", "b"), [(2.0**60, 0.1), (0.1, 2.0**60), (1.0, 2.0**53), (0.1, 0.2), (-1e8, 1e8 + 1e-7)])
 def test_a_sum_of_two_loses_nothing(a, b):
     high, low = two_sum(np.array([a]), np.array([b]))
@@ -133,40 +127,16 @@ def test_a_sum_of_two_loses_nothing(a, b):
     assert Fraction(high[0]) + Fraction(low[0]) == Fraction(a) + Fraction(b)
 
 
-def test_a_product_with_the_scatter_takes_off_what_rounding_the_mean_lost():
-    """Rows 1 and 3 about 1.5, whose mean is half a unit above: their scatter is 2, not the 2.5 about 1.5."""
-    head = Head(2, np.array([1.5]), np.array([0.5]))
-    np.testing.assert_array_equal(scatter_product(np.array([[1.0], [3.0]]), head, np.array([[4.0]])), [[8.0]])
-
-
-def test_a_symmetric_matrix_has_its_diagonal_once():
-    np.testing.assert_array_equal(symmetric(np.array([1.0, 2.0, 3.0]), 2), [[1, 2], [2, 3]])
-
-
-def test_columns_are_scaled_by_powers_of_two_that_scale_them_back():
-    V = np.array([[3.0, 0.0, 2.0**-900], [-5.0, 0.0, 0.0]])
-    scaled, exponents = scaled_columns(V)
-    np.testing.assert_array_equal(exponents, [3, 0, -899])
-    np.testing.assert_array_equal(scaled, [[3 / 8, 0, 0.5], [-5 / 8, 0, 0]])
-    np.testing.assert_array_equal(np.ldexp(scaled, exponents), V)
-
-
-def test_a_constant_feature_has_deviation_one():
+def test_a_constant_feature_has_deviation_one_within_the_rounding_of_its_mean():
     X = rows(100, 4)
     X[:, 1] = 0.1
     moments = Moments.of(X)
     deviation = safe_deviation(moments.diagonal(), moments.count, moments.mean)
     assert deviation[1] == 1
     np.testing.assert_allclose(np.delete(deviation, 1), np.delete(X.std(axis=0), 1), rtol=1e-12)
-
-
-def test_constant_is_what_the_rounding_of_a_mean_of_n_values_explains():
-    """A mean of n values of 5 may be off by n roundings of 5."""
+    # A mean of n values of 5 may be off by n roundings of 5.
     n, rounding = 1000, 1000 * 5 * 2.0**-52
     deviations = np.array([0.5, 2.0]) * rounding
     found = constant_features(n * deviations**2, n, np.full(2, 5.0))
     np.testing.assert_array_equal(found, [True, False])
-
-
-def test_a_feature_of_zeros_is_constant():
     np.testing.assert_array_equal(safe_deviation(np.array([0.0, 8.0]), 2, np.zeros(2)), [1, 2])

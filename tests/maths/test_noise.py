@@ -95,7 +95,7 @@ def test_whole_noise_has_the_variance_that_rounding_needs_also_off_the_diagonal(
     assert whole <= deviation + 5
 
 
-def test_noise_of_products_is_smaller_where_a_value_stands_for_two_entries():
+def test_noise_of_products_is_smaller_for_two_entries_and_the_systems_never_repeats():
     d, deviation = 300, 2**20
     drawn = symmetric(d, deviation, fixed(4)) / deviation
     on = diagonal_positions(d)
@@ -103,6 +103,9 @@ def test_noise_of_products_is_smaller_where_a_value_stands_for_two_entries():
         squares, n = float((values**2).sum()) / variance, values.size
         assert abs(squares - n) < 5 * math.sqrt(2 * n)
         assert abs(float(values.sum())) < 5 * math.sqrt(n * variance)
+    assert not np.array_equal(gaussian(10, LARGE, system()), gaussian(10, LARGE, system()))
+    assert np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 2)))
+    assert not np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 3)))
 
 
 @pytest.mark.parametrize("deviation", [1, 2, 1000, LARGEST])
@@ -128,19 +131,13 @@ def test_a_number_that_begins_as_its_probability_does_gets_more_digits(k, j):
     assert [below(further) for further in (0, rest - 1, rest + 1, 2**192 - 1)] == [True, True, False, False]
 
 
-def test_the_systems_noise_never_repeats_and_the_fixed_one_does():
-    assert not np.array_equal(gaussian(10, LARGE, system()), gaussian(10, LARGE, system()))
-    assert np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 2)))
-    assert not np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 3)))
-
-
 @pytest.mark.parametrize("deviation", [0, -1, LARGEST + 1])
 def test_noise_that_cannot_be_drawn_is_refused(deviation):
     with refused(ValueError, deviation, 1):
         gaussian(3, deviation, system())
 
 
-def test_words_that_would_favour_small_remainders_are_dropped():
+def test_words_and_coins_are_used_without_favour():
     """2^64 is 2 beyond a multiple of 7: the last two words would make 0 and 1 more likely than others."""
     words = [2**64 - 1, 5, 2**64 - 2, 2**64 - 3, 11, 13]
     given = []
@@ -151,6 +148,10 @@ def test_words_that_would_favour_small_remainders_are_dropped():
 
     np.testing.assert_array_equal(_below(7, 4, source), [5, 6, 4, 6])
     assert given == [32, 16]
+    # Ten coins, ten more, and one: twenty deviations, and two of the next one; which no number below 1 keeps.
+    words = [0, 0, 1, 2, 2**64 - 1]
+    drawn, kept = _proposed(1, 7, source)
+    assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])
 
 
 @pytest.mark.parametrize("deviation", [1, 1.5, 2, 3, 10, 1e6])
@@ -162,14 +163,3 @@ def test_noise_off_the_diagonal_is_rounded_up(monkeypatch):
     """Of deviation 5 it is the root of 12.5, which is no less than 3.5: 4."""
     monkeypatch.setattr(privacy, "gaussian", lambda size, deviation, source: np.full(size, deviation))
     np.testing.assert_array_equal(symmetric(2, 5, fixed(0)), [5, 4, 5])
-
-
-def test_coins_that_fill_their_word_go_on_in_the_next():
-    """Ten coins, ten more, and one: twenty deviations, and two of the next one; which no number below 1 keeps."""
-    words = iter([0, 0, 1, 2, 2**64 - 1])
-
-    def source(size):
-        return b"".join(next(words).to_bytes(8, "little") for _ in range(size // 8))
-
-    drawn, kept = _proposed(1, 7, source)
-    assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])

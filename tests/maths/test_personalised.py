@@ -38,15 +38,21 @@ def dense_objective(rows, U, V):
     return len(rows) / 2 * (np.linalg.slogdet(W)[1] + np.trace(np.linalg.solve(W, S))) + prior
 
 
-def test_the_objective_is_the_papers_with_the_components_turned():
+def test_objective_and_distance_are_those_over_all_rotations():
     rows, U, V = setting()
     value = objective(rows[0], U, V, noise=NOISE, spread=SPREAD)
     left, _, right = np.linalg.svd(U.T @ V)
     assert value == pytest.approx(dense_objective(rows[0], U @ left @ right, V), rel=1e-12)
     assert value < dense_objective(rows[0], U, V)
+    _, U, V = setting()
+    W, _, Z = np.linalg.svd(U.T @ V)
+    turned = U @ W @ Z
+    assert np.square(tangent(V, turned)).sum() == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
+    assert distance(U, V) == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
+    assert distance(V, V) < 1e-28
 
 
-def test_the_gradient_for_u_is_that_of_finite_differences():
+def test_gradients_are_those_of_finite_differences():
     rows, U, V = setting()
     c, scale = strength(NOISE, SPREAD), NOISE * (1 + NOISE)
     gradient = tangent(U, own_gradient(rows[0], U, V, c)) / scale
@@ -56,24 +62,12 @@ def test_the_gradient_for_u_is_that_of_finite_differences():
         ends = [dense_objective(rows[0], retraction(U, step * T), V) for step in (2 * h, h, -h, -2 * h)]
         slope = (-ends[0] + 8 * ends[1] - 8 * ends[2] + ends[3]) / (12 * h)
         assert np.vdot(gradient, T) == pytest.approx(slope, rel=1e-6)
-
-
-def test_the_gradient_for_v_is_that_of_finite_differences():
     _, U, V = setting()
     rng, h = np.random.default_rng(2), 1e-4
     for _ in range(5):
         T = tangent(V, rng.standard_normal(V.shape))
         halves = [np.square(tangent(W, U)).sum() / 2 for W in (retraction(V, h * T), retraction(V, -h * T))]
         assert np.vdot(shared_gradient(U, V), T) == pytest.approx((halves[0] - halves[1]) / (2 * h), rel=1e-6)
-
-
-def test_the_least_distance_over_rotations_is_that_of_the_subspaces():
-    _, U, V = setting()
-    W, _, Z = np.linalg.svd(U.T @ V)
-    turned = U @ W @ Z
-    assert np.square(tangent(V, turned)).sum() == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
-    assert distance(U, V) == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
-    assert distance(V, V) < 1e-28
 
 
 @pytest.mark.parametrize("n", [4, 9, 40])
@@ -84,15 +78,12 @@ def test_personal_components_are_the_leading_eigenvectors(n):
     assert principal_angles(own, vectors[:, -3:]).max() < 1e-5
 
 
-def test_stacks_are_their_members():
+def test_components_of_many_are_their_members_and_never_lose():
     rows, _, V = setting(n=7)
     strengths, several = np.array([0.5, 2.0]), np.array([V, V[:, ::-1]])
     for i in range(2):
         one = personal_components(rows[0], several[i], strengths[i], several[i])
         assert principal_angles(personal_components(rows[0], several, strengths, several)[i], one).max() < 1e-6
-
-
-def test_improving_never_loses():
     rows, U, V = setting(n=40, d=30, r=3)
 
     def gain(own):
@@ -153,7 +144,7 @@ def test_what_is_held_out_depends_on_the_rows_and_not_on_their_order():
     np.testing.assert_array_equal(held_out(counts, 1), held_out(counts.astype(float), 1))
 
 
-def test_perpca_finds_what_is_shared_and_what_is_not():
+def test_perpca_finds_what_is_shared_and_what_is_not_and_keeps_them_apart():
     rng = np.random.default_rng(6)
     basis, _ = np.linalg.qr(rng.standard_normal((10, 10)))
     truth = np.array([basis[:, [0, 1, 2 + i]] for i in range(4)])
@@ -163,9 +154,6 @@ def test_perpca_finds_what_is_shared_and_what_is_not():
     found = perpca(rows, vectors[:3].T, 2)
     assert principal_angles(found[0][:, :2], basis[:, :2]).max() < 1
     assert max(principal_angles(one, true).max() for one, true in zip(found, truth, strict=True)) < 1
-
-
-def test_own_components_of_perpca_are_orthogonal_to_the_shared_ones():
     parties = np.random.default_rng(0).standard_normal((3, 20, 6))
     start = np.linalg.svd(parties.reshape(-1, 6))[2][:3].T
     for U in perpca(parties, start, 1, iterations=2):

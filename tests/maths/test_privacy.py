@@ -102,7 +102,7 @@ def test_flowers_accountant_finds_no_more_spent_than_renyi_loses(epsilon):
     assert epsilon <= accountant.get_privacy_spent().epsilon <= 1.25 * epsilon
 
 
-def test_two_releases_compose_exactly():
+def test_releases_compose_exactly_to_the_extremes():
     first, second = 12.0, 2.5
     together = composed([first, second])
     events = [dp_accounting.GaussianDpEvent(s) for s in (first, second)]
@@ -112,6 +112,10 @@ def test_two_releases_compose_exactly():
     np.testing.assert_allclose(gaussian_epsilon(together, 1e-5), accountant.get_epsilon(1e-5), rtol=1e-3)
     assert composed([]) == math.inf
     assert composed([3.0, 0.0]) == 0.0
+    assert gaussian_multiplier(math.inf, 1e-5) == 0.0
+    assert gaussian_epsilon(0.0, 1e-5) == math.inf
+    assert gaussian_epsilon(1e9, 1e-5) == 0.0
+    assert gaussian_delta(1.0, math.inf) == 0.0
 
 
 INTERVAL = 1e-4
@@ -145,13 +149,6 @@ def test_the_same_of_products_with_the_noise_of_both_kinds(epsilon, monkeypatch)
     monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.full(size, deviation))
     deviations = symmetric(2, whole_deviation(gaussian_multiplier(epsilon, 1e-5) * 25), fixed(1))
     assert discrete_epsilon([9, 12, 16], deviations) <= epsilon + 3 * INTERVAL
-
-
-def test_the_extremes():
-    assert gaussian_multiplier(math.inf, 1e-5) == 0.0
-    assert gaussian_epsilon(0.0, 1e-5) == math.inf
-    assert gaussian_epsilon(1e9, 1e-5) == 0.0
-    assert gaussian_delta(1.0, math.inf) == 0.0
 
 
 def advantage(multiplier, trials=4000):
@@ -196,11 +193,19 @@ def test_the_sensitivity_of_a_replacement_is_that_of_the_worst_cosine(sums):
     assert found == pytest.approx(math.sqrt(squares.max()), rel=1e-9)
 
 
-def test_clipping_shortens_long_rows_only():
+def test_clipping_and_rounding_make_no_row_longer_and_leave_variances():
     data = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
     clipped = clip(data, 1.0)
     np.testing.assert_allclose(clipped, [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
     assert (np.linalg.norm(clip(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
+    # At the bound, each value half a step above a whole number: to the nearest, without a margin, is beyond.
+    row = np.full((1, 900), (STEPS // 30 + 0.5) / STEPS)
+    assert float((np.rint(row * STEPS) ** 2).sum()) > STEPS**2
+    assert float((on_grid(row, 1.0) ** 2).sum()) <= STEPS**2
+    # Of rows far below the bound; toward zero, each would be smaller by a hundredth.
+    data = rows(20_000, 5)
+    placed = on_grid(data, 100.0) * (100.0 / STEPS)
+    np.testing.assert_allclose((placed**2).sum(axis=0), (data**2).sum(axis=0), rtol=2e-3)
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e8, 1e150])
@@ -210,20 +215,6 @@ def test_no_row_on_the_grid_is_longer_than_the_bound(size, bound):
     placed = on_grid(rows(500, 20) * size, bound)
     assert np.array_equal(placed, np.round(placed))
     assert max(sum(int(value) ** 2 for value in row) for row in placed) <= STEPS**2
-
-
-def test_rounding_makes_no_row_longer_where_every_value_is_rounded_up():
-    """At the bound, each value half a step above a whole number: to the nearest, without a margin, is beyond."""
-    row = np.full((1, 900), (STEPS // 30 + 0.5) / STEPS)
-    assert float((np.rint(row * STEPS) ** 2).sum()) > STEPS**2
-    assert float((on_grid(row, 1.0) ** 2).sum()) <= STEPS**2
-
-
-def test_rounding_leaves_variances_as_they_are():
-    """Of rows far below the bound; toward zero, each would be smaller by a hundredth."""
-    data = rows(20_000, 5)
-    placed = on_grid(data, 100.0) * (100.0 / STEPS)
-    np.testing.assert_allclose((placed**2).sum(axis=0), (data**2).sum(axis=0), rtol=2e-3)
 
 
 @pytest.mark.parametrize("at_once", [2**22, 100])

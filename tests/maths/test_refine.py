@@ -52,7 +52,7 @@ def test_a_refined_sketch_agrees_with_all_products_asked(d):
     assert angles[-1] < 1e-6
 
 
-def test_outside_what_was_asked_the_sketch_may_err_by_its_error():
+def test_sketches_err_by_what_they_say():
     """lambda_max(P M_0 P) + the error of M_0, in closed form on a diagonal matrix."""
     rows = np.diag([3.0, 2.0, 1.0])[:, [0, 1, 2, 2, 2]] * [1, 1, 1, 0, 0]
     sketch = RefinedSketch(Factor(Head(9, np.zeros(5), np.zeros(5)), rows, 14.5, 0.5, 0.25))
@@ -61,9 +61,6 @@ def test_outside_what_was_asked_the_sketch_may_err_by_its_error():
     assert sketch.outside == pytest.approx(2.0**2 + 0.25 + sketch.error)
     sketch.known.add(np.eye(5)[:, 1:3], np.eye(5)[:, 1:3] * [4.25, 1.25])
     assert sketch.outside == pytest.approx(0.25 + sketch.error)
-
-
-def test_rows_too_small_for_float32_are_an_error_of_the_sketch():
     tiny = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), np.zeros((2, 4)), 1e-92))
     assert tiny.error > 1e-92
 
@@ -116,13 +113,16 @@ def test_the_bound_of_a_corrected_matrix_holds_and_needs_no_gap_as_wide_as_the_e
     assert bounds[-1] < 1e-6 < bounds[0]
 
 
-def test_components_that_are_tied_with_the_next_have_no_bound():
+def test_ties_and_gaps_that_are_not_there_have_no_bound():
     A = np.diag([3.0, 2.0, 2.0, 1.0])
     pairs = leading_eigenpairs(np.asfortranarray(A), 3)
     assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
+    values = SPECTRUM.copy()
+    values[K] = values[K - 1]
+    assert Corrections(values, K, WIDTH, PARTIES, 1e-4).needed(1.0, 6) is None
 
 
-def test_the_error_of_a_vector_is_that_on_the_block_and_that_beside_it():
+def test_errors_of_vectors_on_the_block_and_beside_it():
     pairs = Eigenpairs(np.array([4.0]), np.eye(3)[:, :1], 1.0)
     block, beside = np.array([[np.cos(0.3)], [np.sin(0.3)], [0.0]]), np.sin(0.3)
     degrees, wrong = corrected_angle_bound(pairs, 1, 0.1, 0.01, block)
@@ -130,10 +130,7 @@ def test_the_error_of_a_vector_is_that_on_the_block_and_that_beside_it():
     sine = (0.01 + 0.1 * beside) / (4 - in_first - 1.1)
     assert degrees == pytest.approx(np.degrees(np.arcsin(sine)), rel=1e-9)
     assert wrong == pytest.approx(in_first + 4.1 * sine**2, rel=1e-9)
-
-
-def test_what_lies_behind_the_block_moves_the_first_vectors_only_by_way_of_the_next():
-    """Values 4, 3.9 and at most 0.5, wrong by 0.01 on the first vector, 0.02 on the second, and by 0.1 elsewhere."""
+    # Values 4, 3.9 and at most 0.5, wrong by 0.01 on the first vector, 0.02 on the second, and by 0.1 elsewhere.
     pairs = Eigenpairs(np.array([4.0, 3.9]), np.eye(3)[:, :2], 0.5)
     degrees, _ = corrected_angle_bound(pairs, 1, 0.1, 0.02, np.eye(3)[:, :2], on_first=0.01)
     to_next, to_rest = 4 - 0.01 - 3.9 - 0.02, 4 - 0.01 - 0.5 - 0.1
@@ -191,12 +188,6 @@ def test_a_run_needs_as_many_as_are_forecast(step, tolerance):
     forecast = Corrections(SPECTRUM, K, WIDTH, PARTIES, step).needed(tolerance, 6)
     assert forecast is not None
     assert happened <= forecast <= happened + 1
-
-
-def test_no_correction_reaches_a_gap_that_is_not_there():
-    values = SPECTRUM.copy()
-    values[K] = values[K - 1]
-    assert Corrections(values, K, WIDTH, PARTIES, 1e-4).needed(1.0, 6) is None
 
 
 def test_rounding_and_entropy_of_numbers_that_share_a_scale():

@@ -54,19 +54,19 @@ def test_the_error_is_at_most_half_a_step_a_party(shares, limit, words, magnitud
     assert abs(Fraction(float(fields["x"][0])) - exact) <= rounding
 
 
-def test_values_are_rounded_to_the_nearest_step():
+def test_sums_round_to_the_nearest_step_in_any_order_without_overflow():
     _, fields = summed(Layout({"x": np.array([2.0**61])}), [np.array([0.75])] * 3)  # a step of 1
     assert fields["x"] == 3.0
-
-
-def test_the_order_of_the_parties_changes_no_bit():
     rng = np.random.default_rng(0)
     layout = Layout({"x": np.full((3, 4), 100.0)})
     values = [rng.standard_normal((3, 4)) for _ in range(20)]
     assert summed(layout, values)[1]["x"].tobytes() == summed(layout, values[::-1])[1]["x"].tobytes()
+    # Words that do not open are any: they become numbers, without a warning.
+    layout = Layout({"x": np.array(1.0)}, 2)
+    layout.decode_double(np.array([1, 2**63 - 1, -(2**63)]).view(np.uint64))
 
 
-def test_fields_keep_their_shapes_and_counts_are_whole():
+def test_fields_keep_their_shapes_and_others_are_refused():
     layout = Layout({"count": np.array(2.0**40), "sum": np.full(5, 3.0), "block": np.ones((2, 3))}, words=2)
     fields = {"count": np.array(12345), "sum": np.arange(5) / 5, "block": np.eye(2, 3)}
     vector = layout.encode(fields)
@@ -77,17 +77,14 @@ def test_fields_keep_their_shapes_and_counts_are_whole():
     assert back["count"] == 12345
     for name, values in fields.items():
         np.testing.assert_array_equal(back[name], values)
+    with refused(ValueError, "'x'"):
+        Layout({"x": np.ones(2)}).encode({"x": np.zeros(3)})
 
 
 @pytest.mark.parametrize("value", [1.0 + 1e-15, -1.1, np.nan, np.inf])
 def test_a_value_beyond_its_limit_is_refused_without_being_told(value):
     with refused(ValueError, "'x'"):
         Layout({"x": np.ones(2)}).encode({"x": np.array([0.0, value])})
-
-
-def test_another_shape_is_refused():
-    with refused(ValueError, "'x'"):
-        Layout({"x": np.ones(2)}).encode({"x": np.zeros(3)})
 
 
 @settings(max_examples=300, deadline=None)
@@ -104,16 +101,10 @@ def test_two_floats_hold_what_the_words_do(further, first):
     assert abs(high + low - sum(terms)) <= max(map(abs, terms)) / 2**100
 
 
-def test_no_word_overflows():
-    """Words that do not open are any: they become numbers, without a warning."""
-    layout = Layout({"x": np.array(1.0)}, 2)
-    layout.decode_double(np.array([1, 2**63 - 1, -(2**63)]).view(np.uint64))
-
-
 SECRETS = st.binary(min_size=32, max_size=32)
 
 
-def test_the_field_is_that_of_the_smallest_prime_above_two_to_the_256():
+def test_shares_are_those_of_the_paper_in_the_smallest_prime_field():
     """Fermat's test to several bases, for the prime and against all smaller candidates."""
 
     def passes(n):
@@ -121,6 +112,17 @@ def test_the_field_is_that_of_the_smallest_prime_above_two_to_the_256():
 
     assert passes(PRIME)
     assert not any(passes(n) for n in range(2**256 + 1, PRIME, 2))
+    # 1234 + 166 x + 94 x^2 (the example of Shamir's scheme in the literature), and its sixth point.
+    points = {1: 1494, 2: 1942, 3: 2578}
+    assert interpolated(points, 0) == 1234
+    assert interpolated(points, 6) == 5614
+    assert combine({x - 1: y.to_bytes(SHARE_BYTES, "big") for x, y in {2: 1942, 4: 3402, 5: 4414}.items()}) == (
+        (1234).to_bytes(32, "big")
+    )
+    for secret in (bytes(32), b"\xff" * 32):
+        assert combine(dict(enumerate(split(secret, 3, 4)))) == secret
+    with refused(ValueError):
+        combine({0: (2**256 + 1).to_bytes(SHARE_BYTES, "big")})
 
 
 @settings(max_examples=50, deadline=None)
@@ -170,30 +172,10 @@ def test_a_share_alone_is_uniform():
         assert len({share[party] for share in shares}) == len(shares)
 
 
-def test_the_polynomial_is_that_of_the_paper():
-    """1234 + 166 x + 94 x^2 (the example of Shamir's scheme in the literature), and its sixth point."""
-    points = {1: 1494, 2: 1942, 3: 2578}
-    assert interpolated(points, 0) == 1234
-    assert interpolated(points, 6) == 5614
-    assert combine({x - 1: y.to_bytes(SHARE_BYTES, "big") for x, y in {2: 1942, 4: 3402, 5: 4414}.items()}) == (
-        (1234).to_bytes(32, "big")
-    )
-
-
-def test_extreme_secrets_come_back():
-    for secret in (bytes(32), b"\xff" * 32):
-        assert combine(dict(enumerate(split(secret, 3, 4)))) == secret
-
-
 @pytest.mark.parametrize(("secret", "threshold", "parties"), [(bytes(31), 2, 3), (bytes(32), 4, 3), (bytes(32), 0, 3)])
 def test_what_cannot_be_shared_is_refused(secret, threshold, parties):
     with refused(ValueError, 3):
         split(secret, threshold, parties)
-
-
-def test_shares_that_give_no_secret_are_refused():
-    with refused(ValueError):
-        combine({0: (2**256 + 1).to_bytes(SHARE_BYTES, "big")})
 
 
 def gaps(parties, colluding, degree):
@@ -214,13 +196,9 @@ SMALL = [(9, 6, 2), (10, 6, 4), (11, 7, 4), (12, 8, 4), (12, 8, 6), (13, 6, 2)]
 
 
 @pytest.mark.parametrize(("parties", "colluding", "degree"), SMALL)
-def test_the_honest_are_apart_exactly_where_there_are_two_gaps(parties, colluding, degree):
+def test_gaps_and_arcs_are_those_of_all_placements(parties, colluding, degree):
     for honest, found in gaps(parties, colluding, degree):
         assert connected(honest, parties, degree) == (found < 2)
-
-
-@pytest.mark.parametrize(("parties", "colluding", "degree"), SMALL)
-def test_the_mean_number_of_arcs_is_that_of_all_placements_and_bounds_the_probability(parties, colluding, degree):
     found = [number for _, number in gaps(parties, colluding, degree)]
     assert expected_arcs(parties, colluding, degree) == Fraction(sum(n * (n - 1) for n in found), len(found))
     assert Fraction(sum(n >= 2 for n in found), len(found)) <= expected_arcs(parties, colluding, degree) / 2
@@ -234,7 +212,7 @@ def probability_apart(parties, colluding, degree):
     return Fraction(apart, comb(colluding + honest - 1, honest - 1))
 
 
-def test_the_bound_is_within_a_bit_or_so_of_the_probability():
+def test_degrees_are_even_and_bounds_within_a_bit_of_the_probability():
     for parties, colluding, degree in SMALL:
         found = [number for _, number in gaps(parties, colluding, degree)]
         apart = Fraction(sum(n >= 2 for n in found), len(found))
@@ -243,6 +221,10 @@ def test_the_bound_is_within_a_bit_or_so_of_the_probability():
         colluding = 2 * parties // 3
         exact = probability_apart(parties, colluding, degree)
         assert 0 < exact <= expected_arcs(parties, colluding, degree) / 2 <= exact * Fraction(1001, 1000)
+    assert expected_arcs(10, 9, 2) == 0
+    assert expected_arcs(10, 3, 4) == 0
+    # Half of the neighbours stand on either side.
+    assert {least_degree(60, colluding, 20) % 2 for colluding in range(2, 50)} == {0}
 
 
 @pytest.mark.parametrize("parties", [51, 60, 100, 300])
@@ -251,13 +233,3 @@ def test_fewer_colluders_are_no_worse_and_fewer_neighbours_are_too_few(parties):
     degree = least_degree(parties, colluding, 40)
     assert all(expected_arcs(parties, some, degree) * 2**40 <= 1 for some in range(colluding + 1))
     assert expected_arcs(parties, colluding, degree - 2) * 2**40 > 1
-
-
-def test_where_hardly_anybody_is_honest_there_is_nobody_to_be_apart_from():
-    assert expected_arcs(10, 9, 2) == 0
-    assert expected_arcs(10, 3, 4) == 0
-
-
-def test_a_degree_is_even():
-    """Half of the neighbours stand on either side."""
-    assert {least_degree(60, colluding, 20) % 2 for colluding in range(2, 50)} == {0}

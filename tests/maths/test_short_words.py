@@ -43,18 +43,17 @@ def test_a_sum_far_larger_than_its_words_is_known_where_its_residual_is_small(ea
     assert (np.abs(words.decode(summed(words, shares), near) - sum(shares)) <= words.missed * (1 + 1e-6)).all()
 
 
-def test_what_a_party_rounds_to_is_what_its_words_say():
+def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
     rng = np.random.default_rng(0)
     words = ShortWords(np.full((5, 4), 2.0), Short(4), 1)
     value = rng.uniform(-1, 1, (5, 4))
     assert words.rounded(value).tobytes() == words.decode(words.encode(value, "x")).tobytes()
     assert np.abs(words.rounded(value) - value).max() > 1e-6
-
-
-def test_values_of_limit_zero_do_not_travel():
     words = ShortWords(np.array([1.0, 0.0, 0.0, 1.0, 1.0]), Short(4), 2)
     assert words.size == 1
     np.testing.assert_allclose(words.decode(summed(words, [np.full(5, 0.25)] * 2)), [0.5, 0, 0, 0.5, 0.5], atol=1e-4)
+    with refused(ValueError, 16, 20):
+        ShortWords(np.ones(1), Short(16), 20).missed  # noqa: B018
 
 
 @pytest.mark.parametrize(("how", "value"), [(Short(4), 1.5), (Short(3, residual=True), 1e13)])
@@ -63,8 +62,3 @@ def test_a_value_beyond_its_limit_is_refused_by_its_field_alone(how, value):
     with refused(ValueError, "'x'") as caught:
         words.encode(np.array([0.5, value]), "x")
     assert unnamed(str(caught.value), value) == [value]
-
-
-def test_parties_whose_rounding_fills_a_word_are_refused():
-    with refused(ValueError, 16, 20):
-        ShortWords(np.ones(1), Short(16), 20).missed  # noqa: B018

@@ -114,51 +114,33 @@ def test_how_rows_are_read_changes_no_bit(rows):
     assert scatter_product(pieces, head, V).tobytes() == scatter_product(rows, head, V).tobytes()
 
 
-def test_chunks_have_all_rows_and_few_entries():
+def test_sums_sizes_and_chunks_are_those_of_dense_rows():
     X = sparse.csr_array(matrix() * (np.arange(N) % 5 > 0)[:, None])  # some rows are empty
     parts = list(sparse_chunks(sparse_rows(X), 300))
     np.testing.assert_array_equal(np.vstack([part.toarray() for part in parts]), X.toarray())
     most = int(np.diff(X.indptr).max()) + centred.EMPTY_ROW
     assert max(part.nnz for part in parts) <= 300 + most
     assert len(parts) > 5
-
-
-def test_sums_and_sizes_are_those_of_dense_rows():
     X = sparse_rows(sparse.csr_array(-matrix(1.0)))
     np.testing.assert_allclose(column_sums(X), whole(X).sum(axis=0), rtol=1e-12)
     assert largest_size(X) == np.abs(whole(X)).max()
     assert largest_size(sparse_rows(sparse.csr_array((3, 4)))) == 0.0
-
-
-def test_sums_of_float32_are_made_in_float64():
-    """A sum of float32 stands still at 2^24, and ends at 3e38."""
+    # A sum of float32 stands still at 2^24, and ends at 3e38.
     X = np.array([[2.0**24, 3e38], [1, 3e38], [1, 0], [1, 3e38]], np.float32)
     np.testing.assert_array_equal(column_sums(sparse_rows(sparse.csr_array(X))), X.sum(axis=0, dtype=np.float64))
-
-
-def test_duplicate_entries_are_added_up_in_a_copy():
-    matrix = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
-    assert csr(matrix).data.tolist() == [3.0]
-    assert matrix.data.tolist() == [1.0, 2.0]
-
-
-def test_chosen_columns_of_sparse_rows_stand_in_their_new_order():
-    (block,) = of_columns(sparse_rows(sparse.csr_array(np.array([[1.0, 2.0, 3.0]]))), [2, 0]).read()
-    assert (block.indices.tolist(), block.data.tolist()) == ([0, 1], [3.0, 1.0])
-
-
-def test_the_largest_size_is_that_of_a_negative_value_too():
     X = np.array([[1.0, -5.0], [np.nan, 2.0]])
     assert largest_size(X) == largest_size(sparse_rows(sparse.csr_array(X))) == 5.0
 
 
-def test_a_fifth_of_the_rows_is_held_out_rounded_down():
-    assert [int(fifth([bytes([i]) for i in range(n)]).sum()) for n in (4, 5, 14, 24)] == [0, 1, 2, 4]
-
-
-def test_an_index_beyond_the_shape_is_refused():
-    """It would be written beyond an array."""
+def test_entries_held_twice_or_chosen_are_those_of_a_copy_and_none_is_beyond_the_shape():
+    matrix = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
+    assert csr(matrix).data.tolist() == [3.0]
+    assert matrix.data.tolist() == [1.0, 2.0]
+    (block,) = of_columns(sparse_rows(sparse.csr_array(np.array([[1.0, 2.0, 3.0]]))), [2, 0]).read()
+    assert (block.indices.tolist(), block.data.tolist()) == ([0, 1], [3.0, 1.0])
+    # It would be written beyond an array.
     rows = sparse.csr_array(np.eye(3))
     rows.indices[1] = 3
     with pytest.raises(ValueError):  # noqa: PT011  # in SciPy's words
         centred.csr(rows)
+    assert [int(fifth([bytes([i]) for i in range(n)]).sum()) for n in (4, 5, 14, 24)] == [0, 1, 2, 4]

@@ -42,11 +42,22 @@ def test_each_row_is_in_one_octave(length, exponent):
     assert found.sum() == found[exponent - LOWEST] == 1
 
 
-def test_scores_and_what_they_leave_have_the_length_of_the_row_up_to_the_bound():
+def test_rows_and_scores_are_within_their_bounds():
     data, basis = rows(50, 6), np.linalg.qr(rows(6, 6))[0][:2]
     found = placed(data, basis, 1.5)
     np.testing.assert_allclose(lengths(found), np.minimum(lengths(data), 1.5), rtol=1e-12)
     np.testing.assert_allclose(found[:, :2], clip(data, 1.5) @ basis.T, rtol=1e-9, atol=1e-12)
+    assert reach(noisy({3: 5000, 4: 900, 300: 650}, 20.0), 20.0) == (16.0, True)
+    assert reach(noisy({3: 5000, 4: 900}, 20.0), 20.0) == (16.0, True)
+    assert reach(noisy({3: 6000}, 20.0), 20.0) == (8.0, True)
+    told = counts(o2=900, o3=60, o5=40)
+    assert reach(told, 1.0).bound == 4.0
+    assert reach(told, 1.0, noise=0.01).bound == 32.0
+    assert reach(counts(o2=900, o3=60, o300=40), 1.0, noise=0.01).bound <= 8.0
+    # Lengths of 4 to 8 have a mean of 4 / ln 2 where their logarithms are even, a mean square of 24 / ln 4.
+    told = counts(o2=10, o3=5)
+    assert abs(beyond(told, 2 - LOWEST, 1) * 4 - 5 * (4 / np.log(2) - 4)) < 1e-9
+    assert abs(beyond(told, 2 - LOWEST, 2) * 16 - 5 * (24 / np.log(2) - 16)) < 1e-9
 
 
 def noisy(counts, deviation, seed=0):
@@ -56,15 +67,15 @@ def noisy(counts, deviation, seed=0):
     return told
 
 
-def test_most_rows_are_within_the_bound_whatever_the_others_are():
-    assert reach(noisy({3: 5000, 4: 900, 300: 650}, 20.0), 20.0) == (16.0, True)
-    assert reach(noisy({3: 5000, 4: 900}, 20.0), 20.0) == (16.0, True)
-    assert reach(noisy({3: 6000}, 20.0), 20.0) == (8.0, True)
-
-
-def test_numbers_that_noise_explains_do_not_stand_out():
+def test_what_noise_explains_stands_out_by_nothing():
     assert sum(reach(noisy({}, 20.0, seed), 20.0).stands_out for seed in range(200)) <= 3
     assert not reach(noisy({3: 60}, 20.0), 20.0).stands_out
+    step = NoisyCentre(np.array([0.1, 0.0]), 10, 1.0, of_rows=0.0, of_sum=1.0)
+    assert (moved(np.ones(2), step)[0] == 1.0).all()
+    clear = NoisyCentre(np.array([100.0, 0.0]), 10, 200.0, of_rows=0.0, of_sum=1.0)
+    np.testing.assert_allclose(moved(np.ones(2), clear)[0], [101.0, 1.0], rtol=1e-5)
+    values = descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
+    np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
 
 
 @pytest.mark.parametrize("length", [0.0, 0.5, 3.0])
@@ -79,30 +90,15 @@ def test_a_centre_that_moved_is_as_far_off_as_it_says(length):
     assert missed <= 10  # 5 are one in a hundred
 
 
-def test_a_step_that_noise_explains_is_not_made_and_a_clear_one_is():
-    step = NoisyCentre(np.array([0.1, 0.0]), 10, 1.0, of_rows=0.0, of_sum=1.0)
-    assert (moved(np.ones(2), step)[0] == 1.0).all()
-    clear = NoisyCentre(np.array([100.0, 0.0]), 10, 200.0, of_rows=0.0, of_sum=1.0)
-    np.testing.assert_allclose(moved(np.ones(2), clear)[0], [101.0, 1.0], rtol=1e-5)
-
-
-def test_variances_descend_and_are_never_below_the_noise():
-    values = descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
-    np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
-
-
-def test_a_centre_moves_as_far_as_noise_does_not_explain_it():
+def test_a_noisy_centre_moves_and_is_seen_as_far_as_it_is_off():
     """A step of length 5 with noise of 3 in it: 16 / 25 of it are kept, and the rest is how far off it may be."""
     step = NoisyCentre(np.array([3.0, 4.0]), 2, 100.0, 0.0, 3 * 2 / np.sqrt(2))
     centre, radius = moved(np.ones(2), step)
     np.testing.assert_allclose(centre, 1 + 0.64 * step.value)
     assert radius == pytest.approx(step.radius + 0.36 * 5)
-
-
-def test_rows_about_a_noisy_centre_are_seen_by_the_square_of_its_distance():
-    centre = NoisyCentre(np.zeros(4), 10, 100.0, 0.0, 5.0)
-    assert centre.radius > 0.5
-    assert centre.seen_about(0.5) == 10 * 0.25
+    still = NoisyCentre(np.zeros(4), 10, 100.0, 0.0, 5.0)
+    assert still.radius > 0.5
+    assert still.seen_about(0.5) == 10 * 0.25
 
 
 D = 6
@@ -116,7 +112,7 @@ def counts(**rows):
     return told
 
 
-def test_a_shell_needs_many_rows_and_what_is_left_joins_the_innermost():
+def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     """With an edge of 1 and two components a shell has 6 rows at least; rows of 80 times that keep their length."""
     told = counts(o0=3, o1=40, o3=400, o4=5, o7=4)
     expected = [[0.0, 4.0, 0.0], [4.0, 8.0, 8.0], [8.0, 128.0, 0.0]]
@@ -124,13 +120,15 @@ def test_a_shell_needs_many_rows_and_what_is_left_joins_the_innermost():
     np.testing.assert_array_equal(shells_of(told, 0.1, 50.0, 2), one_shell(128.0))
     blurred = [[0.0, 8.0, 0.0], [8.0, 128.0, 0.0]]
     np.testing.assert_array_equal(shells_of(told, 0.1, 1.0, 2, moved=2.0)[:, :2], np.array(blurred)[:, :2])
-
-
-def test_there_are_six_shells_at_most_and_one_where_nothing_stands_out():
     many = shells_of(counts(**{f"o{i}": 1e6 for i in range(12)}), 1.0, 1.0, 2)
     assert len(many) == MOST_SHELLS
     np.testing.assert_array_equal(many[1:, 0], many[:-1, 1])
     np.testing.assert_array_equal(shells_of(counts(o4=5.0), 1.0, 1.0, 2), one_shell(16.0))
+    # The outer shell holds noise only, which would be sixteen times the inner one's components.
+    inner, noise = np.diag([900.0, 500.0, 30.0, 0.0, 0.0, 0.0]), np.diag([0.0, 0.0, 0.0, 0.0, 60.0, 60.0])
+    shells = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
+    found = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), shells, D, 2, 20.0).found
+    assert np.abs(found.pairs.vectors[:2]).sum() > 2 - 1e-3
 
 
 def heavy():
@@ -152,25 +150,3 @@ def test_shells_find_the_components_of_the_covariance_where_directions_do_not():
         held[name] = ((rows @ found.pairs.vectors) ** 2).sum() / (np.linalg.svd(rows)[1][:2] ** 2).sum()
     assert held["shells"] > 0.99
     assert held["one"] < 0.9
-
-
-def test_what_is_below_the_edge_of_its_shell_adds_nothing():
-    """The outer shell holds noise only, which would be sixteen times the inner one's components."""
-    inner, noise = np.diag([900.0, 500.0, 30.0, 0.0, 0.0, 0.0]), np.diag([0.0, 0.0, 0.0, 0.0, 60.0, 60.0])
-    shells = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
-    found = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), shells, D, 2, 20.0).found
-    assert np.abs(found.pairs.vectors[:2]).sum() > 2 - 1e-3
-
-
-def test_a_bound_reaches_farther_where_noise_is_small_and_no_farther_for_outliers():
-    told = counts(o2=900, o3=60, o5=40)
-    assert reach(told, 1.0).bound == 4.0
-    assert reach(told, 1.0, noise=0.01).bound == 32.0
-    assert reach(counts(o2=900, o3=60, o300=40), 1.0, noise=0.01).bound <= 8.0
-
-
-def test_what_lies_beyond_a_bound_is_reckoned_by_octaves():
-    """Lengths of 4 to 8 have a mean of 4 / ln 2 where their logarithms are even, a mean square of 24 / ln 4."""
-    told = counts(o2=10, o3=5)
-    assert abs(beyond(told, 2 - LOWEST, 1) * 4 - 5 * (4 / np.log(2) - 4)) < 1e-9
-    assert abs(beyond(told, 2 - LOWEST, 2) * 16 - 5 * (24 / np.log(2) - 16)) < 1e-9

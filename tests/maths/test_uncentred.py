@@ -30,7 +30,7 @@ def test_a_product_loses_nothing(a, b):
     assert exact(two_product(np.array([a]), np.array([b]))) == Fraction(a) * Fraction(b)
 
 
-def test_sums_and_products_of_means_have_thirty_digits():
+def test_sums_products_and_means_have_thirty_digits():
     h = head()
     means = [Fraction(float(m)) + Fraction(float(r)) for m, r in zip(h.mean, h.remainder, strict=True)]
     products, squares, total = mean_products(h), mean_squares(h), total_of(h)
@@ -41,9 +41,6 @@ def test_sums_and_products_of_means_have_thirty_digits():
             assert abs(exact(squares, i) / true - 1) < Fraction(1, 2**100)
     for place, mean in enumerate(means):
         assert abs(exact(total, place) / (h.n * mean) - 1) < Fraction(1, 2**100)
-
-
-def test_the_mean_comes_back_from_the_sum():
     h = head()
     back = uncentred_head(h.n, total_of(h))
     assert back.n == h.n

@@ -146,15 +146,12 @@ def test_the_model_says_what_it_was_made_of(folder):
     assert "bytes" not in text
 
 
-def test_it_survives_a_restart(folder):
+def test_a_federation_survives_a_restart_for_its_owner_only(folder):
     before, after = Federation.open(folder), Federation.open(folder)
     assert after.members == {"north": 180, "south": 100}
     assert (after.revision, after.features) == (1, 12)
     assert after.journal == before.journal
     assert bits(after.moments()) == bits(pool([Moments.of(NORTH), Moments.of(SOUTH)]))
-
-
-def test_only_its_owner_may_read_it(folder):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
 

@@ -74,26 +74,21 @@ def beside_pooled():
     return model
 
 
-def test_every_measurement_is_a_number_that_the_page_names(models):
+def test_every_measurement_is_a_number_that_the_page_names_and_a_line_of_the_summary(models):
     for name, model in models.items():
         told = model.log["measured"]
         assert told.keys() <= NAMES, name
         assert {type(value) for value in told.values()} <= {int, float}, name
         assert not any(math.isnan(value) for value in told.values()), name
-
-
-def test_the_page_names_nothing_that_no_run_measures(models):
     assert {name for model in models.values() for name in model.log["measured"]} == NAMES
-
-
-def test_every_measurement_is_a_line_of_the_summary(models):
     for name, model in models.items():
         texts = dict(lines(model))
         assert len(texts) == len(lines(model)), name
         assert {f"  {line:<22}{text}" for line, text in texts.items()} <= set(model.summary().splitlines()), name
+    assert sum(len(one.numbers) for one in MEASUREMENTS) == len(NAMES)
 
 
-def test_a_federations_revision_is_a_number_with_what_is_not_saved(models):
+def test_federations_running_models_and_pooled_rows_have_measurements_of_their_own(models):
     model = models["federation"]
     assert {name: model.log["measured"][name] for name in ("revision", "unsaved_changes")} == {
         "revision": 1,
@@ -101,6 +96,11 @@ def test_a_federations_revision_is_a_number_with_what_is_not_saved(models):
     }
     assert ("revision", "1, and changes that are not saved") in lines(model)
     assert (model.rounds, model.bytes_up, model.bytes_down) == (0, 0, 0)
+    told = models["running"].log["measured"]
+    assert (told["running_model_rows"], told["running_model_revision"]) == (400, 2)
+    told = models["digits"].log["measured"]
+    assert told["angle_to_pooled_mean_degrees"] <= told["angle_to_pooled_max_degrees"] < 1e-6
+    np.testing.assert_allclose(told["captured_variance_share"], models["digits"].explained_variance_ratio_.sum())
 
 
 def test_members_are_counted_and_named(models):
@@ -116,21 +116,6 @@ def test_members_are_counted_and_named(models):
             assert models[name].log["measured"][f"{word}_members"] == len(names)
 
 
-def test_a_running_model_tells_its_rows_and_revision(models):
-    told = models["running"].log["measured"]
-    assert (told["running_model_rows"], told["running_model_revision"]) == (400, 2)
-
-
-def test_what_is_measured_beside_the_pooled_rows_is_theirs(models):
-    told = models["digits"].log["measured"]
-    assert told["angle_to_pooled_mean_degrees"] <= told["angle_to_pooled_max_degrees"] < 1e-6
-    np.testing.assert_allclose(told["captured_variance_share"], models["digits"].explained_variance_ratio_.sum())
-
-
-def test_no_number_belongs_to_two_lines():
-    assert sum(len(one.numbers) for one in MEASUREMENTS) == len(NAMES)
-
-
 @pytest.mark.parametrize("digits", [1, 2])
 def test_a_bound_in_few_digits_is_never_less_than_it_is(digits):
     for bound in (0.0, 1.04e-7, 5.64e-7, 9.949e-3, 1.0, 1.001, 0.3, 3.1e-8, 89.99):
@@ -139,13 +124,10 @@ def test_a_bound_in_few_digits_is_never_less_than_it_is(digits):
     assert at_most(3.1e-8) == "3.1e-08"
 
 
-def test_a_certificate_says_what_it_is_of_and_what_it_presumes():
+def test_a_certificate_says_of_which_components_it_is():
     assert certified(90.0) == "no bound"
     assert certified(3e-8) == "3e-08 degrees at most"
     assert certified(3e-8, first=2) == "3e-08 degrees at most, of the first 2 components"
-
-
-def test_a_certificate_of_some_components_says_of_which():
     model = SimpleNamespace(n_components_=4)
     of = [certificate({"certified_angle_degrees": 0.5, "certified_components": first}, model) for first in (3, 4)]
     assert of == [certified(0.5, first=3), certified(0.5)]

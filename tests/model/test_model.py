@@ -29,7 +29,7 @@ X = rows(300) + np.arange(12)
 
 @pytest.fixture(scope="module")
 def model():
-    return run("p-cov", cut(X, 180, 100, 20), n_components=5, scale=True, engine="loopback")
+    return run("p-cov", cut(X, 180, 100, 20), n_components=5, scale=True)
 
 
 @pytest.mark.parametrize("name", ["model", "model.npz", "deep/er/model", "v1.2"])
@@ -44,9 +44,22 @@ def test_saved_and_loaded_is_the_same(model, name, tmp_path):
     assert isinstance(again.to_sklearn(), Pipeline)
 
 
-def test_the_file_is_numpys_own(model, tmp_path):
+def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path):
     with np.load(model.save(tmp_path / "model"), allow_pickle=False) as archive:
         np.testing.assert_array_equal(archive["components_"], model.components_)
+    with refused(ConfigError, tmp_path):
+        model.save(tmp_path)
+    text = model.summary()
+    for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
+        assert part in text
+    first, last = model.log["rounds"]
+    assert last["phase"] == "project"
+    assert model.rounds == 1
+    assert model.bytes_up_by_party == first["up"]
+    assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
+    assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
+    none = pooled_pca(X, 5)
+    assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
 
 
 def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
@@ -93,17 +106,6 @@ def test_a_model_that_does_not_fit_together_is_refused(model, change, named, tmp
         PCAModel.load(written)
 
 
-def test_a_folder_is_not_a_model(model, tmp_path):
-    with refused(ConfigError, tmp_path):
-        model.save(tmp_path)
-
-
-def test_the_summary_says_what_matters(model):
-    text = model.summary()
-    for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
-        assert part in text
-
-
 def test_metrics_of_the_truth_itself():
     truth = pooled_pca(X, 5)
     assert principal_angles(truth, truth).max < 1e-12
@@ -126,16 +128,13 @@ def test_shares_of_no_variance_are_none(center, scale):
     assert captured_variance(truth, truth, nothing) == 0
 
 
-def test_the_total_does_not_hang_on_the_first_component():
+def test_totals_and_mean_angles_hang_on_all_components():
     """Of new rows the first scores may all be zero, and of noise the first variance."""
     truth = pooled_pca(np.diag([0.0, 3.0, -3.0, 1.0, -1.0])[:, 1:], 3)
     variances = truth.explained_variance_ * [0, 1, 1]
     none = dataclasses.replace(truth, explained_variance_=variances, explained_variance_ratio_=variances / 9)
     np.testing.assert_allclose(none.total_variance, variances.sum() + truth.noise_variance_)
-
-
-def test_the_mean_angle_is_no_median():
-    """Two directions are shared, the third is turned by 30 degrees."""
+    # Two directions are shared, the third is turned by 30 degrees.
     axes = np.eye(4)
     turned = np.cos(np.pi / 6) * axes[2] + np.sin(np.pi / 6) * axes[3]
     truth = dataclasses.replace(pooled_pca(rows(50, 4), 3), components_=axes[:3])
@@ -143,7 +142,7 @@ def test_the_mean_angle_is_no_median():
     np.testing.assert_allclose(angles, (30, 10))
 
 
-def test_variance_is_captured_by_a_span_about_the_mean_of_the_rows():
+def test_captured_variance_is_that_of_a_span_or_of_scores():
     """A model that is wrong about mean, variances and the length of its components captures what their span holds."""
     truth = pooled_pca(X, 12)
     share = truth.explained_variance_ratio_[[0, 3]].sum()
@@ -151,20 +150,9 @@ def test_variance_is_captured_by_a_span_about_the_mean_of_the_rows():
         pooled_pca(X, 2), components_=truth.components_[[0, 3]] * [[2.0], [0.5]], mean_=truth.mean_ + 100
     )
     np.testing.assert_allclose(captured_variance(wrong, truth, X), share, rtol=1e-12)
-
-
-def test_variance_captured_by_scores_is_that_of_their_components():
     truth = pooled_pca(X, 3, scale=True)
-    scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True, engine="loopback")
+    scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
     np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)
-
-
-def test_a_file_of_before_there_were_names_is_read(model, tmp_path):
-    """It has neither ``feature_names_in_`` nor the digest ``columns``."""
-    old = dataclasses.replace(model, log={key: value for key, value in model.log.items() if key != "columns"})
-    again = PCAModel.load(old.save(tmp_path / "model"))
-    assert "columns" not in again.log
-    np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
 def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays=(), **about):
@@ -202,21 +190,15 @@ def test_a_format_that_nobody_knows_is_named(model, version, tmp_path):
         PCAModel.load(rewritten(model, tmp_path / "model", format=version))
 
 
-def test_a_model_counts_rounds_and_bytes(model):
-    first, last = model.log["rounds"]
-    assert last["phase"] == "project"
-    assert model.rounds == 1
-    assert model.bytes_up_by_party == first["up"]
-    assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
-    assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
-    none = pooled_pca(X, 5)
-    assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
-
-
-def test_scaled_models_reconstruct_in_the_units_of_the_data(model):
-    full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True, engine="loopback")
+def test_files_of_before_and_scaled_models_are_read_in_their_units(model, tmp_path):
+    full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True)
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
     assert reconstruction_error(full, X) < 1e-15
+    # It has neither ``feature_names_in_`` nor the digest ``columns``.
+    old = dataclasses.replace(model, log={key: value for key, value in model.log.items() if key != "columns"})
+    again = PCAModel.load(old.save(tmp_path / "model"))
+    assert "columns" not in again.log
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
 def test_an_infinite_number_is_json_and_comes_back(tmp_path):
@@ -245,8 +227,12 @@ def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read
         PCAModel.load(path)
 
 
-def test_a_gibibyte_is_the_most_that_a_small_file_unpacks_to():
+def test_files_as_large_as_they_say_or_as_a_caller_allows_are_read(model, tmp_path, monkeypatch):
     assert (files.SMALL, files.GROWTH) == (2**30, 4)
+    # It is not compressed, so it is as large as it says.
+    monkeypatch.setattr(files, "SMALL", 0)
+    wide = pooled_pca(np.eye(3, 10**5), 2)
+    np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
 
 
 def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
@@ -256,13 +242,6 @@ def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
     with refused(ContractError, "most_bytes"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
-
-
-def test_what_save_writes_is_loaded_however_alike_its_numbers_are(model, tmp_path, monkeypatch):
-    """It is not compressed, so it is as large as it says."""
-    monkeypatch.setattr(files, "SMALL", 0)
-    wide = pooled_pca(np.eye(3, 10**5), 2)
-    np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
 
 
 @pytest.mark.parametrize("key", ["format", "log", "n_samples_", "noise_variance_"])

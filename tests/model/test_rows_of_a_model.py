@@ -96,11 +96,22 @@ def test_a_model_of_frames_takes_every_order_of_their_columns(model, bare, kind,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_heterogeneity_of_frames_is_that_of_their_rows(model, bare, kind):
+def test_figures_and_metrics_of_frames_take_every_order_of_their_columns(model, bare, kind):
     """The fault: a distance of 363 deviations in the place of 0.037."""
     found = plots.heterogeneity([turned(kind, part) for part in PARTS], model)
     np.testing.assert_allclose(heights(found), heights(plots.heterogeneity(PARTS, bare)), rtol=1e-9)
     assert max(heights(found)[1]) < 1
+    truth = pooled_pca(frame(), 2)
+    of_arrays = points(plots.projection_overlay(pooled_pca(X, 2), bare, X))
+    np.testing.assert_allclose(points(plots.projection_overlay(truth, model, turned(kind))), of_arrays, atol=1e-9)
+    np.testing.assert_allclose(
+        points(plots.projection_grid(truth, {"p-cov": model}, turned(kind))), of_arrays, atol=1e-9
+    )
+    other, truth, of_arrays = turned(kind), pooled_pca(frame(), 2), pooled_pca(X, 2)
+    labels = (X[:, 4] > 170).astype(int)
+    assert reconstruction_error(model, other) == pytest.approx(reconstruction_error(bare, X), rel=1e-9)
+    assert captured_variance(model, truth, other) == pytest.approx(captured_variance(bare, of_arrays, X), rel=1e-9)
+    assert knn_accuracy(model, frame(), labels, other, labels) == knn_accuracy(bare, X, labels, X, labels)
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -112,16 +123,6 @@ def test_the_distance_of_a_mean_is_in_deviations_of_all_rows(scale):
     np.testing.assert_allclose(heights(plots.heterogeneity(PARTS, model))[1], expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_overlays_of_frames_show_their_rows(model, bare, kind):
-    truth = pooled_pca(frame(), 2)
-    of_arrays = points(plots.projection_overlay(pooled_pca(X, 2), bare, X))
-    np.testing.assert_allclose(points(plots.projection_overlay(truth, model, turned(kind))), of_arrays, atol=1e-9)
-    np.testing.assert_allclose(
-        points(plots.projection_grid(truth, {"p-cov": model}, turned(kind))), of_arrays, atol=1e-9
-    )
-
-
 @pytest.mark.parametrize("kind", [sparse.coo_array, sparse.csc_matrix, np.ndarray.tolist])
 def test_overlays_take_whatever_a_model_takes(bare, kind):
     many = np.tile(X, (8, 1))
@@ -131,7 +132,7 @@ def test_overlays_take_whatever_a_model_takes(bare, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_analyses_take_every_order_of_the_columns(kind):
+def test_analyses_and_the_reference_take_every_order_of_the_columns(kind):
     moments, other = SecondMoments.of(frame()), turned(kind)
     adjusted, of_places = analyses.adjusted(moments, ["age"]), analyses.adjusted(SecondMoments.of(X), [0])
     np.testing.assert_allclose(adjusted.apply(other), of_places.apply(X), atol=1e-9)
@@ -139,6 +140,9 @@ def test_analyses_take_every_order_of_the_columns(kind):
     np.testing.assert_allclose(factors.transform(other), factors.transform(frame()), atol=1e-9)
     model = analyses.pca(moments, 2)
     np.testing.assert_allclose(analyses.outliers(model, other).spe, analyses.outliers(model, frame()).spe, atol=1e-9)
+    truth = pooled_pca(turned(kind), 2)
+    assert truth.feature_names_in_.tolist() == TURNED
+    np.testing.assert_allclose(truth.transform(frame()), pooled_pca(X, 2).transform(X), atol=1e-9)
 
 
 def test_regressions_take_every_order_of_their_features():
@@ -147,22 +151,6 @@ def test_regressions_take_every_order_of_their_features():
     np.testing.assert_array_equal(fitted.predict(given[NAMES[:0:-1]]), fitted.predict(given))
     with refused(DataError, "BMI", "bmi"):
         fitted.predict(given.rename(columns={"bmi": "BMI"}))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_metrics_take_every_order_of_the_columns(model, bare, kind):
-    other, truth, of_arrays = turned(kind), pooled_pca(frame(), 2), pooled_pca(X, 2)
-    labels = (X[:, 4] > 170).astype(int)
-    assert reconstruction_error(model, other) == pytest.approx(reconstruction_error(bare, X), rel=1e-9)
-    assert captured_variance(model, truth, other) == pytest.approx(captured_variance(bare, of_arrays, X), rel=1e-9)
-    assert knn_accuracy(model, frame(), labels, other, labels) == knn_accuracy(bare, X, labels, X, labels)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_pooled_reference_keeps_the_names(kind):
-    truth = pooled_pca(turned(kind), 2)
-    assert truth.feature_names_in_.tolist() == TURNED
-    np.testing.assert_allclose(truth.transform(frame()), pooled_pca(X, 2).transform(X), atol=1e-9)
 
 
 def test_a_federation_refuses_another_order(tmp_path):
@@ -179,23 +167,17 @@ def test_a_federation_refuses_another_order(tmp_path):
 # What a run says of them
 
 
-def test_a_frame_beside_an_array_is_told():
+def test_names_of_columns_count_where_they_are_texts_whatever_they_are():
     told = "columns without names are taken by position, as those of party 1: party 0, party 2"
     assert told in fit([PARTS[0], frame(PARTS[1]), PARTS[1]]).log["notes"]
     for parties in (PARTS, [frame(part) for part in PARTS]):
         assert not any("by position" in note for note in fit(parties).log["notes"])
-
-
-def test_names_that_are_no_texts_are_not_put_into_an_order_that_the_model_forgets():
-    """Of integers for names scikit-learn, and so a model, keeps none: new rows would be taken by position."""
+    # Of integers for names scikit-learn, and so a model, keeps none: new rows would be taken by position.
     numbered = [frame(part, range(5)) for part in PARTS]
     np.testing.assert_array_equal(fit(numbered).components_, fit(PARTS).components_)
     with refused(ConfigError, "party 1", "party 0"):
         fit([numbered[0], numbered[1][ORDER]])
-
-
-def test_columns_that_have_the_names_of_attributes_are_columns():
-    """The fault: a frame with a column of this name was taken for an Arrow table."""
+    # The fault: a frame with a column of this name was taken for an Arrow table.
     named = ["column_names", "var_names", "obs_names", "columns", "shape"]
     assert fit([frame(part, named) for part in PARTS]).feature_names_in_.tolist() == named
 
@@ -203,7 +185,7 @@ def test_columns_that_have_the_names_of_attributes_are_columns():
 # AnnData
 
 
-def test_cells_are_parties_with_names(bare):
+def test_cells_are_parties_of_an_estimator_too(bare):
     for make in (np.asarray, sparse.csr_matrix, sparse.csc_matrix):
         model = fit({"north": cells(PARTS[0], make=make), "south": turned("cells", PARTS[1])})
         assert model.feature_names_in_.tolist() == NAMES
@@ -212,42 +194,6 @@ def test_cells_are_parties_with_names(bare):
             in model.log["notes"]
         )
         np.testing.assert_allclose(model.components_, bare.components_, atol=1e-9)
-
-
-def test_sparse_cells_stay_sparse_and_a_view_is_one_of_them():
-    held = cells(make=sparse.csr_matrix)
-    found = as_rows(held, "X")
-    assert isinstance(found, Blocks)
-    assert found.sparse
-    np.testing.assert_array_equal(as_rows(cells()[10:20], "X"), X[10:20])
-
-
-def test_cells_have_moments_and_scores_of_a_site(bare):
-    moments = SecondMoments.of(cells())
-    assert moments.features == tuple(NAMES)
-    np.testing.assert_array_equal(moments.mean, SecondMoments.of(X).mean)
-    own = Loadings(bare.components_, bare.mean_, np.ones(5), columns=names_digest(NAMES))
-    np.testing.assert_allclose(own.part_of_scores(cells()), bare.transform(X), atol=1e-12)
-    with refused(DataError):
-        own.part_of_scores(turned("cells"))
-
-
-def test_cells_in_a_file_are_read(tmp_path, model):
-    cells().write_h5ad(tmp_path / "cells.h5ad")
-    held = anndata().read_h5ad(tmp_path / "cells.h5ad", backed="r")
-    np.testing.assert_array_equal(model.transform(held), model.transform(frame()))
-    held.file.close()
-
-
-def test_cells_without_numbers_are_refused():
-    nothing = anndata().AnnData(obs=pd.DataFrame(index=["a"]), var=pd.DataFrame(index=NAMES))
-    with refused(DataError, "party 0", "'counts'"):
-        fit([nothing])
-    with refused(ConfigError, "'parties'", "AnnData"):
-        fit(cells())
-
-
-def test_the_estimator_takes_cells():
     sites = np.repeat(["north", "south"], [60, 30])
     of_cells = FederatedPCA(2).fit(cells(), groups=sites)
     of_list = FederatedPCA(2).fit([cells(part) for part in PARTS])
@@ -258,14 +204,38 @@ def test_the_estimator_takes_cells():
         np.testing.assert_array_equal(found.transform(turned("cells")), of_frame.transform(frame()))
 
 
-def test_features_that_do_not_vary_shrink_no_score():
+def test_cells_stay_sparse_and_have_moments_and_scores(bare):
+    held = cells(make=sparse.csr_matrix)
+    found = as_rows(held, "X")
+    assert isinstance(found, Blocks)
+    assert found.sparse
+    np.testing.assert_array_equal(as_rows(cells()[10:20], "X"), X[10:20])
+    moments = SecondMoments.of(cells())
+    assert moments.features == tuple(NAMES)
+    np.testing.assert_array_equal(moments.mean, SecondMoments.of(X).mean)
+    own = Loadings(bare.components_, bare.mean_, np.ones(5), columns=names_digest(NAMES))
+    np.testing.assert_allclose(own.part_of_scores(cells()), bare.transform(X), atol=1e-12)
+    with refused(DataError):
+        own.part_of_scores(turned("cells"))
+    nothing = anndata().AnnData(obs=pd.DataFrame(index=["a"]), var=pd.DataFrame(index=NAMES))
+    with refused(DataError, "party 0", "'counts'"):
+        fit([nothing])
+    with refused(ConfigError, "'parties'", "AnnData"):
+        fit(cells())
+
+
+def test_cells_in_a_file_are_read(tmp_path, model):
+    cells().write_h5ad(tmp_path / "cells.h5ad")
+    held = anndata().read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    np.testing.assert_array_equal(model.transform(held), model.transform(frame()))
+    held.file.close()
+
+
+def test_what_does_not_vary_shrinks_no_score_and_many_rows_none():
     wide = rows(20, 40)
     with_constants = np.column_stack([wide, np.ones((20, 30))])
     models = [run("p-cov", cut(X, 12, 8), n_components=2, min_rows=1) for X in (wide, with_constants)]
     np.testing.assert_allclose(models[0].shrinkage_, models[1].shrinkage_, rtol=1e-9)
-
-
-def test_where_rows_are_more_than_features_nobody_is_told_of_shrinkage():
     model = run(
         "p-cov",
         cut(np.random.default_rng(0).standard_normal((14, 12)) * np.r_[3.0, np.ones(11)], 8, 6),

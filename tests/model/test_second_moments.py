@@ -27,7 +27,7 @@ def frame(data):
 
 
 def fit(parties, keep="moments", **options):
-    return run("p-cov", parties, n_components=2, keep=keep, engine="loopback", **options)
+    return run("p-cov", parties, n_components=2, keep=keep, **options)
 
 
 @pytest.fixture(scope="module")
@@ -55,35 +55,26 @@ def test_a_run_keeps_the_moments_of_the_pooled_rows(secured):
     assert fit(cut(X, 50, 25, 15), keep="nothing").moments_ is None
 
 
-def test_the_parties_own_are_kept_where_the_run_says_so(whole):
+def test_which_moments_a_run_keeps(whole):
     assert list(whole.parties) == ["partition 0", "partition 1", "partition 2"]
     for own_moments, part in zip(whole.parties.values(), cut(X, 50, 25, 15), strict=True):
         same(SecondMoments(own_moments), SecondMoments.of(part))
     assert not whole.pooled().parties
-
-
-def test_parties_of_the_same_name_are_told_apart():
     server = server_of("p-cov keep=parties", cut(X, 50, 40), n_components=2)
     for party in (0, 1):
         context_of(server, party).node_config["name"] = "ward"
     assert list(finish(server).moments_.parties) == ["client 0 (ward)", "client 1 (ward)"]
-
-
-def test_a_secure_run_has_no_party_to_keep():
     with refused(ConfigError, "'keep'", "'parties'", "secure_aggregation"):
         fit(cut(X, 50, 40), keep="parties", secure_aggregation=True, bound=10.0)
+    model = run("dp-pca epsilon=infinity", cut(X, 50, 40), n_components=2)
+    assert model.moments_ is None
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("p-cov", "compressed")])
 def test_no_other_method_keeps_them(method):
     """Above all dp-pca, which releases noisy sums and nothing else; compressed has another option of this name."""
     with refused(ConfigError, method, "'keep'"):
-        run(method, cut(X, 50, 40), n_components=2, keep="moments", engine="loopback", **own(method))
-
-
-def test_a_run_that_is_private_only_in_name_keeps_nothing():
-    model = run("dp-pca epsilon=infinity", cut(X, 50, 40), n_components=2, engine="loopback")
-    assert model.moments_ is None
+        run(method, cut(X, 50, 40), n_components=2, keep="moments", **own(method))
 
 
 def test_a_models_file_does_not_hold_them(tmp_path):
@@ -143,13 +134,16 @@ def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
         SecondMoments.load(tmp_path / "nowhere")
 
 
-def test_some_features(whole):
+def test_some_features_and_scaled_ones_are_those_of_their_rows(whole):
     some = whole.select(["pulse", "age"])
     same(some, SecondMoments.of(X[:, [3, 0]]))
     same(SecondMoments(some.parties["partition 1"]), SecondMoments.of(X[50:75][:, [3, 0]]))
     assert some.features == ("pulse", "age")
     same(whole.select([3, 0]), some)
     same(whole.select(np.array([3, 0])), some)
+    moments = SecondMoments.of(np.column_stack([X, np.full(len(X), 3.0)])).scaled()
+    standard = np.column_stack([X / X.std(axis=0), np.full(len(X), 3.0)])
+    same(moments, SecondMoments.of(standard))
 
 
 @pytest.mark.parametrize(
@@ -168,13 +162,7 @@ def test_features_that_there_are_not(whole, features, named):
         whole.select(features)
 
 
-def test_scaled_are_those_of_standardised_rows():
-    moments = SecondMoments.of(np.column_stack([X, np.full(len(X), 3.0)])).scaled()
-    standard = np.column_stack([X / X.std(axis=0), np.full(len(X), 3.0)])
-    same(moments, SecondMoments.of(standard))
-
-
-def test_merging_is_pooling_the_rows(whole):
+def test_moments_merge_and_what_is_not_among_the_rows_is_not_taken_out(whole):
     late = rows(30, 4, seed=9) * 3 + 100
     same(whole.pooled().merge(SecondMoments.of(late)), SecondMoments.of(np.vstack([X, late])))
     with refused(ConfigError, "partition 0", "partition 1", "partition 2"):
@@ -183,16 +171,6 @@ def test_merging_is_pooling_the_rows(whole):
         whole.merge(whole.select([0, 1, 2]))
     with refused(ConfigError):
         whole.merge(whole.pooled().select([1, 0, 2, 3]))
-
-
-def test_a_party_taken_out_leaves_the_others(whole):
-    last = SecondMoments.of(frame(X[75:]))
-    same(whole.subtract(last), SecondMoments.of(X[:75]), 1e-11)
-    same(whole.without("partition 2"), SecondMoments.of(X[:75]))
-    assert list(whole.without("partition 2").parties) == ["partition 0", "partition 1"]
-
-
-def test_what_is_not_among_the_rows_is_not_taken_out(whole):
     with refused(ContractError):
         whole.subtract(SecondMoments.of(rows(15, 4) * 100))
     with refused(ContractError, 90):
@@ -203,14 +181,15 @@ def test_what_is_not_among_the_rows_is_not_taken_out(whole):
         whole.pooled().without("partition 0")
 
 
-def test_the_mean_of_a_part_keeps_what_float64_cannot():
-    """At an offset of 1e8 a rounded mean would turn what is left."""
+def test_a_party_taken_out_leaves_the_others_to_the_last_digit(whole):
+    last = SecondMoments.of(frame(X[75:]))
+    same(whole.subtract(last), SecondMoments.of(X[:75]), 1e-11)
+    same(whole.without("partition 2"), SecondMoments.of(X[:75]))
+    assert list(whole.without("partition 2").parties) == ["partition 0", "partition 1"]
+    # At an offset of 1e8 a rounded mean would turn what is left.
     far = np.round(rows(300, 3) * 2**10) + 1e8
     left = SecondMoments.of(far).subtract(SecondMoments.of(far[200:])).covariance
     np.testing.assert_allclose(left, np.cov(far[:200] - 1e8, rowvar=False), rtol=1e-9, atol=1e-9 * left.max())
-
-
-def test_one_row_has_no_covariance():
     with refused(DataError, 1, 2):
         SecondMoments(Moments.of(X[:1])).covariance  # noqa: B018
 

@@ -15,7 +15,7 @@ PARTIES = {"north": FRAME[:40], "south": FRAME[40:]}
 MODEL = run("p-cov", PARTIES, n_components=2)
 
 
-def test_a_table_is_its_title_its_head_and_its_lines():
+def test_tables_are_title_head_and_lines_short_and_no_markup():
     shown = Shown("some", ["feature", "mean", "share", "why"], [["a", 1234.5678, Share(0.25), "x"], ["bc", 2, 1, "yy"]])
     assert tables.in_text(shown).splitlines() == [
         "some",
@@ -26,31 +26,24 @@ def test_a_table_is_its_title_its_head_and_its_lines():
     page = tables.in_html(shown)
     assert page.count("<tr>") == 3
     assert "width:25.00%" in page
-
-
-def test_a_long_table_says_how_many_lines_it_leaves_out():
     shown = Shown("", ["row"], [[i] for i in range(tables.MOST + 7)])
     assert len(tables.in_text(shown).splitlines()) == tables.MOST + 3
     assert "and 7 more" in tables.in_text(shown)
     assert "and 7 more" in tables.in_html(shown)
-
-
-def test_names_in_a_table_are_no_markup_and_move_no_cursor():
     shown = Shown("<b>\x1b[2J", ["<i>"], [["<script>\x1b[2J"]])
     assert "\x1b" not in tables.in_text(shown) + tables.in_html(shown)
     assert not any(tag in tables.in_html(shown) for tag in ("<b>", "<i>", "<script>"))
-
-
-def test_of_many_features_the_largest_stand_first():
     values = np.arange(50.0)
     assert [line[0] for line in tables.by_feature((), values, weight=values)] == list(range(50))[::-1]
     assert [line[0] for line in tables.by_feature(NAMES, values[:6], weight=values[:6])] == NAMES
 
 
-def test_loadings_as_a_frame_have_the_names_of_features_and_components():
+def test_loadings_and_scores_are_frames_with_names():
     frame = MODEL.loadings_frame()
     assert (list(frame.index), list(frame.columns)) == (NAMES, ["PC1", "PC2"])
     np.testing.assert_array_equal(frame.to_numpy(), MODEL.components_.T)
+    frame = run("p-cov", cut(rows(60), 40, 20), n_components=2).scores_frame(cut(rows(60), 40, 20))
+    assert frame["party"].tolist() == ["party 0"] * 40 + ["party 1"] * 20
 
 
 @pytest.mark.parametrize("parties", [PARTIES, list(PARTIES.values())], ids=["by name", "as the run had them"])
@@ -59,8 +52,3 @@ def test_scores_as_a_frame_have_the_names_of_parties_and_rows(parties):
     assert list(frame.index) == list(FRAME.index)
     assert frame.pop("party").tolist() == ["north"] * 40 + ["south"] * 20
     np.testing.assert_allclose(frame.to_numpy(), MODEL.transform(FRAME))
-
-
-def test_scores_of_arrays_as_a_frame():
-    frame = run("p-cov", cut(rows(60), 40, 20), n_components=2).scores_frame(cut(rows(60), 40, 20))
-    assert frame["party"].tolist() == ["party 0"] * 40 + ["party 1"] * 20

@@ -21,24 +21,18 @@ X = rows(120, 5) + np.arange(5)
 
 @pytest.fixture(params=[False, True], ids=["plain", "scaled"])
 def model(request):
-    return run("p-cov", cut(X, 70, 50), n_components=2, scale=request.param, engine="loopback")
+    return run("p-cov", cut(X, 70, 50), n_components=2, scale=request.param)
 
 
-def test_fitting_again_changes_nothing(model):
+def test_it_works_in_a_pipeline_and_fitting_again_changes_nothing(model):
     other = rows(50, 5, seed=4) * 10
     frozen = model.frozen()
     np.testing.assert_allclose(frozen.fit(other, None).transform(X), model.transform(X), atol=1e-12)
     np.testing.assert_allclose(clone(frozen).transform(X), model.transform(X), atol=1e-12)
-
-
-def test_it_works_in_a_pipeline(model):
     labels = (model.transform(X)[:, 0] > 0).astype(int)
     pipeline = make_pipeline(model.frozen(), LogisticRegression()).fit(X, labels)
     assert pipeline.score(X, labels) > 0.95
     np.testing.assert_allclose(pipeline[:-1].transform(X), model.transform(X), atol=1e-12)
-
-
-def test_scores_have_names(model):
     assert model.get_feature_names_out().tolist() == ["pca0", "pca1"]
     assert model.frozen().get_feature_names_out().tolist() == ["pca0", "pca1"]
     assert make_pipeline(model.frozen())[:].get_feature_names_out().tolist() == ["pca0", "pca1"]
@@ -71,7 +65,7 @@ def test_it_passes_the_checks_of_a_fitted_transformer(name):
     passed = []
     for d in range(2, 31):
         data, _ = make_blobs(60, n_features=d, random_state=0)
-        frozen = run("p-cov", cut(data, 30, 30), n_components=2, engine="loopback").frozen()
+        frozen = run("p-cov", cut(data, 30, 30), n_components=2).frozen()
         try:
             getattr(estimator_checks, name)("FrozenEstimator", frozen)
         except (ValueError, AssertionError) as error:
@@ -83,7 +77,7 @@ def test_it_passes_the_checks_of_a_fitted_transformer(name):
     assert passed
 
 
-def test_a_model_shows_itself_in_a_line_and_on_a_page(model):
+def test_a_model_shows_itself_and_scores_of_columns_are_no_transformer(model):
     text = f"PCAModel(p-cov: 2 components of 5 features, 120 rows, {model.explained_variance_ratio_.sum():.2%} of the"
     assert repr(model).startswith(text)
     assert "\n" not in repr(model)
@@ -95,29 +89,20 @@ def test_a_model_shows_itself_in_a_line_and_on_a_page(model):
     assert html.escape(model.summary()) in page
     assert len(repr(pooled_pca(X, 2))) < 200
     assert "<table>" in pooled_pca(X, 2)._repr_html_()
-
-
-def test_a_party_s_name_is_no_markup():
-    model = run("p-cov", cut(X, 70, 50), n_components=2, engine="loopback")
-    model.log["notes"].append("<script>alert(1)</script>")
-    assert "<script>" not in model._repr_html_()
-
-
-def test_scores_of_columns_are_no_transformer():
-    model = run("vertical", np.array_split(X, 2, axis=1), n_components=2, engine="loopback")
+    model = run("vertical", np.array_split(X, 2, axis=1), n_components=2)
     assert "2 components of 5 features" in repr(model)
     with refused(ContractError, "'vertical'", "scores_"):
         model.frozen()
 
 
-def test_what_scikit_learn_gets_is_its_own():
-    model = run("p-cov", cut(X, 70, 50), n_components=2, scale=True, engine="loopback")
+def test_what_scikit_learn_and_a_page_get_is_their_own():
+    model = run("p-cov", cut(X, 70, 50), n_components=2)
+    model.log["notes"].append("<script>alert(1)</script>")
+    assert "<script>" not in model._repr_html_()
+    model = run("p-cov", cut(X, 70, 50), n_components=2, scale=True)
     scaler, pca = model.to_sklearn()
     np.testing.assert_array_equal(scaler.var_, model.scale_**2)
     pca.components_[:] = 0.0
     assert model.components_.any()
-
-
-def test_a_summary_names_the_parties_where_all_have_names():
     model = run("p-cov", dict(zip(["north", "south"], cut(X, 70, 50), strict=True)), n_components=2)
     assert "2 (north, south), with 50 to 70 rows" in model.summary()

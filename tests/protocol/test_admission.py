@@ -66,16 +66,17 @@ def test_parts_of_one_run_say_the_same(odd, partitions):
     assert not unlike(everyone[:2] + [says(2, **same)], partitions=partitions)
 
 
-def test_rows_of_the_runs_data_set_are_not_mixed_with_those_of_sites():
-    (fault,) = unlike([says(0, simulated=False), says(1)], partitions=3)
-    assert str(fault).startswith("client 1")
-    assert not unlike([says(0, simulated=False), says(1, simulated=False)], partitions=3)
-
-
-def test_a_reply_is_of_a_row_at_least():
+def test_replies_are_of_a_row_and_their_lines_of_who_sent_them():
     assert reply_of(result(1), says(0)).rows == 1
     with refused(ContractError, "client 0", 0):
         reply_of(result(0), says(0))
+    error = {"partition-id": 1, "error": "DataError", "message": "first\nclient 0: second"}
+    (found,) = reported([says(0), info_of(error)])
+    assert isinstance(found, DataError)
+    assert str(found) == "client 1: first\nclient 1: client 0: second"
+    (fault,) = unlike([says(0, simulated=False), says(1)], partitions=3)
+    assert str(fault).startswith("client 1")
+    assert not unlike([says(0, simulated=False), says(1, simulated=False)], partitions=3)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -83,13 +84,6 @@ def test_arrays_come_as_they_were_sent_in_either_order(order):
     sent = np.asarray(np.arange(6.0).reshape(2, 3), order=order)
     (came,) = arrays_in(reply_of(result(1, sent), says(0)))
     np.testing.assert_array_equal(came, sent)
-
-
-def test_no_line_of_an_error_passes_for_anothers():
-    error = {"partition-id": 1, "error": "DataError", "message": "first\nclient 0: second"}
-    (found,) = reported([says(0), info_of(error)])
-    assert isinstance(found, DataError)
-    assert str(found) == "client 1: first\nclient 1: client 0: second"
 
 
 @pytest.mark.parametrize(

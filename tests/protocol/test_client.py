@@ -43,19 +43,16 @@ def test_questions_of_other_forms_have_other_digests(tmp_path):
     assert digest_of(tmp_path / "again", np.zeros((2, 3))) == digests[0]
 
 
-def test_the_rules_of_a_site_hold_for_every_question(tmp_path):
+def test_the_rules_of_a_site_hold_for_every_question_and_after_a_refusal_nothing_is_answered(tmp_path):
     """A server need not ask first what a site holds."""
     site = HostileSession(tmp_path, rows(4, 4), {"method": "p-cov", "n-components": 2})
     replied, said = site.ask("moments", [])
     assert not replied
     assert not unnamed(said["message"], "'min-rows' = 5")
-
-
-def test_after_a_refusal_nothing_is_answered(tmp_path):
-    """Also where it was the first question of the run: the journal holds that it was refused."""
-    site = HostileSession(tmp_path, rows(30, 4), {"method": "p-cov", "n-components": 2})
+    # Also where it was the first question of the run: the journal holds that it was refused.
+    site = HostileSession(tmp_path / "2", rows(30, 4), {"method": "p-cov", "n-components": 2})
     assert not site.ask("no such phase", [])[0]
     assert not site.ask("moments", [])[0]
-    with closing(sqlite3.connect(tmp_path / "journal" / "site.sqlite")) as database:
+    with closing(sqlite3.connect(tmp_path / "2" / "journal" / "site.sqlite")) as database:
         kinds = [kind for (kind,) in database.execute("SELECT kind FROM event ORDER BY number")]
     assert kinds[:3] == ["run", "refused", "ended"]

@@ -39,6 +39,13 @@ FALSE = {
     "zero": np.zeros_like,
     "negative": np.negative,
 }
+
+
+def in_turn(every, i, case):
+    """Half of all that is false for a method's first options, and one for each of the others."""
+    return every[i % len(every) :: len(every)] if case[1] else every[i % 2 :: 2]
+
+
 HUGE = ["times 1e300", "times 1e200", "up to 1e308", "all 1e308"]
 
 
@@ -92,7 +99,7 @@ def ended(server):
 
 @pytest.mark.parametrize(
     ("method", "number", "kind"),
-    [(*case, kind) for i, case in enumerate(CASES) for kind in (list(FALSE)[i % 4 :: 4] if case[1] else FALSE)],
+    [(*case, kind) for i, case in enumerate(CASES) for kind in in_turn(list(FALSE), i, case)],
 )
 def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind):
     told = outcome(method, number, FALSE[kind])
@@ -106,7 +113,7 @@ PLACES = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
 
 @pytest.mark.parametrize(
     ("method", "number", "asked", "field"),
-    [(*case, *place) for i, case in enumerate(CASES) for place in (PLACES[i % 3 :: 3] if case[1] else PLACES)],
+    [(*case, *place) for i, case in enumerate(CASES) for place in in_turn(PLACES, i, case)],
 )
 def test_one_false_array_in_one_reply_does_too(method, number, asked, field):
     told = outcome(method, number, FALSE["times 1e300"], field=field, asked=asked)
@@ -142,37 +149,31 @@ def test_a_false_share_of_a_secure_sum_does_too(method, way, change, monkeypatch
     assert "client 1" not in told
 
 
-def test_where_a_secure_sum_cannot_be_computed_with_some_share_is_false():
+def test_false_numbers_are_told_with_those_of_the_others():
     sizes = Sizes(sums_only=True)
     with (
         refused(ContractError, "'scatter'", "LinAlgError"),
         sizes.computing("scatter", {"client 0": 1e300, "client 1": 1.0}),
     ):
         raise np.linalg.LinAlgError
-
-
-@pytest.mark.parametrize("number", [0, 2])
-def test_distances_below_zero_are_no_distances(number):
-    told = outcome("vertical-kernel", number, np.negative, field=0, asked=1)
-    assert "squared distances between rows add up to -" in told
-
-
-def test_numbers_out_of_proportion_are_told_with_those_of_the_others():
     server = server_of("sapca", parties_of_three("sapca", {}), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [a * 1e300 if a.dtype.kind == "f" else a for a in arrays])
     with refused(ContractError, "client 1", "'summary'", "1.39e+302", "85.2") as caught:
         finish(server)
     assert isinstance(caught.value.__cause__, FloatingPointError)
-
-
-def test_a_wrong_option_is_told_first_whatever_sizes_there_are():
-    """The fault: a party in a large unit was blamed for the number of landmarks."""
+    # The fault: a party in a large unit was blamed for the number of landmarks.
     parties = [rows(10, 3), rows(10, 3, seed=1) * 1e90]
     with pytest.raises(ConfigError) as caught:
         fit("vertical-kernel", parties, n_components=2, landmarks=2)
     option, sizes = str(caught.value).splitlines()
     assert not unnamed(option, "'landmarks'", 2, "n_components")
     assert not unnamed(sizes, "client 1", "'rows'")
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_distances_below_zero_are_no_distances(number):
+    told = outcome("vertical-kernel", number, np.negative, field=0, asked=1)
+    assert "squared distances between rows add up to -" in told
 
 
 def test_a_failure_that_no_size_explains_names_nobody(monkeypatch):

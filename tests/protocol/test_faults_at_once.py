@@ -26,7 +26,7 @@ def with_holes(X):
     return X
 
 
-def test_three_bad_sites_are_one_error():
+def test_bad_sites_and_those_that_do_not_fit_are_all_named_at_once():
     parties = cut(rows(90), 30, 30, 30)
     server = server_of("p-cov", [with_holes(parties[0]), parties[1], parties[2][:, :4]], n_components=2)
     context_of(server, 1).node_config["min-rows"] = 50
@@ -35,25 +35,27 @@ def test_three_bad_sites_are_one_error():
     told = str(caught.value).splitlines()
     assert not unnamed(told[0], "client 0", "NaN")
     assert not unnamed(told[1], "client 1", "min-rows", 50)
-
-
-def test_sites_that_do_not_fit_each_other_are_all_named():
     parties = [rows(30), rows(30)[:, :4], rows(30), rows(30)[:, :3]]
     server = server_of("p-cov", parties, n_components=2)
     context_of(server, 2).node_config["num-partitions"] = 5
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as unlike:
         finish(before_any_round(server))
-    told = str(caught.value).splitlines()
+    told = str(unlike.value).splitlines()
     assert [line[:8] for line in told] == ["client 2", "client 1", "client 3"]
     assert not unnamed(told[0], 5, 4)
     assert not unnamed(told[1], 4, "client 0", rows(30).shape[1])
 
 
-def test_one_partition_at_two_sites_is_named_before_any_round():
+def test_partitions_widths_and_rows_that_do_not_fit_are_told_by_whom():
     server = server_of("p-cov", cut(rows(60), 30, 30), n_components=2)
     context_of(server, 1).node_config["partition-id"] = 0
     with refused(QuorumError, "[0]"):
         finish(before_any_round(server))
+    server = server_of("p-cov", [rows(30), rows(30)[:, :4]], n_components=2)
+    with refused(DataError, "client 1", 4):
+        finish(before_any_round(server))
+    with refused(ConfigError, "n-components", 6, 5):
+        finish(server_of("p-cov", cut(rows(5), 3, 2), n_components=6))
 
 
 def test_a_site_that_comes_later_is_asked_too(monkeypatch):
@@ -111,26 +113,12 @@ def test_scores_of_an_earlier_run_are_still_there_after_a_refused_one(tmp_path):
     assert (tmp_path / "own.npy").read_bytes() == b"of an earlier run"
 
 
-def test_keys_of_the_run_and_options_of_its_method_are_told_together():
+def test_all_that_is_wrong_with_keys_and_options_is_told_together():
     wrong = {"method": "sub-it tolerance=-1", "seed": -1, "n-components": 0.5}
     for begin in (build_strategy, run_config_of):
         with pytest.raises(ConfigError) as caught:
             begin(wrong)
         told = str(caught.value).splitlines()
         assert [line.split("'")[1] for line in told] == ["n-components", "tolerance", "seed"]
-
-
-def test_all_options_that_are_missing_are_told_together():
     with refused(ConfigError, "'clip'", "'centre-clip'", "'honest-parties'"):
         build_strategy({"method": "dp-pca release=two-stage trust=distributed", "secure-aggregation": True})
-
-
-def test_the_first_of_equally_many_is_the_one_that_others_are_held_against():
-    server = server_of("p-cov", [rows(30), rows(30)[:, :4]], n_components=2)
-    with refused(DataError, "client 1", 4):
-        finish(before_any_round(server))
-
-
-def test_too_few_rows_for_so_many_components_are_told_when_they_are_counted():
-    with refused(ConfigError, "n-components", 6, 5):
-        finish(server_of("p-cov", cut(rows(5), 3, 2), n_components=6))

@@ -118,15 +118,12 @@ def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
     assert "client 0" not in str(caught.value)
 
 
-def test_a_partition_that_nobody_has_is_not_taken_in_a_later_round():
+def test_partitions_that_nobody_has_and_ragged_parties_are_refused():
     """Where a party dropped out, another does not answer in its place."""
     server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2)
     with refused(ContractError, "client 1", "partition 7"):
         finish(as_of(server, ["project"], {1: 7}))
-
-
-def test_masked_and_ragged_parties_are_refused():
     with refused(DataError, "client 0", "'em'", "NaN"):
-        run("p-cov", [np.ma.masked_greater(rows(30), 0)], n_components=2, engine="loopback")
+        run("p-cov", [np.ma.masked_greater(rows(30), 0)], n_components=2)
     with refused(DataError, "party 0"):
-        run("p-cov", [[[1, 2], [3]]], n_components=2, engine="loopback")
+        run("p-cov", [[[1, 2], [3]]], n_components=2)

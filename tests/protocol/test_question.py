@@ -21,13 +21,7 @@ SCRIPT = {
 }
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ["first", "twice", "twice", "or not", "last"],
-        ["first", "twice", "last"],
-    ],
-)
+@pytest.mark.parametrize("asked", [["first", "twice", "twice", "or not", "last"], ["first", "twice", "last"]])
 def test_a_script_is_asked_in_its_order(asked):
     for i, phase in enumerate(asked):
         require_next(SCRIPT, asked[:i], phase, PUBLIC)
@@ -84,16 +78,10 @@ def test_a_mean_is_the_centre_but_for_its_rounding_or_zero(told):
     assert ROUNDING <= 1e-12
 
 
-def test_words_are_one_that_counts_parties_and_those_of_each_value():
+def test_bytes_and_memory_of_questions_and_answers():
     summed = Question(reply=VALUES, words=3, summed=Payload((*VALUES.fields, Field("count", ()))))
     assert summed.nbytes({"d": 5}) == HEADER + 8 * (1 + 3 * (5 + 1))
-
-
-def test_an_answer_takes_what_it_sends_or_what_it_is_made_of():
     assert SCRIPT["first"].memory({"d": 5}) == HEADER + 8 * 5
     assert Question(reply=VALUES, forms=("d", "d")).memory({"d": 5}) == HEADER + 8 * 5**2
-
-
-def test_the_largest_reply_is_one_that_is_sure_to_be_asked_for():
     wide = Question(reply=Payload((Field("wide", ("d", "d")),)), optional=True)
     assert largest({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER + 8 * 5, HEADER + 8 * 5)

@@ -46,16 +46,13 @@ def test_one_client_too_many_is_refused(more):
     assert unnamed(str(caught.value), "client 0"), "it has its partition for itself"
 
 
-def test_a_node_that_signs_in_during_a_run_is_not_asked():
+def test_nodes_that_sign_in_later_are_not_asked():
     server = of_two()
     stranger = twin(server, 1)
     stranger.get_properties = stranger.fit = lambda *_, **__: pytest.fail("it was asked")
     before(server, "start", lambda: server.client_manager().register(stranger))
     assert finish(server).components_.tobytes() == fit("sub-it", cut(rows(90), 60, 30), **METHOD).components_.tobytes()
     assert len(server.client_manager().all()) == 3
-
-
-def test_a_node_that_signs_in_while_others_say_what_they_hold_is_not_asked():
     server = of_two()
     honest = proxy_of(server, 0).get_properties
 

@@ -25,7 +25,7 @@ def driven(put):
         asked.append(answer)
 
 
-def test_a_program_goes_on_with_what_putting_its_question_returns():
+def test_a_question_may_bring_another_or_be_answered_without_being_asked():
     def put(question):
         if not isinstance(question, Sum):
             return (yield question)
@@ -34,14 +34,12 @@ def test_a_program_goes_on_with_what_putting_its_question_returns():
 
     assert driven(put) == (["first", "keys", "second"], ("first", ("keys", "second")))
 
-
-def test_a_question_may_be_answered_without_being_asked():
-    def put(question):
+    def answered(question):
         if isinstance(question, Sum):
             return None
         return (yield question)
 
-    assert driven(put) == (["first"], ("first", None))
+    assert driven(answered) == (["first"], ("first", None))
 
 
 def test_nothing_but_the_relay_and_the_strategy_drives_a_program():

@@ -35,10 +35,16 @@ def test_a_reply_of_another_width_is_named_and_in_no_sum():
         incoming.check(replies)
 
 
-def test_the_size_of_a_reply_is_of_its_largest_real_number():
+def test_sizes_of_replies_are_of_their_largest_number_in_any_unit():
     fields = {"a": np.array([1.0, -5.0]), "empty": np.empty(0), "count": np.asarray(10**9)}
     assert size_of(fields) == 5.0
     assert size_of({"count": np.asarray(3)}) == 0.0
+    sizes = {"client 0": 1.0, "client 1": 1e9, "client 2": 1.0}
+    assert not fails(sizes).startswith("client")
+    added = StreamingSum()
+    added.add({"a": np.ones(2)}, "client 0")
+    with refused(ContractError, "client 1", "'a'", (3,), (2,)):
+        added.add({"a": np.ones(3)}, "client 1")
 
 
 def fails(sizes, *, sums_only=False):
@@ -60,11 +66,6 @@ def test_whose_numbers_are_out_of_all_proportion_is_named(odd):
     assert not fails(sizes, sums_only=True).startswith("client")
 
 
-def test_nobody_is_named_for_other_units():
-    sizes = {"client 0": 1.0, "client 1": 1e9, "client 2": 1.0}
-    assert not fails(sizes).startswith("client")
-
-
 @pytest.mark.parametrize("size", [1e150, 1.0])
 def test_where_numbers_are_large_an_overflow_is_an_error(size):
     """In a run of usual numbers no time is spent on that."""
@@ -76,10 +77,3 @@ def test_where_numbers_are_large_an_overflow_is_an_error(size):
     else:
         with np.errstate(over="ignore"), told.computing("first", {"client 0": size}):
             numbers * numbers
-
-
-def test_replies_of_other_shapes_have_no_sum():
-    added = StreamingSum()
-    added.add({"a": np.ones(2)}, "client 0")
-    with refused(ContractError, "client 1", "'a'", (3,), (2,)):
-        added.add({"a": np.ones(3)}, "client 1")

@@ -7,7 +7,7 @@ from fedpca_flwr.protocol.journal import StateJournal
 from tests.refusals import refused
 
 
-def test_no_secret_of_a_run_outlives_it():
+def test_no_secret_outlives_its_run_however_it_ends():
     """Flower keeps the state after the run has ended."""
     state = RecordDict()
     journal = StateJournal(state)
@@ -17,9 +17,6 @@ def test_no_secret_of_a_run_outlives_it():
     journal.end("ContractError")
     assert StateJournal(state).recall("private") is None
     assert b"a private key" not in state["journal"].values()
-
-
-def test_no_secret_outlives_a_question_that_ends_the_run():
     state = RecordDict()
     journal = StateJournal(state)
     journal.keep("private", b"a private key")
@@ -30,9 +27,6 @@ def test_no_secret_outlives_a_question_that_ends_the_run():
     with refused(ContractError):
         journal.begin("moments", "", b"options", refuse)
     assert journal.recall("private") is None
-
-
-def test_a_party_that_has_ended_its_part_is_asked_nothing_more():
     journal = StateJournal(RecordDict())
     journal.begin("moments", "", b"options", lambda answered: None)
     journal.end("ContractError")

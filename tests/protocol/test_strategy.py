@@ -25,8 +25,7 @@ def test_exact_is_what_is_certified_to_a_millionth_of_a_degree(method, degrees, 
 
 
 @pytest.mark.parametrize(
-    ("method", "exact"),
-    [("qr-pca", True), ("qr-pca rank=4", False), ("qr-pca wire='float32'", False)],
+    ("method", "exact"), [("qr-pca", True), ("qr-pca rank=4", False), ("qr-pca wire='float32'", False)]
 )
 def test_a_factor_that_is_cut_or_rounded_is_not_exact(method, exact):
     assert build_strategy(run_config_of({"method": method, "n-components": 2, "clients": 3})).exact is exact

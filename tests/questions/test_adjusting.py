@@ -109,10 +109,16 @@ def test_a_note_says_where_what_is_left_may_correlate_with_covariates_again(harm
     assert not any("correlate" in note for note in without.log["notes"])
 
 
-def test_what_covariates_explain_but_for_rounding_is_nothing():
+def test_what_covariates_explain_wholly_or_but_for_rounding_is_nothing():
     S = np.array([[1.0, 1.0], [1.0, 1 + 2.0**-50]])
     left = Adjustment(np.array([0]), np.array([[0.0, 1.0]])).of_scatter(S)
     assert not left.any()
+    # Its rounding must not be scaled up.
+    rows = np.column_stack([ROWS, 3 * ROWS[:, AGE] - ROWS[:, SEX]])
+    model = fit("p-cov", cut(rows, *SIZES), n_components=6, adjust_for="1,4", scale=True)
+    assert not model.components_[:, 8].any()
+    with refused(DataError):
+        fit("p-cov", cut(rows[:, [AGE, SEX, 8]], *SIZES), n_components=1, adjust_for="0,1")
 
 
 def test_what_is_wrong_with_names_is_said_by_all_parties():
@@ -137,10 +143,14 @@ def test_other_methods_say_why_they_have_no_covariates(method):
         fit(method, PARTIES, n_components=2, adjust_for="1")
 
 
-def test_a_party_that_says_other_places_is_named():
+def test_other_places_and_false_scatters_are_told():
     server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4")
     say(server, 1, covariates="1 5")
     with refused(ConfigError, "client 1", "adjust-for", "client 0"):
+        finish(server)
+    server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4", harmonise="means")
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:3], arrays[3] * 1.01] if len(arrays) == 4 else arrays)
+    with refused(ContractError, match="fit"):
         finish(server)
 
 
@@ -153,29 +163,25 @@ def test_how_many_is_asked_of_what_is_left(wanted):
     np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-10)
 
 
-def test_covariates_that_do_not_vary_are_dropped_by_name():
+def test_covariates_that_do_not_vary_and_sites_of_one_sex_are_no_fault():
     rows = np.column_stack([ROWS, ROWS[:, AGE] * 12, np.ones(600)])
     model = fit("p-cov", cut(rows, *SIZES), n_components=3, adjust_for=f"{AGE},{SEX},8,9")
     plain = fit("p-cov", PARTIES, n_components=3, adjust_for=f"{AGE},{SEX}")
     np.testing.assert_allclose(model.components_[:, :8], plain.components_, atol=1e-10)
     assert any("at 1, 8, 9 (from 0) some combination does not vary" in note for note in model.log["notes"])
-
-
-def test_a_site_with_one_sex_only_is_no_fault():
     rows = ROWS.copy()
     rows[:300, SEX] = 1
     model = fit("p-cov", cut(rows, *SIZES), n_components=2, adjust_for="1,4", harmonise="variances")
     left, _ = residuals(rows, [AGE, SEX], "variances")
     np.testing.assert_allclose(model.explained_variance_, PCA(2).fit(left).explained_variance_, rtol=1e-10)
-
-
-def test_what_covariates_explain_wholly_is_nothing():
-    """Its rounding must not be scaled up."""
-    rows = np.column_stack([ROWS, 3 * ROWS[:, AGE] - ROWS[:, SEX]])
-    model = fit("p-cov", cut(rows, *SIZES), n_components=6, adjust_for="1,4", scale=True)
-    assert not model.components_[:, 8].any()
-    with refused(DataError):
-        fit("p-cov", cut(rows[:, [AGE, SEX, 8]], *SIZES), n_components=1, adjust_for="0,1")
+    parties = [*cut(ROWS[:598], 300, 298), ROWS[598:599], ROWS[599:]]
+    model = fit("p-cov", parties, n_components=2, harmonise="variances", min_rows=1)
+    sites = np.repeat([0, 1], [300, 298])
+    left, _ = residuals(ROWS[:598], [], "means", sites)
+    spread = np.sqrt((left**2).sum(axis=0) / 600)
+    left = np.vstack([left[sites == site] * spread / left[sites == site].std(axis=0) for site in (0, 1)])
+    values = np.linalg.eigvalsh(left.T @ left)[::-1] / 599
+    np.testing.assert_allclose(model.explained_variance_, values[:2], rtol=1e-10)
 
 
 @pytest.mark.parametrize("harmonise", ["nothing", "means", "variances"])
@@ -187,17 +193,6 @@ def test_units_and_offsets_cost_no_digits(harmonise):
     )
     here = fit("p-cov", PARTIES, n_components=2, adjust_for="1,4", harmonise=harmonise, scale=True)
     np.testing.assert_allclose(np.abs(there.components_), np.abs(here.components_), atol=1e-8)
-
-
-def test_parties_of_one_row_are_no_fault():
-    parties = [*cut(ROWS[:598], 300, 298), ROWS[598:599], ROWS[599:]]
-    model = fit("p-cov", parties, n_components=2, harmonise="variances", min_rows=1)
-    sites = np.repeat([0, 1], [300, 298])
-    left, _ = residuals(ROWS[:598], [], "means", sites)
-    spread = np.sqrt((left**2).sum(axis=0) / 600)
-    left = np.vstack([left[sites == site] * spread / left[sites == site].std(axis=0) for site in (0, 1)])
-    values = np.linalg.eigvalsh(left.T @ left)[::-1] / 599
-    np.testing.assert_allclose(model.explained_variance_, values[:2], rtol=1e-10)
 
 
 def test_kept_moments_are_those_of_covariates_and_features():
@@ -219,13 +214,6 @@ def test_odd_rows_and_influence_are_of_what_is_left(tmp_path):
     np.testing.assert_allclose(shares.sum(axis=0), 1)
     with refused(ContractError, "scikit-learn's"):
         model.to_sklearn()
-
-
-def test_a_false_scatter_is_told_by_the_last_round():
-    server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4", harmonise="means")
-    tamper_arrays(server, 1, lambda arrays: [*arrays[:3], arrays[3] * 1.01] if len(arrays) == 4 else arrays)
-    with refused(ContractError, match="fit"):
-        finish(server)
 
 
 def test_the_slopes_are_those_of_a_regression():

@@ -12,10 +12,12 @@ from tests.refusals import refused
 TABLE = SimpleNamespace(rows=np.zeros((2, 3)), names=("age", "sex", "weight"))
 
 
-def test_columns_are_named_or_numbered_each_once():
+def test_covariates_are_named_or_numbered_and_leave_one_column():
     np.testing.assert_array_equal(covariate_places(["weight", "0"], TABLE), [2, 0])
     with refused(ConfigError, "'adjust-for'", "age, 0"):
         covariate_places(["age", "0"], TABLE)
+    with refused(ConfigError, "'adjust-for'", 3):
+        _places("0 1 2", 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -27,8 +29,3 @@ def test_places_that_cannot_be_are_refused(told, expected):
     np.testing.assert_array_equal(_places("2 0", 2, 3), [2, 0])
     with refused(ConfigError, expected, 3, *([f"'{told}'"] if len(told) < 9 else [])):
         _places(told, expected, 3)
-
-
-def test_one_column_at_least_is_no_covariate():
-    with refused(ConfigError, "'adjust-for'", 3):
-        _places("0 1 2", 3, 3)

@@ -44,8 +44,8 @@ def test_four_times_the_parties_do_not_need_the_memory_of_their_replies(method):
 
 def test_what_is_needed_of_each_party_is_kept():
     """At so many parties that their replies outweigh what the influence of one needs."""
-    few, many = (peak_of(partial(finish, server(number, max_share=1.0))) for number in (32, 128))
-    assert many - few > 96 * REPLY / 2
+    few, many = (peak_of(partial(finish, server(number, max_share=1.0))) for number in (24, 72))
+    assert many - few > 48 * REPLY / 2
 
 
 def in_order(monkeypatch, order):

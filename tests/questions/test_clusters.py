@@ -74,31 +74,22 @@ def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
     np.testing.assert_allclose(told[:, 1], theirs.predict_proba(scores).max(axis=1), atol=1e-8)
 
 
-def test_a_centre_without_rows_stays():
+def test_centres_without_rows_stay_and_few_rows_are_not_counted():
     points, centres = np.array([[0.0], [1.0]]), np.array([[[0.5], [9.0]]])
     cells = clustering.Cells.about(centres)
     cells.add(points, centres)
     np.testing.assert_array_equal(cells.step(centres), centres)
-
-
-def test_few_rows_are_not_counted():
     far = np.vstack([X[:80], X[:4] + 50.0])
     found = analyses.clusters(fit("p-cov", [far, *PARTIES[1:]], n_components=2, clusters=2))
     assert found.rows == (150, None)
     assert "few" in repr(found)
 
 
-def test_a_model_without_clusters_says_how_to_ask():
+def test_runs_and_models_that_have_no_clusters_say_why():
     with refused(ContractError, "clusters=4"):
         analyses.clusters(fit("p-cov", PARTIES, n_components=2))
-
-
-def test_a_site_must_allow_that_scores_are_seen():
     with refused(DisclosureError, "scores", "distribution"):
         fit("p-cov", PARTIES, n_components=2, clusters=2, may_show="distribution")
-
-
-def test_survivors_are_refused():
     with refused(ConfigError, "'survivors'", "cells"):
         fit("p-cov", PARTIES, n_components=2, clusters=2, **SECURE, survivors=2)
 

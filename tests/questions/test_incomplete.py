@@ -30,23 +30,17 @@ def test_what_a_nearly_singular_model_expects_is_within_the_limits():
     np.testing.assert_allclose(opened["second"], sums["second"])
 
 
-def test_deviations_are_within_the_bound_beyond_the_centre():
+def test_limits_of_deviations_and_expected_sums_in_closed_form():
     public = SimpleNamespace(config=SimpleNamespace(bound=3.0))
     found = _deviation_limits({"rows": np.asarray(10), "centre": np.array([-2.0, 0.0])}, public)
     np.testing.assert_array_equal(found["shift"], [50.0, 30.0])
     np.testing.assert_array_equal(found["diagonal"], [250.0, 90.0])
-
-
-def test_what_is_there_is_about_the_mean_of_the_model():
-    """Where nothing is unknown: ten rows of variance 1, a deviation beyond the model's mean."""
+    # Where nothing is unknown: ten rows of variance 1, a deviation beyond the model's mean.
     asked = {"rows": np.asarray(10), "mean": np.array([1.0, 0.0]), "covariance": np.zeros(3)}
     found = _expected_limits(asked, None)
     squares = 1.01 * 10 * np.array([4.0, 1.0])
     np.testing.assert_allclose(found["first"], np.sqrt(10 * squares), rtol=1e-12)
     np.testing.assert_allclose(found["second"], [squares[0], np.sqrt(squares.prod()), squares[1]], rtol=1e-12)
-
-
-def test_values_are_in_no_more_rows_than_there_are_and_in_one():
     _require_observed(3, np.array([3.0, 1.0]))
     for counts in ([4.0, 1.0], [-1.0, 1.0]):
         with refused(ContractError):

@@ -163,7 +163,7 @@ def test_every_method_that_pools_moments_says_what_each_party_has(method, tmp_pa
     assert f"influence             one party holds {largest:.1%} of a component at most" in kept.summary()
 
 
-def test_the_summary_says_what_the_first_component_turns_by_and_what_the_space_of_all():
+def test_the_summary_and_the_log_say_what_components_turn_by():
     """They differ: in the digits of README's first run the first turns by 73.7 degrees, and the space of all by 28."""
     model = fit("p-cov", digits(42), n_components=10)
     told = model.log["influence"]
@@ -175,6 +175,12 @@ def test_the_summary_says_what_the_first_component_turns_by_and_what_the_space_o
     with_more = fit("p-cov", digits(42), n_components=12)
     assert "the space of the first 10 by 28" in with_more.summary()
     assert "space" not in fit("p-cov", digits(42), n_components=1).summary()
+    model = fit("adaptive", cut(rows(400), 200, 150, 50), n_components=4)
+    assert model.log["chosen"]["method"] in POOLING
+    np.testing.assert_allclose(np.sum([one["component_shares"] for one in model.log["influence"]], axis=0), 1)
+    model = fit("p-cov", cut(rows(400), 200, 150, 50), n_components=4, secure_aggregation=True, bound=40.0)
+    assert "influence" not in model.log
+    assert "influence_component_share" not in model.log["measured"]
 
 
 def test_a_member_that_is_absent_has_influence_too(tmp_path):
@@ -185,18 +191,6 @@ def test_a_member_that_is_absent_has_influence_too(tmp_path):
     assert [one["party"] for one in later.log["influence"]] == [f"partition {i}" for i in range(3)]
     with refused(ContractError, "partition 0"):
         fit("streaming", parties[:2], n_components=4, state=str(tmp_path), max_share=0.4)
-
-
-def test_adaptive_says_it_where_it_chose_a_method_that_does():
-    model = fit("adaptive", cut(rows(400), 200, 150, 50), n_components=4)
-    assert model.log["chosen"]["method"] in POOLING
-    np.testing.assert_allclose(np.sum([one["component_shares"] for one in model.log["influence"]], axis=0), 1)
-
-
-def test_sums_tell_no_influence():
-    model = fit("p-cov", cut(rows(400), 200, 150, 50), n_components=4, secure_aggregation=True, bound=40.0)
-    assert "influence" not in model.log
-    assert "influence_component_share" not in model.log["measured"]
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in POOLING])
@@ -214,11 +208,8 @@ def test_a_limit_is_refused_where_nobody_sees_shares(survivors):
 PARTY = PartyInfluence("client 1", SimpleNamespace(components=np.array([0.25, 0.75, 0.5]), rows=0.125))
 
 
-def test_the_largest_share_is_told_with_its_component_from_one():
+def test_a_share_may_be_as_large_as_the_limit_and_is_told_with_its_component():
     assert PARTY.most == (0.75, 2)
-
-
-def test_a_share_may_be_as_large_as_the_limit():
     _require_below(0.75, [PARTY])
     with refused(ContractError, "client 1", "75.00%", 2, "12.50%", "'max-share'", 0.749):
         _require_below(0.749, [PARTY])

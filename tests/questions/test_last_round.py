@@ -111,7 +111,7 @@ def test_intervals_by_fourth_moments_are_those_of_the_pooled_rows(way):
     assert f"{expected[0, 0]:.6g} to {expected[0, 1]:.6g} (95 %, by fourth moments)" in model.summary()
 
 
-def test_what_the_options_need_is_said():
+def test_options_and_components_without_limits_are_said(tmp_path):
     for options, named in (
         ({"outliers": "sites", "center": False}, ["'outliers'", "center=True"]),
         ({"fourth_moments": True, "scale": True}, ["fourth_moments", "center=True", "scale=False"]),
@@ -121,10 +121,7 @@ def test_what_the_options_need_is_said():
     with refused(ConfigError, "sub-it", "'outliers'"):
         fit("sub-it", PARTIES, n_components=2, outliers="sites")
     with refused(ConfigError, "p-cov", "fourth_moments=True"):
-        analyses.variance_intervals(run("p-cov", PARTIES, n_components=2, engine="loopback"))
-
-
-def test_where_nothing_is_left_out_there_are_no_limits(tmp_path):
+        analyses.variance_intervals(run("p-cov", PARTIES, n_components=2))
     paths = [tmp_path / f"{i}.csv" for i in range(3)]
     model = fit("p-cov", PARTIES, n_components=12, outliers="counts", scores=paths)
     assert any("rows have no limits" in note for note in model.log["notes"])

@@ -37,7 +37,7 @@ def test_a_scatter_is_formed_once_a_party_and_run(monkeypatch):
     formed, of = [], Moments.of
     monkeypatch.setattr(Moments, "of", lambda data: formed.append(len(data)) or of(data))
     parts = cut(rows(900, 60), 500, 380, 20)
-    model = run("sub-it", parts, n_components=4, engine="loopback")
+    model = run("sub-it", parts, n_components=4)
     assert model.rounds > 2
     assert formed == [500, 380]  # 20 rows of 60 features are multiplied as they are
 
@@ -45,37 +45,31 @@ def test_a_scatter_is_formed_once_a_party_and_run(monkeypatch):
 @pytest.mark.parametrize("options", [{}, {"scale": True}, {"secure_aggregation": True, "bound": 100.0}], ids=str)
 def test_a_kept_scatter_moves_nothing_beyond_rounding(options, monkeypatch):
     parts = cut(rows(900, 60), 500, 300, 100)
-    kept = run("sub-it", parts, n_components=4, engine="loopback", **options)
+    kept = run("sub-it", parts, n_components=4, **options)
     monkeypatch.setattr("fedpca_flwr.questions.own_scatter.MOST_KEPT", 0)
-    anew = run("sub-it", parts, n_components=4, engine="loopback", **options)
+    anew = run("sub-it", parts, n_components=4, **options)
     assert kept.rounds == anew.rounds
     np.testing.assert_allclose(kept.components_, anew.components_, atol=1e-10)
     np.testing.assert_allclose(kept.explained_variance_, anew.explained_variance_, rtol=1e-12)
 
 
-def test_what_is_kept_is_forgotten():
+def test_what_is_kept_is_forgotten_at_the_end():
     state = State(RecordDict())
     scatter = own(rows(200, 12), columns=500, state=state)
     scatter.moments()
     assert list(state.records.array_records)
     scatter.drop()
     assert not list(state.records.array_records)
-
-
-def test_in_a_simulation_nothing_is_kept_beyond_the_last_round():
-    """There the parties share a memory, and other runs follow."""
+    # There the parties share a memory, and other runs follow.
     server = server_of("sub-it", cut(rows(900, 60), 500, 400), n_components=4)
     finish(server)
     assert [list(context_of(server, party).state.array_records) for party in range(2)] == [[], []]
 
 
-def test_sparse_rows_are_never_formed():
+def test_no_scatter_is_formed_of_sparse_rows_or_beyond_memory():
     X = sparse.random_array((400, 10), density=0.05, rng=0, format="csr")
     assert own(X.toarray(), columns=400).formed
     assert not own(sparse_rows(X), columns=400).formed
-
-
-def test_all_parties_together_keep_no_more_than_memory_holds():
     X = np.zeros((3000, 1000))
     assert own(X, columns=10**6, parties=100).formed
     assert not own(X, columns=10**6, parties=1000).formed

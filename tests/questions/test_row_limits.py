@@ -22,10 +22,15 @@ from fedpca_flwr.questions.row_limits import (
 from tests.refusals import refused
 
 
-def test_a_site_may_have_its_part_of_the_rows_and_no_more():
+def test_sites_have_their_part_of_the_rows_and_sums_a_billionth_unseen():
     require_few_rows(ROWS // 8, 8)
     with refused(DataError, "1,099,511,627,776"):
         require_few_rows(ROWS // 8 + 1, 8)
+    diagonal = np.array([3.0, 1.0])
+    require_resolved(1.0, np.array([UNSEEN * 4.0, 0.0]), diagonal)
+    with refused(ConfigError, "'bound'"):
+        require_resolved(1.0, np.array([UNSEEN * 4.0, 1e-15]), diagonal)
+    assert UNSEEN <= 1e-9
 
 
 @pytest.mark.parametrize("rows", [3, ROWS])
@@ -49,22 +54,16 @@ def takes(limits, **values):
     return True
 
 
-def test_rows_at_one_end_of_the_bound_fit_about_a_centre_at_the_other():
+def test_limits_are_met_by_rows_at_the_ends_of_the_bound():
     """Ten rows of values 3 about a centre of -3: each is 6 away."""
     limits = deviation_limits(3.0, 10, 2)
     assert takes(limits, shift=10 * 6.0, diagonal=10 * 6.0**2)
     assert not takes(limits, shift=np.nextafter(60.0, 61), diagonal=360.0)
     assert not takes(limits, shift=60.0, diagonal=np.nextafter(360.0, 361))
-
-
-def test_a_squared_error_of_all_the_variance_fits_with_room_for_rounding():
     limits = projection_limits(10, 5.0)
     assert takes(limits, count=10, squared=10.0)
     assert not takes(limits, count=10, squared=np.nextafter(10.0, 11))
     assert not takes(limits, count=11, squared=5.0)
-
-
-def test_all_rows_that_can_be_may_have_the_largest_value():
     limits = sum_limits(3.0, 2)
     assert takes(limits, count=ROWS, sum=-3.0 * ROWS)
     assert not takes(limits, count=ROWS, sum=np.nextafter(3.0 * ROWS, np.inf))
@@ -74,26 +73,15 @@ def test_all_rows_that_can_be_may_have_the_largest_value():
     assert not takes(squares, count=ROWS, sum=0.0, scatter=0.0, squares=np.nextafter(9.0 * ROWS, np.inf))
 
 
-def test_products_are_within_those_of_deviations():
+def test_products_and_two_sums_in_closed_form():
     """Cauchy and Schwarz, which rows that are all on one line meet."""
     spread = np.array([2.0, 3.0])
     np.testing.assert_array_equal(scatter_limits(spread)["scatter"], [4.0, 6.0, 9.0])
     block = np.array([[1.0, 0.0], [-1.0, 5.0]])
     np.testing.assert_array_equal(product_limits(spread, block)["product"], [[10.0, 30.0], [15.0, 45.0]])
-
-
-def test_what_two_sums_tell_in_closed_form():
-    """Four rows whose values are 0.5 beyond the centre in the mean, of squares about it that add up to 9."""
+    # Four rows whose values are 0.5 beyond the centre in the mean, of squares about it that add up to 9.
     pooled = pooled_of(10.0, 4, np.array([1.0, 1.0]), np.array([2.0, 0.0]), np.array([9.0, 0.0]))
     np.testing.assert_array_equal(pooled.remainder, [0.5, 0.0])
     np.testing.assert_array_equal(pooled.diagonal, [9.0 - 4 * 0.25, 0.0])
     assert 3.0 < pooled.spread[0] < 3.0 + 1e-5, "about the centre, since later sums are"
     assert 0 < pooled.spread[1] < 1e-20, "fixed point may have missed what is not zero"
-
-
-def test_a_billionth_of_the_variance_may_be_missed():
-    diagonal = np.array([3.0, 1.0])
-    require_resolved(1.0, np.array([UNSEEN * 4.0, 0.0]), diagonal)
-    with refused(ConfigError, "'bound'"):
-        require_resolved(1.0, np.array([UNSEEN * 4.0, 1e-15]), diagonal)
-    assert UNSEEN <= 1e-9

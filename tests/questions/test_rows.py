@@ -24,22 +24,16 @@ def told_share(bound, **options):
     return model.log["measured"]["fixed_point_variance_share"]
 
 
-def test_what_the_first_sums_missed_counts_beside_what_the_scatter_did():
+def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     """Beside a bound of 1e24 the squared deviations, in four words, are coarser than the scatter about their mean."""
     deviations = 3 * 4 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)  # parties, features, the limit, steps of it
     scatter = 3 * TOTAL * 2.0**-62
     assert deviations > 100 * scatter
     assert told_share(1e24) == pytest.approx((deviations + scatter) / TOTAL, rel=1e-3, abs=0)
-
-
-def test_each_of_three_parts_of_an_uncentred_share_is_rounded():
-    """Scatter, products of the mean, and what float64 rounds off these: each in three words of its own."""
+    # Scatter, products of the mean, and what float64 rounds off these: each in three words of its own.
     one = 3 * 4 * (ROWS * 1e6**2) * 2.0 ** -(62 + 2 * 46)
     assert told_share(1e6, survivors=3) == pytest.approx(3 * one / TOTAL, rel=1e-9, abs=0)
-
-
-def test_what_is_missed_of_scaled_features_is_in_their_own_units():
-    """The same of each feature, and so the larger a share the less it varies."""
+    # The same of each feature, and so the larger a share the less it varies.
     one = 3 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)
     diagonal = np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum(axis=0)
     assert diagonal.max() > 2 * diagonal.min()

@@ -27,7 +27,7 @@ def with_unit(parts, party, feature, factor):
 
 
 def told(parts, method="p-cov", **options):
-    model = run(method, parts, engine="loopback", n_components=2, **options)
+    model = run(method, parts, n_components=2, **options)
     return [note for note in model.log["notes"] if "another unit" in note]
 
 
@@ -62,15 +62,27 @@ def test_a_change_of_unit_is_found_whatever_party_and_factor(count, feature, fac
         assert factor / 2 < mean / others < 2 * factor
 
 
-def test_of_two_parties_none_is_the_odd_one():
+def test_units_are_named_of_the_odd_parties_and_of_nobody_by_chance():
     for party in (0, 1):
         ((who, which, *_),) = found(with_unit(hospitals(2), party, 0, 0.01))
         assert (who, which) == (1, 0)
-
-
-def test_two_of_five_are_named_and_the_others_are_not():
     parts = with_unit(with_unit(hospitals(5), 1, 0, 0.01), 4, 0, 0.01)
     assert [unit.party for unit in found(parts)] == [1, 4]
+    parts = [np.random.default_rng(i).normal(100, 10, (40, 6)) for i in range(3)]
+    parts[0] = parts[0] * 25.4
+    (note,) = told(parts)
+    assert "feature 1 (mean" in note
+    assert "feature 3 (mean" in note
+    assert "feature 4" not in note
+    assert "and 3 more features." in note
+    rng = np.random.default_rng(0)
+    counts = [rng.poisson(rate, (200, 4)).astype(float) for rate in (2, 60, 3, 2)]
+    assert not found(counts)  # thirty times the mean, five times the deviation
+    weights = [rng.normal(75, 15, (80, 1)), rng.normal(78, 15, (80, 1)), rng.normal(20, 8, (80, 1))]
+    assert not found(weights)
+    few = with_unit(hospitals(), 2, 0, 0.01)
+    assert not found([*few[:2], few[2][:9]])
+    assert not found([np.full((20, 2), value) for value in (1.0, 1.0, 100.0)])  # constant
 
 
 def dirichlet(X, y, parties, alpha, rng):
@@ -95,37 +107,16 @@ def test_honest_parties_that_are_unlike_raise_no_alarm(load, parties, alpha):
         assert not found(np.array_split(data.data[np.argsort(data.data[:, column])], parties))
 
 
-def test_counts_children_and_few_rows_raise_no_alarm():
-    rng = np.random.default_rng(0)
-    counts = [rng.poisson(rate, (200, 4)).astype(float) for rate in (2, 60, 3, 2)]
-    assert not found(counts)  # thirty times the mean, five times the deviation
-    weights = [rng.normal(75, 15, (80, 1)), rng.normal(78, 15, (80, 1)), rng.normal(20, 8, (80, 1))]
-    assert not found(weights)
-    few = with_unit(hospitals(), 2, 0, 0.01)
-    assert not found([*few[:2], few[2][:9]])
-    assert not found([np.full((20, 2), value) for value in (1.0, 1.0, 100.0)])  # constant
-
-
-def test_the_note_names_three_features_and_counts_the_others():
-    parts = [np.random.default_rng(i).normal(100, 10, (40, 6)) for i in range(3)]
-    parts[0] = parts[0] * 25.4
-    (note,) = told(parts)
-    assert "feature 1 (mean" in note
-    assert "feature 3 (mean" in note
-    assert "feature 4" not in note
-    assert "and 3 more features." in note
-
-
 @pytest.mark.parametrize("scale", [False, True])
 def test_with_sums_only_a_run_that_scales_says_that_nobody_sees_it(scale):
     parts = with_unit(hospitals(), 2, 0, 0.01)
-    model = run("p-cov", parts, n_components=2, engine="loopback", secure_aggregation=True, bound=1000.0, scale=scale)
+    model = run("p-cov", parts, n_components=2, secure_aggregation=True, bound=1000.0, scale=scale)
     assert (UNSEEN in model.log["notes"]) == scale
     assert not [note for note in model.log["notes"] if "seems to have" in note]
 
 
 def test_with_sums_only_every_site_can_see_it_by_the_models_own_mean_and_scale():
-    options = {"n_components": 2, "engine": "loopback", "secure_aggregation": True, "bound": 1000.0, "scale": True}
+    options = {"n_components": 2, "secure_aggregation": True, "bound": 1000.0, "scale": True}
 
     def beyond(parts):
         model = run("p-cov", parts, **options)

@@ -57,7 +57,7 @@ def test_a_run_is_the_weighted_pca_of_all_rows(method, travel):
     assert model.log["measured"]["squared_error_per_row"] > 0
 
 
-def test_whole_weights_are_repeated_rows():
+def test_weights_bound_no_components_and_models_of_them_are_kept(tmp_path):
     times = np.arange(len(X)) % 4
     weighed = fit("p-cov", with_weights(times), n_components=4, weights="6")
     repeated = fit("p-cov", np.array_split(np.repeat(X, times, axis=0), 3), n_components=4)
@@ -65,6 +65,12 @@ def test_whole_weights_are_repeated_rows():
     for name in ("explained_variance_", "explained_variance_ratio_", "mean_", "components_"):
         assert getattr(weighed, name) == pytest.approx(getattr(repeated, name), rel=1e-9, abs=1e-10), name
     assert weighed.noise_variance_ == pytest.approx(repeated.noise_variance_)
+    # The sum of weights is 3.7 here, and tells nothing of how many directions the rows have.
+    weights = WEIGHTS * 3.7 / WEIGHTS.sum()
+    model = fit("p-cov", with_weights(weights), n_components=5, weights="6")
+    assert model.explained_variance_ == pytest.approx(oracle(weights, 5)[0], rel=1e-10)
+    model = fit("p-cov", with_weights(), n_components=2, weights="6")
+    assert PCAModel.load(model.save(tmp_path / "model")).n_samples_ == model.n_samples_
 
 
 def test_rows_of_weight_0_take_no_part_and_have_scores(tmp_path):
@@ -76,18 +82,6 @@ def test_rows_of_weight_0_take_no_part_and_have_scores(tmp_path):
     assert np.concatenate([np.load(file) for file in files]) == pytest.approx(model.transform(far), abs=1e-9)
 
 
-def test_small_weights_do_not_bound_the_number_of_components():
-    """The sum of weights is 3.7 here, and tells nothing of how many directions the rows have."""
-    weights = WEIGHTS * 3.7 / WEIGHTS.sum()
-    model = fit("p-cov", with_weights(weights), n_components=5, weights="6")
-    assert model.explained_variance_ == pytest.approx(oracle(weights, 5)[0], rel=1e-10)
-
-
-def test_a_model_of_weights_is_kept_in_a_file(tmp_path):
-    model = fit("p-cov", with_weights(), n_components=2, weights="6")
-    assert PCAModel.load(model.save(tmp_path / "model")).n_samples_ == model.n_samples_
-
-
 @pytest.mark.parametrize("wrong", [-1.0, np.nan])
 def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
     weights = WEIGHTS.copy()
@@ -96,16 +90,13 @@ def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
         fit("p-cov", with_weights(weights), n_components=2, weights="6")
 
 
-def test_no_row_may_weigh_more_than_one_of_as_many_as_the_minimum():
+def test_the_minimum_of_rows_holds_for_weights():
     weights = np.ones(len(X))
     weights[3] = 9.0  # of 68 in all: more than a tenth
     with refused(DisclosureError, 10):
         fit("p-cov", with_weights(weights), n_components=2, weights="6", min_rows=10)
     weights[3] = 6.0
     assert fit("p-cov", with_weights(weights), n_components=2, weights="6", min_rows=10).n_samples_ == weights.sum()
-
-
-def test_the_minimum_of_rows_is_of_those_that_count():
     weights = np.where(np.arange(len(X)) % 60 < 9, 100.0, 0.0)
     with refused(DisclosureError, 10):
         fit("p-cov", with_weights(weights), n_components=2, weights="6", min_rows=10)

@@ -92,25 +92,19 @@ def fails(check):
     return False
 
 
-def test_a_method_of_another_package_that_does_what_its_card_says_passes(foreign):
+def test_methods_of_other_packages_pass_where_they_do_what_their_card_says(foreign):
     assert foreign(Foreign) == set()
     assert battery("foreign").keys() == {
         *("options", "one party", "bytes", "exact", "order of parties", "masked", "surviving")
     }
-
-
-def test_a_method_that_is_not_what_its_card_says_is_found(foreign):
     assert foreign(Biased) == {"exact", "one party"}
     assert foreign(Careless) == {"masked", "surviving"}
     assert "order of parties" in foreign(Foreign, FirstCounts)
+    loose = type("LooseForeign", (Foreign,), {"card": replace(Foreign.card, options=Loose)})
+    assert foreign(loose) == {"options"}
 
 
 def test_replies_that_no_limit_holds_are_found(foreign, monkeypatch):
     honest = engines.run
     monkeypatch.setattr(simulations.battery, "run", lambda *given, max_reply_bytes=0, **more: honest(*given, **more))
     assert foreign(Foreign) == {"bytes"}
-
-
-def test_options_that_are_not_held_to_their_limits_are_found(foreign):
-    loose = type("LooseForeign", (Foreign,), {"card": replace(Foreign.card, options=Loose)})
-    assert foreign(loose) == {"options"}

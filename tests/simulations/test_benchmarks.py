@@ -58,16 +58,13 @@ def test_as_written_has_the_faults_that_it_is_there_for(capsys):
     assert [rows["sub-it"][4], rows["p-cov"][5]] == ["101", "1"]
 
 
-def test_the_notes_score_is_that_of_how_the_parties_differ():
+def test_what_is_as_written_differs_as_the_notes_say():
     """Of alike parties it is 0, where only the means differ one of its four parts is not, and none exceeds 1."""
     X = np.random.default_rng(0).standard_normal((60, 4))
     assert as_written.heterogeneity([X, X]) == pytest.approx(0, abs=1e-12)
     assert as_written.heterogeneity([X, X + 50]) == pytest.approx(0.25)
     assert 0.5 < as_written.heterogeneity([X, X * [1e3, 1, 1, 1]]) < 1
     assert as_written.adaptive([X, X + 50], 2).variances == pytest.approx(as_written.ap_cov([X, X + 50], 2).variances)
-
-
-def test_scatter_without_a_between_part_is_what_ap_cov_has():
     X = np.random.default_rng(0).standard_normal((60, 4))
     shifted = [X[:30], X[30:] + 50]
     assert as_written.ap_cov(shifted, 1).variances[0] < 5 < as_written.p_cov(shifted, 1).variances[0]
@@ -86,22 +83,18 @@ def test_scaling_shows_rounds_and_bytes_of_every_method():
     assert len(set(speed.POINTS)) == 9
 
 
-def test_draws_of_a_partition_are_lines_of_their_own(capsys):
+def test_benchmarks_of_messages_servers_and_partitions_have_a_line_each(capsys):
     main(["truncation", *DIGITS, "--seeds", "42", "1"])
     assert [row[0] for row in cells(capsys.readouterr().out)] == ["42", "1"]
-
-
-def test_the_server_alone_can_be_measured(capsys):
-    """On replies that no party sent, after a question that it did ask."""
+    # On replies that no party sent, after a question that it did ask.
     main(["memory", "--clients", "3", "--features", "60", "--ways", *memory.WAYS])
     assert capsys.readouterr().out.count("| 60 |") == len(memory.WAYS)
     parts = [Moments.of(part) for part in cut(rows(300, 60), 100, 100, 100)]
     assert len(speed.server_speed(parts, repeats=1)) == 3
-
-
-def test_what_a_message_costs_is_told_for_few_and_for_many_parties(capsys):
     main(["parties", "--few", "4", "--many", "8"])
     assert [line[0] for line in cells(capsys.readouterr().out)] == ["4", "8"]
+    assert main(["influence", "--cost", "--repeats", "1"]) == 0
+    assert [row[0] for row in cells(capsys.readouterr().out)] == ["10", "50"]
 
 
 def test_sparse_rows_give_what_scikit_learn_gives(tmp_path):
@@ -126,12 +119,16 @@ def test_every_way_to_read_a_database_gives_the_same_rows(monkeypatch):
     np.testing.assert_allclose(ways, ways[0], rtol=1e-12)
 
 
-def test_an_unknown_benchmark_is_answered_by_the_names_of_all(capsys):
+def test_every_benchmark_is_named_and_an_unknown_one_answered_by_all_names(capsys):
     assert main(["side-by-sight"]) == 2
     said = capsys.readouterr().err
     assert not unnamed(said, "side-by-sight")
     assert said.splitlines()[-1] == f"Benchmarks: {', '.join(sorted(NAMED))}"
     assert {"accuracy", "side-by-side"} < NAMED.keys()
+    for topic in TOPICS:
+        import_module(f"simulations.benchmarks.{topic}")
+    assert BENCHMARKS.keys() == NAMED.keys()
+    assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
 
 
 @pytest.mark.parametrize("name", sorted(NAMED))
@@ -142,12 +139,6 @@ def test_every_benchmark_says_what_it_measures(name, capsys):
     assert f"python -m simulations.benchmarks {name}" in capsys.readouterr().out
 
 
-def test_every_benchmark_of_a_module_is_named_there():
-    for topic in TOPICS:
-        import_module(f"simulations.benchmarks.{topic}")
-    assert BENCHMARKS.keys() == NAMED.keys()
-
-
 def test_liars_are_named_and_nobody_else(capsys):
     assert main(["influence", "--seeds", "1"]) == 0
     (none, *lies) = cells(capsys.readouterr().out)
@@ -156,18 +147,10 @@ def test_liars_are_named_and_nobody_else(capsys):
     assert all(float(line[5]) == float(line[6]) < float(line[4]) / 1.5 for line in lies)
 
 
-def test_what_influence_costs_is_a_ratio_for_few_and_many_parties(capsys):
-    assert main(["influence", "--cost", "--repeats", "1"]) == 0
-    assert [row[0] for row in cells(capsys.readouterr().out)] == ["10", "50"]
-
-
-def test_a_median_is_where_most_groups_are():
+def test_a_median_is_where_most_groups_are_and_takes_a_part_of_a_lie_away(capsys, monkeypatch):
     A, B = np.diag([3.0, 2.0, 1.0]), np.diag([1.0, 2.0, 900.0])
     np.testing.assert_allclose(influence.geometric_median([A, A, A, B]), A, atol=1e-6)
     np.testing.assert_allclose(influence.geometric_median([A, B]), (A + B) / 2)
-
-
-def test_a_median_over_groups_takes_a_part_of_a_lie_away(capsys, monkeypatch):
     monkeypatch.setattr(influence, "CASES", [("IID", 30, 2)])
     assert main(["groups", "--seeds", "1"]) == 0
     (line,) = cells(capsys.readouterr().out)
@@ -196,10 +179,6 @@ def test_ratios_stand_beside_those_of_the_release_and_fail_nothing(tmp_path, mon
     assert [row[3] for row in cells(capsys.readouterr().out)] == ["", "slower: 3.00 times the release's"]
 
 
-def test_every_ratio_has_one_of_the_release():
-    assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
-
-
 def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
     model = run("p-cov", cut(rows(60, 6), 30, 20, 10), n_components=2)
     messages = engines.sizes(model)
@@ -217,7 +196,7 @@ def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
         strategy.aggregate_fit(1, [], [OSError()])
 
 
-def test_a_line_is_on_the_front_where_nothing_exact_is_better():
+def test_lines_are_on_the_front_and_squares_of_rows_refused():
     lines = [
         messages.Line("one round", 1, 9.0, 0.0, 0.0, "exact", reached=True),
         messages.Line("few bytes up", 4, 2.0, 9.0, 0.0, "1e-07", reached=True),
@@ -226,6 +205,10 @@ def test_a_line_is_on_the_front_where_nothing_exact_is_better():
         messages.Line("not exact, for nothing", 1, 0.0, 0.0, 5.0, "-", reached=False),
     ]
     assert messages.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
+    own = speed.of_columns(30_000)
+    assert [rows.shape for rows in own] == [(30_000, 20)] * 3
+    assert "rounds" in speed.outcome("vertical", speed.of_columns(500))
+    assert all(speed.outcome(method, own).endswith("refused") for method in speed.COLUMNS[1:])
 
 
 def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
@@ -239,10 +222,3 @@ def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypat
         "P-COV, published": "-",
         "AP-COV, published": "-",
     }
-
-
-def test_what_grows_with_the_square_of_the_rows_is_refused():
-    own = speed.of_columns(30_000)
-    assert [rows.shape for rows in own] == [(30_000, 20)] * 3
-    assert "rounds" in speed.outcome("vertical", speed.of_columns(500))
-    assert all(speed.outcome(method, own).endswith("refused") for method in speed.COLUMNS[1:])

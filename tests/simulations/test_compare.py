@@ -38,7 +38,7 @@ def draw_pictures(folder, labels=("one", "two"), *, count=8, seed=0, step=0, mos
             Image.fromarray(pixels).save(folder / label / f"{number}.png")
 
 
-def test_every_combination_is_one_record():
+def test_every_combination_is_one_record_and_every_method_is_compared():
     records = compare(
         methods=["p-cov", "sub-it block-size=4"], partitions=["iid", "dirichlet"], alphas=[0.1, 0.5], clients=[3, 5]
     )
@@ -46,6 +46,13 @@ def test_every_combination_is_one_record():
     assert {record["alpha"] for record in records if record["partition"] == "iid"} == {None}
     assert max(record["max angle"] for record in records) < 1e-6
     assert records[1]["options"] == {"block-size": 4}
+    # Of vertical-scores the rows themselves are the new ones: it gives the scores that vertical found.
+    records = compare(methods=["all"], datasets=["wine"], clients=[2], components=2)
+    cards = {name: method.strategy.card for name, method in METHODS.items()}
+    assert {record["method"] for record in records} == cards.keys()
+    assert not [record for record in records if "error" in record]
+    exact = {record["method"] for record in records if record["exact"] and record["max angle"] < 1e-6}
+    assert exact == {name for name, card in cards.items() if card.exact}
 
 
 def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
@@ -80,11 +87,21 @@ def test_another_file_is_not_overwritten(text, tmp_path):
     assert other.read_text() == text
 
 
-def test_a_method_that_fails_is_a_row_and_a_status(capsys):
+def test_a_method_that_fails_and_too_many_clients_are_a_row_and_a_status(capsys):
     assert main(["--methods", "p-cov", "qr-pca rank=2", "--clients", "3"]) == 1
     out = capsys.readouterr().out
     assert "| p-cov |" in out
     assert "ConfigError: 'rank' is 2" in out
+    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "3", "1000"]) == 1
+    out = capsys.readouterr().out
+    assert not unnamed(out, 1000, 178)
+    assert out.count("| wine |") == 2
+    assert main(["--methods", "p-cov", "--dataset", "wine", "--components", "100"]) == 1
+    assert not unnamed(capsys.readouterr().out, "'components'", 100, 13, "wine")
+    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "3", "0", "-2"]) == 2
+    assert not unnamed(capsys.readouterr().err, "'clients'", 0, -2)
+    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "500"]) == 1
+    assert not unnamed(capsys.readouterr().out.splitlines()[-1], 500, 178)
 
 
 @pytest.mark.parametrize("word", ["block-size", "=3", "block-size="])
@@ -93,10 +110,13 @@ def test_a_word_that_is_no_option_is_named(word, capsys):
     assert not unnamed(capsys.readouterr().err, f"'{word}'", "key=value")
 
 
-def test_the_table_shows_options_and_says_that_bytes_are_means_without_the_last_round():
+def test_the_table_shows_options_and_megabytes_of_one_client_without_the_last_round():
     text = table(compare(methods=["compressed bits=12 codec=auto rank=0"], clients=[3], engine="loopback"))
     assert "| compressed bits=12 |" in text
     assert "| up per client (mean) | down per client (mean, before the last round) |" in text.splitlines()[0]
+    (record,) = compare(methods=["p-cov"], clients=[7])
+    values = 64 * 65 // 2 + 64 + 1  # of d = 64 features: the scatter's triangle, the mean, the number of rows
+    assert record["MB up"] == (8 * values + 4 * 128) / 1e6  # four arrays, the mean's second float among them
 
 
 def test_another_folder_of_data_is_another_run(tmp_path):
@@ -128,26 +148,14 @@ def test_a_wrong_argument_is_named_before_anything_runs(arguments, capsys):
     assert "ConfigError" in capsys.readouterr().err
 
 
-def test_a_key_of_the_run_in_a_method_is_a_flag_of_the_comparison(capsys):
+def test_keys_of_the_run_are_flags_of_the_comparison(capsys):
     assert main(["--methods", "p-cov secure-aggregation=true bound=16 n_components=5"]) == 2
     said = capsys.readouterr().err
     assert said.count("--bound") == 2
     assert not unnamed(said, "secure-aggregation", "'bound'", "n-components", "--components")
-
-
-def test_every_flag_that_stands_for_a_key_is_one_of_the_comparison():
     flags = {flag for action in parser()._actions for flag in action.option_strings}
     assert {text.split(",")[0] for text in FLAGS.values()} <= flags
     assert {*FLAGS} <= {*RunConfig.keys()}
-
-
-def test_too_many_clients_or_components_are_one_row(capsys):
-    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "3", "1000"]) == 1
-    out = capsys.readouterr().out
-    assert not unnamed(out, 1000, 178)
-    assert out.count("| wine |") == 2
-    assert main(["--methods", "p-cov", "--dataset", "wine", "--components", "100"]) == 1
-    assert not unnamed(capsys.readouterr().out, "'components'", 100, 13, "wine")
 
 
 def test_the_accuracy_of_the_pooled_rows_is_beside_that_of_the_model(tmp_path):
@@ -177,12 +185,6 @@ def test_options_in_another_order_or_spelling_are_not_run_again(tmp_path):
     assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 1
 
 
-def test_megabytes_are_those_of_one_client():
-    (record,) = compare(methods=["p-cov"], clients=[7])
-    values = 64 * 65 // 2 + 64 + 1  # of d = 64 features: the scatter's triangle, the mean, the number of rows
-    assert record["MB up"] == (8 * values + 4 * 128) / 1e6  # four arrays, the mean's second float among them
-
-
 def test_what_noise_claims_is_not_what_the_components_capture(tmp_path):
     """dp-pca's model counts its own noise as variance, and says nothing of variance where all components are noise."""
     rows, two_stage = load("digits").all_rows(), "release=two-stage clip=60 centre-clip=60 noise-seed=1"
@@ -205,11 +207,16 @@ def test_what_noise_claims_is_not_what_the_components_capture(tmp_path):
     assert "nan%" not in page
 
 
-def test_an_exact_model_is_the_pca_of_the_same_options_and_captures_what_it_claims():
+def test_captured_variance_is_that_of_each_clients_components_and_exact_where_the_model_is():
     methods = ["p-cov", "p-cov scale=true", "p-cov center=false", "qr-pca"]
     for record in compare(methods=methods, datasets=["wine"], clients=[3]):
         assert record["max angle"] < 1e-6
         np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
+    (alone,) = compare(methods=["personalised mu=0"], datasets=["wine"], clients=[3], components=2)
+    (together,) = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2)
+    assert alone["max angle"] is None
+    assert 0.9 < alone["captured variance"] <= 1
+    assert together["captured variance"] <= 1
 
 
 def test_a_second_comparison_adds_to_the_report(tmp_path, undrawn):
@@ -254,25 +261,7 @@ def test_runs_of_before_captures_were_measured_are_still_shown(tmp_path, capsys,
     assert f"|  | {record['explained variance']:.2%} |" in capsys.readouterr().out
 
 
-def test_every_method_is_compared():
-    """Of vertical-scores the rows themselves are the new ones: it gives the scores that vertical found."""
-    records = compare(methods=["all"], datasets=["wine"], clients=[2], components=2)
-    cards = {name: method.strategy.card for name, method in METHODS.items()}
-    assert {record["method"] for record in records} == cards.keys()
-    assert not [record for record in records if "error" in record]
-    exact = {record["method"] for record in records if record["exact"] and record["max angle"] < 1e-6}
-    assert exact == {name for name, card in cards.items() if card.exact}
-
-
-def test_components_of_its_own_are_judged_by_each_clients_rows():
-    (alone,) = compare(methods=["personalised mu=0"], datasets=["wine"], clients=[3], components=2)
-    (together,) = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2)
-    assert alone["max angle"] is None
-    assert 0.9 < alone["captured variance"] <= 1
-    assert together["captured variance"] <= 1
-
-
-def test_the_recommendation_is_the_cheapest_that_is_good_enough(capsys):
+def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):
     methods = ["p-cov", "sub-it", "ap-cov", "compressed codec=shared-step step=1e-4"]
     assert main(["--methods", *methods, "--clients", "5"]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
@@ -280,23 +269,10 @@ def test_the_recommendation_is_the_cheapest_that_is_good_enough(capsys):
         "Exact, in the fewest rounds; exact, with the fewest bytes up: p-cov (one round, mean 17.7 kB up). "
         "Within 0.1°: compressed codec=shared-step step=0.0001 (2 rounds, mean 4.79 kB up)."
     )
-
-
-def test_components_that_are_noise_are_not_recommended_without_a_warning(capsys):
     assert main(["--methods", "dp-pca epsilon=1 noise-seed=1", "--clients", "3"]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     warning = r"kB up; none of 10 components above the noise, largest angle \d\d°\)\."
     assert re.fullmatch(r"Differentially private: dp-pca [^(]*\(6 rounds, mean [\d.]+ " + warning, said)
-
-
-def test_numbers_of_clients_that_cannot_be_are_named_together(capsys):
-    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "3", "0", "-2"]) == 2
-    assert not unnamed(capsys.readouterr().err, "'clients'", 0, -2)
-
-
-def test_a_setting_in_which_no_run_is_good_recommends_nothing(capsys):
-    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "500"]) == 1
-    assert not unnamed(capsys.readouterr().out.splitlines()[-1], 500, 178)
 
 
 def test_a_comparison_that_is_interrupted_says_what_is_kept(tmp_path, monkeypatch, capsys):

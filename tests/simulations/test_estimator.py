@@ -78,7 +78,7 @@ def same(one, other):
     np.testing.assert_array_equal(one.explained_variance_, other.explained_variance_)
 
 
-def test_parties_are_a_list_or_the_groups_of_a_table():
+def test_parties_are_a_list_or_the_groups_of_a_table_of_any_labels():
     parties = [X[name == SITES] for name in ("north", "south", "west")]
     model = run("p-cov", parties, n_components=3)
     by_list = FederatedPCA(3).fit(parties)
@@ -86,25 +86,26 @@ def test_parties_are_a_list_or_the_groups_of_a_table():
     same(FederatedPCA(3).fit(X, groups=SITES), model)
     assert len(by_list.model_.log["parties"]) == 3
     np.testing.assert_allclose(by_list.transform(parties), by_list.transform(np.vstack(parties)))
+    mixed = np.where(SITES == "south", 7, SITES.astype(object))
+    same(FederatedPCA(2).fit(X, groups=mixed), FederatedPCA(2).fit(X, groups=SITES))
 
 
-def test_one_table_without_groups_is_noted():
+def test_one_table_is_one_party_and_says_so():
     note = "one party holds all rows: 'groups' of fit says which party holds each"
     alone = FederatedPCA(n_components=2).fit(X)
     assert note in alone.model_.log["notes"]
     assert note not in FederatedPCA(n_components=2).fit([X]).model_.log["notes"]
-
-
-def test_one_table_is_one_party_also_as_a_list_of_rows():
     truth = PCA(3, svd_solver="full").fit(X)
     for table in (X, X.tolist(), sparse.csr_matrix(X)):
         found = FederatedPCA(3).fit(table)
         assert len(found.model_.log["parties"]) == 1
         np.testing.assert_allclose(np.abs(found.components_), np.abs(truth.components_), atol=1e-10)
         assert found.score(X) == pytest.approx(truth.score(X))
+    assert FederatedPCA().fit([X[:3], X[3:6]]).n_components_ == min(6, X.shape[1])
+    assert clone(FederatedPCA(0.5)).fit(X, groups=SITES).explained_variance_ratio_.sum() > 0.5
 
 
-def test_names_are_kept_and_checked():
+def test_names_are_kept_and_checked_of_frames_and_parties():
     frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(X.shape[1])])
     for given in ({"X": frame, "groups": SITES}, {"X": [frame[:40], frame[40:]]}):
         fitted = FederatedPCA(2).set_output(transform="pandas").fit(**given)
@@ -113,11 +114,12 @@ def test_names_are_kept_and_checked():
         with refused(ValueError):
             fitted.transform(frame[frame.columns[::-1]])
     assert not hasattr(fitted.fit(X), "feature_names_in_")
-
-
-def test_as_many_components_as_there_are_unless_told():
-    assert FederatedPCA().fit([X[:3], X[3:6]]).n_components_ == min(6, X.shape[1])
-    assert clone(FederatedPCA(0.5)).fit(X, groups=SITES).explained_variance_ratio_.sum() > 0.5
+    parties = {name: pa.table({f"x{j}": part[:, j] for j in range(X.shape[1])}) for name, part in by_site().items()}
+    fitted = FederatedPCA(2).fit(parties)
+    assert [party["name"] for party in fitted.model_.log["parties"]] == list(parties)
+    np.testing.assert_array_equal(fitted.components_, FederatedPCA(2).fit(list(by_site().values())).components_)
+    assert fitted.transform(parties).shape == (90, 2)
+    assert FederatedPCA().fit(parties).n_components_ == X.shape[1]
 
 
 def test_options_of_method_and_run():
@@ -129,12 +131,22 @@ def test_options_of_method_and_run():
         FederatedPCA(2, run_options={"bond": 1e3}).fit(X)
 
 
-def test_missing_values_are_for_em():
+def test_methods_that_are_not_for_all_data_are_refused():
     holes = X.copy()
     holes[::7, 1] = np.nan
     assert FederatedPCA(2, method="em").fit(holes, groups=SITES).transform(holes).shape == (90, 2)
     with refused(ValueError, "NaN"):
         FederatedPCA(2).fit(holes)
+    with refused(ConfigError, "'vertical'", "scores_"):
+        FederatedPCA(2, method="vertical").fit([X[:, :3], X[:, 3:]])
+    fitted = FederatedPCA(2).fit(X)
+    with refused(ValueError, 3, "FederatedPCA", 12):
+        fitted.transform(X[:, :3])
+    with refused(DataError, "(2, 3)", 2, 1):
+        fitted.inverse_transform(np.ones((2, 3)))
+    fitted = FederatedPCA(2, method="dp-pca", run_options={"epsilon": 0.01, "noise_seed": 1}).fit(X)
+    assert np.isnan(fitted.explained_variance_).all()
+    assert np.isnan(fitted.score(X))
 
 
 @pytest.mark.parametrize(
@@ -154,11 +166,6 @@ def test_groups_that_do_not_fit_are_named(given, named):
         FederatedPCA(2).fit(**given)
 
 
-def test_labels_of_several_kinds_are_parties_each():
-    mixed = np.where(SITES == "south", 7, SITES.astype(object))
-    same(FederatedPCA(2).fit(X, groups=mixed), FederatedPCA(2).fit(X, groups=SITES))
-
-
 @pytest.mark.parametrize("wanted", [None, 2, 5])
 def test_parties_of_five_and_four_columns_are_told_by_their_numbers_of_features(wanted):
     with refused(DataError, "client 1", 4, "client 0", 5):
@@ -171,54 +178,20 @@ def test_labels_of_groups_that_are_names_are_the_parties_names(labels, names):
     assert [party["name"] for party in fitted.model_.log["parties"]] == names
 
 
-def test_parties_may_have_names_and_be_data_frames():
-    parties = {name: pa.table({f"x{j}": part[:, j] for j in range(X.shape[1])}) for name, part in by_site().items()}
-    fitted = FederatedPCA(2).fit(parties)
-    assert [party["name"] for party in fitted.model_.log["parties"]] == list(parties)
-    np.testing.assert_array_equal(fitted.components_, FederatedPCA(2).fit(list(by_site().values())).components_)
-    assert fitted.transform(parties).shape == (90, 2)
-    assert FederatedPCA().fit(parties).n_components_ == X.shape[1]
-
-
 def by_site():
     return {str(site): X[np.asarray(SITES) == site] for site in np.unique(SITES)}
 
 
-def test_methods_for_columns_have_nothing_to_transform_with():
-    with refused(ConfigError, "'vertical'", "scores_"):
-        FederatedPCA(2, method="vertical").fit([X[:, :3], X[:, 3:]])
-
-
-def test_in_a_pipeline():
+def test_in_pipelines_and_searches_groups_are_a_parameter_of_fit_or_routed():
     pipeline = make_pipeline(StandardScaler(), FederatedPCA(2)).fit(X, federatedpca__groups=SITES)
     assert len(pipeline[-1].model_.log["parties"]) == 3
     assert pipeline.transform(X).shape == (90, 2)
-
-
-def test_in_a_search_that_hands_groups_as_a_parameter_of_fit():
     search = GridSearchCV(make_pipeline(StandardScaler(), FederatedPCA()), {"federatedpca__n_components": [1, 2]}, cv=3)
     search.fit(X, federatedpca__groups=SITES)
     assert len(search.best_estimator_[-1].model_.log["parties"]) == 3
-
-
-def test_in_a_search_that_routes_groups():
     with sklearn.config_context(enable_metadata_routing=True):
         pca = FederatedPCA().set_fit_request(groups=True)
         model = make_pipeline(pca, LogisticRegression())
         search = GridSearchCV(model, {"federatedpca__n_components": [1, 2]}, cv=GroupKFold(3))
         search.fit(X, (X[:, 0] > 0).astype(int), groups=SITES)
     assert len(search.best_estimator_[0].model_.log["parties"]) == 3
-
-
-def test_rows_that_do_not_fit_are_refused_as_by_the_model():
-    fitted = FederatedPCA(2).fit(X)
-    with refused(ValueError, 3, "FederatedPCA", 12):
-        fitted.transform(X[:, :3])
-    with refused(DataError, "(2, 3)", 2, 1):
-        fitted.inverse_transform(np.ones((2, 3)))
-
-
-def test_a_model_without_known_variances_has_no_score():
-    fitted = FederatedPCA(2, method="dp-pca", run_options={"epsilon": 0.01, "noise_seed": 1}).fit(X)
-    assert np.isnan(fitted.explained_variance_).all()
-    assert np.isnan(fitted.score(X))

@@ -68,27 +68,48 @@ def claiming(model, **measured):
 # The hunt
 
 
-def test_a_short_hunt_finds_nothing():
+def test_a_short_hunt_finds_nothing_and_is_outside_the_app():
     tally = Tally()
     lines = list(hunt(SEED, iter(range(RUNS)), tally))
     assert lines == [], "\n".join(lines)
     assert {method for method, _ in tally.runs} == set(METHODS)
     assert {transport for _, transport in tally.runs} == {"clear", "secure_aggregation", "survivors"}
     assert tally.refusals.total() < tally.runs.total() / 3  # else little is looked at
+    tool = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]
+    assert not any("**" in one for one in tool["flwr"]["app"]["fab-include"] if "simulations" in one)
 
 
 # Draws
 
 
-def test_a_draw_depends_on_its_numbers_alone():
+def test_draws_repeat_their_numbers_rows_and_variances():
     for index in range(40):
         one, other = draw(3, index), draw(3, index)
         for name in ("method", "transport", "about", "options", "orders", "turn", "unit", "parties"):
             assert repr(getattr(one, name)) == repr(getattr(other, name))
         assert method_of(3, index) == one.method
+    # Of whole numbers: the scatter is one, too.
+    exact = [one for one in draws_of("sub-it") if "first variance" in one.about and "turned" not in one.about]
+    assert exact
+    for one in exact:
+        times = int(re.search(r"first variance (\d) times", one.about)[1])
+        scatter = np.vstack(one.parties).T @ np.vstack(one.parties)
+        assert (scatter == np.round(scatter)).all()
+        assert np.linalg.matrix_rank(scatter - np.linalg.eigvalsh(scatter)[-1] * np.eye(len(scatter))) == (
+            len(scatter) - times
+        )
+    X = rows(9, 4) + [1e6, 0, 3, -1]
+    X[:, 1] = 0.1
+    turned = turn(np.random.default_rng(0), X)
+    np.testing.assert_allclose(turned.mean(axis=0), X.mean(axis=0), rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(np.cov(turned.T), np.cov(X.T), atol=1e-8)
+    assert (turned[:, 1] == 0.1).all()
+    assert np.abs(turned - X).max() > 0.1
+    for few in (1, 2):
+        assert turn(np.random.default_rng(0), X[:few]).shape == (few, 4)
 
 
-def test_draws_are_of_every_kind():
+def test_draws_are_of_every_kind_and_every_trouble():
     draws = [draw(5, index) for index in range(600)]
     about = " ".join(one.about for one in draws)
     for word in ("tied", "clustered", "units", "salary", "offsets", "float32", "whole numbers", "isotropic", "shifted"):
@@ -100,13 +121,6 @@ def test_draws_are_of_every_kind():
     assert max(array.shape[1] for array in arrays) >= LANCZOS_FROM
     assert Counter(one.method for one in draws).keys() == METHODS.keys()
     assert any(one.earlier for one in draws if one.method == "streaming")
-
-
-def draws_of(*methods):
-    return [draw(5, index) for index in range(2500) if method_of(5, index) in methods]
-
-
-def test_draws_are_of_every_trouble():
     draws = draws_of("p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "streaming", "em")
     turned = {one.method for one in draws if one.turn is not None}
     assert {"p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "streaming"} <= turned
@@ -121,17 +135,8 @@ def test_draws_are_of_every_trouble():
     assert {one.options["block_size"] for one in repeated} == {1, 2, 3}
 
 
-def test_repeated_variances_are_the_same_to_the_last_bit():
-    """Of whole numbers: the scatter is one, too."""
-    exact = [one for one in draws_of("sub-it") if "first variance" in one.about and "turned" not in one.about]
-    assert exact
-    for one in exact:
-        times = int(re.search(r"first variance (\d) times", one.about)[1])
-        scatter = np.vstack(one.parties).T @ np.vstack(one.parties)
-        assert (scatter == np.round(scatter)).all()
-        assert np.linalg.matrix_rank(scatter - np.linalg.eigvalsh(scatter)[-1] * np.eye(len(scatter))) == (
-            len(scatter) - times
-        )
+def draws_of(*methods):
+    return [draw(5, index) for index in range(2500) if method_of(5, index) in methods]
 
 
 # The oracle
@@ -147,9 +152,6 @@ def test_the_oracle_agrees_with_scikit_learn():
     np.testing.assert_allclose(
         np.abs(scores.vectors * theirs.singular_values_), np.abs(theirs.transform(X)), atol=1e-10
     )
-
-
-def test_the_oracle_agrees_with_scikit_learn_about_kernels():
     X = rows(30, 4)
     given = {"gamma": 0.3, "coef0": 1.0, "degree": 2}
     for kernel, theirs in (("rbf", "rbf"), ("polynomial", "poly"), ("linear", "linear")):
@@ -158,20 +160,18 @@ def test_the_oracle_agrees_with_scikit_learn_about_kernels():
         np.testing.assert_allclose(ours.values[:3].astype(float), expected, rtol=1e-10)
 
 
-def test_of_tied_directions_any_mixture_is_right_and_anything_else_is_wrong():
+def test_the_oracle_knows_ties_means_and_no_direction():
     truth = truth_of(np.vstack(tied(9.0, 2.0, 2.0, 2.0, 1.0)))
     mixed = np.eye(5)[:, :2].copy()
     mixed[1:4, 1] = np.array([1.0, 2.0, 3.0]) / np.sqrt(14)
     assert truth.miss(mixed) <= 1e-9
     assert truth.miss(np.eye(5)[:, [0, 4]]) > 80
     assert truth.miss(np.eye(5)[:, [1, 2]]) > 80
-
-
-def test_the_oracle_centres_time_stamps_to_the_last_digit():
-    """80 bits round a mean of 1.6e18 by 0.1, which is 1e-11 degrees of numbers that differ by 1e11."""
+    # 80 bits round a mean of 1.6e18 by 0.1, which is 1e-11 degrees of numbers that differ by 1e11.
     X = (1.6e18 + 2.0**40 * np.round(rows(40, 1) * 8)).astype(np.float64)
     small = (X - 1.6e18) / 2.0**40  # without rounding
     assert angle(truth_of(X, by_columns=True).vectors[:, :1], truth_of(small, by_columns=True).vectors[:, :1]) < 1e-13
+    assert truth_of(rows(20, 4)).miss(np.empty((4, 0))) == 0
 
 
 # Faults that are put into a right result
@@ -237,28 +237,25 @@ def test_variances_are_unknown_where_all_is_noise_and_there_alone(parties):
         assert "form" in kinds(one, wrong)
 
 
-def test_components_in_another_order_are_found(parties):
+def test_models_in_another_order_or_called_approximate_are_found(parties):
     one = drawn("p-cov", parties)
     model = run_draw(one).model
     assert kinds(one, changed(model, components_=model.components_[::-1])) == {"order"}
+    one = drawn("p-cov", parties)
+    model = run_draw(one).model
+    assert kinds(one, changed(model, log={**model.log, "exact": False})) == {"exact"}
+    one, outcome = right(drawn("adaptive", parties, target=1.0))
+    wrong = changed(outcome.model, components_=np.eye(6)[:2], log={**outcome.model.log, "exact": False})
+    assert "target" in kinds(one, wrong)
 
 
-def test_a_certificate_a_tenth_of_the_true_angle_is_found(parties):
+def test_certificates_are_held_against_the_components_that_they_are_of(parties):
     one = drawn("sub-it", parties, block_size=1, tolerance=30.0, max_rounds=3)
     model = run_draw(one).model
     true = truth_of(one.pooled).miss(model.components_.T)
     assert true > 1e-3
     assert "certificate" in kinds(one, claiming(model, certified_angle_degrees=true / 10, certified_components=2))
     assert "certificate" not in kinds(one, claiming(model, certified_angle_degrees=true, certified_components=2))
-
-
-def test_an_exact_model_that_is_called_approximate_is_found(parties):
-    one = drawn("p-cov", parties)
-    model = run_draw(one).model
-    assert kinds(one, changed(model, log={**model.log, "exact": False})) == {"exact"}
-
-
-def test_a_certificate_of_some_components_is_held_against_these(parties):
     one = drawn("sub-it", parties)
     model = run_draw(one).model
     wrong = {"components_": model.components_[::-1], "log": {**model.log, "exact": False}}
@@ -282,7 +279,7 @@ def test_a_certificate_that_ends_within_a_tie_is_found(deviations, k, angle, cer
     assert ("certificate" in kinds(one, wrong)) == found
 
 
-def test_columns_of_data_frames_in_other_orders_are_held_by_name(parties):
+def test_columns_are_held_by_name_and_without_pandas_by_place(parties, monkeypatch):
     pytest.importorskip("pandas")
     orders = [[3, 1, 0, 2, 5, 4], [0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]]
     one, outcome = right(replace(drawn("p-cov", parties, scale=True), orders=orders))
@@ -291,9 +288,6 @@ def test_columns_of_data_frames_in_other_orders_are_held_by_name(parties):
     assert "names" in kinds(one, changed(outcome.model, feature_names_in_=outcome.model.feature_names_in_[::-1]))
     by_place = changed(outcome.model, mean_=outcome.model.mean_[orders[0]])
     assert "mean" in kinds(one, by_place)
-
-
-def test_without_pandas_there_are_no_data_frames(parties, monkeypatch):
     monkeypatch.setattr(running, "find_spec", lambda name: None)
     one = replace(drawn("p-cov", parties), orders=[[5, 4, 3, 2, 1, 0]] * 3)
     outcome = run_draw(one)
@@ -333,7 +327,7 @@ def test_a_feature_in_another_unit_that_nobody_names_is_found(method, count):
     assert "units" in kinds(replace(one, unit=(0, 1)), outcome)
 
 
-def test_a_feature_that_is_named_without_a_reason_is_found():
+def test_units_named_without_a_reason_and_hostile_input_taken_are_found(parties):
     one = drawn("p-cov", another_unit(4))
     outcome = run_draw(one)
     assert "units" in kinds(one, outcome)  # "rows" are alike at all parties, as far as a draw says
@@ -341,18 +335,10 @@ def test_a_feature_that_is_named_without_a_reason_is_found():
     assert "units" not in kinds(shifted, outcome)
     wrong = [{**outcome.model.log["other_units"][0], "feature": 1}]
     assert "units" in kinds(shifted, changed(outcome.model, log={**outcome.model.log, "other_units": wrong}))
-
-
-def test_turned_rows_have_the_same_moments():
-    X = rows(9, 4) + [1e6, 0, 3, -1]
-    X[:, 1] = 0.1
-    other = turn(np.random.default_rng(0), X)
-    np.testing.assert_allclose(other.mean(axis=0), X.mean(axis=0), rtol=1e-14, atol=1e-14)
-    np.testing.assert_allclose(np.cov(other.T), np.cov(X.T), atol=1e-8)
-    assert (other[:, 1] == 0.1).all()
-    assert np.abs(other - X).max() > 0.1
-    for few in (1, 2):
-        assert turn(np.random.default_rng(0), X[:few]).shape == (few, 4)
+    one = replace(drawn("p-cov", parties, scale="certainly"), hostile="scale='certainly'")
+    assert kinds(one, run_draw(one)) == set()
+    assert kinds(one, failed(ConfigError("run-config: something is wrong"))) == {"unclear refusal"}
+    assert "accepted" in kinds(one, run_draw(drawn("p-cov", parties)))
 
 
 def test_other_variances_of_equal_moments_are_found(parties, monkeypatch):
@@ -396,22 +382,9 @@ def test_corrections_may_turn_what_is_tied_and_nothing_else():
         assert list(unequal_moments(one, replace(model, explained_variance_=variances * (1 + wrong)), truth_about(one)))
 
 
-def test_no_direction_misses_nothing():
-    assert truth_of(rows(20, 4)).miss(np.empty((4, 0))) == 0
-
-
-def test_a_missed_target_is_found(parties):
-    one, outcome = right(drawn("adaptive", parties, target=1.0))
-    wrong = changed(outcome.model, components_=np.eye(6)[:2], log={**outcome.model.log, "exact": False})
-    assert "target" in kinds(one, wrong)
-
-
-def test_a_tie_that_nobody_mentions_is_found():
+def test_ties_that_nobody_mentions_and_wrong_scores_are_found():
     one, outcome = right(drawn("p-cov", tied(9.0, 2.0, 2.0, 2.0, 1.0)))
     assert "note" in kinds(one, changed(outcome.model, log={**outcome.model.log, "notes": [], "exact": True}))
-
-
-def test_wrong_scores_of_columns_are_found():
     one, outcome = right(
         Draw("vertical", "clear", np.split(rows(40, 6), [2, 5], axis=1), {"n_components": 2}, "columns")
     )
@@ -447,13 +420,6 @@ def test_errors_are_right_answers_only_for_a_reason_that_the_draw_has(parties):
     assert kinds(benign, failed(ValueError("operands could not be broadcast"))) == {"raw error"}
     assert kinds(benign, failed(running.HangError("no result"))) == {"hang"}
     assert kinds(many, failed(told, "RuntimeWarning: overflow")) == {"warning"}
-
-
-def test_hostile_input_is_refused_by_name(parties):
-    one = replace(drawn("p-cov", parties, scale="certainly"), hostile="scale='certainly'")
-    assert kinds(one, run_draw(one)) == set()
-    assert kinds(one, failed(ConfigError("run-config: something is wrong"))) == {"unclear refusal"}
-    assert "accepted" in kinds(one, run_draw(drawn("p-cov", parties)))
 
 
 def test_warnings_and_hangs_are_seen(parties, monkeypatch):
@@ -493,8 +459,3 @@ def test_a_finding_is_one_line_that_repeats_it(monkeypatch, capsys):
     monkeypatch.setattr(running, "run", honest)
     assert main(["--seed", seed, "--only", only]) == 0
     assert "no finding" in capsys.readouterr().out
-
-
-def test_the_hunt_is_outside_the_app():
-    tool = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]
-    assert not any("**" in one for one in tool["flwr"]["app"]["fab-include"] if "simulations" in one)

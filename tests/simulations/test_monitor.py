@@ -15,7 +15,7 @@ X = rows(400, 6)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    found = run("p-cov", cut(X, 250, 150), n_components=2, engine="loopback")
+    found = run("p-cov", cut(X, 250, 150), n_components=2)
     return str(found.save(tmp_path_factory.mktemp("model") / "model"))
 
 
@@ -25,11 +25,13 @@ def told(model, data, folder, capsys, *more):
     return code, capsys.readouterr()
 
 
-def test_the_same_rows_are_not_odd(model, tmp_path, capsys):
+def test_the_same_rows_are_not_odd_and_a_shift_is_told(model, tmp_path, capsys):
     code, said = told(model, rows(200, 6, seed=3), tmp_path, capsys)
     assert code == 0
     assert "of 200 rows above" in said.out
     assert said.out.endswith("no drift, at 1.00% false alarms\n")
+    _, said = told(model, X + 0.5, tmp_path, capsys)
+    assert said.out.endswith("drifted\n")
 
 
 def test_a_fault_is_a_line_with_the_feature_that_has_it(model, tmp_path, capsys):
@@ -45,21 +47,13 @@ def test_a_fault_is_a_line_with_the_feature_that_has_it(model, tmp_path, capsys)
     assert sum(line["odd"] == "1" for line in lines) < 20
 
 
-def test_a_shift_is_told(model, tmp_path, capsys):
-    _, said = told(model, X + 0.5, tmp_path, capsys)
-    assert said.out.endswith("drifted\n")
-
-
-def test_rows_of_another_kind_are_an_error_without_a_value(model, tmp_path, capsys):
+def test_what_is_wrong_is_told_in_the_words_of_the_command_without_a_value(model, tmp_path, capsys):
     code, said = told(model, np.full((20, 3), 4711.0), tmp_path, capsys)
     assert code == 2
     assert not unnamed(said.err, "X", 3, 6)
     assert "4711" not in said.err
     assert monitor.main([model, str(tmp_path / "nowhere.npy")]) == 2
     assert not unnamed(capsys.readouterr().err, "DataError", "ROWS")
-
-
-def test_what_is_wrong_is_told_in_the_words_of_the_command(model, tmp_path, capsys):
     np.savetxt(tmp_path / "rows.csv", X, delimiter=",")
     assert monitor.main([model, str(tmp_path / "rows.csv"), "--label", "kind"]) == 2
     assert monitor.main([model, "rows.txt"]) == 2

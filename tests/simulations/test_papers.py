@@ -72,7 +72,7 @@ def test_other_settings_are_computed_anew(tmp_path):
     assert calls == [1, 2]
 
 
-def test_a_step_that_fails_leaves_no_file(tmp_path):
+def test_a_step_that_fails_leaves_no_file_and_another_file_stays(tmp_path):
     def function():
         yield {"x": 1}
         raise ValueError("no")
@@ -80,26 +80,30 @@ def test_a_step_that_fails_leaves_no_file(tmp_path):
     with refused(ValueError):
         run_steps([Step("one", function)], tmp_path)
     assert not list(tmp_path.rglob("*"))
-
-
-def test_another_file_is_not_overwritten(tmp_path):
     (tmp_path / "one.csv").write_text("dear diary\n")
     with refused(ConfigError, "one.csv"):
         run_steps([Step("one", lambda: [{"x": 1}])], tmp_path)
     assert (tmp_path / "one.csv").read_text() == "dear diary\n"
 
 
-def test_numbers_survive_a_table_whole(tmp_path):
+def test_numbers_survive_a_table_and_settle_after_the_last_that_is_off(tmp_path):
     rows = [{"x": 0.1 + 0.2, "n": 3, "text": "mu"}]
     write_table(tmp_path / "t.csv", rows, {})
     assert read_table(tmp_path / "t.csv") == rows
+    assert iterations_needed([10.0, 2.0, 1.5, 1.02, 1.0]) == 4
+    assert iterations_needed([1.0]) == 1
 
 
-def test_an_unknown_paper_is_named_with_those_there_are(capsys):
+def test_papers_are_named_and_the_truth_has_ratios_of_one(capsys):
     assert main(["personalized", "--output", "x"]) == 2
     said = capsys.readouterr().err
     assert not unnamed(said, "'personalized'")
     assert "personalised" in said.splitlines()[-1]
+    data = Federation.draw(d=12, r=3, m=4, n=4000, spread=0.1, seed=0)
+    assert data.test_ratio(data.truth) == pytest.approx(1, abs=1e-12)
+    assert data.train_ratio(data.truth) == pytest.approx(1, abs=0.02)
+    U, _ = closed_form(data, data.pooled())
+    assert 1 < data.test_ratio(U) < best_perpca(data, data.pooled())
 
 
 @pytest.mark.parametrize(
@@ -115,19 +119,6 @@ def test_a_point_of_figure_1b_has_its_published_order(spread, expected):
     for name, value in expected.items():
         assert row[name] == pytest.approx(value, abs=0.015), name
     assert row["personal"] < min(row["local"], row["global"]) < row["PerPCA"]
-
-
-def test_ratios_are_one_for_the_truth():
-    data = Federation.draw(d=12, r=3, m=4, n=4000, spread=0.1, seed=0)
-    assert data.test_ratio(data.truth) == pytest.approx(1, abs=1e-12)
-    assert data.train_ratio(data.truth) == pytest.approx(1, abs=0.02)
-    U, _ = closed_form(data, data.pooled())
-    assert 1 < data.test_ratio(U) < best_perpca(data, data.pooled())
-
-
-def test_settling_is_the_iteration_after_the_last_that_is_off():
-    assert iterations_needed([10.0, 2.0, 1.5, 1.02, 1.0]) == 4
-    assert iterations_needed([1.0]) == 1
 
 
 @pytest.mark.parametrize("paper", sorted(PAPERS))

@@ -52,12 +52,9 @@ def test_an_interrupted_run_goes_on(quick, tmp_path, monkeypatch):
     assert lost.exists()
 
 
-def test_missing_sensors_are_named(tmp_path):
+def test_every_method_is_followed_to_the_last_block_and_sensors_are_named(tmp_path):
     with refused(DataError, tmp_path, "q8calibHumid.dat"):
         adaptive_rank.steps(str(tmp_path))
-
-
-def test_every_method_is_followed_to_the_last_partial_block():
     X = streams.synthetic(1, seed=0, d=30, n=120)
     rows = list(streams.followed(X, streams.methods(30)))
     assert {row["method"] for row in rows if row["rows"] == 120} == streams.methods(30).keys()
@@ -95,9 +92,14 @@ def test_frequent_directions_lose_no_more_than_their_bound(ell):
     assert ell * sketch.shrunk <= np.vdot(X, X)
 
 
-def test_frequent_directions_keep_a_low_rank_whole():
+def test_frequent_directions_and_one_power_step_keep_a_low_rank_whole():
     X, basis = low_rank(300)
     assert projector_distance(fed(FrequentDirections(30, 4), X).vectors, basis) < 1e-10
+    X, basis = low_rank(60)
+    assert projector_distance(fed(PowerMethod(30, 4, rng=np.random.default_rng(1)), X).vectors, basis) < 1e-10
+    X, _ = low_rank(59, noise=0.1)
+    one, other = (fed(PowerMethod(30, 4, rng=np.random.default_rng(1)), part) for part in (X, X[:30]))
+    assert one.vectors.tobytes() == other.vectors.tobytes()
 
 
 @pytest.mark.parametrize("block", [1, 7, 50])
@@ -112,17 +114,6 @@ def test_the_results_do_not_depend_on_how_the_rows_arrive(block):
         np.testing.assert_allclose(fed(make(), X, block).vectors, fed(make(), X, 200).vectors, atol=1e-10)
 
 
-def test_one_power_step_finds_a_low_rank():
-    X, basis = low_rank(60)
-    assert projector_distance(fed(PowerMethod(30, 4, rng=np.random.default_rng(1)), X).vectors, basis) < 1e-10
-
-
-def test_the_power_method_ignores_what_does_not_fill_a_block():
-    X, _ = low_rank(59, noise=0.1)
-    one, other = (fed(PowerMethod(30, 4, rng=np.random.default_rng(1)), part) for part in (X, X[:30]))
-    assert one.vectors.tobytes() == other.vectors.tobytes()
-
-
 def test_grouse_stays_orthonormal_and_turns_to_the_rows():
     X, basis = low_rank(4000)
     method = Grouse(30, 4, rng=np.random.default_rng(2))
@@ -132,14 +123,11 @@ def test_grouse_stays_orthonormal_and_turns_to_the_rows():
     assert projector_distance(method.vectors, basis) < 0.1 < before
 
 
-def test_spirit_follows_one_hidden_variable():
+def test_spirit_follows_a_hidden_variable_and_adds_directions_for_the_energy():
     scores, (direction, *_) = np.random.default_rng(3).standard_normal((2000, 1)), np.linalg.qr(np.ones((30, 1)))[0].T
     method = fed(Spirit(30, forgetting=0.96), scores * direction)
     assert (method.rank, method.largest) == (1, 3)
     assert abs(method.vectors[:, 0] @ direction) > 1 - 1e-6
-
-
-def test_spirit_adds_directions_until_it_holds_the_energy():
     X, _ = low_rank(100)
     assert fed(Spirit(30, 1), X).largest > 1
     assert fed(Spirit(30, 1, low=0.0, high=2.0), X).largest == 1

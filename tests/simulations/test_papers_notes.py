@@ -9,19 +9,13 @@ DIGITS = {"dataset": "digits", "data_root": "."}
 SKEWED = {**DIGITS, "partition": "Dirichlet 0.1"}
 
 
-def test_streaming_is_that_of_the_rows_that_are_there():
+def test_streaming_and_five_clients_are_exact_and_the_rule_takes_the_average_for_parties_that_are_alike():
     rows = list(notes.streamed(**DIGITS))
     assert [row["operation"] for row in rows] == ["initial fit", "add a client", "remove a client", "update a client"]
     assert max(row["max"] for row in rows) < 1e-9
-
-
-def test_five_clients_are_exact_and_the_plain_average_is_not():
     exact, average = notes.compared(**SKEWED, methods=["p-cov", "ap-cov"], clients=[5])
     assert (exact["clients"], exact["rounds"]) == (5, 1)
     assert exact["max"] < 1e-9 < 0.01 < average["mean"] < average["max"]
-
-
-def test_the_notes_rule_takes_the_average_for_parties_that_are_alike():
     chosen = {part: next(iter(notes.rule(**{**SKEWED, "partition": part})))["chosen"] for part in ("IID", "shards")}
     assert chosen == {"IID": "ap-cov", "shards": "p-cov"}
 

@@ -18,10 +18,12 @@ NUMBERS = json.loads((HERE / "numbers.json").read_text(encoding="utf-8"))
 SHOWN = [(seed, shown) for seed in seeds() for shown in seed.shows]
 
 
-def test_the_page_is_made_of_the_table_and_of_the_numbers_that_the_command_found():
+def test_numbers_stand_on_the_page_before_those_of_the_paper():
     text = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
     assert text == page(seeds(), NUMBERS), "copy published.md and numbers.json from the command's folder"
     assert len(text.encode()) <= 13_300
+    shown = Shown("it", "reproduced", numbers=[Number("a", "s", "c", 0, 1, "0.01"), Number("b", "s", "c", 0, 1)])
+    assert shown.cell({"a": 1.234e-13, "b": 0.56789}) == "a: 1e-13 (0.01); b: 0.5679"
 
 
 def test_every_row_has_a_state_and_what_was_reproduced_a_number_within_its_interval():
@@ -81,11 +83,6 @@ def test_the_quick_run_computes_nothing_twice_and_fails_outside_the_interval(one
         main(["all", "--output", str(tmp_path), "--quick"])
     assert all(named in str(stopped.value) for named in ("notes", "it", "a is 2", "2.1", "3"))
     assert calls == [1]
-
-
-def test_our_numbers_stand_before_theirs():
-    shown = Shown("it", "reproduced", numbers=[Number("a", "s", "c", 0, 1, "0.01"), Number("b", "s", "c", 0, 1)])
-    assert shown.cell({"a": 1.234e-13, "b": 0.56789}) == "a: 1e-13 (0.01); b: 0.5679"
 
 
 def test_options_of_the_model_change_only_the_steps_that_they_are_about():

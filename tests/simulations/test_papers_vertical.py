@@ -81,10 +81,19 @@ def test_exact_methods_are_exact_where_the_papers_are_not(whole):
     assert min(row["angle"] for row in kernels if row["method"] == "vfedakpca") > 1
 
 
-def test_images_have_a_value_and_a_cluster_for_every_pixel():
+def test_images_have_a_value_for_every_pixel_and_are_one_with_one_party():
     made = images(matrix("digits"), 5)
     assert {image.shape for image in made.values()} == {(2, 64)}
     assert all(set(image[1]) == {0.0, 1.0, 2.0} for image in made.values())
+    X = matrix("digits")
+    kernels = kernel_images(X, 1)
+    for method in ("AKPCA", "KPCA"):
+        for how in ("isolated",) if method == "KPCA" else ("federated", "isolated"):
+            np.testing.assert_allclose(kernels[f"{method}, {how}"], kernels[f"{method}, all columns"], atol=1e-9)
+    single = densities("single", 30, 20)
+    assert single.shape == (20, 30)
+    assert 0 < single.min() < single.max() <= 1 / np.sqrt(2 * np.pi)
+    assert densities("mixture", 30, 20).tobytes() == densities("mixture", 30, 20).tobytes()
 
 
 @pytest.mark.engine
@@ -111,21 +120,6 @@ def test_images_over_graphs_and_by_both_kernels():
         assert np.abs(made[f"{method}, star"] - made[f"{method}, server"]).max() > 1e-3
     np.testing.assert_allclose(kernels["AKPCA, federated"], made["VFedAKPCA, server"], atol=1e-9)
     assert np.corrcoef(kernels["KPCA, all columns"], X.mean(axis=0))[0, 1] > 0.9
-
-
-def test_with_one_party_all_images_are_one():
-    X = matrix("digits")
-    kernels = kernel_images(X, 1)
-    for method in ("AKPCA", "KPCA"):
-        for how in ("isolated",) if method == "KPCA" else ("federated", "isolated"):
-            np.testing.assert_allclose(kernels[f"{method}, {how}"], kernels[f"{method}, all columns"], atol=1e-9)
-
-
-def test_synthetic_data_are_densities():
-    single = densities("single", 30, 20)
-    assert single.shape == (20, 30)
-    assert 0 < single.min() < single.max() <= 1 / np.sqrt(2 * np.pi)
-    assert densities("mixture", 30, 20).tobytes() == densities("mixture", 30, 20).tobytes()
 
 
 def test_tables_of_numbers_are_read_and_those_that_are_missing_named(tmp_path):

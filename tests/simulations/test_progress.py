@@ -44,13 +44,20 @@ def told(method, **options):
     return records.lines
 
 
-def test_each_round_has_a_line_with_what_is_awaited():
+def test_each_round_has_a_line_with_sizes_that_are_known():
     d = rows(60).shape[1]
     first, last = told("p-cov")
     size = 3 * 128 + 8 + 8 * d + 8 * d * (d + 1) // 2
     assert first.startswith("round 1 of at most 2 (moments): waiting for 2 parties, each sends at most ")
     assert abs(int(first.split()[-2].replace(",", "")) - size) <= 2 * 128 + 16 * d
     assert last.startswith("round 2 of at most 2 (project): waiting for 2 parties")
+    # That of a code is known when it is made, that of masked words before.
+    (coded,) = [line for line in told("compressed") if "(encoded)" in line]
+    assert "bytes" not in coded
+    (masked,) = [
+        line for line in told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2) if "(scatter)" in line
+    ]
+    assert "each sends at most" in masked
 
 
 @pytest.mark.parametrize("method", ["sub-it", "qr-pca", "adaptive", "personalised iterations=3"])
@@ -59,16 +66,6 @@ def test_numbers_of_rounds_go_up_to_at_most_the_last(method):
     numbers = [[int(word) for word in line.split(" (")[0].split() if word.isdigit()] for line in lines]
     assert [number for number, _ in numbers] == list(range(1, len(lines) + 1))
     assert all(number <= most for number, most in numbers)
-
-
-def test_no_size_is_told_that_is_not_known():
-    """That of a code is known when it is made, that of masked words before."""
-    (coded,) = [line for line in told("compressed") if "(encoded)" in line]
-    assert "bytes" not in coded
-    (masked,) = [
-        line for line in told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2) if "(scatter)" in line
-    ]
-    assert "each sends at most" in masked
 
 
 def test_who_is_still_waited_for_is_named(monkeypatch):
@@ -133,12 +130,9 @@ def test_the_line_goes_away_also_when_the_run_fails(monkeypatch):
     assert board.lines[-1] == ""
 
 
-def test_a_file_gets_no_lines(monkeypatch):
+def test_a_line_is_for_a_terminal_and_never_longer_than_it(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert progress.screen() is None
-
-
-def test_a_terminals_line_is_never_longer_than_it(monkeypatch):
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
     monkeypatch.setenv("COLUMNS", "20")

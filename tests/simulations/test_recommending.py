@@ -29,7 +29,7 @@ def wishes(*records):
     return {choice.wish: choice.run for choice in choices(records)}
 
 
-def test_exact_is_what_says_so_and_is_so():
+def test_exact_is_what_says_so_and_is_so_in_the_fewest_rounds_or_bytes():
     """By luck, or by a claim alone, nothing is: the other two are cheaper."""
     by_luck = record("ap-cov", angle=1e-9, exact=False, up=0.1)
     by_claim = record("sub-it", angle=1e-3, exact=True, up=0.2)
@@ -38,21 +38,21 @@ def test_exact_is_what_says_so_and_is_so():
     assert found["exact, in the fewest rounds"] is truly
     assert found["exact, with the fewest bytes up"] is truly
     assert not any(wish.startswith("exact") for wish in wishes(by_luck, by_claim))
-
-
-def test_fewest_rounds_and_fewest_bytes_are_different_wishes():
-    """Of equals in one of them, the other decides."""
+    # Of equals in one of them, the other decides.
     short, light = record("p-cov", rounds=1, up=5.0), record("sub-it", rounds=9, up=0.1)
     found = wishes(light, record("qr-pca", rounds=1, up=6.0), short, record("streaming", rounds=10, up=0.1))
     assert found["exact, in the fewest rounds"] is short
     assert found["exact, with the fewest bytes up"] is light
 
 
-def test_within_an_angle_the_cheapest_is_told_where_it_is_no_exact_one():
+def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
     exact, near, far = record(up=5.0), record("ap-cov", angle=0.05, up=1.0), record("compressed", angle=0.5, up=0.1)
     approximate = [{**one, "exact": False} for one in (near, far)]
     assert wishes(exact, *approximate)["within 0.1°"] is approximate[0]
     assert not any(wish.startswith("within") for wish in wishes({**exact, "MB up": 0.01}, *approximate))
+    cheap, good = record("dp-pca", angle=30.0, exact=False, captured=0.5), record("dp-pca", exact=False, up=9.0)
+    assert wishes(cheap, good)["differentially private"] is good
+    assert wishes(good, cheap)["differentially private"] is good
 
 
 @pytest.mark.parametrize("out", [{"method": "vertical"}, {"error": "DataError: a site is away"}])
@@ -77,12 +77,6 @@ def test_runs_of_another_setting_are_other_runs(key):
     assert identity(one) != identity({**one, key: "another"})
     turned = {**one, "options": {"b": 1, "a": 2}}
     assert identity(turned) == identity({**one, "options": {"a": 2, "b": 1}})
-
-
-def test_of_private_runs_the_one_that_captures_most():
-    cheap, good = record("dp-pca", angle=30.0, exact=False, captured=0.5), record("dp-pca", exact=False, up=9.0)
-    assert wishes(cheap, good)["differentially private"] is good
-    assert wishes(good, cheap)["differentially private"] is good
 
 
 @pytest.mark.parametrize(

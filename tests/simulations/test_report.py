@@ -72,44 +72,35 @@ def secure(tmp_path, undrawn):
     return report_page.write_report(tmp_path, records).read_text()
 
 
-def test_what_the_server_saw_is_what_the_run_says(secure):
+def test_runs_with_secure_aggregation_say_what_the_server_saw(secure, page):
     table = secure[: secure.index('<table class="runs">')]
     assert "sums over all parties only; to see more it must collude with all parties but one" in table
     assert "each party&#x27;s covariance" not in table
     (plain,) = choices(compare(methods=["p-cov"], clients=[3]))[:1]
     assert plain.server_sees == "each party's covariance"
-
-
-def test_a_refused_run_is_not_one_with_secure_aggregation(secure):
     kinds = re.findall(r'<tr id="run-0-\d" data-is="([^"]*)"><td data-value="([^"]*)"', secure)
     assert [name for kind, name in kinds if "secure" in kind.split()] == ["p-cov"]
     assert len(kinds) == 3
-
-
-def test_a_box_that_would_hide_all_runs_cannot_be_ticked(page, secure):
     assert '<input type="checkbox" value="secure" disabled>' in page.read_text()
     assert "<code>--bound</code> makes some" in page.read_text()
     assert '<input type="checkbox" value="secure">' in secure
     assert "<code>--bound</code> makes some" not in secure
 
 
-def test_a_long_error_unfolds(secure):
+def test_long_errors_unfold_and_heads_say_what_is_counted(secure):
     short = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", secure)
     assert len(short) == 2
     for summary, error in short:
         assert len(html.unescape(summary)) <= report_page.SHORT < len(html.unescape(error))
         assert "Methods that do: p-cov, " in error
         assert error.endswith([name for name, method in METHODS.items() if "masked" in transports_of(method)][-1])
-
-
-def test_what_is_counted_can_be_asked_of_its_heads(secure):
     heads = re.findall(r'<button title="([^"]*)">([^<]*)</button>', secure)
     names = ["rounds", "up per client (mean)", "down per client (mean, before the last round)"]
     assert [name for _, name in heads] == names
     assert {html.unescape(tip) for tip, _ in heads} == {COUNTED}
 
 
-def test_what_each_client_has_is_a_table_of_the_first_model_that_says_so(page):
+def test_what_each_client_has_is_in_a_page_of_less_than_half_a_megabyte(page):
     text = page.read_text()
     record = next(record for record in read(page.parent) if record["method"] == "p-cov")
     model = PCAModel.load(page.parent / record["model"])
@@ -119,6 +110,10 @@ def test_what_each_client_has_is_a_table_of_the_first_model_that_says_so(page):
         share = max(one["component_shares"])
         assert f"<td>{one['party']}</td>" in text
         assert f"<td>{share:.2%}</td>" in text
+    assert page.stat().st_size < 5e5
+    text = page.read_text()
+    assert text.count('<p class="lead">Exact, in the fewest rounds') == 2
+    assert "<h2>All settings: the largest angle (degrees)</h2>" in text
 
 
 def commands(page):
@@ -193,13 +188,6 @@ def test_a_report_is_written_where_the_project_is_installed(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     subprocess.run([sys.executable, *command.split()], cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert (tmp_path / "report.html").read_text().count("<figure>") >= 4
-
-
-def test_a_page_of_two_settings_is_below_half_a_megabyte(page):
-    assert page.stat().st_size < 5e5
-    text = page.read_text()
-    assert text.count('<p class="lead">Exact, in the fewest rounds') == 2
-    assert "<h2>All settings: the largest angle (degrees)</h2>" in text
 
 
 def test_a_folder_without_a_comparison_is_named(tmp_path, capsys):

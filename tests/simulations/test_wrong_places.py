@@ -39,10 +39,16 @@ def test_what_is_in_the_wrong_place_is_named_without_its_values(given, options, 
     assert "471" not in str(caught.value)
 
 
-def test_words_and_numbers_are_told():
+def test_words_numbers_and_keys_that_stand_alone_are_told():
     assert value_text(np.nan) == "nan"
     assert value_text(["a", "b"]) == "['a', 'b']"
     assert len(value_text("a" * 500)) < 220
+    kept = "client 0: dp-pca in /home/block-size/max-rounds.csv and min-rows-x; the run-config of a server"
+    assert python_words(kept) == kept
+    assert python_words("client 0: run-config: 'step' is 1: secure-aggregation=true, 'may-show'") == (
+        "client 0: 'step' is 1: secure_aggregation=True, 'may_show'"
+    )
+    assert python_words("agree (run-config 'features')") == "agree ('features')"
 
 
 def test_what_a_party_refuses_is_told_once_in_what_is_raised(capfd, monkeypatch):
@@ -53,10 +59,16 @@ def test_what_a_party_refuses_is_told_once_in_what_is_raised(capfd, monkeypatch)
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_groups_of_a_frame_are_told_how_to_become_parties():
+def test_groups_of_frames_and_estimators_are_told_what_they_need():
     frame = pd.DataFrame(X, columns=list("abc")).assign(site=1)
     with refused(ConfigError, "'parties'", "DataFrameGroupBy", "for name, rows in parties"):
         run("p-cov", frame.groupby("site"))
+    for fitted, named in (
+        (lambda: FederatedPCA(9).fit(PARTIES), ["n_components", 9, 5]),
+        (lambda: FederatedPCA(2, method="p-vov").fit(PARTIES), ["'method'", "p-vov"]),
+    ):
+        with refused(FedPCAError, *named):
+            fitted()
 
 
 ROWS = rows(60, 5)
@@ -89,21 +101,3 @@ def test_a_caller_of_run_reads_of_keyword_arguments(method, options, named):
     assert not unnamed(told, *named)
     assert "run-config" not in told
     assert "node-config" not in told
-
-
-def test_so_does_who_fits_an_estimator():
-    for fitted, named in (
-        (lambda: FederatedPCA(9).fit(PARTIES), ["n_components", 9, 5]),
-        (lambda: FederatedPCA(2, method="p-vov").fit(PARTIES), ["'method'", "p-vov"]),
-    ):
-        with refused(FedPCAError, *named):
-            fitted()
-
-
-def test_only_keys_that_stand_alone_are_reworded():
-    kept = "client 0: dp-pca in /home/block-size/max-rounds.csv and min-rows-x; the run-config of a server"
-    assert python_words(kept) == kept
-    assert python_words("client 0: run-config: 'step' is 1: secure-aggregation=true, 'may-show'") == (
-        "client 0: 'step' is 1: secure_aggregation=True, 'may_show'"
-    )
-    assert python_words("agree (run-config 'features')") == "agree ('features')"

@@ -48,7 +48,7 @@ def test_files_in_different_orders_give_the_pca_of_the_joined_rows(tmp_path):
     scores = [{"scores": str(tmp_path / f"{i}.npy")} for i in range(3)]
     files = three_files(tmp_path)
     model = finish(server_of_files(files, p0=scores[0], p1=scores[1], p2=scores[2]))
-    plain = run("vertical", np.array_split(X, 3, axis=1), n_components=2, engine="loopback")
+    plain = run("vertical", np.array_split(X, 3, axis=1), n_components=2)
     np.testing.assert_allclose(model.singular_values_, plain.singular_values_, rtol=1e-10)
     for i, file in enumerate(files):
         here = [IDS.index(own) for own in read_ids(file, "id", len(plain.scores_))]
@@ -126,12 +126,9 @@ def test_a_secret_has_sixteen_bytes_at_least(tmp_path):
         ids_secret(str(tmp_path / "secret"))
 
 
-def test_ids_that_are_missing_and_those_too_many_are_told_apart():
+def test_ids_are_counted_apart_and_where_they_cannot_be_refused(tmp_path):
     own, others = digests(IDS[:7], b"salt"), digests(IDS[2:12], b"salt")
     assert difference(own, others) == (5, 2)
-
-
-def test_where_ids_cannot_be(tmp_path):
     with refused(ConfigError, "'ids'", match="columns"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "ids": "id"}, source="node-config")
     files = three_files(tmp_path)

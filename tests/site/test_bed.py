@@ -97,9 +97,15 @@ def test_pairs_of_alleles(own, expected):
     assert (found.columns[0], found.swapped[0]) == expected
 
 
-def test_a_variant_that_is_there_twice_is_not_guessed():
+def test_variants_that_could_be_two_are_not_guessed(tmp_path):
     twice = [Variant("1", 5, "A", "G"), Variant("1", 5, "G", "A")]
     assert matched([Variant("1", 5, "A", "G")], twice).columns[0] == -1
+    known = [*variants(11), Variant("7", 900, "C", "G")]
+    G = people(30, 12)
+    path, listed = write(tmp_path / "a.bed", G, known), write_list(tmp_path / "list.bim", known)
+    with refused(DataError, 1, "ambiguous='keep'"):
+        read(path, variants=listed)
+    np.testing.assert_array_equal(whole(read(path, variants=listed, ambiguous=True).rows), G)
 
 
 def test_all_that_is_wrong_with_a_list_is_told_at_once_without_a_name(tmp_path):
@@ -109,15 +115,6 @@ def test_all_that_is_wrong_with_a_list_is_told_at_once_without_a_name(tmp_path):
         read(path, variants=write_list(tmp_path / "list.bim", listed))
     assert "9:1" not in str(raised.value)
     assert "9:1:A:G" in raised.value.local
-
-
-def test_variants_whose_strand_cannot_be_told_are_refused_unless_told(tmp_path):
-    known = [*variants(11), Variant("7", 900, "C", "G")]
-    G = people(30, 12)
-    path, listed = write(tmp_path / "a.bed", G, known), write_list(tmp_path / "list.bim", known)
-    with refused(DataError, 1, "ambiguous='keep'"):
-        read(path, variants=listed)
-    np.testing.assert_array_equal(whole(read(path, variants=listed, ambiguous=True).rows), G)
 
 
 def test_what_is_no_such_file_is_said(tmp_path):
@@ -174,16 +171,13 @@ def test_sites_with_files_of_their_own_get_the_components_of_all(method, way, tm
     np.testing.assert_allclose(written, by_hand(G) @ model.components_.T, atol=1e-6)
 
 
-def test_a_site_whose_file_lacks_calls_refuses_unless_it_takes_all_people(tmp_path):
+def test_sites_with_missing_calls_or_other_variants_are_refused(tmp_path):
     G, known = people(90, 60, missing=0.05), variants(60)
     parts = [G[:50], G[50:]]
     own = [{"data": write(tmp_path / f"{i}.bed", part, known)} for i, part in enumerate(parts)]
     server = server_of("qr-pca", parts, n_components=2, genotypes=True)
     with refused(DisclosureError, "client 1", "gaps='all'"):
         finish(at_sites(server, [{**own[0], "gaps": "all"}, own[1]]))
-
-
-def test_sites_without_a_list_and_with_other_variants_are_refused(tmp_path):
     G, known = people(90, 12), variants(12)
     other = [known[0]._replace(position=1), *known[1:]]
     nodes = [{"data": write(tmp_path / f"{i}.bed", G, own)} for i, own in enumerate((known, other))]

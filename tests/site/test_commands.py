@@ -45,14 +45,11 @@ def test_secrets_are_for_their_owner_and_never_overwritten(command, files, tmp_p
     assert [(tmp_path / file).read_bytes() for file in files] == before
 
 
-def test_a_node_key_is_one_that_flower_takes(tmp_path):
+def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
     main(["node-key", str(tmp_path / "site0")])
     key = load_ssh_private_key((tmp_path / "site0").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     assert (tmp_path / "site0.pub").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
-
-
-def test_two_secrets_of_ids_differ_and_are_long_enough(tmp_path):
     for name in ("one", "other"):
         main(["ids-secret", str(tmp_path / name)])
     assert ids_secret(str(tmp_path / "one")) != ids_secret(str(tmp_path / "other"))
@@ -88,12 +85,9 @@ def test_certificates_of_nothing_are_refused(given, message, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_hosts_of_every_kind_are_taken(tmp_path):
+def test_hosts_of_every_kind_are_taken_and_missing_files_named(tmp_path, capsys):
     main(["certificates", str(tmp_path), "--host", "*.example.org", "link", "10.0.0.7", "::1", "xn--hst-sna.org"])
     assert (tmp_path / "server.pem").exists()
-
-
-def test_a_file_that_is_missing_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["variants", str(tmp_path / "mine.bim")])
     assert "mine.bim" in capsys.readouterr().err

@@ -161,16 +161,13 @@ def test_columns_of_one_cohort_meet_by_their_ids(url, tmp_path):
     np.testing.assert_allclose(model.explained_variance_, expected)
 
 
-def test_numbers_of_every_type_are_rounded_as_their_texts(url):
+def test_numbers_of_every_type_and_nulls_are_those_of_their_texts(url):
     large = "123456789012345678901.2345678901"
     select = f"SELECT CAST(9007199254740993 AS bigint) a, CAST({large} AS numeric(38, 10)) b, CAST(0.1 AS real) c"
     found = read_query(url, f"{select}, CAST(1 AS smallint) d, true e, 0.3 f")[0].rows
     np.testing.assert_array_equal(found, [[9007199254740992.0, float(large), float(np.float32(0.1)), 1, 1, 0.3]])
-
-
-def test_null_is_a_missing_value(url):
-    found, _ = read_query(url, "SELECT nullif(age, 0) * 0 + id AS a, nullif(dose, dose) AS b FROM visit ORDER BY id")
-    assert found.missing.tolist() == [0, 200]
+    some, _ = read_query(url, "SELECT nullif(age, 0) * 0 + id AS a, nullif(dose, dose) AS b FROM visit ORDER BY id")
+    assert some.missing.tolist() == [0, 200]
     nulls, _ = read_query(url, "SELECT CASE WHEN id < 3 THEN NULL ELSE age END a, smokes FROM visit ORDER BY id")
     assert nulls.missing.tolist() == [3, 0]
     np.testing.assert_array_equal(nulls.rows[3:, 0], X[3:, 0])
@@ -203,21 +200,11 @@ def test_what_is_wrong_is_named_here_and_not_there(select, kind, named, local, u
     assert "patient" not in caught.value.local
 
 
-def test_a_query_of_no_column_but_the_label_is_refused(url):
-    with refused(DataError):
-        read_query(url, "SELECT name FROM visit", label="name")
-    with refused(ConfigError, "'label'"):
-        read_query(url, "SELECT age FROM visit", label="name")
-
-
-def test_two_columns_of_one_name_are_refused(postgres):
+def test_a_query_with_two_columns_of_one_name_or_that_writes_is_refused(postgres, server):
     """DuckDB gives the second another name itself."""
     with refused(DataError) as caught:
         read_query(postgres, "SELECT age, dose AS age FROM visit")
     assert caught.value.local == "age"
-
-
-def test_a_query_writes_nothing(postgres, server):
     with psycopg.connect(server.url) as connection:
         connection.execute("CREATE SEQUENCE IF NOT EXISTS visits")
     with refused(DataError) as caught:
@@ -264,9 +251,13 @@ def test_a_query_that_takes_too_long_is_given_up(url, monkeypatch):
         read_query(url, endless)
 
 
-def test_the_query_is_the_sites_and_never_the_runs():
+def test_a_query_is_the_sites_and_needs_a_column_beside_the_label(url):
     with refused(ConfigError, "'query'"):
         RunConfig.parse({"query": SELECT})
+    with refused(DataError):
+        read_query(url, "SELECT name FROM visit", label="name")
+    with refused(ConfigError, "'label'"):
+        read_query(url, "SELECT age FROM visit", label="name")
 
 
 # Rows that change
@@ -492,14 +483,11 @@ def site(**given):
 # DuckDB
 
 
-def test_files_are_queried_without_a_database(tmp_path):
+def test_files_are_queried_without_a_database_and_large_numbers_rounded_as_their_texts(tmp_path):
     path = tmp_path / "visit.parquet"
     duckdb.sql(f"COPY (SELECT i AS id, 0.5 * i AS a FROM range(100) r(i)) TO '{path}' (FORMAT parquet)")
     found, _ = read_query("duckdb:///:memory:", f"SELECT a, id * id AS b FROM '{path}' WHERE id >= 10 ORDER BY id")
     np.testing.assert_array_equal(found.rows, [[0.5 * i, i * i] for i in range(10, 100)])
-
-
-def test_whole_numbers_beyond_float64_are_rounded_as_their_texts():
     large = "66408803004970724931", "46893016940215300.7544901999"  # where DuckDB itself errs, or did in 1.5
     found, _ = read_query("duckdb:///:memory:", f"SELECT {large[0]}::HUGEINT a, {large[1]}::DECIMAL(38, 10) b")
     np.testing.assert_array_equal(found.rows, [[float(large[0]), float(large[1])]])

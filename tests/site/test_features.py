@@ -67,14 +67,13 @@ def test_lacking_and_further_columns_are_counted_to_others_and_named_to_the_site
     assert re.search("'age'.*'Age', 'bmi'", caplog.text)
 
 
-def test_a_run_cannot_choose_among_the_columns_of_a_site(tmp_path):
+def test_a_run_may_choose_features_by_the_names_of_all_alone(tmp_path):
     with refused(DataError, 0, 3, 1):
         run(tmp_path, cut(X, 100, 60, 40), features="age, pulse, weight")
-
-
-def test_data_without_names_are_refused(tmp_path):
     with refused(DataError, "client 0", "'features'"):
         fit("p-cov", [X], n_components=2, features=FEATURES)
+    with refused(ConfigError, "'features'", "'vertical'"):
+        fit("vertical", cut(X, 100, 100), n_components=2, features="a, b")
 
 
 def test_a_site_knows_its_rows_in_whatever_order_a_run_has_their_columns(tmp_path):
@@ -104,11 +103,6 @@ def test_missing_values_are_those_of_their_columns(tmp_path, caplog):
 def test_what_is_no_list_of_names_is_refused(text, what):
     with refused(ConfigError, "'features'", repr(text), match=what):
         RunConfig.parse({"features": text})
-
-
-def test_methods_for_columns_have_no_features_in_common():
-    with refused(ConfigError, "'features'", "'vertical'"):
-        fit("vertical", cut(X, 100, 100), n_components=2, features="a, b")
 
 
 def test_in_python_the_run_may_say_the_order_too():

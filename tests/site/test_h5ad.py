@@ -33,12 +33,15 @@ def path(tmp_path, monkeypatch):
     return str(tmp_path / "cells.h5ad")
 
 
-def test_x_is_read_in_blocks(path):
+def test_x_is_read_in_blocks_and_genes_are_left_out_by_name(path):
     found = read(path)
     assert isinstance(found.rows, Blocks)
     assert [len(block) for block in found.rows.read()] == [64, 64, 64, 8]
     np.testing.assert_array_equal(whole(found.rows), COUNTS.toarray() + 1)
     assert found.columns == names_digest(GENES)
+    found = read(path, "gene 3", layer="counts")
+    np.testing.assert_array_equal(whole(found.rows), np.delete(COUNTS.toarray(), 3, axis=1))
+    assert found.columns == names_digest([*GENES[:3], *GENES[4:]])
 
 
 @pytest.mark.parametrize("layer", ["counts", "by columns"])
@@ -47,12 +50,6 @@ def test_a_sparse_layer_stays_sparse(layer, path):
     assert found.sparse
     assert [block.shape[0] for block in found.read()] == [64, 64, 64, 8]
     np.testing.assert_array_equal(whole(found), COUNTS.toarray())
-
-
-def test_genes_are_left_out_by_name(path):
-    found = read(path, "gene 3", layer="counts")
-    np.testing.assert_array_equal(whole(found.rows), np.delete(COUNTS.toarray(), 3, axis=1))
-    assert found.columns == names_digest([*GENES[:3], *GENES[4:]])
 
 
 def test_what_is_wrong_is_named(path, tmp_path):

@@ -147,11 +147,18 @@ def during(server, look):
     return server
 
 
-def test_only_the_owner_may_read_what_is_kept(tmp_path):
+def test_what_is_kept_is_for_the_owner_and_goes_with_the_next_run(tmp_path):
     modes = []
     server = run_of("sub-it", tmp_path, csv, ".csv", X)
     finish(during(server, lambda: modes.extend(stat.S_IMODE(file.stat().st_mode) for file in kept_in(tmp_path))))
     assert set(modes) == {0o600, 0o700}
+    with pytest.raises(FedPCAError):
+        finish(during(run_of("sub-it", tmp_path, csv, ".csv", X), lambda: (tmp_path / "0.csv").unlink()))
+    left = kept_rows.folder_of(tmp_path / "journal0", ("1", 0))
+    left.with_name(f"{left.name}.unfinished").mkdir()
+    left.mkdir()
+    finish(run_of("p-cov", tmp_path, csv, ".csv", X))
+    assert not kept_in(tmp_path / "journal0")
 
 
 def test_a_file_that_changes_during_a_run_is_refused_though_its_rows_are_kept(tmp_path):
@@ -171,16 +178,6 @@ def test_a_damaged_copy_is_not_used(size, passes, tmp_path):
 
     finish(during(run_of("sub-it", tmp_path, csv, ".csv", X), damage))
     assert passes[tmp_path / "0.csv"] == 2
-
-
-def test_the_rows_of_a_run_that_was_left_go_when_another_begins(tmp_path):
-    with pytest.raises(FedPCAError):
-        finish(during(run_of("sub-it", tmp_path, csv, ".csv", X), lambda: (tmp_path / "0.csv").unlink()))
-    left = kept_rows.folder_of(tmp_path / "journal0", ("1", 0))
-    left.with_name(f"{left.name}.unfinished").mkdir()
-    left.mkdir()
-    finish(run_of("p-cov", tmp_path, csv, ".csv", X))
-    assert not kept_in(tmp_path / "journal0")
 
 
 def test_where_rows_cannot_be_kept_each_question_reads_them(passes, tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ def test_a_site_keeps_what_projects_new_rows(scale, tmp_path):
     np.testing.assert_allclose(Loadings.load(path).part_of_scores(new), model.transform(new), atol=1e-12)
 
 
-def test_an_interrupted_projection_leaves_no_file(tmp_path):
+def test_files_of_scores_are_whole_or_none_of_a_known_format(tmp_path):
     def interrupted():
         with score_file(str(tmp_path / "scores.npy"), 10, 2) as keep:
             keep(np.zeros((5, 2)))
@@ -56,9 +56,6 @@ def test_an_interrupted_projection_leaves_no_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not list(tmp_path.iterdir())
-
-
-def test_an_unknown_score_format_is_named(tmp_path):
     with refused(ConfigError, "client 0", "'scores'", ".txt", ".npy", ".csv"):
         finish(server_of("p-cov", [rows(50)], n_components=2, scores=str(tmp_path / "scores.txt")))
 
@@ -97,9 +94,9 @@ def test_what_is_wrong_where_is_told_to_whoever_hands_over_the_rows():
     parties = cut(rows(100), 60, 40)
     parties[1][3, 7] = np.nan
     with refused(DataError, "client 1", 0, "[7]", "NaN"):
-        run("p-cov", parties, n_components=2, engine="loopback")
+        run("p-cov", parties, n_components=2)
     with refused(DisclosureError, "client 1", "min_rows", 50):
-        run("p-cov", {"north": parties[0], "south": parties[1]}, n_components=2, engine="loopback", min_rows=50)
+        run("p-cov", {"north": parties[0], "south": parties[1]}, n_components=2, min_rows=50)
 
 
 def test_a_party_starts_without_scikit_learn():

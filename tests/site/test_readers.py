@@ -81,26 +81,30 @@ def test_a_fault_in_a_later_block_is_told_with_its_row(line, what, place, tmp_pa
     assert place in caught.value.local
 
 
-def test_a_later_block_of_another_width_is_refused(tmp_path, monkeypatch):
+def test_later_blocks_of_csv_hold_texts_booleans_and_faults_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
     path.write_text("\n".join(["1,2,3"] * 1000 + ["1,2"] * 600))
     with refused(DataError, ".csv"):
         read(str(path))
-
-
-def test_texts_of_a_label_may_go_over_lines_and_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     path = tmp_path / "site.csv"
     path.write_text("a,kind\n" + "\n".join(f'{i},"one,\ntwo"' for i in range(900)) + "\n\n")
     np.testing.assert_array_equal(read(str(path), "kind").rows[:, 0], np.arange(900))
-
-
-def test_a_line_may_be_longer_than_a_cell(tmp_path):
-    """By a separator that does not occur, a line of many columns is one cell, of too many characters."""
-    path, wide = tmp_path / "genes.csv", np.random.default_rng(0).standard_normal((3, 12_000))
-    np.savetxt(path, wide, delimiter=",", fmt="%.17g")
-    np.testing.assert_array_equal(read(str(path)).rows, wide)
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    path = tmp_path / "site.csv"
+    path.write_text("a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000)
+    found = read(str(path))
+    np.testing.assert_array_equal(found.rows[1000:1002], [[1, np.nan], [0, 3]])
+    assert found.rows.shape == (2002, 2)
+    assert found.missing.tolist() == [0, 1]
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    text = "\na,note\n" + "".join(f'{i},"one,\ntwo"\n\n' for i in range(900)) + "x,y\n"
+    path = tmp_path / "site.csv"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read(str(path), "note")
+    assert caught.value.local == f"line {text.splitlines().index('x,y') + 1}, column 1 ('a'): texts"
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
@@ -126,28 +130,11 @@ def test_a_sparse_matrix_is_one_and_is_checked(kind, tmp_path):
             read(str(path))
 
 
-def test_entries_that_a_sparse_matrix_holds_twice_add_up():
+def test_a_large_npy_stays_on_disk_and_entries_held_twice_add_up(tmp_path):
+    assert isinstance(read(write(tmp_path, ".npy")).rows, np.memmap)
     twice = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
     np.testing.assert_array_equal(whole(sparse_rows(twice)), [[3.0, 0.0]])
     assert twice.nnz == 2  # the user's own is as it was
-
-
-def test_a_large_npy_stays_on_disk(tmp_path):
-    assert isinstance(read(write(tmp_path, ".npy")).rows, np.memmap)
-
-
-def test_a_text_label_and_no_header(tmp_path):
-    path = tmp_path / "sonar.csv"
-    path.write_text("0.1,0.2,R\n0.3,0.4,M\n")
-    found = read(str(path), "2")
-    np.testing.assert_array_equal(found.rows, [[0.1, 0.2], [0.3, 0.4]])
-    assert found.columns == ""
-
-
-def test_one_line_is_one_row(tmp_path):
-    path = tmp_path / "one.csv"
-    path.write_text("1.5,2.5,3.5\n")
-    assert read(str(path)).rows.shape == (1, 3)
 
 
 def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
@@ -219,7 +206,7 @@ def test_names_may_begin_as_files_of_other_kinds_do(name, tmp_path):
     assert read(str(path)).names == (name, "b")
 
 
-def test_a_line_of_excel_that_names_the_separator_is_no_row(tmp_path):
+def test_separators_decimals_and_single_lines_of_csv(tmp_path):
     path = tmp_path / "site.csv"
     path.write_text("sep=;\n" + written(";", comma=True))
     assert read(str(path)).names == ("größe", "b", "c")
@@ -227,40 +214,25 @@ def test_a_line_of_excel_that_names_the_separator_is_no_row(tmp_path):
     with pytest.raises(DataError) as caught:
         read(str(path))
     assert "line 4, column 1 ('a')" in caught.value.local
-
-
-def test_decimals_that_come_late_are_recognised(tmp_path):
     path = tmp_path / "site.csv"
     path.write_text("a;b\n" + "1;2\n" * 500 + "1,5;2\n")
     assert read(str(path)).rows[-1].tolist() == [1.5, 2.0]
-
-
-def test_a_column_of_labels_says_nothing_about_decimals(tmp_path):
     path = tmp_path / "site.csv"
     path.write_text("code;a\n1,5;2\n1,6;2.5\n")
     assert read(str(path), "code").rows.tolist() == [[2.0], [2.5]]
     path.write_text("code;a\n1.5;2\n1.6;2,5\n")
     assert read(str(path), "code").rows.tolist() == [[2.0], [2.5]]
-
-
-def test_booleans_and_missing_cells_are_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
-    path = tmp_path / "site.csv"
-    path.write_text("a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000)
-    found = read(str(path))
-    np.testing.assert_array_equal(found.rows[1000:1002], [[1, np.nan], [0, 3]])
-    assert found.rows.shape == (2002, 2)
-    assert found.missing.tolist() == [0, 1]
-
-
-def test_a_line_is_counted_as_an_editor_counts_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
-    text = "\na,note\n" + "".join(f'{i},"one,\ntwo"\n\n' for i in range(900)) + "x,y\n"
-    path = tmp_path / "site.csv"
-    path.write_text(text)
-    with pytest.raises(DataError) as caught:
-        read(str(path), "note")
-    assert caught.value.local == f"line {text.splitlines().index('x,y') + 1}, column 1 ('a'): texts"
+    path = tmp_path / "one.csv"
+    path.write_text("1.5,2.5,3.5\n")
+    assert read(str(path)).rows.shape == (1, 3)
+    path = tmp_path / "site.CSV"
+    path.write_text("nan,inf\n1,2\n3,4\n")
+    assert read(str(path)).rows.shape == (2, 2)
+    path = tmp_path / "sonar.csv"
+    path.write_text("0.1,0.2,R\n0.3,0.4,M\n")
+    found = read(str(path), "2")
+    np.testing.assert_array_equal(found.rows, [[0.1, 0.2], [0.3, 0.4]])
+    assert found.columns == ""
 
 
 @pytest.mark.parametrize(
@@ -275,22 +247,17 @@ def test_a_file_that_two_separators_fit_is_refused_until_it_names_one(text, labe
     assert read(str(path), label).rows[0].tolist() == [first]
 
 
-def test_a_cell_of_spaces_in_a_single_column_is_a_missing_value(tmp_path):
+def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
     path = tmp_path / "site.csv"
     path.write_text('age\n1.5\n \n""\n2.5\n')
     np.testing.assert_array_equal(read(str(path)).rows, [[1.5], [np.nan], [np.nan], [2.5]])
-
-
-def test_ids_are_read_as_the_file_is_written(tmp_path):
     path = tmp_path / "site.csv"
     path.write_bytes("sep=;\nid;a\nmüller;1,5\n   \n\nmeier;2,5\n".encode("cp1252"))
     assert read_ids(str(path), "id", 2) == ["müller", "meier"]
-
-
-def test_names_that_look_like_numbers_to_python_are_names(tmp_path):
-    path = tmp_path / "site.CSV"
-    path.write_text("nan,inf\n1,2\n3,4\n")
-    assert read(str(path)).rows.shape == (2, 2)
+    # By a separator that does not occur, a line of many columns is one cell, of too many characters.
+    path, wide = tmp_path / "genes.csv", np.random.default_rng(0).standard_normal((3, 12_000))
+    np.savetxt(path, wide, delimiter=",", fmt="%.17g")
+    np.testing.assert_array_equal(read(str(path)).rows, wide)
 
 
 def test_no_more_is_refused_than_what_cannot_be_squared():

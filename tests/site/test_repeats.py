@@ -11,7 +11,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon, gaussian_multiplier
 from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget, rows_digest
+from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget
 from tests.families import rows
 from tests.killed import STEPS, dies
 from tests.refusals import refused, unnamed
@@ -29,11 +29,19 @@ def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(more,
     repeats(tmp_path, "3", rows(25, seed=1)).permit_sum(["a", "b"], split="rows")
 
 
-def test_a_sum_with_another_in_the_place_of_a_member_is_refused(tmp_path):
+def test_a_site_knows_the_members_of_its_sums_and_tells_of_three_bounds(tmp_path):
     repeats(tmp_path, "1", rows(20)).permit_sum(["a", "b"], split="rows")
     repeats(tmp_path, "2", rows(20)).permit_sum(["b", "a"], split="rows")
     with refused(DisclosureError, 2):
         repeats(tmp_path, "3", rows(20)).permit_sum(["a", "c"], split="rows")
+    X = np.full((20, 2), 8.0)
+    for run, bound in enumerate((5, 7)):
+        with refused(DataError, "'bound'", bound):
+            repeats(tmp_path / "2", str(run), X).permit_bound(bound)
+    repeats(tmp_path / "2", "2", X).permit_bound(8.0)
+    repeats(tmp_path / "2", "3", X).permit_bound(9.0)
+    with refused(DisclosureError, 3, "'bound'"):
+        repeats(tmp_path / "2", "4", X).permit_bound(7.5)
 
 
 @pytest.mark.parametrize(("within", "told", "open_"), [(True, (5.0, 6.0), 4.0), (False, (5.0, 4.0), 6.0)])
@@ -41,17 +49,6 @@ def test_of_which_bounds_one_tells(within, told, open_):
     known = Bounded(5.0, within)
     assert all(known.tells(bound) for bound in told)
     assert not known.tells(open_)
-
-
-def test_a_site_tells_of_three_bounds(tmp_path):
-    X = np.full((20, 2), 8.0)
-    for run, bound in enumerate((5, 7)):
-        with refused(DataError, "'bound'", bound):
-            repeats(tmp_path, str(run), X).permit_bound(bound)
-    repeats(tmp_path, "2", X).permit_bound(8.0)
-    repeats(tmp_path, "3", X).permit_bound(9.0)
-    with refused(DisclosureError, 3, "'bound'"):
-        repeats(tmp_path, "4", X).permit_bound(7.5)
 
 
 def test_a_budget_is_spent_to_its_end_and_not_beyond():
@@ -62,15 +59,6 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond():
     require_budget(8.0, **given, epsilon=spent)
     with refused(DisclosureError, "'epsilon-budget'"):
         require_budget(8.0, **given, epsilon=spent * (1 - 1e-6))
-
-
-def test_rows_are_known_by_their_shape_and_values_alone():
-    X = rows(6, 4)
-    known = rows_digest(b"key", X)
-    assert rows_digest(b"key", np.asfortranarray(X)) == known
-    whole = np.round(X)
-    assert rows_digest(b"key", whole.astype(np.float32)) == rows_digest(b"key", whole + 0.0)
-    assert len({known, rows_digest(b"other", X), rows_digest(b"key", X.reshape(8, 3))}) == 3
 
 
 ONE = gaussian_multiplier(1.0, 1e-5)
@@ -104,15 +92,12 @@ def test_a_budget_of_one_allows_one_run_of_one_and_no_second(tmp_path):
     release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
 
 
-def test_another_party_at_the_same_site_spends_the_same_budget(tmp_path):
+def test_a_budget_is_of_a_site_and_of_runs_that_can_end(tmp_path):
     release(tmp_path)
     with refused(DisclosureError, "epsilon-budget"):
         release(tmp_path, party=1)
-
-
-def test_a_run_that_cannot_end_does_not_begin(tmp_path):
     with refused(DisclosureError, "epsilon-budget"):
-        release(tmp_path, multiplier=ONE * 100, epsilon=0.9)
+        release(tmp_path / "2", multiplier=ONE * 100, epsilon=0.9)
 
 
 @pytest.mark.parametrize("damage", ["torn", "empty", "a run", "a multiplier"])
@@ -156,11 +141,8 @@ def node(**given):
     return NodeConfig.parse({"partition-id": 0, "num-partitions": 1, **given}, source="node-config")
 
 
-def test_a_budget_needs_a_folder():
+def test_a_budget_needs_a_journal_which_was_a_ledger():
     with refused(ConfigError, "epsilon-budget", "'journal'"):
         node(**{"epsilon-budget": 1.0})
-
-
-def test_the_key_of_the_old_ledger_names_the_new_one():
     with refused(ConfigError, "'ledger'", "'journal'"):
         node(ledger="ledger.json", **{"epsilon-budget": 1.0})

@@ -25,7 +25,7 @@ def parties(partition):
 
 
 def adaptive(parts, **options):
-    return run("adaptive", parts, engine="loopback", **{"n_components": 10, "min_rows": 1, **options})
+    return run("adaptive", parts, **{"n_components": 10, "min_rows": 1, **options})
 
 
 def spent(model):
@@ -66,7 +66,7 @@ def test_exact_components_in_the_fewest_bytes_are_those_of_corrections(partition
     assert model.log["exact"]
     np.testing.assert_allclose(model.explained_variance_, TRUTH.explained_variance_, rtol=1e-8)
     _, up = spent(model)
-    _, whole = spent(run("p-cov", parties(partition), n_components=10, engine="loopback"))
+    _, whole = spent(run("p-cov", parties(partition), n_components=10))
     assert up < 0.6 * whole
 
 
@@ -76,24 +76,24 @@ def test_the_number_of_krylov_rounds_is_as_forecast(partition):
     for candidate in candidates:
         if candidate["method"] == "sub-it":
             options = {key.replace("-", "_"): value for key, value in candidate["options"].items()}
-            model = run("sub-it", parties(partition), n_components=10, engine="loopback", min_rows=1, **options)
+            model = run("sub-it", parties(partition), n_components=10, min_rows=1, **options)
             rounds, up = spent(model)
             assert abs(rounds - candidate["rounds"]) <= 1 + 0.1 * rounds
             assert up == pytest.approx(candidate["up"], rel=0.25)
 
 
-def test_the_score_orders_the_partitions():
+def test_scores_and_spectra_of_parties_in_closed_form():
     scores = [adaptive(parties(name)).log["measured"]["heterogeneity_score"] for name in PARTITIONS]
     assert scores[0] < scores[1] < min(scores[2:])
     assert scores[0] < 0.1
+    values = np.array([5.0, 3.0, 1.0, 0.5])
+    surveys = [Survey(Head(n, np.zeros(4), np.zeros(4)), n * values, n * values, np.eye(4)) for n in (10, 30)]
+    np.testing.assert_allclose(Forecast.of(surveys).spectrum, 40 * values)
 
 
-def test_few_rows_of_many_features_go_by_factors():
+def test_costly_rounds_and_downloads_are_avoided_and_few_rows_go_by_factors():
     model = adaptive(cut(rows(60, 200), 25, 20, 15), n_components=3)
     assert model.log["candidates"][0]["method"] == "qr-pca"
-
-
-def test_costly_rounds_and_costly_downloads_are_avoided():
     parts = cut(rows(450, 150), 200, 155, 95)
     assert adaptive(parts, n_components=3, round_bytes=1e9).log["candidates"][0]["rounds"] == 1
     ways = [
@@ -103,6 +103,8 @@ def test_costly_rounds_and_costly_downloads_are_avoided():
     downs = [way[0]["down"] for way in ways]
     assert downs[0] >= downs[1] > downs[2] == 0
     assert ways[0][0]["method"] == "compressed"
+    with refused(DisclosureError, "client 0", "qr-pca", "allowed_methods"):
+        adaptive(cut(rows(60, 200), 25, 20, 15), n_components=3, allowed_methods="adaptive")
 
 
 def test_a_warm_start_by_whole_factors_is_considered_where_rows_are_few():
@@ -119,17 +121,6 @@ def test_a_warm_start_by_whole_factors_is_considered_where_rows_are_few():
     assert rounds == model.log["candidates"][0]["rounds"] == 3
     assert up == pytest.approx(model.log["candidates"][0]["up"], rel=0.05)
     assert up < 0.8 * next(way["up"] for way in model.log["candidates"] if way["method"] == "qr-pca")
-
-
-def test_a_site_must_allow_what_is_chosen():
-    with refused(DisclosureError, "client 0", "qr-pca", "allowed_methods"):
-        adaptive(cut(rows(60, 200), 25, 20, 15), n_components=3, allowed_methods="adaptive")
-
-
-def test_the_spectrum_of_parties_with_the_same_eigenvectors_is_exact():
-    values = np.array([5.0, 3.0, 1.0, 0.5])
-    surveys = [Survey(Head(n, np.zeros(4), np.zeros(4)), n * values, n * values, np.eye(4)) for n in (10, 30)]
-    np.testing.assert_allclose(Forecast.of(surveys).spectrum, 40 * values)
 
 
 def test_where_the_target_is_not_certified_an_exact_way_goes_on():
@@ -151,7 +142,7 @@ def test_where_the_target_is_not_certified_an_exact_way_goes_on():
 def test_components_too_small_for_a_covariance_are_had_from_factors():
     """A salary beside shares: the second component has 1e-20 of the variance of the first."""
     X = rows(90) * np.where(np.arange(12) == 0, 1e10, 1.0)
-    model = run("adaptive", cut(X, 30, 30, 30), n_components=3, engine="loopback", min_rows=1)
+    model = run("adaptive", cut(X, 30, 30, 30), n_components=3, min_rows=1)
     assert principal_angles(model, pooled_pca(X, 3)).max < 1e-6
     assert model.log["exact"]
     assert model.log["candidates"][0]["method"] == "p-cov"

@@ -26,7 +26,7 @@ TRUTH = pooled_pca(np.vstack(parties()), 4)
 
 
 def fit(**options):
-    model = run("compressed", parties(), n_components=4, engine="loopback", **options)
+    model = run("compressed", parties(), n_components=4, **options)
     bound = model.log["measured"]["angle_bound_degrees"]
     return principal_angles(model, TRUTH).max, bound, sum(sum(entry["up"]) for entry in model.log["rounds"])
 
@@ -76,9 +76,15 @@ def test_every_further_correction_shrinks_the_angle():
     assert np.diff(sent).max() < sent[0]
 
 
-def test_a_step_that_is_too_small_is_named():
+def test_steps_and_codes_that_cannot_be_are_refused():
     with refused(ConfigError, "client 0", "'step'", "1e-12"):
         fit(codec="shared-step", step=1e-12)
+    with refused(ConfigError, "'encoded'", "'codec'"):
+        in_short_words(codec="low-rank")
+    server = server_of("compressed", parties(), n_components=4)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -np.ones(2)])
+    with refused(ContractError, "client 1", "'wrong'", -1, 0):
+        finish(server)
 
 
 @every_codec
@@ -118,28 +124,19 @@ def test_a_trace_in_whose_unit_a_code_is_no_scatter_breaks_nothing(codec, trace)
     ids=str,
 )
 def test_the_unit_of_the_data_does_not_matter(options, unit):
-    plain = run("compressed", parties(), n_components=4, engine="loopback", **options)
-    other = run("compressed", [part * unit for part in parties()], n_components=4, engine="loopback", **options)
+    plain = run("compressed", parties(), n_components=4, **options)
+    other = run("compressed", [part * unit for part in parties()], n_components=4, **options)
     assert principal_angles(plain, other).max < 0.1
     assert plain.log["measured"]["angle_bound_degrees"] == pytest.approx(
         other.log["measured"]["angle_bound_degrees"], rel=0.1
     )
 
 
-def test_a_negative_error_is_refused():
-    server = server_of("compressed", parties(), n_components=4)
-    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -np.ones(2)])
-    with refused(ContractError, "client 1", "'wrong'", -1, 0):
-        finish(server)
-
-
 def test_equal_errors_of_several_parties_add_up():
     """As a share of the variance: the largest alone would be a third."""
     X = rows(200, 40)
     one, three = (
-        run("compressed", [X] * parties, n_components=4, engine="loopback", bits=8).log["measured"][
-            "scatter_error_variance_share"
-        ]
+        run("compressed", [X] * parties, n_components=4, bits=8).log["measured"]["scatter_error_variance_share"]
         for parties in (1, 3)
     )
     assert one == pytest.approx(three, rel=1e-9)
@@ -170,7 +167,7 @@ def test_the_bound_after_a_correction_is_that_of_davis_and_kahan():
     ids=str,
 )
 def test_corrections_go_on_until_the_certificate_holds(base):
-    model = run("compressed", parties(), n_components=4, engine="loopback", tolerance=1e-6, **base)
+    model = run("compressed", parties(), n_components=4, tolerance=1e-6, **base)
     measured = model.log["measured"]
     assert principal_angles(model, TRUTH).max <= measured["angle_bound_degrees"] <= 1e-6
     assert model.log["exact"]
@@ -203,7 +200,7 @@ def test_a_party_answers_about_no_other_block(block, bits, what):
         finish(server)
 
 
-def test_rounding_a_block_to_more_bits_leaves_less_of_it():
+def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
     """Both sides take the same orthonormal columns for it, whatever the bits."""
     tall, apart = ORTHONORMAL[:, :14], []
     for number in range(4):
@@ -214,10 +211,7 @@ def test_rounding_a_block_to_more_bits_leaves_less_of_it():
     assert [block_bits(number) for number in (3, 9)] == [32, 32]
     assert all(later < earlier / 100 for earlier, later in pairwise(apart))
     assert 1e-4 < apart[0] < 0.05
-
-
-def test_a_block_with_one_large_entry_is_sent_in_as_many_bits_as_sites_take():
-    """In 8 bits its 9,000 small entries, together a tenth of it, would all become zero, and sites would refuse it."""
+    # In 8 bits its 9,000 small entries, together a tenth of it, would all become zero, and sites would refuse it.
     tall = np.full((9001, 1), 0.0036)
     tall[0] = np.sqrt(1 - np.sum(tall[1:] ** 2))
     with refused(ValueError):
@@ -227,25 +221,17 @@ def test_a_block_with_one_large_entry_is_sent_in_as_many_bits_as_sites_take():
     np.testing.assert_allclose(orthonormal_block(coded, bits, tall.shape), tall, atol=1e-3)
 
 
-def test_corrections_that_do_not_suffice_say_so():
-    model = run("compressed", parties(), n_components=4, engine="loopback", tolerance=1e-9, bits=4, corrections=1)
+def test_corrections_are_asked_for_where_needed_and_say_where_they_do_not_suffice():
+    model = run("compressed", parties(), n_components=4, tolerance=1e-9, bits=4, corrections=1)
     assert not model.log["exact"]
     assert model.log["notes"][0].startswith("stopped after 1 corrections with ")
     assert model.log["notes"][0].endswith("; wanted 1e-09 degrees")
-
-
-def test_no_correction_is_asked_for_where_none_is_needed():
-    model = run("compressed", parties(), n_components=4, engine="loopback", tolerance=1.0, bits=16)
+    model = run("compressed", parties(), n_components=4, tolerance=1.0, bits=16)
     assert [entry["phase"] for entry in model.log["rounds"]] == ["encoded", "project"]
     assert model.log["measured"]["angle_bound_degrees"] <= 1.0
-    whole = run("compressed", parties(), n_components=40, engine="loopback", tolerance=1.0, bits=8)
+    whole = run("compressed", parties(), n_components=40, tolerance=1.0, bits=8)
     assert not whole.log["exact"]  # all directions are right, but no variance is
-
-
-def test_components_without_variance_are_not_exact():
-    model = run(
-        "compressed", cut(rows(3, 10), 2, 1), n_components=3, engine="loopback", min_rows=1, tolerance=1e-6, bits=24
-    )
+    model = run("compressed", cut(rows(3, 10), 2, 1), n_components=3, min_rows=1, tolerance=1e-6, bits=24)
     assert not model.log["exact"]
 
 
@@ -253,14 +239,14 @@ def test_components_without_variance_are_not_exact():
 def test_components_within_the_angle_are_not_exact_while_their_variances_are_not(tolerance, exact):
     """With the larger tolerance a run ends once the angle is small, and the variance is proven to fewer digits."""
     options = {"codec": "shared-step", "step": 1e-4, "n_components": 1, "tolerance": tolerance}
-    model = run("compressed", parties(), engine="loopback", **options)
+    model = run("compressed", parties(), **options)
     assert model.log["measured"]["angle_bound_degrees"] <= 1e-6
     assert model.log["exact"] is exact
 
 
 def in_short_words(parts=None, **options):
     options = {"secure_aggregation": True, "bound": 100.0, **options}
-    return run("compressed", parts or parties(), n_components=4, engine="loopback", **options)
+    return run("compressed", parts or parties(), n_components=4, **options)
 
 
 @pytest.mark.parametrize("bits", [12, 16, 21])
@@ -272,7 +258,7 @@ def test_sums_in_short_words_are_corrected_until_certified(bits):
     assert [entry["phase"] for entry in model.log["rounds"]].count("correction") > 0
 
 
-def test_short_words_take_less_than_a_whole_scatter_and_constant_features_nothing():
+def test_short_words_take_less_than_a_whole_scatter_and_lie_within_the_bound():
     constant = [np.hstack([part, np.ones((len(part), 20))]) for part in parties()]
     up = {bits: sum(entry["up"][0] for entry in in_short_words(bits=bits).log["rounds"]) for bits in (16, 32)}
     scatter = {
@@ -281,15 +267,7 @@ def test_short_words_take_less_than_a_whole_scatter_and_constant_features_nothin
     }
     assert up[16] < up[32]
     assert scatter[40] == scatter[60]
-
-
-def test_one_rounding_of_a_component_lies_beside_it_by_less_than_the_bound():
-    """Without a correction the angle is as large as 12 bits make it, and the bound holds."""
+    # Without a correction the angle is as large as 12 bits make it, and the bound holds.
     model = in_short_words(bits=12)
     angle, bound = principal_angles(model, TRUTH).max, model.log["measured"]["angle_bound_degrees"]
     assert 1e-4 < angle <= bound
-
-
-def test_codes_that_do_not_add_up_are_refused_where_only_sums_open():
-    with refused(ConfigError, "'encoded'", "'codec'"):
-        in_short_words(codec="low-rank")

@@ -16,7 +16,7 @@ from tests.refusals import refused
 
 
 def fit(method, parties, **options):
-    return run(method, parties, engine="loopback", **{"min_rows": 1, **options})
+    return run(method, parties, **{"min_rows": 1, **options})
 
 
 def test_scaling_is_that_of_standardised_rows():
@@ -48,7 +48,7 @@ def test_a_variance_fraction_keeps_as_many_components_as_scikit_learn(fraction):
     assert fit("p-cov", cut(X, 180, 100, 20), n_components=fraction).n_components_ == theirs.n_components_
 
 
-def test_shifted_clients_need_the_correction():
+def test_shifted_clients_need_the_correction_and_lies_do_not_pass():
     """The fault of averaging covariances: 86 degrees here, and it says so itself."""
     family = FAMILIES["means shifted by ten deviations"]
     truth = pooled_pca(family.pooled, 3)
@@ -57,36 +57,26 @@ def test_shifted_clients_need_the_correction():
     angle = principal_angles(averaged, truth).max
     assert angle > 10
     assert averaged.log["measured"]["angle_to_exact_max_degrees"] == pytest.approx(angle, rel=1e-6)
-
-
-def test_the_upload_is_the_packed_triangle_and_the_mean():
-    d = 40
-    model = fit("p-cov", cut(rows(300, d), 180, 120), n_components=3)
-    values = d * (d + 1) // 2 + d + 1
-    headers = 4 * 128
-    assert model.log["rounds"][0]["up"] == [8 * values + headers] * 2
-
-
-def test_a_large_offset_costs_one_more_vector():
-    d = 12
-    model = fit("p-cov", cut(np.round(rows(300) * 1000) + 1e8 + 0.1, 180, 120), n_components=3)
-    assert max(model.log["rounds"][0]["up"]) == 8 * (d * (d + 1) // 2 + 2 * d + 1) + 4 * 128
-
-
-def test_a_client_that_lies_about_its_scatter_does_not_pass_the_last_round():
     server = server_of("p-cov", cut(rows(300), 180, 120), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], 2 * arrays[-1]])
     with refused(ContractError, match="fit"):
         finish(server)
 
 
+def test_uploads_are_the_packed_triangle_the_mean_and_one_vector_more_for_a_large_offset():
+    d = 40
+    model = fit("p-cov", cut(rows(300, d), 180, 120), n_components=3)
+    values = d * (d + 1) // 2 + d + 1
+    headers = 4 * 128
+    assert model.log["rounds"][0]["up"] == [8 * values + headers] * 2
+    d = 12
+    model = fit("p-cov", cut(np.round(rows(300) * 1000) + 1e8 + 0.1, 180, 120), n_components=3)
+    assert max(model.log["rounds"][0]["up"]) == 8 * (d * (d + 1) // 2 + 2 * d + 1) + 4 * 128
+
+
 @pytest.mark.parametrize(
     ("scale", "mean", "named"),
-    [
-        (1e150, 0.0, ["client 0", "1e+140"]),
-        (1e-162, 0.0, ["client 0", "1e-140"]),
-        (1e-142, 1e-138, ["float64"]),
-    ],
+    [(1e150, 0.0, ["client 0", "1e+140"]), (1e-162, 0.0, ["client 0", "1e-140"]), (1e-142, 1e-138, ["float64"])],
 )
 def test_values_outside_the_range_of_float64_are_refused(scale, mean, named):
     X = rows(60) * scale + mean
@@ -94,12 +84,9 @@ def test_values_outside_the_range_of_float64_are_refused(scale, mean, named):
         fit("p-cov", cut(X, 30, 30), n_components=2)
 
 
-def test_without_centring_averaging_leaves_nothing_out():
+def test_what_averaging_leaves_out_is_nothing_without_centring_and_in_the_units_of_the_solution():
     model = fit("ap-cov", FAMILIES["means shifted by ten deviations"].parties, n_components=2, center=False)
     assert model.log["measured"]["between_parties_variance_share"] < 1e-12
-
-
-def test_what_averaging_leaves_out_is_in_the_units_of_the_solution():
     parties = FAMILIES["means shifted by ten deviations"].parties
     X = np.vstack(parties)
     within = sum(len(p) * p.var(axis=0) / X.var(axis=0) for p in parties).sum() / (12 * len(X))

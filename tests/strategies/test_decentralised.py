@@ -52,10 +52,7 @@ def errors(up, iterations, vectors):
     )
 
 
-@pytest.mark.parametrize(
-    ("graph", "count", "step", "iterations"),
-    [("ring", 4, 0.45, 152), ("star", 3, 0.25, 280)],
-)
+@pytest.mark.parametrize(("graph", "count", "step", "iterations"), [("ring", 4, 0.45, 152), ("star", 3, 0.25, 280)])
 def test_fast_pca_converges_linearly_to_the_exact_components(graph, count, step, iterations):
     """A wrong mean, weights that favour someone or a tracker that forgets leave a floor; here the error only falls."""
     parts = parties()[:count]
@@ -88,11 +85,20 @@ def test_dsa_stalls_at_a_distance_that_shrinks_with_the_step():
     assert 1.5 < floors[0] / floors[1] < 2.5
 
 
-def test_parties_that_are_alike_let_dsa_converge():
+def test_one_party_or_parties_alike_converge_with_dsa_by_the_step_that_is_asked_for():
     """Its floor comes from the differences alone."""
     part = parties()[0]
     model, *_ = observed("dsa", [part] * 2, step_size=0.45, iterations=160)
     assert principal_angles(model.components_.T, truth([part]).components_.T).max() <= 1e-6
+    # As the algorithm is published: the first step is along Sanger's direction, by so much.
+    part = parties()[0]
+    model, _, up = observed("dsa", [part], step_size=0.25, iterations=3)
+    assert model.log["measured"]["step_size"] == 0.25
+    centred = part - part.mean(axis=0)
+    A, (before, after) = centred.T @ centred / (centred**2).sum(), (sent[0] for sent in up[0][1:3])
+    np.testing.assert_allclose(
+        after, before + 0.25 * (A @ before - before @ np.triu(before.T @ A @ before)), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
@@ -119,7 +125,7 @@ def test_the_server_relays_to_neighbours_and_adds_nothing(method, graph):
 )
 def test_one_and_two_parties_are_a_graph_too(method, count, graph):
     X = rows(60)
-    model = run(method, np.split(X, count), engine="loopback", n_components=2, graph=graph, iterations=4)
+    model = run(method, np.split(X, count), n_components=2, graph=graph, iterations=4)
     assert model.log["measured"]["mixing_rate"] < 5e-4
     assert model.n_samples_ == 60
 
@@ -141,29 +147,26 @@ def test_scores_are_by_the_partys_own_estimate(method, tmp_path):
     assert told["squared_error_per_row"] == pytest.approx(told["predicted_squared_error_per_row"], rel=1e-6)
 
 
-def test_the_models_components_are_the_mean_of_the_reports():
+def test_the_models_components_are_the_mean_of_reports_that_graphs_pass_on():
     model, _, up = observed("dsa", parties(), iterations=30)
     mean = orthonormalised(sum(sent[-1][-1] for sent in up))
     assert principal_angles(model.components_.T, mean).max() < 1e-10
     energies = sum(sent[-1][-2] for sent in up)
     np.testing.assert_allclose(model.explained_variance_ * (230 - 1), np.sort(energies)[::-1], rtol=1e-12)
+    # A ring of four: once. A server that goes on asking is refused.
+    server = server_of("dsa", parties(), n_components=2, graph="ring")
+    table = [np.zeros((2, 4), np.int64), np.zeros((2, 4)), np.zeros((2, 4)), np.zeros((2, 4, 8)), np.zeros((2, 4, 8))]
+    assert told(client_of(server, 0), "head", []) == ""
+    assert told(client_of(server, 0), "heads", table) == ""
+    assert not unnamed(told(client_of(server, 0), "heads", table), "'heads'", 2, 1)
+    assert told(client_of(server, 0), "start", table)
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
-def test_a_run_that_diverges_says_so(method):
+def test_runs_and_iterates_that_diverge_say_so(method):
     with refused(ConfigError, "step_size", 30):
-        run(method, parties(), engine="loopback", n_components=2, step_size=30.0, iterations=50)
-
-
-def test_a_step_of_its_own_that_diverges_is_told_with_its_size(monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.questions.graph.safe_step", lambda largest, mixing: 40 / largest)
-    with refused(ConfigError, "step_size", "'auto'"):
-        run("dsa", parties(), engine="loopback", n_components=2, iterations=50)
-
-
-@pytest.mark.parametrize("method", DECENTRALISED)
-def test_an_iterate_of_no_numbers_has_diverged(method):
-    """It is compared with nothing that would let it pass."""
+        run(method, parties(), n_components=2, step_size=30.0, iterations=50)
+    # It is compared with nothing that would let it pass.
     client: Any = client_of(server_of(method, parties(), n_components=2, step_size=0.2), 0)
     for wrong in (np.nan, np.inf):
         with refused(ConfigError, "step-size", 0.2):
@@ -179,7 +182,7 @@ def test_the_defaults_come_close_on_digits(method):
     """With a step of 0.2, which is small against a first eigenvalue of 0.15, they were 89 degrees off."""
     X = load_digits().data
     parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 2)
-    model = run(method, parts, engine="loopback", n_components=10)
+    model = run(method, parts, n_components=10)
     assert principal_angles(model.components_.T, truth(parts, 10).components_.T).max() <= DIGITS_APART[method]
     assert model.rounds == 502
 
@@ -193,27 +196,18 @@ def test_a_step_of_its_own_never_diverges(method, graph, alike):
     parts = parties()
     if not alike:
         parts = [parts[0] * [9, 1, 1, 1, 1, 1, 1, 1], parts[1][:1], parts[2] + 50, parts[3]]
-    model = run(method, parts, engine="loopback", n_components=2, graph=graph, iterations=60, min_rows=1)
+    model = run(method, parts, n_components=2, graph=graph, iterations=60, min_rows=1)
     assert 0 < model.log["measured"]["step_size"] < 5
     if alike and method == "fast-pca":
         assert principal_angles(model.components_.T, truth(parts).components_.T).max() < 1
 
 
-def test_an_explicit_step_is_taken_as_it_is():
-    """As the algorithm is published: the first step is along Sanger's direction, by so much."""
-    part = parties()[0]
-    model, _, up = observed("dsa", [part], step_size=0.25, iterations=3)
-    assert model.log["measured"]["step_size"] == 0.25
-    centred = part - part.mean(axis=0)
-    A, (before, after) = centred.T @ centred / (centred**2).sum(), (sent[0] for sent in up[0][1:3])
-    np.testing.assert_allclose(
-        after, before + 0.25 * (A @ before - before @ np.triu(before.T @ A @ before)), atol=1e-12
-    )
-
-
-def test_a_graph_that_cannot_be_connected_is_named():
+def test_steps_that_diverge_and_graphs_that_fall_apart_are_told(monkeypatch):
     with refused(ConfigError, "edge_probability", "1e-06", 1000, 4):
-        run("dsa", parties(), engine="loopback", graph="erdos-renyi", edge_probability=1e-6)
+        run("dsa", parties(), graph="erdos-renyi", edge_probability=1e-6)
+    monkeypatch.setattr("fedpca_flwr.questions.graph.safe_step", lambda largest, mixing: 40 / largest)
+    with refused(ConfigError, "step_size", "'auto'"):
+        run("dsa", parties(), n_components=2, iterations=50)
 
 
 # What a party answers
@@ -221,16 +215,6 @@ def test_a_graph_that_cannot_be_connected_is_named():
 
 def told(client, phase, arrays):
     return client.fit(arrays, {"phase": phase})[2].get("message", "")
-
-
-def test_heads_are_passed_on_as_often_as_the_graph_needs():
-    """A ring of four: once. A server that goes on asking is refused."""
-    server = server_of("dsa", parties(), n_components=2, graph="ring")
-    table = [np.zeros((2, 4), np.int64), np.zeros((2, 4)), np.zeros((2, 4)), np.zeros((2, 4, 8)), np.zeros((2, 4, 8))]
-    assert told(client_of(server, 0), "head", []) == ""
-    assert told(client_of(server, 0), "heads", table) == ""
-    assert not unnamed(told(client_of(server, 0), "heads", table), "'heads'", 2, 1)
-    assert told(client_of(server, 0), "start", table)
 
 
 @pytest.mark.parametrize(
@@ -272,20 +256,20 @@ def test_a_run_that_ended_too_early_says_how_far_apart_the_parties_are_and_how_l
     off = max(np.degrees(np.linalg.norm(end - exact * np.sign((end * exact).sum(axis=0)))) for end in ends)
     assert 0.5 < left / off < 2
     options = {"n_components": 2, "step_size": 0.45, "iterations": 60 + more + 10}
-    model = run("fast-pca", parts, engine="loopback", **options)
+    model = run("fast-pca", parts, **options)
     assert ended_early(model) == ""
     assert principal_angles(model.components_.T, truth(parts).components_.T).max() <= 2e-6
 
 
 def test_parties_that_stand_still_apart_say_so():
-    model = run("dsa", parties()[:3], engine="loopback", n_components=2, step_size=0.4, iterations=300)
+    model = run("dsa", parties()[:3], n_components=2, step_size=0.4, iterations=300)
     said = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
     assert said in ended_early(model)
 
 
 @pytest.mark.parametrize(("method", "iterations"), [("dsa", 1), ("fast-pca", 2), ("dsa", 3)])
 def test_no_number_of_iterations_is_promised_where_no_rate_can_be_seen(method, iterations):
-    note = ended_early(run(method, parties(), engine="loopback", n_components=2, iterations=iterations))
+    note = ended_early(run(method, parties(), n_components=2, iterations=iterations))
     assert "the steps show no linear rate yet, so it cannot be said how many more iterations are needed" in note
     assert "up to 90 degrees from those of all rows" in note
     assert ("only one step was made" in note) == (iterations == 1)

@@ -80,7 +80,7 @@ def test_rows_without_variance_show_no_component(options, length):
         assert model.log["measured"]["components_above_noise"] == 0, seed
 
 
-def test_the_model_says_what_it_promises_and_what_not():
+def test_the_model_says_what_it_promises_and_shares_of_what_stands_out_only():
     model = fit("dp-pca", parties(), **FRESH, epsilon=1.0)
     text = model.summary()
     for part in (
@@ -92,6 +92,13 @@ def test_the_model_says_what_it_promises_and_what_not():
     ):
         assert part in text
     assert "row counts" not in text
+    model = fit("dp-pca", parties(), n_components=9, epsilon=1.0)
+    above = model.log["measured"]["components_above_noise"]
+    assert 5 < above < 9
+    shares = ", ".join(f"{share:.2%}" for share in model.explained_variance_ratio_[:5])
+    held = float(model.explained_variance_ratio_[:above].sum())
+    assert f"{held:.4%} by the {above} that stand out of the noise (first: {shares})" in model.summary()
+    assert model.log["variance_intervals"][above:] == [None] * (9 - above)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
@@ -105,16 +112,6 @@ def test_intervals_of_variances_hold_the_true_ones(epsilon):
     assert inside >= 37
     tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1)
     assert tiny.log["variance_intervals"] == [None, None]
-
-
-def test_the_summary_has_shares_of_the_components_that_stand_out_only():
-    model = fit("dp-pca", parties(), n_components=9, epsilon=1.0)
-    above = model.log["measured"]["components_above_noise"]
-    assert 5 < above < 9
-    shares = ", ".join(f"{share:.2%}" for share in model.explained_variance_ratio_[:5])
-    held = float(model.explained_variance_ratio_[:above].sum())
-    assert f"{held:.4%} by the {above} that stand out of the noise (first: {shares})" in model.summary()
-    assert model.log["variance_intervals"][above:] == [None] * (9 - above)
 
 
 # What one row changes
@@ -163,16 +160,22 @@ def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(p
         after = others if relation == "add-remove" else np.vstack([others, pair[1]])
         return float(np.linalg.norm(tell(np.vstack([others, pair[0]])) - tell(after)))
 
-    starts = np.random.default_rng(0).standard_normal((8, 8)) * [[0.01], [1], [3], [10], [100], [1e4], [1e9], [1e100]]
+    starts = np.random.default_rng(0).standard_normal((8, 8))[[1, 2, 6, 7]] * [[1], [3], [1e9], [1e100]]
     found = max(max(change(start), -minimize(lambda x: -change(x), start, method="Powell").fun) for start in starts)
     assert 0.99 * allowed <= found <= allowed
 
 
-def test_all_questions_together_spend_the_budget_and_not_more():
+def test_budgets_are_spent_and_noise_is_drawn_for_each_phase():
     options = DPOptions(epsilon=1.0)
     assert sum(SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
     together = composed(options.noise(phase).multiplier for phase in options.phases)
     assert together >= gaussian_multiplier(1.0, 1e-5) * (1 - 1e-12)
+    # Of a fixed seed, too: the same counts are told with other noise.
+    party = client_of(server_of("dp-pca", parties(), n_components=3, noise_seed=7), 0)
+    assert isinstance(party, DPPCAClient)
+    first = party._noisy("octaves", {})["octaves"]
+    again = party._noisy("nearer_octaves", {"centre": np.zeros(party.data.shape[1])})["octaves"]
+    assert (first != again).mean() > 0.9
 
 
 ASKED = {
@@ -248,12 +251,3 @@ def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
         for values in told:
             assert np.isfinite(values).all()
             assert values.sum() <= len(data)
-
-
-def test_each_phase_has_noise_of_its_own():
-    """Of a fixed seed, too: the same counts are told with other noise."""
-    party = client_of(server_of("dp-pca", parties(), n_components=3, noise_seed=7), 0)
-    assert isinstance(party, DPPCAClient)
-    first = party._noisy("octaves", {})["octaves"]
-    again = party._noisy("nearer_octaves", {"centre": np.zeros(party.data.shape[1])})["octaves"]
-    assert (first != again).mean() > 0.9

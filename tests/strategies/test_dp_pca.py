@@ -181,7 +181,7 @@ def test_the_model_says_what_it_promises_and_what_not():
     assert "components 1 to 2 do not stand out of the noise" in tiny.summary()
 
 
-def test_what_the_noise_gives_for_a_replacement_follows_from_the_sensitivities():
+def test_replacements_and_rounded_rows_are_of_one_row():
     """The sum changes by twice the bound, the products by the root of two."""
     options = DPOptions(release="two-stage", clip=1.0, centre_clip=1.0, epsilon=1.0, count="public")
     cost = 0.03 * 4 + 0.97 * 2
@@ -189,6 +189,10 @@ def test_what_the_noise_gives_for_a_replacement_follows_from_the_sensitivities()
     assert gaussian_multiplier(told, 1e-5) == pytest.approx(options.multiplier / cost**0.5, rel=1e-6)
     for release in ({}, {"release": "joint", "clip": 1.0}):
         assert DPOptions(**release, relation="replace-one").epsilon_of_a_replacement() == pytest.approx(1.0)
+    # 20 rows of which 10 are left out as soon as one goes: the noise is made for one.
+    with refused(DisclosureError, "round_rows", 10):
+        fit("dp-pca", parties(), n_components=2, round_rows=10)
+    fit("dp-pca", parties(), n_components=2, round_rows=10, relation="replace-one")
 
 
 def noise_of(server, party, data):
@@ -277,9 +281,16 @@ def test_two_parties_have_noise_of_their_own_with_the_variance_promised():
         assert abs(float((noise**2).sum()) - noise.size) < 5 * np.sqrt(2 * noise.size)
 
 
-def test_every_run_has_fresh_noise():
+def test_noise_is_fresh_and_a_noised_count_told_nowhere():
     first, fresh = (ask(server_of("dp-pca", [rows(50)], **FRESH))[0][1] for _ in range(2))
     assert not np.array_equal(first, fresh)
+    (told, _), rows_told, said = ask(server_of("dp-pca", [rows(50)], **FRESH))
+    assert told != 50 * STEPS
+    assert rows_told == 1
+    assert set(said) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
+    model = finish(server_of("dp-pca", [rows(50)], **FRESH))
+    assert model.log["parties"][0]["rows"] is None
+    assert "row counts" not in model.summary()
 
 
 RUN = {"method": "dp-pca", "n-components": 2, "release": "two-stage", "clip": 5.0, "centre-clip": 5.0}
@@ -325,12 +336,17 @@ def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatc
     assert released(tmp_path) == ["centre", "products"]
 
 
-def test_a_site_s_budget_is_held_at_its_own_delta(tmp_path):
+def test_budgets_are_held_at_the_sites_delta_and_refuse_what_is_not_private(tmp_path):
     """The same noise has a larger epsilon at a smaller delta."""
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0, "delta-budget": 1e-9}
     with refused(DisclosureError, 1, "1e-09", 0, "epsilon-budget"):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, delta=1e-5, site=site))
     assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, delta=1e-9, site=site)).n_components_ == 2
+    # Secure aggregation hides a party's share, not what the sum tells.
+    site = {"journal": str(tmp_path / "2"), "epsilon-budget": 1.0}
+    for secure in ({}, {"secure_aggregation": True, "bound": 100.0}):
+        with refused(DisclosureError, "p-cov"):
+            finish(server_of("p-cov", [rows(50)] * 3, n_components=2, site=site, **secure))
 
 
 def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
@@ -349,14 +365,6 @@ def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
         errors = [future.exception() for future in [pool.submit(finish, server) for server in servers]]
     assert sorted(type(error).__name__ for error in errors) == ["DisclosureError", "NoneType"]
     assert released(tmp_path) == ["joint"]
-
-
-def test_a_site_with_a_budget_refuses_a_method_without_privacy(tmp_path):
-    """Secure aggregation hides a party's share, not what the sum tells."""
-    site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
-    for secure in ({}, {"secure_aggregation": True, "bound": 100.0}):
-        with refused(DisclosureError, "p-cov"):
-            finish(server_of("p-cov", [rows(50)] * 3, n_components=2, site=site, **secure))
 
 
 DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
@@ -415,16 +423,6 @@ def test_a_site_whose_ledger_is_gone_in_a_run_answers_nothing_more(tmp_path):
     assert "journal" in said["message"]
 
 
-def test_a_noised_count_is_told_nowhere():
-    (told, _), rows_told, said = ask(server_of("dp-pca", [rows(50)], **FRESH))
-    assert told != 50 * STEPS
-    assert rows_told == 1
-    assert set(said) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
-    model = finish(server_of("dp-pca", [rows(50)], **FRESH))
-    assert model.log["parties"][0]["rows"] is None
-    assert "row counts" not in model.summary()
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -443,13 +441,6 @@ def test_a_noised_count_is_told_nowhere():
 def test_options_that_promise_nothing_are_named(options, named):
     with refused(ConfigError, *named):
         fit("dp-pca", parties(), **options)
-
-
-def test_one_row_must_not_bring_in_others():
-    """20 rows of which 10 are left out as soon as one goes: the noise is made for one."""
-    with refused(DisclosureError, "round_rows", 10):
-        fit("dp-pca", parties(), n_components=2, round_rows=10)
-    fit("dp-pca", parties(), n_components=2, round_rows=10, relation="replace-one")
 
 
 @pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest-parties": 3}], ids=["local", "distributed"])

@@ -157,13 +157,18 @@ def test_sites_keep_the_scores_of_incomplete_rows(tmp_path, way, scaled):
 
 
 @every_model
-def test_rows_without_any_value_are_left_out_and_counted(own):
+def test_rows_and_features_without_any_value_are_counted_or_named(own):
     parties = parties_of_three()
     with_empty = [np.vstack([parties[0], np.full((7, 6), np.nan)]), *parties[1:]]
     one, other = (fit("em", some, **own) for some in (parties, with_empty))
     assert angle(one, other.components_.T) <= 1e-8
     assert other.n_samples_ == 300
     assert any("7 rows without any value were left out" in note for note in other.log["notes"])
+    parties = parties_of_three()
+    for part in parties:
+        part[:, [1, 4]] = np.nan
+    with refused(DataError, "[1, 4]"):
+        fit("em", parties, **own)
 
 
 @pytest.mark.parametrize("model", ["gaussian", "factors"])
@@ -176,24 +181,12 @@ def test_a_constant_feature_is_not_scaled_by_the_rounding_of_its_mean(model):
     np.testing.assert_allclose(found.components_[:, 4:], 0.0, atol=1e-5)
 
 
-@every_model
-def test_a_feature_that_nobody_observed_is_named(own):
-    parties = parties_of_three()
-    for part in parties:
-        part[:, [1, 4]] = np.nan
-    with refused(DataError, "[1, 4]"):
-        fit("em", parties, **own)
-
-
-def test_features_that_no_row_has_together_are_counted():
+def test_features_and_values_that_too_few_rows_have_are_counted_or_refused():
     parties = parties_of_three()
     parties[0][:, 1] = parties[1][:, 4] = parties[2][:, 4] = np.nan
     model = fit("em", parties, n_components=2)
     assert any(note.startswith("1 pairs of features have no row in common") for note in model.log["notes"])
     assert not any("pairs of features" in note for note in fit("em", parties_of_three(), n_components=2).log["notes"])
-
-
-def test_a_site_refuses_to_tell_of_fewer_values_than_its_minimum():
     parties = parties_of_three()
     parties[2][:, 3] = np.nan
     assert fit("em", parties, n_components=2, min_rows=10).n_samples_ == 300  # it has none of that feature

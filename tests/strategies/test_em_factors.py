@@ -75,14 +75,11 @@ def test_a_constant_feature_keeps_its_mean_and_is_foretold_to_have_it(way):
     assert measured["squared_error_per_row"] <= model.total_variance
 
 
-def test_of_as_many_factors_as_there_are_it_comes_nearer_than_means():
+def test_factors_come_nearer_than_means_and_send_no_matrix_of_all_features():
     complete, Y = of_factors(share=0.0, noise=2.0), of_factors(share=0.4, noise=2.0)
     truth = fit("p-cov", [complete], n_components=2).components_.T
     by_means = fit("p-cov", [np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)], n_components=2)
     assert angle(fit("em", [Y], **WIDE), truth) < 0.8 * angle(by_means, truth)
-
-
-def test_a_round_sends_products_and_no_matrix_of_all_features():
     wide = of_factors(n=60, d=300)
     model = fit("em", np.array_split(wide, 2), **{**WIDE, "tolerance": 0.01})
     assert model.rounds <= 40

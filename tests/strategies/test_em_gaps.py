@@ -69,11 +69,18 @@ def test_the_number_of_rows_that_is_told_is_a_multiple(round_rows):
     assert not (taken & rare(X)).any()
 
 
-def test_of_a_group_that_would_be_too_small_nobody_takes_part():
+def test_rows_whose_gaps_too_few_share_are_no_group_and_a_site_of_such_rows_refuses(tmp_path):
     patterns = Patterns.in_rows(np.array([[0.0, np.nan]] * 7 + [[1.0, 2.0]] * 6))
     np.testing.assert_array_equal(patterns.shared(6, 10), np.zeros(13, dtype=bool))
     np.testing.assert_array_equal(patterns.shared(6, 1), np.ones(13, dtype=bool))
     assert patterns.shared(7, 1).sum() == 7
+    rng = np.random.default_rng(0)
+    alone = np.where(rng.random((60, 12)) < 0.2, np.nan, 1.0)  # each with gaps of its own
+    said = HostileSession(tmp_path, alone, RUN, journal="").client.get_properties({})
+    assert said["error"] == "DisclosureError"
+    assert "gaps='all'" in said["message"]
+    with refused(ConfigError, "'gaps'", "'shared'", "'all'"):
+        NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "gaps": "some"}, source="node-config")
 
 
 def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
@@ -88,16 +95,3 @@ def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
     assert told_count == count
     np.testing.assert_allclose(np.load(scores), np.nan_to_num(X - 50)[:, :2], atol=1e-9)
     np.testing.assert_allclose(squared, np.nansum((X[~rare(X)] - 50)[:, 2:] ** 2), rtol=1e-9)
-
-
-def test_a_site_of_which_too_few_rows_are_left_refuses(tmp_path):
-    rng = np.random.default_rng(0)
-    alone = np.where(rng.random((60, 12)) < 0.2, np.nan, 1.0)  # each with gaps of its own
-    said = HostileSession(tmp_path, alone, RUN, journal="").client.get_properties({})
-    assert said["error"] == "DisclosureError"
-    assert "gaps='all'" in said["message"]
-
-
-def test_what_is_no_way_to_take_gaps_is_refused():
-    with refused(ConfigError, "'gaps'", "'shared'", "'all'"):
-        NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "gaps": "some"}, source="node-config")

@@ -75,7 +75,6 @@ def as_frame(part):
 KINDS = {
     "blocks, entries in any order, frames": (in_blocks, sparse.coo_matrix, as_frame),
     "rows by index, small integers, blocks": (sparse.csr_array, np.asarray, in_blocks),
-    "frames, blocks, rows by index": (as_frame, in_blocks, sparse.csr_array),
 }
 
 
@@ -123,11 +122,11 @@ def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_pat
     kinds = [sparse.csr_array(cuts[0]), in_blocks(cuts[1]), sparse.csr_array(cuts[2])]
     options = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)], **WAYS[way]}
     scores = "vertical-scores", {**options, "min_rows": 1}
-    dense = [run(name, cuts, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
+    dense = [run(name, cuts, **given).scores_ for name, given in [("vertical", options), scores]]
     monkeypatch.setattr(Columns, "X", None)
     for name in ("whole", "dense_rows"):
         monkeypatch.setattr(blocks, name, None)
-    found = [run(name, kinds, engine="loopback", **given).scores_ for name, given in [("vertical", options), scores]]
+    found = [run(name, kinds, **given).scores_ for name, given in [("vertical", options), scores]]
     for one, other in zip(dense, found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-7)
 

@@ -36,7 +36,7 @@ def about_the_mean(parts):
     return [X - mean for X in parts]
 
 
-def test_mu_zero_is_every_partys_own_pca():
+def test_at_the_ends_mu_gives_every_partys_own_pca_and_that_of_all_rows():
     parts = related()
     model, own = finished(parts, mu=0.0)
     for X, U in zip(about_the_mean(parts), own, strict=True):
@@ -44,15 +44,19 @@ def test_mu_zero_is_every_partys_own_pca():
         variances = np.square(X @ U).sum(axis=0)
         assert (np.diff(variances) < 0).all()
     assert model.log["measured"]["mu"] == 0
-
-
-def test_mu_infinity_is_the_pca_of_all_rows():
     parts = related()
     model, own = finished(parts, mu="infinity")
     assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max < 1e-6
     np.testing.assert_allclose(model.explained_variance_, pooled_pca(np.vstack(parts), 3).explained_variance_)
     assert own == [None] * 6
     assert model.log["measured"]["own_from_shared_degrees"] < 1e-10
+    parts = related()
+    model, own = finished(parts, mu="infinity", center=False)
+    assert not model.mean_.any()
+    assert principal_angles(model, pooled_pca(np.vstack(parts), 3, center=False)).max < 1e-6
+    _, local = finished(parts, mu=0.0, center=False)
+    assert angles_between(local[0], local_components(parts[0], local[0])).max() < 1e-6
+    assert own[0] is None
 
 
 @pytest.mark.parametrize("end", ["zero", "infinity"])
@@ -68,16 +72,27 @@ def test_between_the_ends_it_tends_to_them(end):
         assert max(angles_between(U, target.components_.T).max() for U in own) < 0.01
 
 
-def test_own_components_are_nearer_to_the_shared_the_larger_mu():
+def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     parts = related(spread=0.2)
     apart = []
     for mu in (0.3, 3.0, 30.0):
         model, own = finished(parts, mu=mu)
         apart.append(max(angles_between(U, model.components_.T).max() for U in own))
     assert apart[0] > apart[1] > apart[2] > 0.1
+    near, far = finished(related(spread=1e-4, n=20))[0], finished(related(spread=5.0, n=400))[0]
+    assert near.log["measured"]["mu"] >= 3
+    assert near.log["measured"]["held_out_rows"] == 24
+    assert far.log["measured"]["mu"] in {0, 0.1}
+    assert far.summary().count("per row, local") == 1
+    drawn = related(spread=0.04, m=30, n=120, d=30, r=10)
+    known, new = [X[:20] for X in drawn], [X[20:] for X in drawn]
+    mean, own, pooled, mu = personal(known, 10)
+    local = [local_components(X - mean, pooled) for X in known]
+    assert 0 <= mu < np.inf
+    assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 30))
 
 
-def test_both_solvers_reach_the_same_objective():
+def test_solvers_and_tall_parties_reach_the_same_objective():
     parts = related()
     models = [
         finished(parts, mu=1.0, solver=solver, iterations=iterations)[0]
@@ -86,21 +101,10 @@ def test_both_solvers_reach_the_same_objective():
     closed, descended = (model.log["measured"]["objective_per_row"] for model in models)
     assert descended == pytest.approx(closed, abs=5e-3)
     assert "iterations (stiefel)" in models[1].summary()
-
-
-def test_a_party_with_more_rows_than_features_ends_at_the_same_objective():
-    """There components are improved from those kept, round by round, instead of computed anew."""
+    # There components are improved from those kept, round by round, instead of computed anew.
     parts = related(n=200, d=24)
     objectives = [finished(parts, mu=1.0, iterations=n)[0].log["measured"]["objective_per_row"] for n in (2, 5, 50)]
     assert objectives[0] >= objectives[1] >= objectives[2]
-
-
-def test_mu_is_chosen_on_rows_held_out():
-    near, far = finished(related(spread=1e-4, n=20))[0], finished(related(spread=5.0, n=400))[0]
-    assert near.log["measured"]["mu"] >= 3
-    assert near.log["measured"]["held_out_rows"] == 24
-    assert far.log["measured"]["mu"] in {0, 0.1}
-    assert far.summary().count("per row, local") == 1
 
 
 @pytest.mark.parametrize(
@@ -114,26 +118,19 @@ def test_a_refusal_of_the_rows_that_are_not_held_out_is_about_them(secure):
         part[chosen, 0] = 1.5
         assert held_out(part, 0)[chosen]
     with refused((DataError, ConfigError), "'mu'", match="identical|variance"):
-        run("personalised", parts, n_components=1, engine="loopback", min_rows=1, **secure)
-    assert (
-        run("personalised", parts, n_components=1, mu=1.0, engine="loopback", min_rows=1, **secure).total_variance > 0
-    )
+        run("personalised", parts, n_components=1, min_rows=1, **secure)
+    assert run("personalised", parts, n_components=1, mu=1.0, min_rows=1, **secure).total_variance > 0
 
 
-def test_the_chosen_mu_beats_both_ends_on_new_rows():
-    drawn = related(spread=0.04, m=30, n=120, d=30, r=10)
-    known, new = [X[:20] for X in drawn], [X[20:] for X in drawn]
-    mean, own, pooled, mu = personal(known, 10)
-    local = [local_components(X - mean, pooled) for X in known]
-    assert 0 <= mu < np.inf
-    assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 30))
-
-
-def test_parties_too_small_to_hold_out_anything_get_the_pca_of_all():
+def test_parties_too_small_or_that_hold_out_other_rows_are_told():
     parts = [rows(4, 6, seed=i) for i in range(5)]
     model, _ = finished(parts)
     assert any("no party has 5 rows" in note for note in model.log["notes"])
     assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max < 1e-6
+    server = server_of("personalised", related(), n_components=3)
+    tamper_arrays(server, 2, lambda arrays: [arrays[0] + 1, *arrays[1:]])
+    with refused(ContractError, "client 2", 25, 24, 30):
+        finish(server)
 
 
 def test_every_party_projects_by_its_own_components(tmp_path):
@@ -158,40 +155,20 @@ def test_the_last_round_measures_what_own_components_leave():
     assert predicted == pytest.approx(left, rel=1e-5)
 
 
-def test_nothing_that_travels_is_larger_than_a_block():
+def test_runs_that_are_cut_short_say_so_and_send_a_block_at_most():
     """In each iteration d k values up, for each mu that runs; own components never leave."""
     model, _ = finished(related(), mu=1.0)
     for entry in model.log["rounds"]:
         if entry["phase"] == "share":
             assert set(entry["up"]) == {128 + 8 * 16 * 3}
-
-
-def test_without_centring_the_mean_stays():
-    parts = related()
-    model, own = finished(parts, mu="infinity", center=False)
-    assert not model.mean_.any()
-    assert principal_angles(model, pooled_pca(np.vstack(parts), 3, center=False)).max < 1e-6
-    _, local = finished(parts, mu=0.0, center=False)
-    assert angles_between(local[0], local_components(parts[0], local[0])).max() < 1e-6
-    assert own[0] is None
-
-
-def test_a_run_that_is_cut_short_says_so():
     model, _ = finished(related(spread=0.2), mu=0.3, iterations=1)
     assert any("stopped after iterations = 1; V still moved by" in note for note in model.log["notes"])
-
-
-def test_a_party_that_holds_out_other_rows_than_it_says_is_named():
-    server = server_of("personalised", related(), n_components=3)
-    tamper_arrays(server, 2, lambda arrays: [arrays[0] + 1, *arrays[1:]])
-    with refused(ContractError, "client 2", 25, 24, 30):
-        finish(server)
 
 
 @pytest.mark.parametrize("mu", [-1.0, "global", float("inf")])
 def test_a_mu_that_is_none_is_named(mu):
     with refused(ConfigError, "'mu'", mu):
-        run("personalised", related(), mu=mu, engine="loopback")
+        run("personalised", related(), mu=mu)
 
 
 @pytest.mark.parametrize("number", [2, 6])

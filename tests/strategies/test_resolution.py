@@ -132,11 +132,18 @@ def test_qr_pca_resolves_singular_values_to_1e_15_of_the_first(sizes):
     assert angle(fit("qr-pca", cut(X, *sizes), n_components=8), X, 8) <= 1e-6
 
 
-def test_qr_pca_of_wide_rows_squares_nothing():
+def test_qr_pca_squares_nothing_and_offsets_cost_it_no_component():
     X = decades(n=15, d=15)[:14] @ np.linalg.qr(np.random.default_rng(7).standard_normal((40, 15)))[0].T
     model, truth = fit("qr-pca", cut(X, 8, 5, 1), n_components=12), PCA(12, svd_solver="full").fit(X)
     np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=0, atol=1e-15)
     assert angle(fit("qr-pca", cut(X, 8, 5, 1), n_components=7), X, 7) <= 1e-6
+    # Means of a thousand deviations, each rounded to one float64, would turn the last by 1e-5 degrees.
+    step = 2.0**-42  # offset and rows are exact in float64
+    X = np.round(decades(n=300, d=10, least=1e-9) / step) * step
+    parties = cut(X + np.linspace(60, 75, 10).round(), *SPLITS["all few"])
+    model, truth = fit("qr-pca", parties, n_components=9), PCA(9, svd_solver="full").fit(X)
+    assert angle(model, X, 9) <= 1e-6
+    np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("sizes", [*SPLITS.values(), (7, 6, 5)], ids=[*SPLITS, "wide"])
@@ -151,16 +158,6 @@ def test_qr_pca_scales_columns_of_any_unit(sizes):
     assert model.log["exact"]
 
 
-def test_offsets_cost_qr_pca_no_component():
-    """Means of a thousand deviations, each rounded to one float64, would turn the last by 1e-5 degrees."""
-    step = 2.0**-42  # offset and rows are exact in float64
-    X = np.round(decades(n=300, d=10, least=1e-9) / step) * step
-    parties = cut(X + np.linspace(60, 75, 10).round(), *SPLITS["all few"])
-    model, truth = fit("qr-pca", parties, n_components=9), PCA(9, svd_solver="full").fit(X)
-    assert angle(model, X, 9) <= 1e-6
-    np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "streaming", "sub-it"])
 @pytest.mark.parametrize("mean", [1e16, 1.7e18])
 def test_huge_means_are_no_identical_rows(method, mean):
@@ -170,13 +167,18 @@ def test_huge_means_are_no_identical_rows(method, mean):
     assert angle(model, StandardScaler().fit_transform(X - mean), 4) <= 1e-6
 
 
-def test_the_bound_of_truncated_factors_takes_in_rounding():
+def test_truncated_factors_and_merged_directions_tell_rounding_and_ties():
     """Nothing is left out at full rank, but truncated factors come from scatters."""
     parties = cut(salaries(), 70, 40, 10)
     for method, options in (("qr-pca", {}), ("ap-stack", {"party-weights": "rows"})):
         model = fit(method, parties, n_components=3, rank=8, **options)
         assert model.log["measured"]["angle_bound_degrees"] == 90
         assert "below what can be resolved" in model.log["notes"][-1]
+    # The fault: what follows the last component was taken for nothing, and the tie for a gap.
+    X = np.linalg.qr(rows(40, 8) - rows(40, 8).mean(axis=0))[0] * np.repeat([3.0, 1.0], [1, 7])
+    model = run("vertical", np.array_split(X, 4, axis=1), n_components=2, solver="merge")
+    assert "components 2 and 3 have equal variance" in " ".join(model.log["notes"])
+    assert not model.log["exact"]
 
 
 @pytest.mark.parametrize(("method", "k"), [("p-cov", 2), ("qr-pca", 2), ("p-cov", 6), ("qr-pca", 6)])
@@ -208,9 +210,16 @@ def test_of_a_tie_at_the_cut_no_certificate_is_told(method, k, certified):
 
 
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it"])
-def test_fewer_rows_than_components_are_told_as_rank(method):
+def test_rank_and_rounding_of_means_are_told(method):
     (note,) = fit(method, cut(rows(8, 20), 5, 3), n_components=8).log["notes"]
     assert note == "the data have rank 7: components 8 to 8 have no variance and arbitrary directions"
+    # The fault: "did a party's data change during the run?", of a column that varies by 50 roundings of its mean.
+    X = rows(20, 3)
+    X[:, 1] = 0.1 + np.repeat([0, 90], [9, 11]) * np.spacing(0.1)
+    X[:, 2] = X[:, 0]  # the first component: nearly all of the other column is left
+    measured = fit(method, cut(X, 12, 8), n_components=1, scale=True).log["measured"]
+    apart = measured["squared_error_per_row"] - measured["predicted_squared_error_per_row"]
+    assert 0.5e-4 < apart < 2e-4  # the mean's rounding over the deviation, squared
 
 
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "streaming", "ap-cov"])
@@ -241,7 +250,7 @@ def test_a_rank_that_is_not_certain_is_not_claimed(method):
     assert not model.log["exact"]
 
 
-def test_the_least_change_of_one_value_is_no_constant_column():
+def test_constant_is_what_the_rounding_of_a_mean_explains():
     for value in (0.1, 1.0, -3e9, 2.0**60):
         X = np.full((50, 1), value)
         moments = Moments.of(X)
@@ -249,20 +258,6 @@ def test_the_least_change_of_one_value_is_no_constant_column():
         X[7] = np.nextafter(value, np.inf)
         moments = Moments.of(X)
         assert certainly_varying(moments.diagonal(), moments.mean) == 1
-
-
-@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it"])
-def test_the_rounding_of_a_mean_counts_in_deviations(method):
-    """The fault: "did a party's data change during the run?", of a column that varies by 50 roundings of its mean."""
-    X = rows(20, 3)
-    X[:, 1] = 0.1 + np.repeat([0, 90], [9, 11]) * np.spacing(0.1)
-    X[:, 2] = X[:, 0]  # the first component: nearly all of the other column is left
-    measured = fit(method, cut(X, 12, 8), n_components=1, scale=True).log["measured"]
-    apart = measured["squared_error_per_row"] - measured["predicted_squared_error_per_row"]
-    assert 0.5e-4 < apart < 2e-4  # the mean's rounding over the deviation, squared
-
-
-def test_a_constant_column_with_rounding_keeps_deviation_one():
     assert safe_deviation(np.array([1e-28]), 100, np.array([3.0])) == 1
     X = rows(100, 4)
     X[:, 2] = 0.3
@@ -283,14 +278,6 @@ def test_a_certificate_does_not_speak_of_components_that_are_noise(method):
     one = fit(method, parties, n_components=1)
     assert one.log["measured"]["certified_components"] == 1
     assert "of the first" not in one.summary()
-
-
-def test_merged_directions_tell_a_tie():
-    """The fault: what follows the last component was taken for nothing, and the tie for a gap."""
-    X = np.linalg.qr(rows(40, 8) - rows(40, 8).mean(axis=0))[0] * np.repeat([3.0, 1.0], [1, 7])
-    model = run("vertical", np.array_split(X, 4, axis=1), n_components=2, solver="merge", engine="loopback")
-    assert "components 2 and 3 have equal variance" in " ".join(model.log["notes"])
-    assert not model.log["exact"]
 
 
 def test_a_centre_that_is_not_the_mean_rounded_costs_secure_products_nothing():

@@ -43,11 +43,15 @@ def test_rows_that_are_far_off_do_not_move_the_components(share, where):
     np.testing.assert_allclose(dirty.explained_variance_, clean.explained_variance_, rtol=0.25)
 
 
-def test_one_row_of_600_is_not_the_first_component():
+def test_clean_rows_cost_little_and_one_of_600_is_not_the_first_component():
     rows = CLEAN[:600].copy()
     rows[0] = 1e4
     dirty, clean = (fit("robust", cut(X, 300, 300), n_components=2) for X in (rows, CLEAN[:600]))
     assert principal_angles(dirty, clean).max < 2
+    found, plain = (fit(method, parties(CLEAN), n_components=3) for method in ("robust", "p-cov"))
+    assert principal_angles(found, plain).max < 4
+    np.testing.assert_allclose(found.explained_variance_, plain.explained_variance_, rtol=0.15)
+    assert found.total_variance == pytest.approx(plain.total_variance, rel=0.05)
 
 
 def pooled_program(rows):
@@ -72,22 +76,12 @@ def test_a_program_on_the_pooled_rows_finds_the_same_but_for_the_counts_grid():
     assert principal_angles(model, one).max < 1e-3
 
 
-def test_clean_rows_cost_little_accuracy_and_have_their_variances():
-    found, plain = (fit(method, parties(CLEAN), n_components=3) for method in ("robust", "p-cov"))
-    assert principal_angles(found, plain).max < 4
-    np.testing.assert_allclose(found.explained_variance_, plain.explained_variance_, rtol=0.15)
-    assert found.total_variance == pytest.approx(plain.total_variance, rel=0.05)
-
-
-def test_secure_sums_give_the_same():
+def test_secure_sums_and_units_change_nothing():
     clear, masked = (
         fit("robust", parties(CLEAN), n_components=3, **way) for way in ({}, {"secure_aggregation": True, "bound": 1e9})
     )
     assert principal_angles(clear, masked).max < 1e-8
     np.testing.assert_allclose(masked.explained_variance_, clear.explained_variance_, rtol=1e-9)
-
-
-def test_scaled_components_do_not_depend_on_units():
     units = np.array([1e3, 1, 1e-3, 1, 1, 7, 1, 1])
     plain, other = (fit("robust scale=true", parties(rows), n_components=3) for rows in (CLEAN, CLEAN * units))
     assert principal_angles(plain, other).max < 1e-6
@@ -140,13 +134,10 @@ def test_a_party_that_says_it_has_more_rows_counts_as_two():
     assert off(model) < 10
 
 
-def test_parties_that_are_unlike_are_refused():
+def test_parties_that_are_unlike_and_replies_that_are_not_in_clear_are_refused():
     unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
     with refused(DataError, "'robust_parties'", "30%"):
         fit("robust robust-parties=true", unlike, n_components=3)
-
-
-def test_robust_parties_need_replies_in_clear():
     with refused(ConfigError, "'secure_aggregation'", True):
         fit("robust robust-parties=true", parties(CLEAN), n_components=3, secure_aggregation=True, bound=100.0)
 
@@ -223,11 +214,17 @@ def test_no_count_of_fewer_rows_than_the_minimum_is_told(session):
 # The mathematics
 
 
-def test_at_the_spatial_median_the_signs_add_up_to_nothing():
+def test_medians_variances_and_errors_are_those_of_the_rows():
     rows = np.vstack([CLEAN[:200] * [30, 1, 1, 1, 1, 1, 1, 1], np.full((20, 8), 1e5)])
     found = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
     directions = (rows - found) / np.linalg.norm(rows - found, axis=1)[:, None]
     assert np.linalg.norm(directions.mean(axis=0)) < 1e-8
+    sizes = np.abs(RNG.standard_normal(20_000)) * 3
+    assert signs.normal_variance(signs.histogram(sizes, 1.0, 1), 1.0) == pytest.approx(9, rel=0.03)
+    errors = RNG.standard_normal((20_000, 12))
+    told = signs.Errors.of(signs.histogram(np.linalg.norm(errors, axis=1), 1.0, 1), 1.0)
+    assert told.mean == pytest.approx(12, rel=0.03)
+    assert ((errors**2).sum(axis=1) > told.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)
 
 
 @pytest.mark.parametrize("least", [1, 5, 30])
@@ -237,12 +234,3 @@ def test_a_histogram_has_no_small_count_and_all_rows(least):
     assert counts.sum() == 102
     assert counts[counts > 0].min() >= least
     assert signs.quantile(counts, 0.5, 1.0) == pytest.approx(np.median(sizes), rel=0.3)
-
-
-def test_variances_and_errors_are_read_off_counts():
-    sizes = np.abs(RNG.standard_normal(20_000)) * 3
-    assert signs.normal_variance(signs.histogram(sizes, 1.0, 1), 1.0) == pytest.approx(9, rel=0.03)
-    errors = RNG.standard_normal((20_000, 12))
-    found = signs.Errors.of(signs.histogram(np.linalg.norm(errors, axis=1), 1.0, 1), 1.0)
-    assert found.mean == pytest.approx(12, rel=0.03)
-    assert ((errors**2).sum(axis=1) > found.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)

@@ -22,7 +22,7 @@ FILE = "running-model.sqlite"
 
 
 def fit(parties, **options):
-    return run("sapca", parties, engine="loopback", **{"min_rows": 1, "n_components": 5, **options})
+    return run("sapca", parties, **{"min_rows": 1, "n_components": 5, **options})
 
 
 def parties(*sizes, seed=0, d=12):
@@ -50,22 +50,21 @@ def test_a_truncated_model_is_not_called_exact_and_keeps_its_bound():
     assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
 
 
-def test_twice_the_components_are_tracked_by_default():
+def test_a_party_of_a_tree_receives_one_subspace_of_twice_the_components():
     own = parties(300, 200, d=30)
     assert fit(own, n_components=4).components_.tobytes() == fit(own, n_components=4, tracked=8).components_.tobytes()
     assert fit(own, n_components=4).log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 2
+    model = fit(parties(*[40] * 8, d=30), tracked=10, topology="tree")
+    for entry in model.log["rounds"]:
+        assert max(entry["down"]) < 2 * 8 * 10 * 30
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
-def test_every_party_of_a_tree_sends_its_subspace_once(number):
+def test_every_party_of_a_tree_sends_its_subspace_once_in_log_rounds(number):
     last = levels_of(number) - 1
     senders = [p for level in range(last + 1) for p in range(number) if sends_at(p, level, number, "tree")]
     assert sorted(senders) == list(range(number))
     assert levels_of(number) == max(1, int(np.ceil(np.log2(number))))
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
-def test_a_tree_merges_pairwise_in_log_rounds(number):
     own = parties(*[40] * number, d=30)
     model = fit(own, tracked=10, topology="tree")
     expected = merge_in_tree([track(part, 5, tracked=10) for part in own], 10)
@@ -74,12 +73,6 @@ def test_a_tree_merges_pairwise_in_log_rounds(number):
     assert len(fits) == levels_of(number)
     whole = 8 * 10 * 30
     assert sum(up > whole for entry in fits for up in entry["up"]) == number
-
-
-def test_a_party_of_a_tree_receives_one_subspace_at_a_time():
-    model = fit(parties(*[40] * 8, d=30), tracked=10, topology="tree")
-    for entry in model.log["rounds"]:
-        assert max(entry["down"]) < 2 * 8 * 10 * 30
 
 
 def test_forgetting_follows_a_stream_that_turns():
@@ -105,14 +98,10 @@ def flat(n, size):
 
 
 @pytest.mark.parametrize("topology", ["star", "tree"])
-def test_the_rank_by_energy(topology):
+def test_the_rank_by_energy_and_by_the_papers_rule(topology):
     model = fit(cut(flat(1200, 8), 500, 400, 300), n_components=0.95, topology=topology)
     assert model.n_components_ == 8
     assert [model.log["measured"][name] for name in ("smallest_rank", "largest_rank")] == [8, 8]
-
-
-@pytest.mark.parametrize("topology", ["star", "tree"])
-def test_the_rank_by_the_paper_s_rule(topology):
     options = {"rank_rule": "paper", "topology": topology}
     assert fit(cut(flat(1200, 8), 500, 400, 300), n_components=3, **options).n_components_ == 8
     assert fit(cut(flat(1200, 20), 500, 400, 300), n_components=3, **options).n_components_ == 10
@@ -139,14 +128,11 @@ def test_what_does_not_go_together_is_named(options, named):
 # Faults
 
 
-def test_a_party_that_does_not_send_is_named():
+def test_parties_of_which_a_reply_is_no_subspace_are_named():
     server = server_of("sapca", parties(100, 80, 60), n_components=2)
     tamper_arrays(server, 2, lambda arrays: [*arrays[:-1], np.empty((0, 0))])
     with refused(ContractError, "client 2", "'directions'"):
         finish(server)
-
-
-def test_numbers_that_no_subspace_has_are_named():
     server = server_of("sapca", parties(100, 80, 60), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [arrays[0], np.array([-1.0, 1, 0, 2]), *arrays[2:]])
     with refused(ContractError, "client 1", -1):
@@ -173,7 +159,7 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
 # A model that runs on
 
 
-def test_new_rows_are_merged_into_the_running_model(tmp_path):
+def test_rows_are_merged_once_into_the_running_model_by_their_weights(tmp_path):
     first, second = parties(100, 80), parties(60, 40, 30, seed=1)
     fit(first, tracked=12, state=str(tmp_path))
     model = fit(second, tracked=12, state=str(tmp_path))
@@ -184,26 +170,20 @@ def test_new_rows_are_merged_into_the_running_model(tmp_path):
     np.testing.assert_allclose(model.mean_, truth.mean_, rtol=1e-12)
     assert [model.log["measured"][f"running_model_{name}"] for name in ("rows", "revision")] == [310, 2]
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
-
-
-def test_weights_let_the_new_rows_count_more(tmp_path):
     first, second = parties(100, 80), parties(60, 40, 30, seed=1)
-    fit(first, tracked=12, state=str(tmp_path), center=False)
-    model = fit(second, tracked=12, state=str(tmp_path), center=False, old_weight=0.5, new_weight=2.0)
+    fit(first, tracked=12, state=str(tmp_path / "2"), center=False)
+    model = fit(second, tracked=12, state=str(tmp_path / "2"), center=False, old_weight=0.5, new_weight=2.0)
     weighted = np.vstack([0.5 * np.vstack(first), 2.0 * np.vstack(second)])
     assert angles_of(model.components_.T, np.linalg.svd(weighted)[2][:5].T).max() < 1e-6
-
-
-def test_the_same_rows_are_not_counted_twice(tmp_path):
     own = parties(100, 80)
-    fit(own, state=str(tmp_path))
-    before = (tmp_path / FILE).read_bytes()
-    with refused(ConfigError, tmp_path):
-        fit([own[1], rows(50)], state=str(tmp_path))
-    assert (tmp_path / FILE).read_bytes() == before
+    fit(own, state=str(tmp_path / "3"))
+    before = (tmp_path / "3" / FILE).read_bytes()
+    with refused(ConfigError, tmp_path / "3"):
+        fit([own[1], rows(50)], state=str(tmp_path / "3"))
+    assert (tmp_path / "3" / FILE).read_bytes() == before
 
 
-def test_a_run_that_fails_leaves_the_model_as_it_was(tmp_path):
+def test_runs_that_fail_or_come_late_leave_the_model_as_it_was(tmp_path):
     fit(parties(100, 80), state=str(tmp_path))
     before = (tmp_path / FILE).read_bytes()
     server = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
@@ -212,6 +192,11 @@ def test_a_run_that_fails_leaves_the_model_as_it_was(tmp_path):
         finish(server)
     assert (tmp_path / FILE).read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
+    fit(parties(100, 80), state=str(tmp_path / "2"))
+    late = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path / "2"), n_components=2)
+    fit(parties(60, 60, seed=3), state=str(tmp_path / "2"))
+    with refused(ContractError, tmp_path / "2"):
+        finish(late)
 
 
 @pytest.mark.parametrize("damage", ["torn", "a changed mean", "other rows were merged"])
@@ -248,14 +233,6 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path):
         killed += 1
     assert (RunningModel(folder).content.revision, RunningModel(folder).content.rows) == (2, 500)
     assert killed > 1
-
-
-def test_of_two_runs_at_once_the_later_is_refused(tmp_path):
-    fit(parties(100, 80), state=str(tmp_path))
-    late = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
-    fit(parties(60, 60, seed=3), state=str(tmp_path))
-    with refused(ContractError, tmp_path):
-        finish(late)
 
 
 @pytest.mark.parametrize(

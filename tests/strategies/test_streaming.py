@@ -27,7 +27,7 @@ def state(tmp_path):
 
 
 def fit(state, parties, **options):
-    return run("streaming", parties, engine="loopback", state=state, **{"n_components": 4, **options})
+    return run("streaming", parties, state=state, **{"n_components": 4, **options})
 
 
 def with_absent(state, parties, **options):
@@ -42,7 +42,7 @@ def with_absent(state, parties, **options):
 
 def is_that_of(model, parties, **options):
     """Bit for bit what P-COV computes of these rows."""
-    fresh = run("p-cov", parties, engine="loopback", **{"n_components": 4, **options})
+    fresh = run("p-cov", parties, **{"n_components": 4, **options})
     assert model.n_samples_ == fresh.n_samples_
     assert not differences(model, fresh)
 
@@ -129,16 +129,13 @@ def test_appended_rows_are_added_to_those_sent_before(state, options):
     assert Federation.open(state).members == {"partition 0": 260, "partition 1": 140}
 
 
-def test_the_same_rows_are_not_appended_twice(state):
+def test_the_same_rows_are_not_appended_twice_and_who_appends_first_joins(state):
+    assert changes(fit(state, [A, B], append=True)) == {"joined": "partition 0, partition 1"}
     fit(state, [A, B])
     once = fit(state, [C, D], append=True)
     again = fit(state, [C, B], append=True)  # as after a run whose model was not written; 1 has nothing new
     assert changes(again) == {"unchanged": "partition 0, partition 1"}
     assert again.n_samples_ == once.n_samples_ == 400
-
-
-def test_who_appends_first_joins(state):
-    assert changes(fit(state, [A, B], append=True)) == {"joined": "partition 0, partition 1"}
 
 
 def test_the_prediction_is_for_the_rows_that_take_part():
@@ -232,11 +229,15 @@ def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(stat
     assert strategy.federation.columns == "ab" * 8
 
 
-def test_two_of_one_name_are_an_error(state):
+def test_names_of_members_and_missing_ones_are_told(state):
     server = server_of("streaming", [A, B], state=state, n_components=4)
     for party in (0, 1):
         say(server, party, name="hospital")
     with refused(QuorumError, "'hospital'"):
+        finish(server)
+    server = server_of("streaming", [A, B], state=state, n_components=4)
+    say(server, 1, name="sum of 2 parties")
+    with refused(FedPCAError, "client 1", "'sum of '"):
         finish(server)
 
 
@@ -332,10 +333,3 @@ def test_a_sum_and_single_members_are_not_mixed(state, first, then, named):
     with refused(FedPCAError, *named):
         fit(state, [A, B, C], **then)
     assert content(state) == before
-
-
-def test_nobody_passes_for_a_sum(state):
-    server = server_of("streaming", [A, B], state=state, n_components=4)
-    say(server, 1, name="sum of 2 parties")
-    with refused(FedPCAError, "client 1", "'sum of '"):
-        finish(server)

@@ -28,7 +28,7 @@ KERNELS = [
 
 def fit(X, parties, **options):
     columns = np.array_split(X, parties, axis=1)
-    return run("vertical-kernel", columns, engine="loopback", **{"n_components": 3, **options})
+    return run("vertical-kernel", columns, **{"n_components": 3, **options})
 
 
 @pytest.mark.parametrize(
@@ -48,77 +48,13 @@ def test_it_is_the_kernel_pca_of_all_columns(data, options, parties):
     np.testing.assert_allclose(model.singular_values_**2, truth.eigenvalues_, rtol=1e-10)
 
 
-def test_the_linear_kernel_is_pca():
+def test_the_linear_kernel_is_pca_and_rows_that_fixed_point_mixes_are_refused():
     X = DATA["digits"]
     one = fit(X, 3, kernel="linear", scale=True)
-    other = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True, engine="loopback")
+    other = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
     assert principal_angles(one.scores_, other.scores_).max() <= 1e-6
     np.testing.assert_allclose(one.explained_variance_ratio_, other.explained_variance_ratio_, rtol=1e-9)
-
-
-def test_more_landmarks_come_nearer_and_all_rows_are_exact():
-    X = DATA["digits"]
-    truth = fit(X, 3).scores_
-    angles = [principal_angles(fit(X, 3, landmarks=c).scores_, truth).max() for c in (20, 80, 250)]
-    assert 80 > angles[0] > 2 * angles[1] > 0.01
-    assert angles[2] < 1e-3
-    model = fit(X, 3, landmarks=80)
-    assert not model.log["exact"]
-    assert max(model.log["rounds"][1]["up"]) == 250 * 80 * 8 + 128
-
-
-def test_landmarks_are_refused_where_they_mislead():
-    with refused(ConfigError, "'landmarks'", 50, "'sigmoid'"):
-        fit(DATA["digits"], 3, kernel="sigmoid", landmarks=50)
-    for c in (3, 251):
-        with refused(ConfigError, "'landmarks'", c, "n_components", 3):
-            fit(DATA["digits"], 3, landmarks=c)
-
-
-def test_negative_eigenvalues_are_no_components():
-    with refused(ConfigError, "n_components", 12, "'sigmoid'"):
-        fit(rows(12), 3, kernel="sigmoid", gamma=0.1, n_components=12)
-
-
-def test_a_kernel_near_the_identity_and_one_out_of_range_are_said():
-    model = fit(DATA["digits"], 3, gamma=15.0)
-    assert "nearly the identity" in model.log["notes"][0]
-    with refused(DataError, "float64", "'gamma'", "'degree'"):
-        fit(rows(60) * 1e6, 3, kernel="polynomial", gamma=1.0, degree=60)
-
-
-def test_the_error_in_feature_space_is_not_claimed():
-    assert "squared_error_per_row" not in fit(DATA["digits"], 3).log["measured"]
-
-
-def test_a_kernel_that_is_the_same_everywhere_is_said_to_be():
-    """Rows far from zero have a large spread over all entries, and so a small gamma: they are not identical."""
-    parties = np.split(rows(30, 6) + 1e9 * np.arange(6), [2, 4], axis=1)
-    with refused(DataError, "center=True", "'gamma'"):
-        run("vertical-kernel", parties, engine="loopback", n_components=2)
-    assert run("vertical-kernel", parties, engine="loopback", n_components=2, center=True).n_components_ == 2
-
-
-def test_time_stamps_are_as_far_apart_as_their_differences():
-    """The fault: scaled but not centred they are huge, and their distances had few digits; called exact, 9e-6 off."""
-    X = rows(40, 7)
-    stamps = 1.6e18 + np.round(X * 1e9)
-    model = fit(stamps, 2, gamma=0.1, scale=True)
-    scaled = (stamps - 1.6e18 - (stamps - 1.6e18).mean(axis=0)) / (stamps - 1.6e18).std(axis=0)
-    truth = KernelPCA(3, kernel="rbf", gamma=0.1, eigen_solver="dense").fit_transform(scaled)
-    assert model.log["exact"]
-    assert principal_angles(model.scores_, truth).max() <= 1e-9
-
-
-def test_what_a_kernel_loses_of_large_products_is_said():
-    """Products of 1e16 hold nothing of variances of 1."""
-    model = fit(rows(40, 7) + 1e8, 2, kernel="linear")
-    assert not model.log["exact"]
-    assert fit(rows(40, 7) + 1e8, 2, kernel="linear", center=True).log["exact"]
-
-
-def test_rows_that_fixed_point_does_not_tell_apart_are_refused():
-    """The fault: the secure kernel had ones where the true one has none, and spoke of its positive eigenvalues."""
+    # The fault: the secure kernel had ones where the true one has none, and spoke of its positive eigenvalues.
     X = rows(12, 12)
     X[:, 0] *= 1e80
     X[1] = X[0]
@@ -127,3 +63,49 @@ def test_rows_that_fixed_point_does_not_tell_apart_are_refused():
     assert fit(X, 2, n_components=11, gamma=0.01).n_components_ == 11
     with refused(ConfigError, "n_components", "scale=True", "'gamma'"):
         fit(X, 2, **options)
+
+
+def test_landmarks_come_nearer_and_are_refused_where_they_mislead():
+    X = DATA["digits"]
+    truth = fit(X, 3).scores_
+    angles = [principal_angles(fit(X, 3, landmarks=c).scores_, truth).max() for c in (20, 80, 250)]
+    assert 80 > angles[0] > 2 * angles[1] > 0.01
+    assert angles[2] < 1e-3
+    model = fit(X, 3, landmarks=80)
+    assert not model.log["exact"]
+    assert max(model.log["rounds"][1]["up"]) == 250 * 80 * 8 + 128
+    with refused(ConfigError, "'landmarks'", 50, "'sigmoid'"):
+        fit(DATA["digits"], 3, kernel="sigmoid", landmarks=50)
+    for c in (3, 251):
+        with refused(ConfigError, "'landmarks'", c, "n_components", 3):
+            fit(DATA["digits"], 3, landmarks=c)
+
+
+def test_kernels_without_use_are_said():
+    model = fit(DATA["digits"], 3, gamma=15.0)
+    assert "nearly the identity" in model.log["notes"][0]
+    with refused(DataError, "float64", "'gamma'", "'degree'"):
+        fit(rows(60) * 1e6, 3, kernel="polynomial", gamma=1.0, degree=60)
+    assert "squared_error_per_row" not in fit(DATA["digits"], 3).log["measured"]
+    # Rows far from zero have a large spread over all entries, and so a small gamma: they are not identical.
+    parties = np.split(rows(30, 6) + 1e9 * np.arange(6), [2, 4], axis=1)
+    with refused(DataError, "center=True", "'gamma'"):
+        run("vertical-kernel", parties, n_components=2)
+    assert run("vertical-kernel", parties, n_components=2, center=True).n_components_ == 2
+    with refused(ConfigError, "n_components", 12, "'sigmoid'"):
+        fit(rows(12), 3, kernel="sigmoid", gamma=0.1, n_components=12)
+
+
+def test_large_values_lose_what_is_said():
+    """The fault: scaled but not centred they are huge, and their distances had few digits; called exact, 9e-6 off."""
+    X = rows(40, 7)
+    stamps = 1.6e18 + np.round(X * 1e9)
+    model = fit(stamps, 2, gamma=0.1, scale=True)
+    scaled = (stamps - 1.6e18 - (stamps - 1.6e18).mean(axis=0)) / (stamps - 1.6e18).std(axis=0)
+    truth = KernelPCA(3, kernel="rbf", gamma=0.1, eigen_solver="dense").fit_transform(scaled)
+    assert model.log["exact"]
+    assert principal_angles(model.scores_, truth).max() <= 1e-9
+    # Products of 1e16 hold nothing of variances of 1.
+    model = fit(rows(40, 7) + 1e8, 2, kernel="linear")
+    assert not model.log["exact"]
+    assert fit(rows(40, 7) + 1e8, 2, kernel="linear", center=True).log["exact"]

@@ -36,11 +36,11 @@ def kept(tmp_path):
 
 
 def fit(paths, X, **options):
-    return run("vertical", cut(X), n_components=3, engine="loopback", loadings=paths, **{"tolerance": 1e-9, **options})
+    return run("vertical", cut(X), n_components=3, loadings=paths, **{"tolerance": 1e-9, **options})
 
 
 def project(parties, paths, **options):
-    return run("vertical-scores", parties, engine="loopback", loadings=paths, **{"min_rows": 1, **options})
+    return run("vertical-scores", parties, loadings=paths, **{"min_rows": 1, **options})
 
 
 def central(X, signs, **options):
@@ -63,18 +63,17 @@ def test_the_scores_are_those_of_the_central_model(way, options, tmp_path):
 
 
 @every_way
-def test_they_are_what_the_parts_of_the_parties_add_up_to(way, kept):
+def test_new_rows_have_the_sums_of_the_parts_and_old_ones_their_own_scores(way, kept):
     parts = [Loadings.load(path).part_of_scores(columns) for path, columns in zip(kept, cut(new()), strict=True)]
     np.testing.assert_allclose(project(cut(new()), kept, **way).scores_, sum(parts), rtol=0, atol=1e-12)
-
-
-@every_way
-def test_the_fitted_rows_get_their_own_scores(way, kept):
     model = fit(kept, old())
     again = project(cut(old()), kept, **way)
     np.testing.assert_allclose(again.scores_, model.scores_, rtol=0, atol=1e-9)
     np.testing.assert_allclose(again.explained_variance_, model.explained_variance_, rtol=1e-9)
     np.testing.assert_allclose(again.explained_variance_ratio_, model.explained_variance_ratio_, rtol=1e-9)
+    model = project(cut(new(1)), kept, **way)
+    np.testing.assert_allclose(model.scores_, project(cut(new()), kept).scores_[:1], rtol=0, atol=1e-12)
+    assert 0 < model.explained_variance_ratio_.sum() <= 1
 
 
 @every_way
@@ -86,20 +85,10 @@ def test_every_site_gets_the_scores_and_keeps_its_loadings(way, kept, tmp_path):
     assert [path.read_bytes() for path in kept] == before
 
 
-@every_way
-def test_one_new_row_is_enough(way, kept):
-    model = project(cut(new(1)), kept, **way)
-    np.testing.assert_allclose(model.scores_, project(cut(new()), kept).scores_[:1], rtol=0, atol=1e-12)
-    assert 0 < model.explained_variance_ratio_.sum() <= 1
-
-
-def test_the_result_does_not_depend_on_who_comes_first(kept):
+def test_scores_depend_on_no_order_and_need_as_many_components_as_are_asked_for(kept):
     one = project(cut(new()), kept, **WAYS[1])
     other = project(cut(new())[::-1], kept[::-1], **WAYS[1])
     assert one.scores_.tobytes() == other.scores_.tobytes()
-
-
-def test_the_first_components_are_enough_where_fewer_are_asked_for(kept):
     model = project(cut(new()), kept, n_components=2)
     np.testing.assert_array_equal(model.scores_, project(cut(new()), kept).scores_[:, :2])
     assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
@@ -135,14 +124,17 @@ def test_loadings_of_another_run_are_named(way, kept, tmp_path):
 
 
 @every_way
-def test_other_columns_than_those_of_the_loadings_are_named(way, kept):
+def test_other_columns_or_sites_that_show_no_scores_refuse(way, kept):
     with refused(DataError, "client 0", 4, 6):
         project(cut(new(), 4, 4, 4), kept, **way)
+    with refused(DisclosureError, "client 0", "may_show"):
+        project(cut(new()), kept, may_show="nothing", **way)
+    assert project(cut(new()), kept, may_show="scores", **way).n_components_ == 3
 
 
 def test_missing_loadings_are_named_without_their_path(kept, tmp_path):
     with refused(ConfigError, "client 0", "'loadings'"):
-        run("vertical-scores", cut(new()), engine="loopback", min_rows=1)
+        run("vertical-scores", cut(new()), min_rows=1)
     with refused(ContractError, "'loadings'") as told:
         project(cut(new()), [*kept[:2], tmp_path / "absent.npz"])
     assert "absent" not in str(told.value)
@@ -152,21 +144,11 @@ def test_missing_loadings_are_named_without_their_path(kept, tmp_path):
         project(cut(new()), kept)
 
 
-def test_one_path_for_each_party(kept):
+def test_paths_and_rows_that_cannot_be_are_refused(kept):
     with refused(ConfigError, "'loadings'", 3):
         project(cut(new()), kept[:2])
     with refused(ConfigError, "'loadings'", "own.npz", 3):
         project(cut(new()), "own.npz")
-
-
-@every_way
-def test_a_site_that_shows_no_scores_refuses(way, kept):
-    with refused(DisclosureError, "client 0", "may_show"):
-        project(cut(new()), kept, may_show="nothing", **way)
-    assert project(cut(new()), kept, may_show="scores", **way).n_components_ == 3
-
-
-def test_rows_that_all_equal_the_old_means_are_refused(kept):
     parties = [np.tile(Loadings.load(path).mean, (3, 1)) for path in kept]
     with refused(DataError):
         project(parties, kept)

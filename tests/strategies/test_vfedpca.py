@@ -23,7 +23,7 @@ def cut(parties):
 
 
 def fit(parties, method="vfedpca", **options):
-    return run(method, cut(parties), engine="loopback", **{"n_components": 1, **options})
+    return run(method, cut(parties), **{"n_components": 1, **options})
 
 
 def angle(model, k=1):
@@ -37,7 +37,7 @@ def test_a_kernel_that_overflows_is_refused(method, largest):
     parties = cut(3)
     parties[1] = parties[1] * 10 ** (largest / 6) / np.linalg.norm(parties[1], axis=1).max()
     with refused(DataError, "float64", "'gamma'"):
-        run(method, parties, engine="loopback", n_components=1, kernel="polynomial", gamma=1.0)
+        run(method, parties, n_components=1, kernel="polynomial", gamma=1.0)
 
 
 @pytest.mark.parametrize("scaling", [False, True])
@@ -86,7 +86,7 @@ def authors_program(blocks, component, scaling):
     return u
 
 
-def test_a_party_s_signs_do_not_change_the_mean_of_the_parties_directions():
+def test_signs_periods_and_warm_starts_that_change_nothing():
     """On a graph: else directions of opposite sign average to nothing."""
     options = {"n_components": 2, "graph": "ring", "periods": 2}
     plain, turned = server_of("vfedpca", cut(4), **options), server_of("vfedpca", cut(4), **options)
@@ -95,44 +95,29 @@ def test_a_party_s_signs_do_not_change_the_mean_of_the_parties_directions():
     assert principal_angles(one.scores_, other.scores_).max() <= 1e-6
     errors = [model.log["measured"]["consensus_error_degrees"] for model in (one, other)]
     assert errors[0] == pytest.approx(errors[1], rel=1e-12)
-
-
-def test_later_periods_change_nothing_but_weights():
     two, ten = fit(3, periods=2), fit(3, periods=10)
     assert principal_angles(two.scores_, ten.scores_).max() < 1e-3
     assert angle(fit(3, periods=1)) > angle(two)
+    # After the first period a party's data have rank one: any start ends at the same vector.
+    cold, warm = (fit(3, periods=2, local_iterations=1, warm_start=start) for start in ("random", "previous"))
+    assert principal_angles(cold.scores_, warm.scores_).max() < 1e-6
 
 
-def test_the_average_stays_away_from_what_exact_methods_reach():
+def test_one_party_alone_and_an_average_find_what_they_can():
     model = fit(3)
     assert 0.5 < angle(model) < 30
     assert not model.log["exact"]
-    assert angle(run("vertical", cut(3), n_components=1, engine="loopback")) <= 1e-5
+    assert angle(run("vertical", cut(3), n_components=1)) <= 1e-5
+    model = run("vfedpca", [X], n_components=1, periods=1, local_iterations=60)
+    assert angle(model) < 1e-6
 
 
 def test_further_components_are_orthogonal_and_take_as_many_periods_each():
     model = fit(3, n_components=3, periods=2)
     directions = model.scores_ / model.singular_values_
     np.testing.assert_allclose(directions.T @ directions, np.eye(3), atol=1e-12)
-    assert [entry["phase"] for entry in model.log["rounds"]] == [
-        "rows",
-        "start",
-        *["local"] * 5,
-        "energies",
-        "project",
-    ]
+    assert [entry["phase"] for entry in model.log["rounds"]] == ["rows", "start", *["local"] * 5, "energies", "project"]
     assert "squared_error_per_row" in model.log["measured"]  # the parties' own error is what the model says
-
-
-def test_one_party_alone_finds_its_leading_direction():
-    model = run("vfedpca", [X], n_components=1, periods=1, local_iterations=60, engine="loopback")
-    assert angle(model) < 1e-6
-
-
-def test_a_warm_start_makes_no_difference():
-    """After the first period a party's data have rank one: any start ends at the same vector."""
-    cold, warm = (fit(3, periods=2, local_iterations=1, warm_start=start) for start in ("random", "previous"))
-    assert principal_angles(cold.scores_, warm.scores_).max() < 1e-6
 
 
 @pytest.mark.parametrize("variant", ["corrected", "faithful"])
@@ -148,17 +133,13 @@ def test_without_a_server_each_party_merges_what_its_neighbours_have(graph, vari
         assert agreed > 0.1
 
 
-def test_one_party_has_no_neighbours():
+def test_relays_send_each_party_its_neighbours_and_one_party_has_none():
     with_graph, without = (
-        run("vfedpca", [X], n_components=1, graph=graph, local_iterations=60, engine="loopback")
-        for graph in ("ring", "server")
+        run("vfedpca", [X], n_components=1, graph=graph, local_iterations=60) for graph in ("ring", "server")
     )
     assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
-    faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2, engine="loopback")
+    faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2)
     assert faithful.scores_.shape == (150, 2)
-
-
-def test_the_relay_sends_each_party_its_neighbours_vectors_only():
     ring, complete = fit(5, graph="ring", periods=2), fit(5, graph="complete", periods=2)
     neighbours, all_others = ring.log["rounds"][2]["down"], complete.log["rounds"][2]["down"]
     headers = 2 * 128
@@ -169,12 +150,12 @@ def test_the_relay_sends_each_party_its_neighbours_vectors_only():
 def test_the_kernel_variant_averages_too(options):
     name, gamma = options["kernel"], options["gamma"]
     truth = KernelPCA(1, kernel=name, gamma=gamma, coef0=1, eigen_solver="dense").fit(X).transform(X)
-    model, alone = fit(5, "vfedakpca", **options), run("vfedakpca", [X], n_components=1, engine="loopback", **options)
+    model, alone = fit(5, "vfedakpca", **options), run("vfedakpca", [X], n_components=1, **options)
     assert 0.5 < principal_angles(model.scores_, truth).max() < 45
     assert principal_angles(alone.scores_, truth).max() < 1e-6
 
 
-def test_signs_and_weights_of_a_merge():
+def test_merges_updates_and_directions_in_closed_form():
     a, b = np.eye(3)[0], np.array([0.6, 0.8, 0.0])
     for sign in (1.0, -1.0):
         u = merged([3.0, 1.0], [a, sign * b], faithful=False, scaled=False)
@@ -183,15 +164,21 @@ def test_signs_and_weights_of_a_merge():
     scaled = merged([2.0, 1.0, 1.0], [a, a, b], faithful=False, scaled=True)  # eta 1/3, ceil(3/2) boosted
     assert principal_angles(scaled[:, None], (a + 0.25 * b)[:, None]).max() > 1
     np.testing.assert_allclose(np.abs(scaled), np.abs((0.5 + 0.25) * 4 / 3 * a + 0.25 * 2 / 3 * b))
-
-
-def test_the_update_leaves_rank_one_and_its_leading_vector():
     block, u = rows(30), rows(30)[:, 0]
     once = overwritten(block, u)
     assert np.linalg.matrix_rank(once) == 1
     _, a = power_iteration(local_product(once, faithful=False), np.ones(30), 2)
     _, b = power_iteration(local_product(overwritten(once, a), faithful=False), np.ones(30), 2)
     assert principal_angles(a[:, None], b[:, None]).max() < 1e-6
+    found = np.linalg.qr(rows(5, 4)).Q
+    for u in (found @ [1.0, 2.0, 3.0, 4.0], found[:, 0] * 1e-200, np.zeros(5)):
+        other = direction(u, found)
+        np.testing.assert_allclose(found.T @ other, 0, atol=1e-15)
+        np.testing.assert_allclose(np.linalg.norm(other), 1)
+    own = direction(np.arange(5.0), found[:, :2])
+    np.testing.assert_allclose(
+        own @ np.arange(5.0), np.linalg.norm(np.arange(5.0) - found[:, :2] @ (found[:, :2].T @ np.arange(5.0)))
+    )
 
 
 @pytest.mark.parametrize("method", ["vfedpca", "vfedakpca"])
@@ -203,17 +190,5 @@ def test_components_beyond_the_rank_hold_nothing_and_are_orthonormal(method, gra
     options = {"n_components": 2, "graph": graph, "periods": 2, "center": True, "min_rows": 1, "kernel": "linear"}
     if method == "vfedpca":
         del options["kernel"]
-    model = run(method, blocks, engine="loopback", **options)
+    model = run(method, blocks, **options)
     np.testing.assert_allclose(model.explained_variance_ratio_, [1, 0], atol=1e-12)
-
-
-def test_a_direction_that_is_found_already_gives_another():
-    found = np.linalg.qr(rows(5, 4)).Q
-    for u in (found @ [1.0, 2.0, 3.0, 4.0], found[:, 0] * 1e-200, np.zeros(5)):
-        other = direction(u, found)
-        np.testing.assert_allclose(found.T @ other, 0, atol=1e-15)
-        np.testing.assert_allclose(np.linalg.norm(other), 1)
-    own = direction(np.arange(5.0), found[:, :2])
-    np.testing.assert_allclose(
-        own @ np.arange(5.0), np.linalg.norm(np.arange(5.0) - found[:, :2] @ (found[:, :2].T @ np.arange(5.0)))
-    )

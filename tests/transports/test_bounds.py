@@ -15,7 +15,7 @@ VERTICAL = [("vertical", {}), ("vertical-kernel", {"kernel": "linear", "center":
 
 
 def fit(method, parties, **options):
-    return run(method, parties, engine="loopback", min_rows=1, **options)
+    return run(method, parties, min_rows=1, **options)
 
 
 @pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it", "personalised"])
@@ -41,15 +41,12 @@ def test_a_feature_too_small_to_be_scaled_is_told(method):
     assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
 
 
-def test_a_feature_that_fixed_point_rounds_is_not_scaled_by_what_is_left_of_it():
+def test_features_that_fixed_point_rounds_off_are_refused_or_taken_for_constant():
     """The one sum of a run with survivors resolves less; the last round then finds rows that do not fit the model."""
     X = rows(60) * np.where(np.arange(12) == 3, 1e-15, 1.0)
     bound = 2 * float(np.abs(X).max())
     with refused(ConfigError, "'bound'", 1):
         fit("p-cov", cut(X, 30, 10, 10, 10), n_components=3, scale=True, bound=bound, survivors=4, **SECURE)
-
-
-def test_constant_features_may_be_scaled_beside_a_bound_near_the_data():
     X = rows(60) * (np.arange(12) != 3)
     own = {"n_components": 3, "scale": True}
     plain = fit("p-cov", cut(X, 30, 10, 10, 10), **own)
@@ -66,15 +63,6 @@ def test_scaled_columns_need_no_bound(method, options):
     plain = fit(method, by_columns(rows(60)), **own)
     secure = fit(method, by_columns(rows(60)), bound=1e90, **own, **SECURE)
     assert principal_angles(plain, secure).max < 1e-9
-
-
-def test_columns_that_vary_too_little_to_be_scaled_are_zero():
-    """Else what rounding left of them would stand unscaled beside the others, and beyond what scaled columns can be."""
-    X = rows(60)
-    X[:, 2] = 1e20 + np.spacing(1e20) * np.arange(60)
-    model = fit("vertical", by_columns(X), n_components=2, scale=True, bound=1e25, **SECURE)
-    others = fit("vertical", by_columns(np.delete(X, 2, axis=1)), n_components=2, scale=True)
-    assert principal_angles(model, others).max < 1e-6
 
 
 @pytest.mark.parametrize("method", ["vertical", "vertical-kernel"])
@@ -95,18 +83,21 @@ def test_new_rows_of_small_units_have_scores_in_secure_sums(tmp_path):
     assert principal_angles(first, again).max < 1e-6
 
 
-def test_landmarks_that_are_alike_are_named():
+def test_values_and_landmarks_at_the_ends_of_float64_are_taken_or_named():
     X = np.repeat(np.eye(3, 12), 20, axis=0)
     with refused(ConfigError, "'landmarks'", 8):
         fit("vertical-kernel", by_columns(X), n_components=6, landmarks=8)
-
-
-def test_values_whose_variances_have_no_squares_give_components_in_secure_sums():
-    """A norm of variances must not square them: beyond float64 the certificate would be infinite."""
+    # A norm of variances must not square them: beyond float64 the certificate would be infinite.
     parties = cut(1e90 * rows(60), 30, 20, 10)
     options = {"n_components": 2, "mu": 0.5, "iterations": 5, "bound": 3e92}
     model = fit("personalised", parties, **options, **SECURE)
     assert np.isfinite(model.explained_variance_).all()
+    # Else what rounding left of them would stand unscaled beside the others, and beyond what scaled columns can be.
+    X = rows(60)
+    X[:, 2] = 1e20 + np.spacing(1e20) * np.arange(60)
+    model = fit("vertical", by_columns(X), n_components=2, scale=True, bound=1e25, **SECURE)
+    others = fit("vertical", by_columns(np.delete(X, 2, axis=1)), n_components=2, scale=True)
+    assert principal_angles(model, others).max < 1e-6
 
 
 def test_loadings_of_components_without_variance_are_no_longer_than_one(tmp_path):

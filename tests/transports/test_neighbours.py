@@ -36,17 +36,19 @@ def test_each_party_finds_the_same_graph_of_the_degree_that_is_said(parties):
     assert set(tied.sum(axis=0)) == {degree(parties)}
 
 
-def test_degrees_are_those_of_the_docs():
+def test_degrees_graphs_and_commitments_are_those_of_the_docs():
     assert [degree(parties) for parties in (2, 10, COMPLETE)] == [1, 9, 49]
     assert [degree(parties) for parties in (51, 100, 1000, 10_000)] == [36, 54, 92, 108]
-
-
-def test_every_key_and_the_run_change_the_graph():
     first = neighbours.neighbours(seed_of(ABOUT, PUBLICS), 60, 7)
     for party in (0, 31, 59):
         changed = [*PUBLICS[:party], b"\xff" * 32, *PUBLICS[party + 1 :]]
         assert neighbours.neighbours(seed_of(ABOUT, changed), 60, 7) != first
     assert neighbours.neighbours(seed_of(b"another run", PUBLICS), 60, 7) != first
+    assert len({commitment(party, public) for party in range(3) for public in PUBLICS}) == 180
+    shown = [commitment(party, public) for party, public in enumerate(PUBLICS)]
+    require_opened(shown, PUBLICS)
+    with refused(DisclosureError, 4, 9, match="committed"):
+        require_opened(shown, [b"\xff" * 32 if party in (4, 9) else key for party, key in enumerate(PUBLICS)])
 
 
 def test_everybody_is_as_often_a_neighbour(monkeypatch):
@@ -70,14 +72,6 @@ def test_honest_parties_are_apart_as_often_as_the_formula_says(monkeypatch):
     assert abs(np.mean(arcs) - expected) < 4 * np.std(arcs) / np.sqrt(len(arcs))
 
 
-def test_a_commitment_is_of_one_key_of_one_party():
-    assert len({commitment(party, public) for party in range(3) for public in PUBLICS}) == 180
-    shown = [commitment(party, public) for party, public in enumerate(PUBLICS)]
-    require_opened(shown, PUBLICS)
-    with refused(DisclosureError, 4, 9, match="committed"):
-        require_opened(shown, [b"\xff" * 32 if party in (4, 9) else key for party, key in enumerate(PUBLICS)])
-
-
 # Whole runs
 
 
@@ -99,13 +93,10 @@ def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
     assert "it must collude with more than 34 of the parties" in note
 
 
-def test_up_to_fifty_nothing_is_asked_but_what_was():
+def test_up_to_fifty_parties_and_with_shared_noise_nothing_more_is_asked():
     asked, note = phases(COMPLETE)
     assert asked == ["keys", "sums", "deviations", "scatter", "project"]
     assert "it must collude with all parties but one" in note
-
-
-def test_noise_that_few_honest_parties_share_is_hidden_among_all():
     for method, committed in (("p-cov", True), ("dp-pca", False)):
         script = script_of(METHODS[method], TRAVEL["masked"], METHODS[method].strategy.card.examples[0])
         assert ("openings" in script) == committed

@@ -18,11 +18,7 @@ WAYS = {
     "vertical by inner products": ("vertical", COLUMNS, {**MASKED, "solver": "gram"}),
     "vertical-kernel": ("vertical-kernel", COLUMNS, MASKED),
     "vertical-kernel by landmarks": ("vertical-kernel", COLUMNS, {**MASKED, "landmarks": 20}),
-    "polynomial kernel": (
-        "vertical-kernel",
-        COLUMNS,
-        {**MASKED, "kernel": "polynomial", "degree": 2, "gamma": 0.1},
-    ),
+    "polynomial kernel": ("vertical-kernel", COLUMNS, {**MASKED, "kernel": "polynomial", "degree": 2, "gamma": 0.1}),
     "new rows": ("vertical-scores", COLUMNS, MASKED),
     **{
         f"{name}, survivors": (name, cut(rows(400) + 1, 150, 100, 80, 50, 20), {**SURVIVING, **own})

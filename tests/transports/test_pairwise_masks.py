@@ -50,32 +50,37 @@ def total(vectors):
     return np.add.reduce(vectors)
 
 
-def test_x25519_is_that_of_rfc_7748():
+def test_keys_streams_and_digests_are_those_of_the_standards():
     assert public_key(ALICE) == ALICE_PUBLIC
     assert public_key(BOB) == BOB_PUBLIC
-
-
-def test_chacha20_is_that_of_rfc_8439():
-    """Appendix A.1, vector 1: key and nonce zero, from block 0."""
+    # Appendix A.1, vector 1: key and nonce zero, from block 0.
     assert keystream(bytes(32)).update(bytes(64)).hex() == (
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     )
-
-
-def test_both_sides_derive_one_key_as_rfc_5869_says():
     extracted = hmac.digest(bytes(32), SHARED, "sha256")
     info = PURPOSE + ASKED + min(ALICE_PUBLIC, BOB_PUBLIC) + max(ALICE_PUBLIC, BOB_PUBLIC)
     expected = hmac.digest(extracted, info + b"\x01", "sha256")
     assert pair_key(ALICE, BOB_PUBLIC, ASKED) == pair_key(BOB, ALICE_PUBLIC, ASKED) == expected
+    pieces = [b"keys", b"{}", ALICE_PUBLIC]
+    by_hand = hashlib.sha256(b"".join(len(piece).to_bytes(8, "little") + piece for piece in pieces))
+    assert transcript("keys", b"{}", [ALICE_PUBLIC], []) == by_hand.digest()
+    assert len({new_private_key() for _ in range(100)}) == 100
+    assert len(new_private_key()) == 32
 
 
-def test_a_mask_is_the_keystream_added_by_one_and_subtracted_by_the_other():
+def test_a_mask_is_a_uniform_keystream_that_cancels_between_two():
     publics = [ALICE_PUBLIC, BOB_PUBLIC]
     words = keystream(pair_key(ALICE, BOB_PUBLIC, ASKED)).update(bytes(8 * SIZE))
     expected = np.frombuffer(words, "<u8")
     np.testing.assert_array_equal(mask(ALICE, publics, ASKED, SIZE), expected)  # the smaller key adds
     np.testing.assert_array_equal(mask(BOB, publics, ASKED, SIZE), -expected)
+    # Its bytes, and those of the differences of neighbouring words (chi-square; wrong once in 250,000 runs).
+    own = masks(3, size=2**17)[0]
+    for words in (own, np.diff(own)):
+        counts = np.bincount(words.view(np.uint8), minlength=256)
+        statistic = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
+        assert chi2.ppf(1e-6, 255) < statistic < chi2.ppf(1 - 1e-6, 255)
 
 
 @pytest.mark.parametrize("parties", range(2, 11))
@@ -84,15 +89,6 @@ def test_the_masks_of_all_parties_cancel_and_those_of_fewer_do_not(parties):
     assert not total(own).any()
     for left_out in range(parties):
         assert np.count_nonzero(total(own[:left_out] + own[left_out + 1 :])) > SIZE - 2
-
-
-def test_a_mask_is_uniform():
-    """Its bytes, and those of the differences of neighbouring words (chi-square; wrong once in 250,000 runs)."""
-    own = masks(3, size=2**17)[0]
-    for words in (own, np.diff(own)):
-        counts = np.bincount(words.view(np.uint8), minlength=256)
-        statistic = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
-        assert chi2.ppf(1e-6, 255) < statistic < chi2.ppf(1 - 1e-6, 255)
 
 
 def test_every_part_of_a_request_changes_the_mask():
@@ -113,21 +109,10 @@ def test_every_part_of_a_request_changes_the_mask():
         assert (one != other).all()
 
 
-def test_keys_are_new_each_time():
-    assert len({new_private_key() for _ in range(100)}) == 100
-    assert len(new_private_key()) == 32
-
-
 @pytest.mark.parametrize("point", [bytes(32), b"\x01" + bytes(31), b"short"])
 def test_a_key_of_small_order_is_refused(point):
     with refused(ContractError):
         pair_key(ALICE, point, ASKED)
-
-
-def test_the_digest_is_sha256_of_pieces_with_their_lengths():
-    pieces = [b"keys", b"{}", ALICE_PUBLIC]
-    by_hand = hashlib.sha256(b"".join(len(piece).to_bytes(8, "little") + piece for piece in pieces))
-    assert transcript("keys", b"{}", [ALICE_PUBLIC], []) == by_hand.digest()
 
 
 def test_two_parties_agree_once_for_all_sums_of_a_run(monkeypatch):

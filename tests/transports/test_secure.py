@@ -9,14 +9,7 @@ from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
 from simulations import run
 from tests.families import FAMILIES, cut, rows
-from tests.harness import (
-    differences,
-    exits,
-    finish,
-    on_request,
-    server_of,
-    tamper_arrays,
-)
+from tests.harness import differences, exits, finish, on_request, server_of, tamper_arrays
 from tests.refusals import refused
 
 every_method = pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it"])
@@ -27,7 +20,7 @@ def three():
 
 
 def fit(method, parties, **options):
-    return run(method, parties, engine="loopback", **{"min_rows": 1, "min_parties": 2, **options})
+    return run(method, parties, **{"min_rows": 1, "min_parties": 2, **options})
 
 
 def secure(method, parties, **options):
@@ -50,45 +43,28 @@ def test_a_generous_bound_costs_nothing(method, factor):
 
 
 @every_method
-def test_the_order_of_the_clients_changes_no_bit(method):
+def test_the_order_changes_no_bit_and_the_model_tells_what_protected_the_rows(method):
     assert not differences(*(secure(method, parties, n_components=5) for parties in (three(), three()[::-1])))
-
-
-@every_method
-def test_the_model_tells_no_partys_rows_but_what_protected_them(method):
     model = secure(method, three(), n_components=3)
     assert [party["rows"] for party in model.log["parties"]] == [None] * 3
     assert model.log["measured"]["pairwise_masked_parties"] == 3
     assert 6.5e-19 < model.log["measured"]["fixed_point_variance_share"] < 7e-19
     assert "squared_error_per_row" in model.log["measured"]
     assert [entry["phase"] for entry in model.log["rounds"]][:3] == ["keys", "sums", "deviations"]
+    with refused(ConfigError, "'bound'", "1e+30"):
+        secure(method, three(), n_components=2, bound=1e30)
 
 
 # What is refused
 
 
-def test_a_method_that_is_no_sum_is_named():
+def test_what_secure_sums_cannot_be_is_refused():
     with refused(ConfigError, "qr-pca", "p-cov", "ap-cov", "sub-it", "em", "streaming"):
         secure("qr-pca", three())
-
-
-def test_a_warm_start_is_refused():
     with refused(ConfigError, "warm_start='random'", "'sub-it'"):
         secure("sub-it", three(), warm_start="svd", n_components=2)
-
-
-def test_a_bound_is_needed():
     with refused(ConfigError, "secure_aggregation", "True", "'bound'", 0, "1e-100"):
         secure("p-cov", three(), bound=0.0)
-
-
-@every_method
-def test_a_bound_too_far_above_the_data_is_refused(method):
-    with refused(ConfigError, "'bound'", "1e+30"):
-        secure(method, three(), n_components=2, bound=1e30)
-
-
-def test_data_beyond_the_bound_are_named_but_not_told():
     parties = three()
     parties[1][5, 3] = -12.75
     with refused(DataError, "client 1", "'bound'", 10) as told:
@@ -97,26 +73,22 @@ def test_data_beyond_the_bound_are_named_but_not_told():
 
 
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])
-def test_three_parties_are_the_default_minimum(method):
+def test_three_parties_are_the_default_minimum_and_without_one_there_is_nothing(method):
     parties = cut(rows(90), 60, 30) if method == "p-cov" else np.hsplit(rows(60), 2)
     with refused(DisclosureError, 2, 3, "min_parties"):
-        run(method, parties, n_components=2, engine="loopback", secure_aggregation=True, bound=10.0)
+        run(method, parties, n_components=2, secure_aggregation=True, bound=10.0)
     with refused(DisclosureError, "client 0", 2, 4):
         secure(method, parties, n_components=2, min_parties=4)
+    server = secure_server(method, three() if method == "p-cov" else np.split(rows(60), 3, axis=1))
+    exits(server, 2)
+    with refused(QuorumError, 1, 3, "client 2"):
+        finish(server)
 
 
 def test_a_site_may_refuse_to_answer_otherwise():
     with refused(DisclosureError, "client 0", "secure_only", "secure_aggregation=True"):
         fit("p-cov", three(), n_components=2, secure_only=True)
     assert secure("p-cov", three(), n_components=2, secure_only=True).n_components_ == 2
-
-
-@pytest.mark.parametrize("method", ["p-cov", "vertical"])
-def test_without_one_party_there_is_nothing(method):
-    server = secure_server(method, three() if method == "p-cov" else np.split(rows(60), 3, axis=1))
-    exits(server, 2)
-    with refused(QuorumError, 1, 3, "client 2"):
-        finish(server)
 
 
 @pytest.mark.parametrize("phase", ["deviations", "scatter"])

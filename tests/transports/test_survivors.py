@@ -135,19 +135,20 @@ def test_a_party_that_never_joins_is_dropped(monkeypatch):
     assert "the PCA of 4 of 5 parties: client 0 dropped out" in model.log["notes"]
 
 
-def test_a_party_that_answers_nothing_at_all_is_dropped():
+def test_parties_that_hang_or_answer_nothing_are_dropped_and_refusals_end_the_run():
     """Not even what it is: the server asks the next one."""
     running = server()
     drop(running, 0, "keys")
     proxy_of(running, 0).get_properties = lambda ins, timeout, group_id: (_ for _ in ()).throw(TimeoutError)
     same(finish(running), plain("p-cov", PARTIES[1:]))
-
-
-def test_a_party_that_hangs_is_dropped_at_the_deadline():
     running = server(round_deadline=70.0)
     given = late(running, 2, "uncentred")
     assert len(finish(running).log["parties"]) == 4
     assert given == [70.0]
+    running = server()
+    context_of(running, 2).node_config["min-rows"] = 500
+    with refused(DisclosureError, "client 2", "min-rows"):
+        finish(running)
 
 
 def test_a_party_whose_node_goes_offline_is_dropped(monkeypatch):
@@ -166,27 +167,23 @@ def test_a_party_whose_node_goes_offline_is_dropped(monkeypatch):
     assert len(finish(running).log["parties"]) == 4
 
 
-def test_a_party_that_refuses_ends_the_run_as_ever():
-    running = server()
-    context_of(running, 2).node_config["min-rows"] = 500
-    with refused(DisclosureError, "client 2", "min-rows"):
-        finish(running)
+DIRECTIONS = {"release": "directions", "clip": "", "n_components": 3}
 
 
-def test_distributed_noise_is_that_of_the_survivors():
-    """Each adds its share; what the eigenvalues are corrected for is the noise of four shares."""
+def test_several_sums_open_each_with_its_noise_and_keys():
+    """The rounds around a sum are gone through for each, and the model is that of the parties without masks."""
+    same(finish(server("dp-pca", **DIRECTIONS)), plain("dp-pca", PARTIES, **DIRECTIONS))
+    # Else what is revealed of a party that left would open its share of the sums before.
+    running = server("dp-pca", **DIRECTIONS)
+    sent = heard(running, 0)
+    finish(running)
+    keys = [one.said[0].tobytes() for one in sent if one.phase.endswith("keys")]
+    assert len(keys) == len(set(keys)) == 6
+    # Each adds its share; what the eigenvalues are corrected for is the noise of four shares.
     distributed = {"trust": "distributed", "honest_parties": 3}
     running = server("dp-pca", **distributed)
     drop(running, 4, "sum")
     same(finish(running), plain("dp-pca", PARTIES[:4], **distributed))
-
-
-DIRECTIONS = {"release": "directions", "clip": "", "n_components": 3}
-
-
-def test_several_sums_are_opened_where_each_has_its_noise():
-    """The rounds around a sum are gone through for each, and the model is that of the parties without masks."""
-    same(finish(server("dp-pca", **DIRECTIONS)), plain("dp-pca", PARTIES, **DIRECTIONS))
 
 
 @pytest.mark.parametrize("at", ["octaves", "nearer_octaves shares", "directions", "variances agree"])
@@ -210,15 +207,6 @@ def test_a_party_may_leave_between_two_sums_that_have_noise(at):
     assert np.isfinite(model.explained_variance_).all()
 
 
-def test_keys_of_one_sum_are_not_those_of_the_next():
-    """Else what is revealed of a party that left would open its share of the sums before."""
-    running = server("dp-pca", **DIRECTIONS)
-    sent = heard(running, 0)
-    finish(running)
-    keys = [one.said[0].tobytes() for one in sent if one.phase.endswith("keys")]
-    assert len(keys) == len(set(keys)) == 6
-
-
 # What is refused
 
 
@@ -240,8 +228,17 @@ def test_options_that_do_not_go_together_are_named(method, options, named):
         finish(server(method, **options))
 
 
-def test_the_methods_that_have_it_ask_for_one_sum():
+def test_the_methods_that_have_it_ask_for_one_sum_of_fixed_bytes():
     assert {name for name, method in METHODS.items() if "surviving" in transports_of(method)} == set(SUM)
+
+    def sent(d):
+        model = finish(server(parties=cut(rows(400, d), 150, 100, 80, 50, 20)))
+        return {entry["phase"]: max(entry["up"]) for entry in model.log["rounds"]}
+
+    narrow, wide = sent(6), sent(40)
+    for phase in ("keys", "shares", "agree", "reveal"):
+        assert narrow[phase] == wide[phase] < 700
+    assert wide["uncentred"] > 15 * narrow["uncentred"]
 
 
 @pytest.mark.parametrize("at", ["keys", "sum"])
@@ -349,17 +346,6 @@ def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(monk
     for member, secrets in enumerate(kept.values()):
         shares = {place: of_all[member].tobytes() for place, of_all in zip(places, revealed, strict=True)}
         assert secure.combine(shares) == secrets["masking" if member == 3 else "seed"]
-
-
-def test_shares_are_of_keys_so_their_bytes_do_not_grow_with_the_data():
-    def sent(d):
-        model = finish(server(parties=cut(rows(400, d), 150, 100, 80, 50, 20)))
-        return {entry["phase"]: max(entry["up"]) for entry in model.log["rounds"]}
-
-    narrow, wide = sent(6), sent(40)
-    for phase in ("keys", "shares", "agree", "reveal"):
-        assert narrow[phase] == wide[phase] < 700
-    assert wide["uncentred"] > 15 * narrow["uncentred"]
 
 
 # A party that lies

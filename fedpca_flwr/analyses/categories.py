@@ -1,0 +1,94 @@
+"""What a model of mixed tables says of columns and levels, by its loadings and by how often levels occur."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpca_flwr.analyses.inputs import of_model
+from fedpca_flwr.data.categories import indicator_names
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.tables import Share, Shown, printed_as
+
+
+def _table(found: Categories) -> Shown:
+    k = range(found.coordinates.shape[1])
+    heads = ["level", "share", *(f"PC{j + 1}" for j in k), *(f"cos2 PC{j + 1}" for j in k)]
+    each = zip(found.levels, found.shares, found.coordinates, found.squared_cosines, strict=True)
+    cells = [[name, Share(share), *places.tolist(), *cosines.tolist()] for name, share, places, cosines in each]
+    return Shown(f"Categories: {len(cells)} levels, by the mean scores of their rows", heads, cells)
+
+
+@printed_as(_table)
+@dataclass(frozen=True, eq=False)
+class Categories:
+    """Columns and levels of a mixed table on the components (FAMD, or MCA where there are no numbers).
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Numbers first, then categories.
+    squared_correlations : ndarray of shape (columns, k)
+        Of a component with a number its squared correlation, with a category the correlation ratio: the share of the
+        component's variance that lies between the levels.
+    levels : tuple of str
+        Those that occur, such as ``"sex=female"``.
+    shares : ndarray of shape (levels,)
+        Of all rows.
+    coordinates : ndarray of shape (levels, k)
+        The mean scores of the rows that have the level. Divided by the roots of the components' variances they are the
+        coordinates of an MCA.
+    contributions : ndarray of shape (levels, k)
+        Shares of a component's variance; those of all levels and numbers add up to 1.
+    squared_cosines : ndarray of shape (levels, k)
+        Squared correlations of the level's indicator with the component.
+    """
+
+    columns: tuple[str, ...]
+    squared_correlations: Array
+    levels: tuple[str, ...]
+    shares: Array
+    coordinates: Array
+    contributions: Array
+    squared_cosines: Array
+
+
+@of_model
+def categories(model: PCAModel) -> Categories:
+    """Columns and levels of a mixed table on the components (Escofier 1979; Pages 2004), from the model alone.
+
+    Parameters
+    ----------
+    model : PCAModel
+        Of a run with ``levels``.
+
+    Raises
+    ------
+    ContractError
+        For a model of a run without levels.
+    """
+    declared = model.log.get("levels")
+    if not declared or model.feature_names_in_ is None or model.mean_ is None or model.components_ is None:
+        raise ContractError("the model is of numbers only: run with levels={'sex': ['female', 'male']}")
+    names, own = model.feature_names_in_.tolist(), indicator_names(declared)
+    first = len(names) - len(own)
+    of_column = [column for column, levels in declared.items() for _ in range(len(levels) + 2)]
+    n = model.n_samples_
+    variances = model.explained_variance_ * (n - 1) / n
+    squares = variances * model.components_.T**2  # of correlations, where a column has the variance 1
+    by_column = [squares[first:][[one == column for one in of_column]].sum(axis=0) for column in declared]
+    shares = model.mean_[first:]
+    there = (shares > 0) & (shares < 1)
+    p, loadings = shares[there][:, None], model.components_.T[first:][there]
+    return Categories(
+        columns=(*names[:first], *declared),
+        squared_correlations=np.vstack([squares[:first], *by_column]),
+        levels=tuple(name for name, one in zip(own, there, strict=True) if one),
+        shares=shares[there],
+        coordinates=variances * loadings / np.sqrt(p),
+        contributions=loadings**2,
+        squared_cosines=squares[first:][there] / (1 - p),
+    )

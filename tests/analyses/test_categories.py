@@ -1,0 +1,59 @@
+"""Levels of a mixed table on the components: what the rows of all parties say, from the model alone."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpca_flwr import analyses
+from fedpca_flwr.errors import ContractError, DataError
+from tests.data.test_categories import LEVELS, parts, table
+from tests.harness import fit
+from tests.refusals import refused
+
+FRAME = table()
+
+
+@pytest.mark.parametrize("numbers", [["mass", "bill", "ratio"], []], ids=["famd", "mca"])
+@pytest.mark.filterwarnings("ignore:X has")
+def test_levels_lie_where_their_rows_are_and_tell_what_they_correlate_with(numbers):
+    frame = FRAME[[*numbers, *LEVELS]]
+    model = fit("p-cov", parts(frame), n_components=3, scale=True, levels=LEVELS)
+    found, scores = analyses.categories(model), model.transform(frame)
+    for j, name in enumerate(found.levels):
+        column, level = name.split("=")
+        cells = frame[column].where(frame[column].isin(LEVELS[column]) | frame[column].isna(), "other")
+        has = (cells.fillna("missing") == level).to_numpy()
+        assert found.shares[j] == pytest.approx(has.mean(), abs=1e-12)
+        np.testing.assert_allclose(found.coordinates[j], scores[has].mean(axis=0), atol=1e-8)
+        told = [np.corrcoef(has, one)[0, 1] ** 2 for one in scores.T]
+        np.testing.assert_allclose(found.squared_cosines[j], told, atol=1e-8)
+    for j, name in enumerate(found.columns):
+        if name in numbers:
+            told = [np.corrcoef(frame[name], one)[0, 1] ** 2 for one in scores.T]
+        else:
+            cells = frame[name].where(frame[name].isin(LEVELS[name]) | frame[name].isna(), "other").fillna("missing")
+            told = pd.DataFrame(scores).groupby(cells).transform("mean").var().to_numpy() / scores.var(axis=0, ddof=1)
+        np.testing.assert_allclose(found.squared_correlations[j], told, atol=1e-8)
+    whole = found.contributions.sum(axis=0) + (model.components_[:, : len(numbers)] ** 2).sum(axis=1)
+    np.testing.assert_allclose(whole, 1, atol=1e-12)
+
+
+def test_a_level_that_does_not_occur_has_no_place():
+    model = fit("p-cov", parts(FRAME), n_components=2, scale=True, levels={"sex": ["f", "m", "x"], "island": ["north"]})
+    found = analyses.categories(model)
+    assert "sex=x" not in found.levels
+    assert np.isfinite(found.coordinates).all()
+
+
+def test_levels_may_be_those_that_enough_rows_of_a_party_have():
+    """'far' and 'farther' have 5 % of 150 rows each: no party has 12 of either."""
+    frame = FRAME[["mass", "island"]]
+    model = fit("p-cov", parts(frame), n_components=2, scale=True, levels=["island"], min_rows=12)
+    assert model.log["levels"] == {"island": ["north", "south", "west"]}
+    with refused(DataError, "'sea'"):
+        fit("p-cov", parts(frame), n_components=2, scale=True, levels=["sea"])
+
+
+def test_a_model_of_numbers_has_none():
+    with refused(ContractError, "levels="):
+        analyses.categories(fit("p-cov", parts(FRAME[["mass", "bill"]]), n_components=2))
