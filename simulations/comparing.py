@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ from .records import (
     shown,
     title,
 )
+from .report import write_report
 
 if TYPE_CHECKING:
     import pandas
@@ -66,10 +66,6 @@ class Comparison(list[Record]):
         """Write the page of all runs in the folder, and of those that failed just now; it needs matplotlib."""
         if self.folder is None:
             raise ConfigError("a report needs the models of the runs: give compare an 'output', the folder for them")
-        if find_spec("matplotlib") is None:  # an extra
-            raise ConfigError("a report needs matplotlib: pip install '.[plots]' in the repository")
-        from .report_page import write_report
-
         return write_report(self.folder, read(self.folder) + [one for one in self if "error" in one])
 
     def __str__(self) -> str:

@@ -147,9 +147,9 @@ def _record(line: str) -> Record:
 
 
 def forget(folder: Path) -> None:
-    """Remove the runs in a folder, with their models, figures and report; nothing else, and nothing of another kind."""
+    """Remove the runs in a folder, with their models and report; nothing else, and nothing of another kind."""
     read(folder)  # or it is no folder of a comparison, and nothing is removed
-    for made in (*folder.glob("models/*.npz"), *folder.glob("figures/*.json"), folder / "report.html", folder / RUNS):
+    for made in (*folder.glob("models/*.npz"), folder / "report.html", folder / RUNS):
         made.unlink(missing_ok=True)
 
 

@@ -6,9 +6,20 @@ python -m fedpca_flwr report FOLDER        # of a comparison: writes FOLDER/repo
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
+
+
+def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
+    """Write ``report.html`` of these runs into the folder that has their models; it needs matplotlib, an extra."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError("a report needs matplotlib: pip install '.[plots]' in the repository")
+    from .report_page import write_page  # here: a help needs nothing of it
+
+    return write_page(folder, records)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
 
     from .records import RUNS, read  # here: a help needs nothing of it
-    from .report_page import write_report
 
     try:
         records = read(args.folder)

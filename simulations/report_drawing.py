@@ -1,4 +1,4 @@
-"""The figures of a comparison's page, drawn as SVG (`simulations.report_figures` keeps them)."""
+"""The figures of a comparison's page, drawn as SVG."""
 
 import html
 import io
@@ -10,13 +10,14 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from fedpca_flwr import analyses
+from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.figures import analysis_plots, plots
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 
 from .measuring import parties_of, truth
-from .records import Record, named
+from .records import Record, identity, named
 from .sources import by_party
 
 NARROW = 200
@@ -30,14 +31,33 @@ ABOUT_FRONT = (
     "fewer bytes and a smaller angle than one on the front."
 )
 
-
 Drawn = Iterable[tuple[Figure, str]]
 """Figures, and what stands below them."""
 
 
-def svg(figures: Drawn, salt: str) -> list[str]:
-    """Figures as parts of a page."""
-    return [_svg(figure, text, salt + text[:9]) for figure, text in figures]
+def figures(folder: Path, records: Sequence[Record]) -> list[str]:
+    """The figures of runs of one setting, as HTML; where their data or models are gone, a line that says so instead."""
+    good = [record for record in records if "error" not in record]
+    if not good:
+        return []
+    drawn = _as_parts(of_runs(good), good)
+    try:
+        return drawn + _as_parts(of_models(folder, good), good)
+    except FedPCAError as error:
+        return [*drawn, f"<p>No more figures: {html.escape(str(error))}</p>"]
+
+
+def figures_of_pool(records: Sequence[Record]) -> list[str]:
+    """The figures of the data set of these runs; none where it is gone or has too many features."""
+    try:
+        return _as_parts(of_pool(records[0]), records)
+    except FedPCAError:
+        return []
+
+
+def _as_parts(figures: Drawn, records: Sequence[Record]) -> list[str]:
+    """Figures as parts of a page, each with inner names of its own."""
+    return [_svg(figure, text, identity(records[0]) + text[:9]) for figure, text in figures]
 
 
 def of_runs(records: Sequence[Record]) -> Drawn:

@@ -16,13 +16,13 @@ from fedpca_flwr.state.files import written_whole
 
 from .recommending import EXACT, choices, sentence
 from .records import COUNTED, COUNTS, HEADS, Record, by_setting, card_of, columns_of, command, named, shown, title
-from .report_figures import figures, figures_of_pool
+from .report_drawing import figures, figures_of_pool
 
 
-def write_report(folder: str | Path, records: Sequence[Record]) -> Path:
+def write_page(folder: Path, records: Sequence[Record]) -> Path:
     """Write ``report.html`` of a comparison whose models are in ``folder``, whole or not at all."""
-    target = Path(folder) / "report.html"
-    page = _page(Path(folder), records)
+    target = folder / "report.html"
+    page = _page(folder, records)
     with written_whole(target) as stream:
         stream.write(page.encode())
     return target
@@ -59,7 +59,7 @@ def _page(folder: Path, records: Sequence[Record]) -> str:
     for record in (record for runs in groups for record in runs):
         pools.setdefault((record["dataset"], record["data root"], record["components"]), []).append(record)
     for (dataset, *_), runs in pools.items():
-        drawn = figures_of_pool(folder, runs)
+        drawn = figures_of_pool(runs)
         parts += [f"<h2>The rows of {_text(dataset)}, pooled</h2>", *_grid(drawn)] if drawn else []
     commands = "\n".join(_text(command(runs)) for runs in groups)
     versions = {json.dumps(record["versions"]): None for record in records if "versions" in record}

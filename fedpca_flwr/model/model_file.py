@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
+from fedpca_flwr.errors import ContractError, DataError, value_text
 from fedpca_flwr.state import files
 
 INFINITY = "infinity"
@@ -86,10 +86,7 @@ WITHOUT_MOMENTS = (
 
 def model_file(path: str | os.PathLike[str]) -> Path:
     """The file that a model of this name is written to: ``.npz`` is appended where missing."""
-    path = Path(path).expanduser()
-    if path.is_dir() or not path.name:
-        raise ConfigError(f"a model is a file, and {path} is a folder; give a name in it")
-    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    return files.archive_at(path, "a model")
 
 
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Path:

@@ -79,11 +79,6 @@ def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
     return Angles(float(degrees.max()), float(degrees.mean()))
 
 
-def projector_distance(model: PCAModel, reference: PCAModel) -> float:
-    """Spectral norm of the difference of the two projectors, 0 (same subspace) to 1."""
-    return eigen.projector_distance(_directions(model), _directions(reference))
-
-
 def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:
     """Share of the variance of all rows ``X`` (n, d) that a model's components hold, 0 to 1; 0 where there is none.
 

@@ -232,7 +232,7 @@ class SecondMoments:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file, whole or not at all, readable by its owner only; ``.npz`` is appended."""
-        target, held = _file(path), (self.moments, *self.parties.values())
+        target, held = files.archive_at(path, "a set of moments"), (self.moments, *self.parties.values())
         arrays = {"missed": self.missed}
         for prefix, own in zip(_prefixes(len(self.parties)), held, strict=True):
             arrays |= {f"{prefix}{name}": getattr(own, name) for name in ARRAYS}
@@ -256,7 +256,7 @@ class SecondMoments:
         ContractError
             Where it holds something else.
         """
-        target = _file(path)
+        target = files.archive_at(path, "a set of moments")
         if not target.exists():
             raise DataError(f"there are no moments at {target}")
         try:
@@ -338,10 +338,3 @@ def _floats(array: NDArray[Any]) -> Array:
     if array.dtype != np.float64 or array.ndim != 1 or not np.isfinite(array).all():
         raise ValueError("an array is not one of finite float64")
     return array
-
-
-def _file(path: str | os.PathLike[str]) -> Path:
-    target = Path(path).expanduser()
-    if target.is_dir() or not target.name:
-        raise ConfigError(f"moments are kept in a file, and {target} is a folder; give a name in it")
-    return target if target.suffix == ".npz" else target.with_name(target.name + ".npz")

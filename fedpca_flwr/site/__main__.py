@@ -20,8 +20,8 @@ Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, wi
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    of_data = (_variants, _relatives, _levels)
-    for add in (_keys, _journal, _status, _doctor, *of_data, _certificates, _node_key, _ids_secret, _rehearse):
+    data, keys = (_variants, _relatives, _levels), (_certificates, _node_key, _ids_secret)
+    for add in (_keys, _journal, _status, _doctor, *data, *keys, _rehearse):
         add(commands.add_parser)
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():

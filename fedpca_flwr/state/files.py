@@ -103,6 +103,14 @@ def _not_written(key: str, target: Path, error: OSError) -> ConfigError:
     return ConfigError(text, local=str(target))
 
 
+def archive_at(path: str | os.PathLike[str], what: str) -> Path:
+    """The file of this name that holds ``what``: ``.npz`` is appended where missing, and a folder is refused."""
+    path = Path(path).expanduser()
+    if path.is_dir() or not path.name:
+        raise ConfigError(f"{what} is kept in a file, and {path} is a folder; give a name in it")
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
 GROWTH = 4  # times that a file may grow when it is unpacked; those of `write`, which does not compress, do not
 SMALL = 2**30  # bytes that any file may unpack to: one that somebody has compressed may be far smaller
 

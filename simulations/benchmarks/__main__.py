@@ -15,11 +15,11 @@ from ..programs import run_named
 TOPICS = {
     "accuracy": ("accuracy", "coverage", "faults", "kept-moments", "missing"),
     "databases": ("databases",),
-    "engines": ("empty-method", "overhead", "start"),
+    "engines": ("empty-method", "start"),
     "genotypes": ("genotypes", "restarts"),
     "influence": ("groups", "influence"),
     "memory": ("memory", "sparse"),
-    "messages": ("adaptive", "compression", "front", "rounds", "truncation"),
+    "messages": ("adaptive", "compression", "front", "truncation"),
     "privacy": ("privacy", "secure"),
     "robust": ("robust",),
     "side_by_side": ("side-by-side",),

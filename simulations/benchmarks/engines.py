@@ -6,7 +6,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,20 +34,15 @@ PROGRAMS = {
     "ServerApp and p-cov": f"import fedpca_flwr.server_app; {METHOD}",
 }
 
-HELPS = ("simulations.compare", "simulations.report", "simulations.hunt", "simulations.monitor", "fedpca_flwr.site")
-"""Commands whose ``-h`` is measured too."""
-
 
 @benchmark(repeats=5)
 def start(args: Namespace) -> Lines:
     """What a message to a site costs before anything is computed: CPU time of importing an app, to Flower's alone.
 
-    In a deployment every message starts a process, which imports the ClientApp and the run's method. A command's help
-    imports what its options need. The processes run in turn; each figure is the median over the repetitions.
+    In a deployment every message starts a process, which imports the ClientApp and the run's method. The processes run
+    in turn; each figure is the median over the repetitions.
     """
-    shown = "import runpy, sys; sys.argv[1:] = ['-h']; runpy.run_module('{}', run_name='__main__')"
     codes = {"flwr.clientapp, flwr.serverapp": FLOWER, **PROGRAMS}
-    codes |= {f"{command} -h": shown.format(command) for command in HELPS}
     times = of_new_processes(list(codes.values()), args.repeats)
     yield "what is imported", "CPU s", "times Flower alone"
     for i, name in enumerate(codes):
@@ -65,23 +59,6 @@ def of_new_processes(codes: Sequence[str], repeats: int) -> Array:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     return np.array([[spent(code) for code in codes] for _ in range(repeats + 1)])[1:]
-
-
-@benchmark(clients=10, features=64, repeats=3)
-def overhead(args: Namespace) -> Lines:
-    """What Flower's simulation costs beyond the mathematics: start of Ray, messages, rounds.
-
-    The settings that make it smallest are those of `simulations.ray_engine`: one CPU a client, no log forwarding, no
-    dashboard. A Ray that is already running (``ray start --head``, then ``RAY_ADDRESS``) saves most of the start.
-    """
-    rng = np.random.default_rng(0)
-    parties = [rng.standard_normal((100, args.features)) for _ in range(args.clients)]
-    yield "engine", "whole run (s)", "of it in rounds (s)", "bytes up"
-    for engine in ("loopback", "ray") * args.repeats:
-        begun = time.perf_counter()
-        model = run("p-cov", parties, n_components=10, engine=engine)
-        inside = sum(entry["seconds"] for entry in model.log["rounds"])
-        yield engine, f"{time.perf_counter() - begun:.2f}", f"{inside:.2f}", f"{model.bytes_up:,}"
 
 
 ROOT = Path(__file__).parents[2]

@@ -50,36 +50,6 @@ def compression(args: Namespace) -> Lines:
         yield options_text(options), f"{each / 1e3:.0f}", f"{times:.1f}", f"{angles.mean:.2g}", f"{angles.max:.2g}"
 
 
-AFTER_A_SKETCH = {"mnist": 4, "images": 5, "digits": 1}
-SOLVERS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
-    "block Krylov, b = 60": ({}, {"mnist": 8, "images": 9, "digits": 1}),
-    "block Krylov, b = 10": ({"block_size": 10}, {"mnist": 19, "images": 22, "digits": 5}),
-    "sketch and refine, r = 200": ({"warm_start": "svd"}, AFTER_A_SKETCH),
-    "sketch and refine, r = 200, float32": ({"warm_start": "svd", "wire": "float32"}, AFTER_A_SKETCH),
-    "plain, b = 50": ({"acceleration": "none", "block_size": 50}, {}),
-}
-"""Options of SUB-IT, and after how many rounds each is looked at, beside 100."""
-
-
-@benchmark(**DATA)
-def rounds(args: Namespace) -> Lines:
-    """SUB-IT on MNIST or CIFAR-10 (JPEG): rounds and bytes to 1e-6 degrees, and where the certificate stops.
-
-    10 clients, Dirichlet 0.1, 50 components. The truth is P-COV, itself at 1e-12 degrees (`accuracy`).
-    """
-    parts = clients(args.dataset, args.data_root)
-    exact = truth(parts)
-    yield "method", "rounds", "max angle (deg)", "certified", "MB up per client", "MB down per client"
-    for name, (options, few) in SOLVERS.items():
-        for most in ([few[args.dataset]] if few else []) + [100]:
-            model = run("sub-it", parts, n_components=COMPONENTS, max_rounds=most, **options)
-            up, down = max(model.bytes_up_by_party) / 1e6, max(down_by_party(model)) / 1e6
-            degrees = model.log["measured"]["certified_angle_degrees"]
-            certified = eigen.at_most(degrees) if degrees < 90 else "no bound"
-            angle = principal_angles(model, exact).max
-            yield name, model.rounds, f"{angle:.1e}", certified, f"{up:.2f}", f"{down:.2f}"
-
-
 @benchmark(**DATA)
 def adaptive(args: Namespace) -> Lines:
     """Adaptive: what it chooses, what it forecasts and what happens, by partition and target.

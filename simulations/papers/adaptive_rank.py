@@ -10,8 +10,7 @@ permutations.
 
 import time
 import tracemalloc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from fedpca_flwr.maths.streams import Fixed, Subspace, Tracker, merge, merge_in_
 
 from ..benchmarks.harness import peak_mb
 from . import streams
-from .experiment import Paper, Row, Step, figure, markdown
+from .experiment import Line, Panel, Paper, Row, Step, markdown, plot
 from .streams import BLOCK, RANK, error, offline
 
 ALPHAS = (0.0001, 0.001, 0.5, 1, 2, 3)
@@ -42,8 +41,6 @@ def steps(motes: str = "", shrink: int = 1) -> list[Step]:
     for alpha in (0.1, 0.5, 1, 2, 3, 4):
         case = {"d": 100, "n": 10_000 // shrink, "permutations": max(2, 20 // shrink)}
         ways.append(Step(f"order-{alpha}", time_order, {"alpha": alpha, **case}))
-    orders = ("sorted", "shuffled", "reversed")
-    ways += [Step(f"regimes-{order}", regimes, {"order": order, "n": 10_000 // shrink}) for order in orders]
     ways.append(Step("memory", memory, {"features": [1000 // shrink, 4000 // shrink, 16_000 // shrink]}))
     for name, path in (streams.sensors(motes) if motes else {}).items():
         ways.append(Step(f"sensors-{name}", on_sensors, {"path": str(path)}))
@@ -151,18 +148,6 @@ def time_order(alpha: float, d: int, n: int, permutations: int) -> Iterable[Row]
             }
 
 
-def regimes(order: str, n: int) -> Iterable[Row]:
-    """Excess error where the directions change for good, by how many are tracked."""
-    X = streams.two_regimes(order, n)
-    best = error(X, offline(X, RANK))
-    for k in (10, 12, 15, 20):
-        vectors = track(X, RANK, tracked=k, center=False).vectors[:, :RANK]
-        yield {"method": f"SPCA, {k} tracked", "excess error": error(X, vectors) / best - 1}
-    for ell in (10, 20):
-        vectors = streams.fed(streams.FrequentDirections(X.shape[1], RANK, ell=ell), X).vectors
-        yield {"method": f"FD, ell = {ell}", "excess error": error(X, vectors) / best - 1}
-
-
 def memory(features: Sequence[int] = (), path: str = "") -> Iterable[Row]:
     """Table 1: the most memory allocated while four blocks, or a sensor's rows, are taken in (tracemalloc), in MB."""
     rows: dict[str, Row] = {}
@@ -228,44 +213,36 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
     if sensors:
         _over_time(folder / "figure6.png", sensors, [*OURS, "PM", "GROUSE", "SPIRIT .9"], ranks=True)
         _over_time(folder / "figure7.png", sensors, [*OURS, "FD"], ranks=True)
-    _order(folder / "figure8.png", _named(results, "order-"))
+    _order(folder / "figure8.png", _together(results, "order-", "alpha"))
     _memory(folder / "table1.png", results["memory"])
     return report(results)
 
 
 def report(results: Results) -> dict[str, str]:
     """The sections of the report, by heading."""
+    ends = [
+        row for row in _together(results, "synthetic-", "alpha") if row["rows"] == results["synthetic-1"][-1]["rows"]
+    ]
+    times = (f"{n} rows\n\n{markdown(rows)}" for n, rows in _named(results, "seconds-").items())
     sections = {
         "What is compared": LEGEND,
         "Figure 1: SAPCA on synthetic and real streams": "![](figure1.png)",
-        "Figure 2: CPU seconds by number of leaves": "![](figure2.png)\n\n"
-        + "\n\n".join(f"{n} rows\n\n{markdown(rows)}" for n, rows in _named(results, "seconds-").items()),
+        "Figure 2: CPU seconds by number of leaves": "\n\n".join(["![](figure2.png)", *times]),
+        "Excess error by number of leaves": markdown(_together(results, "federated-", "alpha"), ".6g")
+        + "\n\nWith leaves that stream, federating costs nothing beyond truncation.",
+        "Figure 3: spectra, SPIRIT without forgetting": "![](figure3.png)",
+        "Figure 4: spectra, SPIRIT with forgetting 0.9": "![](figure4.png)",
+        "At the end of the synthetic streams": markdown(ends, ".6g"),
+        "Figure 5: singular values": "![](figure5.png)",
     }
-    federated = [{"alpha": alpha, **row} for alpha, rows in _named(results, "federated-").items() for row in rows]
-    sections["Excess error by number of leaves"] = (
-        f"{markdown(federated, '.6g')}\n\nWith leaves that stream, federating costs nothing beyond truncation."
-    )
-    sections["Figure 3: spectra, SPIRIT without forgetting"] = "![](figure3.png)"
-    sections["Figure 4: spectra, SPIRIT with forgetting 0.9"] = "![](figure4.png)"
-    ends = [
-        {"alpha": alpha, **row}
-        for alpha, rows in _named(results, "synthetic-").items()
-        for row in rows
-        if row["rows"] == rows[-1]["rows"]
-    ]
-    sections["At the end of the synthetic streams"] = markdown(ends, ".6g")
-    sections["Figure 5: singular values"] = "![](figure5.png)"
-    finals = [{"data": name, **row} for name, rows in _named(results, "final-").items() for row in rows]
-    if finals:
+    if finals := _together(results, "final-", "data"):
         sections["Figures 6 and 7: sensors"] = "![](figure6.png)\n\n![](figure7.png)"
         sections["At the end of 7,700 readings"] = markdown(finals, ".6g")
-    order = [{"alpha": alpha, **row} for alpha, rows in _named(results, "order-").items() for row in rows]
     sections["Figure 8: order of the rows"] = (
         "![](figure8.png)\n\nLemma 2 of the paper says that the order does not matter. The error hardly depends on it; "
-        f"the subspace does. Points that are missing are 0: all is tracked there.\n\n{markdown(order, '.6g')}"
+        "the subspace does. Points that are missing are 0: all is tracked there.\n\n"
+        + markdown(_together(results, "order-", "alpha"), ".6g")
     )
-    changed = [{"order": name, **row} for name, rows in _named(results, "regimes-").items() for row in rows]
-    sections["A stream whose directions change for good"] = markdown(changed, ".6g")
     measured = "\n\n".join(markdown(rows, ".6g") for name, rows in results.items() if name.startswith("memory"))
     sections["Table 1: memory in MB"] = f"{measured}\n\n![](table1.png)\n\nLinear in the features."
     return sections
@@ -275,104 +252,71 @@ def _named(results: Results, prefix: str) -> dict[str, list[Row]]:
     return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
 
 
-@contextmanager
-def _panels(target: Path, number: int, wide: int = 3) -> Iterator[list[Any]]:
-    """So many axes, in lines of at most ``wide``, with one legend for all of them below."""
-    columns = min(wide, number)
-    lines = -(-number // columns)
-    with figure(target, lines, columns, figsize=(4.6 * columns, 3.6 * lines)) as grid:
-        axes = list(grid.flat[:number])
-        for axis in grid.flat[number:]:
-            axis.remove()
-        yield axes
-        labelled: dict[str, Any] = {}
-        for axis in axes:
-            axis.grid(alpha=0.3)
-            labelled |= {label: line for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 5, "frameon": False}
-        axes[0].figure.legend(labelled.values(), labelled.keys(), **below)
-
-
-def _logarithmic(axis: Any) -> None:
-    """A logarithmic scale with ticks in plain numbers; a linear one where all values are of the same size."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-
-    low, high = axis.dataLim.intervaly
-    if not (np.isfinite(high) and high > 2 * low):  # no line has a point, or they are all alike
-        axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=axis.get_ylabel() == "rank"))
-        return
-    axis.set_yscale("log")
-    if high < 300 * low:
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_formatter(NullFormatter())
+def _together(results: Results, prefix: str, column: str) -> list[Row]:
+    """The rows of all steps of a kind, with what tells the steps apart as a column."""
+    return [{column: name, **row} for name, rows in _named(results, prefix).items() for row in rows]
 
 
 def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
     """Error over the rows so far in a panel for each stream; with ``ranks`` a second line of panels for the rank."""
-    quantities = ["error", "rank"] if ranks else ["error"]
-    with _panels(target, len(panels) * len(quantities), wide=len(panels) if ranks else 3) as axes:
-        cases = [(quantity, *panel) for quantity in quantities for panel in panels.items()]
-        for axis, (quantity, title, rows) in zip(axes, cases, strict=True):
+    drawn = []
+    for quantity, label in [("error", "error per row"), ("rank", "rank")][: 1 + ranks]:
+        for title, rows in panels.items():
+            lines = []
             for name in names:
                 own = [row for row in rows if row["method"] == name]
                 positive = [row for row in own if row[quantity] > 1e-9 * max(r[quantity] for r in own)]
-                axis.plot(
-                    [row["rows"] for row in positive],
-                    [row[quantity] for row in positive],
-                    label=name,
-                    **{"markersize": 5, "markevery": 3, **LOOKS[name]},
-                )
-            axis.set(title=title, xlabel="rows", ylabel={"error": "error per row", "rank": "rank"}[quantity])
-            _logarithmic(axis)
+                look = {"markersize": 5, "markevery": 3, **LOOKS[name]}
+                lines.append(Line.of(name, positive, "rows", quantity, look))
+            drawn.append(Panel(lines, {"title": title, "xlabel": "rows", "ylabel": label, "yscale": "log"}))
+    plot(target, drawn, wide=len(panels) if ranks else 3)
+
+
+def _by_column(rows: Sequence[Row], x: str, **labels: str) -> Panel:
+    """A line for each column that has a look; what is 0 but for rounding is left out."""
+    lines = [
+        Line.of(name, [row for row in rows if row[name] > 1e-9], x, name, LOOKS[name])
+        for name in rows[0]
+        if name in LOOKS
+    ]
+    return Panel(lines, {"xlabel": x, "yscale": "log", **labels})
 
 
 def _scaling(target: Path, results: Results) -> None:
+    """CPU seconds, and excess error, by the number of leaves."""
     times, excess = _named(results, "seconds-"), _named(results, "federated-")
-    with _panels(target, len(times) + len(excess)) as axes:
-        for axis, (title, rows) in zip(axes, [*times.items(), *excess.items()], strict=True):
-            seconds = "one core" in rows[0]
-            for name in (known for known in rows[0] if known in LOOKS):
-                shown = [row for row in rows if row[name] > 1e-9]
-                axis.plot([row["leaves"] for row in shown], [row[name] for row in shown], label=name, **LOOKS[name])
-            axis.set_xscale("log", base=2)
-            axis.set_xticks([row["leaves"] for row in rows], [str(row["leaves"]) for row in rows])
-            axis.set(xlabel="leaves", ylabel="seconds" if seconds else "excess error")
-            _logarithmic(axis)
-            axis.set_title(f"{title} rows" if seconds else f"alpha = {title}")
+    panels = [_by_column(rows, "leaves", title=f"{n} rows", ylabel="seconds") for n, rows in times.items()]
+    panels += [_by_column(rows, "leaves", title=f"alpha = {a}", ylabel="excess error") for a, rows in excess.items()]
+    plot(target, [panel._replace(labels={"xscale": "log", **panel.labels}) for panel in panels])
 
 
 def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
-    with _panels(target, len(panels), wide=4) as axes:
-        for axis, (alpha, rows) in zip(axes, panels.items(), strict=True):
-            index = [row["index"] for row in rows]
-            for name in ("true", "SPCA", "SPCA, 2r"):
-                axis.plot(index, [row[name] for row in rows], label=name, **LOOKS[name])
-            axis.set(title=f"alpha = {alpha}", xlabel="index", ylabel="singular value")
-            _logarithmic(axis)
+    of = {f"alpha = {alpha}": rows for alpha, rows in panels.items()}
+    plot(
+        target, [_by_column(rows, "index", title=title, ylabel="singular value") for title, rows in of.items()], wide=4
+    )
 
 
-def _order(target: Path, panels: Mapping[str, list[Row]]) -> None:
+def _order(target: Path, every: Sequence[Row]) -> None:
     """A panel for each rank, the spectra along the axis."""
-    every = [{"alpha": float(alpha), **row} for alpha, rows in panels.items() for row in rows]
-    ranks = sorted({row["rank"] for row in every})
-    with _panels(target, len(ranks), wide=4) as axes:
-        for axis, rank in zip(axes, ranks, strict=True):
-            for name in dict.fromkeys(row["method"] for row in every):
-                own = [row for row in every if row["method"] == name and row["rank"] == rank]
-                shown = [row for row in own if row["to its own"] > 1e-6]  # nothing is lost where all is tracked
-                axis.plot(
-                    [row["alpha"] for row in shown], [row["to its own"] for row in shown], label=name, **LOOKS[name]
-                )
-            axis.set(title=f"rank {rank}", xlabel="alpha", ylabel="sine of the largest angle", yscale="log")
+    drawn = []
+    for rank in sorted({row["rank"] for row in every}):
+        shown = [
+            row for row in every if row["rank"] == rank and row["to its own"] > 1e-6
+        ]  # all is tracked: nothing is lost
+        lines = [
+            Line.of(name, [row for row in shown if row["method"] == name], "alpha", "to its own", LOOKS[name])
+            for name in dict.fromkeys(row["method"] for row in every)
+        ]
+        labels = {"xlabel": "alpha", "ylabel": "sine of the largest angle", "yscale": "log"}
+        drawn.append(Panel(lines, {"title": f"rank {rank}", **labels}))
+    plot(target, drawn, wide=4)
 
 
 def _memory(target: Path, rows: Sequence[Row]) -> None:
-    with _panels(target, 1) as axes:
-        features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
-        for row in rows:
-            axes[0].plot(features, list(row.values())[1:], label=row["method"], **LOOKS[row["method"]])
-        axes[0].set(xlabel="features", ylabel="MB", xscale="log", yscale="log")
+    features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
+    lines = [Line(row["method"], features, list(row.values())[1:], LOOKS[row["method"]]) for row in rows]
+    plot(target, [Panel(lines, {"xlabel": "features", "ylabel": "MB", "xscale": "log", "yscale": "log"})])
 
 
 TITLE = "Federated PCA with adaptive rank (Grammenos et al. 2019)"

@@ -18,7 +18,7 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 
 from ..benchmarks.harness import PARTITIONS, Rows, clients
 from ..engines import run
-from .experiment import Paper, Row, Step, figure, markdown
+from .experiment import Line, Panel, Paper, Row, Step, markdown, plot
 
 METHODS, GRAPHS = ("dsa", "fast-pca"), ("ring", "grid", "erdos-renyi", "complete")
 COMPONENTS = 5
@@ -60,19 +60,21 @@ def _row(model: PCAModel, parts: Sequence[Rows]) -> Row:
 def figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
     """Angles by rounds above angles by bytes; a star is P-COV."""
     kinds = [name.removeprefix("p-cov-") for name in results if name.startswith("p-cov-")]
-    with figure(folder / "decentralised.png", 2, len(kinds), figsize=(5.2 * len(kinds), 7.6), sharey=True) as axes:
-        for line, (of, label) in zip(axes, (("rounds", "rounds"), ("MB up", "MB sent by a party")), strict=True):
-            for axis, kind in zip(line, kinds, strict=True):
-                for method, style in zip(METHODS, (":", "-"), strict=True):
-                    for graph, colour, marker in zip(GRAPHS, COLOURS, "os^D", strict=False):
-                        rows = results[f"{method}-{graph}-{kind}"]
-                        look = {"linestyle": style, "color": colour, "marker": marker, "label": f"{method}, {graph}"}
-                        axis.plot([row[of] for row in rows], [row["angle"] for row in rows], **look)
-                (best,) = results[f"p-cov-{kind}"]
-                axis.plot(best[of], max(best["angle"], 1e-7), "*", color="black", markersize=12, label="p-cov")
-                axis.set(title=kind, xlabel=label, ylabel="largest angle, degrees", xscale="log", yscale="log")
-                axis.grid(alpha=0.3)
-        axes[0][0].legend(fontsize="x-small", ncols=2)
+    panels = []
+    for of, label in (("rounds", "rounds"), ("MB up", "MB sent by a party")):
+        for kind in kinds:
+            lines = []
+            for method, style in zip(METHODS, (":", "-"), strict=True):
+                for graph, colour, marker in zip(GRAPHS, COLOURS, "os^D", strict=False):
+                    look = {"linestyle": style, "color": colour, "marker": marker}
+                    name = f"{method}, {graph}"
+                    lines.append(Line.of(name, results[f"{method}-{graph}-{kind}"], of, "angle", look))
+            (best,) = results[f"p-cov-{kind}"]
+            star = {"linestyle": "", "marker": "*", "color": "black", "markersize": 12}
+            lines.append(Line("p-cov", [best[of]], [max(best["angle"], 1e-7)], star))
+            scales = {"xscale": "log", "yscale": "log"}
+            panels.append(Panel(lines, {"title": kind, "xlabel": label, "ylabel": "largest angle, degrees", **scales}))
+    plot(folder / "decentralised.png", panels, wide=len(kinds), sharey=True)
     table = [
         {"method and graph": name, **{key: row[key] for key in ("rounds", "MB up", "MB down", "angle")}}
         for name, rows in results.items()

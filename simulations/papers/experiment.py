@@ -4,6 +4,8 @@ Each step's rows are a CSV file, written whole, whose first line is a comment wi
 file is there with the same settings is read, not run, so an interrupted experiment goes on where it stopped.
 """
 
+from __future__ import annotations
+
 import csv
 import io
 import json
@@ -11,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.progress import track
 
@@ -113,6 +116,59 @@ def figure(
     drawn.tight_layout()
     with written_whole(target) as stream:
         drawn.savefig(stream, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
+
+
+class Line(NamedTuple):
+    """A line of a figure: its name in the legend, its points, and how matplotlib draws it."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    look: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, name: str, rows: Sequence[Row], x: str, y: str, look: Mapping[str, Any]) -> Line:
+        """The line through two columns of a table."""
+        return cls(name, [float(row[x]) for row in rows], [float(row[y]) for row in rows], look)
+
+
+class Panel(NamedTuple):
+    """Lines that share axes, and the axes' title, labels and scales."""
+
+    lines: Sequence[Line]
+    labels: Mapping[str, Any]
+
+
+def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool = False) -> None:
+    """Draw panels, at most ``wide`` beside each other, with one legend for all of them below."""
+    columns = min(wide, len(panels))
+    lines = -(-len(panels) // columns)
+    with figure(target, lines, columns, figsize=(4.6 * columns, 3.6 * lines), sharey=sharey) as grid:
+        for axis in grid.flat[len(panels) :]:
+            axis.remove()
+        named: dict[str, Any] = {}
+        for axis, panel in zip(grid.flat, panels, strict=False):
+            for line in panel.lines:
+                named[line.name] = axis.plot(line.x, line.y, **line.look)[0]
+            axis.set(**panel.labels)
+            axis.grid(alpha=0.3)
+            _rescale(axis, panel)
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 5, "frameon": False}
+        grid[0][0].figure.legend(named.values(), named.keys(), **below)
+
+
+def _rescale(axis: Any, panel: Panel) -> None:
+    """Write plain numbers along logarithmic axes; an axis whose values are all of the same size becomes linear."""
+    from fedpca_flwr.figures.style import few_ticks  # needs matplotlib
+
+    for which, of in (("x", axis.xaxis), ("y", axis.yaxis)):
+        if panel.labels.get(f"{which}scale") == "log":
+            values = np.array([value for line in panel.lines for value in getattr(line, which)])
+            positive = values[values > 0]
+            if positive.size and positive.max() > 2 * positive.min():
+                few_ticks(of, positive)
+            else:
+                axis.set(**{f"{which}scale": "linear"})
 
 
 def _settings_in(target: Path) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ sigma_epsilon^2, ``--prior`` how parties are drawn about V (gaussian, uniform or
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +26,7 @@ from fedpca_flwr.packages import module, strategies
 from fedpca_flwr.protocol.progress import flower_from
 
 from ..loopback import assemble
-from .experiment import Paper, Row, Step, figure, markdown, write_table
+from .experiment import Line, Panel, Paper, Row, Step, markdown, plot, write_table
 from .hierarchical import (
     NOISE,
     PRIORS,
@@ -78,9 +77,6 @@ def steps(datasets: int, shrink: int = 1, mnist: str = "", **more: Any) -> list[
     for local in (1, 4, 16):
         case = {**fifty, "spread": 0.04, "iterations": 300 // shrink}
         ways.append(Step(f"local-{local}", descent, {**case, "solver": {**changed, "local": local}}))
-    for spread in (0.01, 0.04):
-        case = {**fifty, **solver, "spread": spread, "iterations": 1000 // shrink}
-        ways.append(Step(f"solvers-{spread}", both_solvers, case))
     for prior in PRIORS:
         ways.append(Step(f"prior-{prior}", compared, {**SMALL, **some, "n": 20, "spread": 0.04, "prior": prior}))
     if mnist:
@@ -134,25 +130,27 @@ def _mean_curve(
         yield {"iteration": i, **dict(zip(names, map(float, row), strict=True))}
 
 
-def both_solvers(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
-    """The closed form and Algorithm 1 from the PCA of all rows: objective, test and training ratio of each."""
-    for seed in range(datasets):
-        data = Federation.draw(**case, seed=seed)
-        pooled = data.pooled()
-        start = np.broadcast_to(pooled, data.truth.shape), pooled
-        *_, last = algorithm_1(data, *start, iterations, **solver)
-        early = next(islice(algorithm_1(data, *start, iterations, **solver), min(4, iterations - 1), None))
-        ways = {"closed form": closed_form(data, pooled), "Algorithm 1": last, "Algorithm 1, 5 iterations": early}
-        for name, (U, V) in ways.items():
-            ratios = {"test": data.test_ratio(U), "train": data.train_ratio(U)}
-            yield {"seed": seed, "solver": name, **ratios, "objective": data.objective(U, V)}
+def means(rows: Sequence[Row]) -> Row:
+    """The mean of each number over the data sets."""
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "seed"}
 
 
-def means(rows: Sequence[Row], *, of: str = "") -> Row:
-    """The mean of each number over the data sets; of those whose ``solver`` is ``of``, if given."""
-    chosen = [row for row in rows if not of or row["solver"] == of]
-    names = [name for name, value in chosen[0].items() if name != "seed" and not isinstance(value, str)]
-    return {name: float(np.mean([row[name] for row in chosen])) for name in names}
+def at_the_end(rows: Sequence[Row]) -> Row:
+    """The last line of a descent, and how soon its objective is near."""
+    near = iterations_needed([row["objective"] for row in rows])
+    return {**{key: rows[-1][key] for key in ("train", "test", "objective")}, "iterations to 3 %": near}
+
+
+POINTS: dict[str, tuple[str, ...]] = {
+    "1a": ("spread",),
+    "1b": ("spread",),
+    "1c": ("spread", "rows"),
+    "1d": ("spread", "parties"),
+    "2": ("spread",),
+    "local": ("local iterations",),
+    "prior": ("prior",),
+}
+"""Of each figure what a step's name says behind the figure's."""
 
 
 def figures(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
@@ -160,23 +158,11 @@ def figures(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
     tables: dict[str, list[Row]] = {}
     for name, rows in results.items():
         figure, *point = name.split("-")
-        if figure in {"1a", "1b"} and "trace" not in point:
-            tables.setdefault(figure, []).append({"spread": point[0], **means(rows)})
-        elif figure in {"1c", "1d"}:
-            number = {"1c": "rows", "1d": "parties"}[figure]
-            tables.setdefault(figure, []).append({"spread": point[0], number: int(point[1]), **means(rows)})
-        elif figure in {"2", "local"}:
-            near = iterations_needed([row["objective"] for row in rows])
-            last = {key: rows[-1][key] for key in ("train", "test", "objective")}
-            number = {"2": "spread", "local": "local iterations"}[figure]
-            tables.setdefault(figure, []).append({number: point[0], **last, "iterations to 3 %": near})
-        elif figure == "prior":
-            tables.setdefault(figure, []).append({"prior": point[0], **means(rows)})
-        elif figure == "solvers":
-            for way in dict.fromkeys(row["solver"] for row in rows):
-                tables.setdefault(figure, []).append({"spread": point[0], "solver": way, **means(rows, of=way)})
-        elif figure == "mnist":
+        if figure == "mnist":
             tables.setdefault(figure, []).extend(rows)
+        elif "trace" not in point:
+            found = at_the_end(rows) if figure in {"2", "local"} else means(rows)
+            tables.setdefault(figure, []).append({**dict(zip(POINTS[figure], point, strict=True)), **found})
     return tables
 
 
@@ -269,10 +255,10 @@ def draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: Pa
     """All figures as PNG."""
     traces = {name.removeprefix("1a-trace-"): rows for name, rows in results.items() if name.startswith("1a-trace-")}
     descents = {name.removeprefix("2-"): rows for name, rows in results.items() if name.startswith("2-")}
-    _side_by_side(folder / "1a.png", traces, "iteration", "iterations", marks=False)
-    _side_by_side(folder / "1b.png", {"": tables["1b"]}, "spread", "spread of the parties, $\\sigma_U^2$", log=True)
-    _side_by_side(folder / "1c.png", _by_spread(tables["1c"]), "rows", "rows at each party, n", log=True)
-    _side_by_side(folder / "1d.png", _by_spread(tables["1d"]), "parties", "parties, m", log=True)
+    _side_by_side(folder / "1a.png", traces, "iteration", "iterations", marker="")
+    _side_by_side(folder / "1b.png", {"": tables["1b"]}, "spread", "spread of the parties, $\\sigma_U^2$", scale="log")
+    _side_by_side(folder / "1c.png", _by_spread(tables["1c"]), "rows", "rows at each party, n", scale="log")
+    _side_by_side(folder / "1d.png", _by_spread(tables["1d"]), "parties", "parties, m", scale="log")
     _training(folder / "2.png", descents)
 
 
@@ -281,36 +267,28 @@ def _by_spread(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _side_by_side(
-    target: Path, panels: dict[str, list[Row]], x: str, label: str, *, log: bool = False, marks: bool = True
+    target: Path, panels: dict[str, list[Row]], x: str, label: str, *, scale: str = "linear", **look: str
 ) -> None:
     """A panel for each spread, a line for each method."""
-    with figure(target, 1, len(panels), figsize=(5.2 * len(panels), 3.8)) as axes:
-        for axis, (spread, rows) in zip(axes[0], panels.items(), strict=True):
-            for name in (known for known in LOOKS if known in rows[0]):
-                look = LOOKS[name] if marks else {**LOOKS[name], "marker": ""}
-                axis.plot([float(row[x]) for row in rows], [row[name] for row in rows], label=name, **look)
-            if log:
-                axis.set_xscale("log")
-            if log and x != "spread":
-                points = [int(row[x]) for row in rows]
-                axis.set_xticks(points, [str(point) for point in points])
-                axis.minorticks_off()
-            axis.set(xlabel=label, ylabel="error / error of the true components")
-            axis.set_title(f"$\\sigma_U^2$ = {spread}" if spread else "")
-            axis.grid(alpha=0.3)
-        axes[0][0].legend()
+    labels = {"xlabel": label, "ylabel": "error / error of the true components", "xscale": scale}
+    drawn = []
+    for spread, rows in panels.items():
+        lines = [Line.of(name, rows, x, name, {**own, **look}) for name, own in LOOKS.items() if name in rows[0]]
+        drawn.append(Panel(lines, {"title": f"$\\sigma_U^2$ = {spread}" if spread else "", **labels}))
+    plot(target, drawn)
 
 
 def _training(target: Path, descents: dict[str, list[Row]]) -> None:
     """Figure 2: training and test error by iteration, a line for each spread."""
-    with figure(target, 1, 2, figsize=(10.4, 3.8)) as axes:
-        for axis, kind in zip(axes[0], ("train", "test"), strict=True):
-            for colour, style, (spread, rows) in zip(COLOURS, ("-", "--", "-."), descents.items(), strict=False):
-                look = {"color": colour, "linestyle": style, "label": f"$\\sigma_U^2$ = {spread}"}
-                axis.plot([row["iteration"] for row in rows], [row[kind] for row in rows], **look)
-            axis.set(xlabel="iterations of Algorithm 1", ylabel=f"{kind} error / error of the true components")
-            axis.grid(alpha=0.3)
-        axes[0][0].legend()
+    panels = []
+    for kind in ("train", "test"):
+        lines = [
+            Line.of(f"$\\sigma_U^2$ = {spread}", rows, "iteration", kind, {"color": colour, "linestyle": style})
+            for colour, style, (spread, rows) in zip(COLOURS, ("-", "--", "-."), descents.items(), strict=False)
+        ]
+        label = f"{kind} error / error of the true components"
+        panels.append(Panel(lines, {"xlabel": "iterations of Algorithm 1", "ylabel": label}))
+    plot(target, panels)
 
 
 TITLES = {
@@ -321,7 +299,6 @@ TITLES = {
     "2": "Figure 2: Algorithm 1 from random starts, 20 rows at each of 50 parties",
     "local": "Algorithm 1 with several local iterations in a round, spread 0.04",
     "prior": "Parties drawn otherwise about V, spread 0.04, 20 rows at each of 100",
-    "solvers": "Closed form and Algorithm 1, from the PCA of all rows",
     "mnist": "MNIST: share of the variance lost on 100 rows that each party held back",
 }
 
@@ -333,7 +310,7 @@ def write(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
     for name, rows in tables.items():
         write_table(folder / f"{name}.csv", rows, {})
         sections[TITLES[name]] = markdown(rows) + (
-            "" if name in {"local", "prior", "solvers", "mnist"} else f"\n\n![]({name}.png)"
+            "" if name in {"local", "prior", "mnist"} else f"\n\n![]({name}.png)"
         )
     draw(tables, results, folder)
     return sections

@@ -186,16 +186,6 @@ def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: boo
     return ((basis * deviations) @ rng.standard_normal((d, n))).T
 
 
-def two_regimes(order: str, n: int) -> Array:
-    """One row in twenty in ten strong directions, then the others in ten weak ones; or shuffled, or reversed."""
-    rng = np.random.default_rng(2)
-    basis, _ = np.linalg.qr(rng.standard_normal((100, 20)))
-    strong = 2.5 * rng.standard_normal((n // 20, 10)) @ basis[:, :10].T
-    weak = rng.standard_normal((n - n // 20, 10)) @ basis[:, 10:].T
-    X = np.vstack([strong, weak]) + 0.05 * rng.standard_normal((n, 100))
-    return {"sorted": X, "reversed": X[::-1], "shuffled": rng.permutation(X)}[order]
-
-
 def sensors(folder: str) -> dict[str, Path]:
     """Files of the sensor network that are there, by what they measure; it is an error if there is none."""
     found = {name: Path(folder) / file for name, file in SENSORS.items() if (Path(folder) / file).is_file()}

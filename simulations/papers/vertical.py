@@ -28,7 +28,7 @@ from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.site.readers import read
 
 from ..engines import run
-from .experiment import Paper, Row, Step, figure, markdown
+from .experiment import Line, Panel, Paper, Row, Step, figure, markdown, plot
 from .vertical_program import distances, graph_images, images, kernel_images
 
 PARTIES = (3, 5, 10)
@@ -75,7 +75,7 @@ def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
     for split in ("vertical", "horizontal"):
         ways += [Step(f"9-{split}-{p}", splits, {**one, "parties": p, "seeds": seeds, "split": split}) for p in PARTIES]
     ways.append(Step(f"angles-{name}", angles, {**one, "components": [1, 5, 10]}))
-    ways += [Step(f"kernels-{name}", kernels, one), Step(f"graphs-{name}", graphs, one)]
+    ways.append(Step(f"kernels-{name}", kernels, one))
     for pattern in ("single", "mixture"):
         for columns, rows in SIZES:
             size = {"data": pattern, "path": f"{columns // shrink} {rows // shrink}"}
@@ -201,19 +201,6 @@ def kernels(*, data: str, path: str) -> Iterable[Row]:
                 yield {"method": name, **about, **_measured(model, truth)}
 
 
-def graphs(*, data: str, path: str) -> Iterable[Row]:
-    """With a server, and over a graph: the model's angle, and how far apart the parties end."""
-    X = matrix(data, path)
-    truth = pooled_pca(X, 1).transform(X)
-    for variant in ("corrected", "faithful"):
-        for p in PARTIES:
-            for graph in ("server", "complete", "ring", "star"):
-                model = _run("vfedpca", X, p, n_components=1, graph=graph, variant=variant, periods=1)
-                apart = model.log["measured"].get("consensus_error_degrees", 0.0)
-                angle = _measured(model, truth)["angle"]
-                yield {"variant": variant, "parties": p, "graph": graph, "angle": angle, "apart": apart}
-
-
 def pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
     """Figures 10 and 11: one value a pixel, ``X' u``, for each method; and its cluster by k-means."""
     made = images(matrix(data, path), parties)
@@ -257,7 +244,8 @@ def draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
     drawn = []
     for name in dict.fromkeys(key.rpartition("-")[0] for key in results if key[:2] in {"6-", "7-", "8-"}):
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.rpartition("-")[0] == name}
-        _curves(folder / f"{name}.png", lines, CURVES[name.split("-")[1]])
+        drawn_lines = _solid_and_dotted(lines, "lists", CURVES[name.split("-")[1]], "lists reset")
+        plot(folder / f"{name}.png", [Panel(drawn_lines, AXES)])
         drawn.append(name)
     _splits(folder / "9.png", results)
     drawn.append("9")
@@ -270,37 +258,28 @@ def draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
     return drawn
 
 
-def _line(axis: Any, rows: list[Row], **style: Any) -> None:
-    """Distance by period."""
-    axis.plot([row["period"] for row in rows], [row["distance"] for row in rows], **style)
+def _solid_and_dotted(lines: dict[str, list[Row]], column: str, what: str, other: str) -> list[Line]:
+    """Distance by period: a solid line of the first value of a column, and a dotted one of the other."""
+    drawn = []
+    for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
+        first = rows[0][column]
+        solid, dotted = ([row for row in rows if (row[column] == first) is one] for one in (True, False))
+        drawn.append(Line.of(f"{number} {what}", solid, "period", "distance", {"color": colour, "marker": marker}))
+        drawn.append(Line.of(f"{number}, {other}", dotted, "period", "distance", {"color": colour, "linestyle": ":"}))
+    return drawn
 
 
-def _curves(target: Path, lines: dict[str, list[Row]], what: str) -> None:
-    """Distance by period: as published, and dashed without the memory of earlier periods."""
-    with figure(target, figsize=(5.2, 3.8)) as ((axis,),):
-        for colour, marker, (number, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
-            solid, dotted = ([row for row in rows if row["lists"] == lists] for lists in ("as published", "reset"))
-            _line(axis, solid, color=colour, marker=marker, label=f"{number} {what}")
-            _line(axis, dotted, color=colour, linestyle=":", label=f"{number}, lists reset")
-        axis.set(xlabel="communication period (0: isolated)", ylabel="distance (equation 4)")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize="small")
+AXES = {"xlabel": "communication period (0: isolated)", "ylabel": "distance (equation 4)"}
 
 
 def _splits(target: Path, results: dict[str, list[Row]]) -> None:
     """Figure 9: distance by period with other columns, and with other rows, at the parties; dotted: signs aligned."""
-    with figure(target, 1, 2, figsize=(8.4, 3.8), sharey=True) as axes:
-        for axis, split, what in zip(axes[0], ("vertical", "horizontal"), ("columns", "rows"), strict=True):
-            lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
-            for colour, marker, (parties, rows) in zip(COLOURS, "os^", lines.items(), strict=False):
-                solid, dotted = ([row for row in rows if row["signs"] == one] for one in ("as they come", "aligned"))
-                _line(axis, solid, color=colour, marker=marker, label=f"{parties} parties")
-                _line(axis, dotted, color=colour, linestyle=":", label=f"{parties}, signs aligned")
-            axis.set(xlabel="communication period (0: isolated)")
-            axis.set_title(f"{split}: different {what} at each party", fontsize="medium")
-            axis.grid(alpha=0.3)
-        axes[0][0].set_ylabel("distance (equation 4)")
-        axes[0][0].legend(fontsize="small")
+    panels = []
+    for split, what in (("vertical", "columns"), ("horizontal", "rows")):
+        lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
+        title = f"{split}: different {what} at each party"
+        panels.append(Panel(_solid_and_dotted(lines, "signs", "parties", "signs aligned"), {"title": title, **AXES}))
+    plot(target, panels, sharey=True)
 
 
 def _grid(target: Path, rows: Sequence[Row]) -> None:
@@ -336,7 +315,6 @@ TITLES = {
     "starts": "Angle to the exact scores, over start vectors, of three parties",
     "angles": "Angle to the exact scores, and bytes sent by the party that sends most",
     "kernels": "Kernels",
-    "graphs": "With a server and over graphs (figure 14)",
 }
 
 

@@ -16,7 +16,6 @@ from fedpca_flwr.model.reference import (
     knn_accuracy,
     pooled_pca,
     principal_angles,
-    projector_distance,
 )
 from fedpca_flwr.state import files
 from simulations import run
@@ -109,7 +108,6 @@ def test_a_model_that_does_not_fit_together_is_refused(model, change, named, tmp
 def test_metrics_of_the_truth_itself():
     truth = pooled_pca(X, 5)
     assert principal_angles(truth, truth).max < 1e-12
-    assert projector_distance(truth, truth) < 1e-12
     np.testing.assert_allclose(reconstruction_error(truth, X), truth.squared_error, rtol=1e-9)
     np.testing.assert_allclose(captured_variance(truth, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-12)
     labels = (truth.transform(X)[:, 0] > 0).astype(int)

@@ -16,7 +16,7 @@ from simulations import engines, measuring, report_page
 from simulations.compare import main, parser
 from simulations.comparing import compare, table
 from simulations.records import FLAGS, command, read, title
-from simulations.report_page import write_report
+from simulations.report import write_report
 from strategies import METHODS
 from tests.refusals import unnamed
 

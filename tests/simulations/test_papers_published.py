@@ -91,7 +91,7 @@ def test_options_of_the_model_change_only_the_steps_that_they_are_about():
         {step.name: step.settings for step in personalised.steps(**given, **more)} for more in ({}, {"alpha": 0.5})
     )
     assert {name for name in usual if usual[name] != other[name]} == {
-        name for name in usual if name.startswith(("1a-trace", "2-", "local", "solvers"))
+        name for name in usual if name.startswith(("1a-trace", "2-", "local"))
     }
     assert all("alpha" in other[name]["solver"] for name in other if name.startswith("2-"))
     assert all(step.settings["noise"] == 0.3 for step in personalised.steps(**given, noise=0.3))

@@ -18,10 +18,10 @@ import pytest
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.data.partition import split
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.figures import analysis_plots, plots
+from fedpca_flwr.figures import plots
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
-from simulations import measuring, report, report_figures, report_page
+from simulations import report, report_page
 from simulations.compare import main
 from simulations.comparing import compare
 from simulations.recommending import choices
@@ -40,7 +40,7 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
     methods = ["p-cov", "ap-cov", "sub-it block-size=4", "qr-pca rank=2"]
     records = compare(methods=methods, partitions=["iid", "dirichlet"], clients=[3], output=folder)
-    return report_page.write_report(folder, records)
+    return report.write_report(folder, records)
 
 
 def test_the_page_needs_nothing_else(page):
@@ -69,7 +69,7 @@ def undrawn(monkeypatch):
 def secure(tmp_path, undrawn):
     """The page of secure runs, two of which were refused."""
     records = compare(methods=["p-cov", "qr-pca", "ap-stack"], clients=[3], bounds=[16.0], output=tmp_path)
-    return report_page.write_report(tmp_path, records).read_text()
+    return report.write_report(tmp_path, records).read_text()
 
 
 def test_runs_with_secure_aggregation_say_what_the_server_saw(secure, page):
@@ -131,7 +131,7 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, undrawn):
     compare(methods=methods, partitions=["iid", "quantity"], alphas=[0.5, 0.1234567891], clients=[3], seed=7, **common)
     compare(methods=["p-cov"], datasets=["images"], data_root=str(images), clients=[2], knn=True, **common)
     wanted = read(tmp_path / "runs")
-    page = report_page.write_report(tmp_path / "runs", wanted)
+    page = report.write_report(tmp_path / "runs", wanted)
     repeated = []
     for number, command in enumerate(commands(page)):
         assert command[:4] == ["python", "-m", "fedpca_flwr", "compare"]
@@ -147,7 +147,7 @@ def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(
         plots, "heterogeneity", lambda parts, reference: drawn.append(parts) or honest(parts, reference)
     )
-    report_page.write_report(tmp_path, compare(methods=["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
+    report.write_report(tmp_path, compare(methods=["p-cov"], clients=[3], alphas=[0.3], seed=7, output=tmp_path))
     source = load("digits")
     shares = split(source.labels, 3, kind="dirichlet", seed=7, alpha=0.3)
     for part, share in zip(drawn[0], shares, strict=True):
@@ -157,26 +157,9 @@ def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
 def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):
     records = compare(methods=["p-cov"], clients=[3], output=tmp_path)
     (tmp_path / records[0]["model"]).unlink()
-    text = report_page.write_report(tmp_path, records).read_text()
+    text = report.write_report(tmp_path, records).read_text()
     assert '<td data-value="p-cov">' in text
     assert "No more figures: there is no model at" in text
-
-
-def test_figures_are_drawn_once_for_a_set_of_runs_and_what_draws_them(tmp_path, monkeypatch):
-    common = {"datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
-    records = compare(methods=["p-cov"], **common)
-    first = report_page.write_report(tmp_path, records).read_text()
-    for module, name in ((plots, "scree"), (analysis_plots, "how_many"), (measuring, "pooled_pca")):
-        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("drawn again"))
-    measuring.truth.cache_clear()
-    assert report_page.write_report(tmp_path, compare(methods=["p-cov"], **common)).read_text() == first
-    monkeypatch.undo()
-    drawn, honest = [], plots.scree
-    monkeypatch.setattr(plots, "scree", lambda *given: drawn.append(given) or honest(*given))
-    monkeypatch.setattr(report_figures, "DRAWING", report_figures.DRAWING[:-1])
-    report_page.write_report(tmp_path, records)
-    assert len(drawn) == 1
-    assert report_page.write_report(tmp_path, compare(methods=["p-cov", "ap-cov"], **common)).read_text() != first
 
 
 def test_a_report_is_written_where_the_project_is_installed(tmp_path):
@@ -272,7 +255,7 @@ def hostile_pages(tmp_path_factory):
         for key, altered in hostile(record):
             (folder / "runs.jsonl").write_text(json.dumps(altered) + "\n")
             try:
-                told.append((key, report_page.write_report(folder, read(folder)).read_text()))
+                told.append((key, report.write_report(folder, read(folder)).read_text()))
             except FedPCAError as error:
                 told.append((key, error))
     return told
@@ -316,36 +299,9 @@ def test_the_influence_in_a_model_of_somebody_else_is_left_out_where_it_is_none(
     model = PCAModel.load(tmp_path / record["model"])
     model.log["influence"][0]["rows_share"] = PAYLOAD
     model.save(tmp_path / record["model"])
-    text = report_page.write_report(tmp_path, [record]).read_text()
+    text = report.write_report(tmp_path, [record]).read_text()
     assert "What each client has" not in text
     assert "onerror" not in text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"<p>{PAYLOAD}</p>",
-        "<img src='x' onerror='document.title=1'/>",
-        "<svg><script>document.title=1</script></svg>",
-        "<svg onload='document.title=1'></svg>",
-        "<svg><a xlink:href='javascript:document.title=1'><text>run</text></a></svg>",
-        "<svg><use xlink:href='https://example.org/x.svg#a'/></svg>",
-        "<svg><image href='https://example.org/x.png'/></svg>",
-        "<svg><foreignObject><p>run</p></foreignObject></svg>",
-        {"a": 1},
-    ],
-)
-def test_what_was_not_drawn_here_is_no_figure(text):
-    assert not report_figures.is_drawing(text)
-
-
-def test_a_kept_figure_that_was_not_drawn_here_is_drawn_anew(tmp_path):
-    records = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2, output=tmp_path)
-    honest = report_figures.figures(tmp_path, records)
-    assert all(map(report_figures.is_drawing, honest))
-    (kept,) = (tmp_path / "figures").glob("*.json")
-    kept.write_text(json.dumps([f"<p>{PAYLOAD}</p>"]))
-    assert report_figures.figures(tmp_path, records) == honest
 
 
 @pytest.mark.engine
