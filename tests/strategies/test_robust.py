@@ -14,9 +14,8 @@ from tests.harness import finish, fit, server_of, tamper, tamper_arrays
 from tests.hostile import HostileSession
 from tests.refusals import refused
 
-RNG = np.random.default_rng(4)
 SPREAD = np.arange(8.0, 0.0, -1.0)
-CLEAN = RNG.standard_normal((900, 8)) * SPREAD + 5
+CLEAN = np.random.default_rng(4).standard_normal((900, 8)) * SPREAD + 5
 AXES = np.eye(8)
 
 
@@ -219,9 +218,10 @@ def test_medians_variances_and_errors_are_those_of_the_rows():
     found = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
     directions = (rows - found) / np.linalg.norm(rows - found, axis=1)[:, None]
     assert np.linalg.norm(directions.mean(axis=0)) < 1e-8
-    sizes = np.abs(RNG.standard_normal(20_000)) * 3
+    rng = np.random.default_rng(4)
+    sizes = np.abs(rng.standard_normal(20_000)) * 3
     assert signs.normal_variance(signs.histogram(sizes, 1.0, 1), 1.0) == pytest.approx(9, rel=0.03)
-    errors = RNG.standard_normal((20_000, 12))
+    errors = rng.standard_normal((20_000, 12))
     told = signs.Errors.of(signs.histogram(np.linalg.norm(errors, axis=1), 1.0, 1), 1.0)
     assert told.mean == pytest.approx(12, rel=0.03)
     assert ((errors**2).sum(axis=1) > told.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)
@@ -229,7 +229,7 @@ def test_medians_variances_and_errors_are_those_of_the_rows():
 
 @pytest.mark.parametrize("least", [1, 5, 30])
 def test_a_histogram_has_no_small_count_and_all_rows(least):
-    sizes = np.append(np.abs(RNG.standard_normal(100)), [0.0, 1e9])
+    sizes = np.append(np.abs(np.random.default_rng(4).standard_normal(100)), [0.0, 1e9])
     counts = signs.histogram(sizes, 1.0, least)
     assert counts.sum() == 102
     assert counts[counts > 0].min() >= least
