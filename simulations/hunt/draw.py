@@ -143,7 +143,7 @@ def weighable(drawn: Draw) -> bool:
     """Whether rows may have weights in such a run, and none is spoilt."""
     own = {key for key in drawn.options if key in drawn.known}
     whole = isinstance(drawn.options["n_components"], int)
-    return drawn.card.weighted and own <= TAKE_WEIGHTS and whole and not drawn.hostile and not drawn.earlier
+    return drawn.card.weighted and own <= TAKE_WEIGHTS and whole and not (drawn.hostile or drawn.earlier or drawn.unit)
 
 
 def turnable(drawn: Draw) -> bool:
