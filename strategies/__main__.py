@@ -56,6 +56,10 @@ QUESTIONS_PAGE = """# All questions
 This page is made from the code (`python -m fedpca_flwr methods write`). It lists all questions that whoever holds the
 server may ask a site in one run, in their order. The numbers in brackets come with a question, and the server chooses
 them. The counts are those of the options' defaults. A star means that the number of parties says how often.
+
+`project` ends every run, and is not in the table. With secure aggregation questions for keys come before the first sum:
+`keys`, and `openings` with more than 50 parties. With `survivors` each sum has `keys` and `shares` before it, and
+`agree` and `reveal` after it.
 [A server that asks what it likes](server.md) says what a site does about it.
 """
 
@@ -109,15 +113,16 @@ def _questions(method: Method, travel: str) -> str:
             with_them = f"`{text_of('', own).strip()}`: " if own else ""
             chosen = card.phases(TRAVEL[travel], card.options.parse(options))
             chosen = chosen if travel == "clear" else {name: phase.as_sum() for name, phase in chosen.items()}
-            asked = ", ".join(_question(name, phase, chosen.get(name)) for name, phase in script.items())
+            own_names = [name for name in script if name in chosen and not chosen[name].closing]
+            asked = ", ".join(_question(name, script[name], chosen[name]) for name in own_names)
             texts.setdefault(asked, f"{with_them}{asked}")
     further = f", then those of {' or '.join(f'`{name}`' for name in card.goes_on_as)}" if card.goes_on_as else ""
     return "; or ".join(f"{text}{further}" for text in texts.values()) or "-"
 
 
-def _question(name: str, phase: Question, own: Question | None) -> str:
-    """A question, and the fields that come with it, but for those of the transport and of the last round."""
-    fields = "" if own is None or own.closing else ", ".join(field.name for field in own.asked.fields)
+def _question(name: str, phase: Question, own: Question) -> str:
+    """A question of the method's own, and the fields that come with it."""
+    fields = ", ".join(field.name for field in own.asked.fields)
     text = f"`{name}({fields})`" if fields else f"`{name}`"
     if callable(phase.times):
         return f"{text}\\*"

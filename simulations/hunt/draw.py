@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.questions.weights import TAKE_WEIGHTS
 
 from ..records import card_of
 from . import data
@@ -49,6 +50,8 @@ class Draw:
     """The party and the feature that are in another unit than the others."""
     orders: list[list[int]] = field(default_factory=list)
     """In which order each party's data frame has the features; empty where parties are arrays."""
+    times: list[NDArray[np.int64]] = field(default_factory=list)
+    """How often each row of each party counts, by a column of weights; empty where the run has none."""
     turn: int | None = None
     """The seed of a turn of every party's rows that leaves their moments (`simulations.hunt.checks`)."""
 
@@ -66,6 +69,8 @@ class Draw:
         """All rows and columns of all parties (n, d); only where nothing is `hostile`, or a value is huge."""
         if vertical(self.method):
             return np.hstack(self.parties)
+        if self.times:
+            return np.repeat(np.vstack(self.parties), np.concatenate(self.times), axis=0)
         return np.vstack([*self.earlier, *self.parties])
 
     @property
@@ -91,6 +96,9 @@ def draw(seed: int, index: int) -> Draw:
     if not vertical(method) and not drawn.hostile and rng.random() < 0.15:
         orders = [rng.permutation(drawn.pooled.shape[1]).tolist() for _ in drawn.parties]
     turn = int(rng.integers(2**31)) if rng.random() < 0.5 and turnable(drawn) else None
+    if not orders and turn is None and rng.random() < 0.2 and weighable(drawn):
+        times = [np.append(1, rng.integers(0, 4, len(part) - 1)) for part in drawn.parties]
+        return replace(drawn, times=times, options={**drawn.options, "weights": WEIGHT})
     return replace(drawn, orders=orders, turn=turn)
 
 
@@ -125,6 +133,17 @@ def _troubled(rng: Generator, method: str, case: Case) -> Draw:
     if transport != "clear":
         chosen = chosen | _secure(rng, _largest(case.parties), transport, len(case.parties))
     return Draw(method, transport, case.parties, chosen, case.about, unit=case.unit)
+
+
+WEIGHT = "weight"
+"""How data frames call the column of weights."""
+
+
+def weighable(drawn: Draw) -> bool:
+    """Whether rows may have weights in such a run, and none is spoilt."""
+    own = {key for key in drawn.options if key in drawn.known}
+    whole = isinstance(drawn.options["n_components"], int)
+    return drawn.card.weighted and own <= TAKE_WEIGHTS and whole and not (drawn.hostile or drawn.earlier or drawn.unit)
 
 
 def turnable(drawn: Draw) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import most_rows
 from fedpca_flwr.model.measurements import lines
 from fedpca_flwr.model.model import PCAModel
 
@@ -167,7 +168,7 @@ def wrong_eigenvalues(draw: Draw, model: PCAModel, truth: Truth, claims: Claims)
         )
         yield "eigenvalues", f"{found} instead of {wanted}"
     if not draw.card.own_total:
-        rest = min(n, model.n_features_in_) - k
+        rest = min(most_rows(n), model.n_features_in_) - k  # weights tell no number of rows
         noise = float(max(0.0, truth.total / (n - 1) - true.sum()) / rest) if rest > 0 else 0.0
         if abs(model.noise_variance_ - noise) > 1e-6 * noise + float(allowed.sum()) + 1e-9 * float(true[0]):
             yield "noise variance", f"{model.noise_variance_:.9g} instead of {noise:.9g}"

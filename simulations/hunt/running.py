@@ -17,7 +17,7 @@ import numpy as np
 from fedpca_flwr.model.model import PCAModel
 
 from ..engines import run
-from .draw import Draw
+from .draw import WEIGHT, Draw
 
 LONGEST = 600
 """Seconds after which a run hangs: they take milliseconds."""
@@ -74,7 +74,7 @@ def _run(draw: Draw, folder: Path) -> PCAModel:
 
 def framed(draw: Draw) -> bool:
     """Whether the parties are given as data frames."""
-    return bool(draw.orders) and find_spec("pandas") is not None
+    return bool(draw.orders or draw.times) and find_spec("pandas") is not None
 
 
 def names_of(features: int) -> list[str]:
@@ -89,6 +89,8 @@ def _given(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
     from pandas import DataFrame  # here: it may be missing
 
     frames = [DataFrame(part, columns=names_of(part.shape[1])) for part in parties]
+    if draw.times:
+        return [frame.assign(**{WEIGHT: own}) for frame, own in zip(frames, draw.times, strict=True)]
     return [frame[[frame.columns[j] for j in order]] for frame, order in zip(frames, draw.orders, strict=True)]
 
 
