@@ -45,7 +45,7 @@ def scatter_error(numbers: Numbers, model: PCAModel) -> str:
 
 def missing(numbers: Numbers, model: PCAModel) -> str:
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
-    return f"{share:.1%}; an estimated {ahead:.2g} degrees to go (no bound)"
+    return f"{100 * share:.3g}%; an estimated {ahead:.2g} degrees to go (no bound)"
 
 
 def rounded_off(name: str, whole: str) -> Text:

@@ -9,7 +9,7 @@ import pytest
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.maths.eigen import at_most, certified
 from fedpca_flwr.model.federation import Federation
-from fedpca_flwr.model.measurements import MEASUREMENTS, certificate, lines
+from fedpca_flwr.model.measurements import MEASUREMENTS, certificate, lines, missing
 from fedpca_flwr.server_app import _compared_with_pooled
 from strategies import METHODS
 from tests.families import cut, rows
@@ -131,3 +131,8 @@ def test_a_certificate_says_of_which_components_it_is():
     model = SimpleNamespace(n_components_=4)
     of = [certificate({"certified_angle_degrees": 0.5, "certified_components": first}, model) for first in (3, 4)]
     assert of == [certified(0.5, first=3), certified(0.5)]
+
+
+def test_a_share_of_missing_values_is_never_said_to_be_zero():
+    told = [missing({"missing_share": share, "degrees_ahead": 0.0}, SimpleNamespace()) for share in (2.7e-5, 0.0512)]
+    assert [text.split("%")[0] for text in told] == ["0.0027", "5.12"]
