@@ -1,6 +1,7 @@
 """The deployment of a rehearsal as tests use it, and a SuperLink that simulates."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -31,12 +32,23 @@ def identified(folder: Path, sites: list[dict[str, Any]]) -> list[dict[str, Any]
     return sites
 
 
+IMPATIENT = """import time
+sleep = time.sleep
+time.sleep = lambda seconds: sleep(0.2 if seconds == 3 else seconds)
+"""
+"""Python runs this at the start of each process. A SuperNode sleeps three seconds where it finds no message, and a test
+would wait for that in each round."""
+
+
 class Lab(Deployment):
     """Of this repository's app, in a folder that is made."""
 
     def __init__(self, folder: Path, node_configs: list[dict[str, object]]) -> None:
         folder.mkdir(parents=True)
         super().__init__(folder, ROOT, node_configs)
+        (folder / "sitecustomize.py").write_text(IMPATIENT, encoding="utf-8")
+        inherited = self.environment.get("PYTHONPATH", "")
+        self.environment["PYTHONPATH"] = f"{folder}{os.pathsep}{inherited}"
 
 
 class SimulationLab(Lab):

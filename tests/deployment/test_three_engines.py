@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +173,10 @@ def test_a_site_that_refuses_is_named_on_both_sides(lab, tmp_path):
 
 
 def test_a_site_that_is_offline_is_an_error_within_the_deadline(lab, tmp_path):
-    lab.processes.pop("node2").send_signal(signal.SIGTERM)
+    node = lab.processes.pop("node2")
+    node.terminate()
     status, log = lab.run(f"join-deadline=25.0 output={json.dumps(str(tmp_path / 'model'))}")
+    lab.spawn("node2", node.args)
     assert status == "finished:failed"
     assert "QuorumError: 2 of 3 clients joined within join-deadline = 25 s" in log
     assert not list(tmp_path.iterdir())
