@@ -330,8 +330,9 @@ def _resolved_diagonal(
     row_limits.require_resolved(run.config.bound, missed, whole + about_zero, which=which)
     if not run.options.scaled:
         return diagonal, ()
-    numbers = slice(whole.size - run.config.indicators)  # an indicator is constant, or is seen
-    row_limits.require_scalable(run.config.bound, missed[numbers], whole[numbers], head.n)
+    numbers = slice(whole.size - run.config.indicators)
+    least = np.append(np.zeros_like(whole[numbers]), np.full(run.config.indicators, 0.5))  # of an indicator that varies
+    row_limits.require_scalable(run.config.bound, missed, np.maximum(whole, least), head.n)
     unseen = whole <= missed
     return np.where(unseen, 0.0, diagonal), taken_for_constant(unseen[numbers], float(np.sqrt(missed.max() / head.n)))
 

@@ -50,7 +50,8 @@ def truth_about(draw: Draw) -> Truth | None:
     center, scale = own.get("center", True), own.get("scale", False)
     if not of_kernel(draw):
         center = center and own.get("variant") != "faithful"
-        return truth_of(draw.pooled, center=center, scale=scale, by_columns=vertical(draw.method))
+        told = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
+        return truth_of(draw.pooled, **told, by_columns=vertical(draw.method))
     return truth_of_kernel(
         draw.pooled,
         kernel=own.get("kernel", "rbf"),
@@ -191,7 +192,7 @@ UNLIKE = re.compile("sorted|shifted|heavy tails|one-hot|indicators|constant feat
 
 def wrong_names(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     """Of data frames the model keeps the names, each once."""
-    names, wanted = model.feature_names_in_, names_of(model.n_features_in_)
+    names, wanted = model.feature_names_in_, names_of(model.n_features_in_ - len(draw.indicators)) + draw.indicators
     if framed(draw) and (names is None or list(names) != wanted):
         yield "names", f"{None if names is None else list(names)} of data frames with {wanted}"
 

@@ -52,6 +52,8 @@ class Draw:
     """In which order each party's data frame has the features; empty where parties are arrays."""
     times: list[NDArray[np.int64]] = field(default_factory=list)
     """How often each row of each party counts, by a column of weights; empty where the run has none."""
+    levels: dict[str, list[str]] = field(default_factory=dict)
+    """Of columns of categories; the parties' last columns are then the indicators of these."""
     turn: int | None = None
     """The seed of a turn of every party's rows that leaves their moments (`simulations.hunt.checks`)."""
 
@@ -72,6 +74,11 @@ class Draw:
         if self.times:
             return np.repeat(np.vstack(self.parties), np.concatenate(self.times), axis=0)
         return np.vstack([*self.earlier, *self.parties])
+
+    @property
+    def indicators(self) -> list[str]:
+        """The names of the columns of indicators, which stand after the numbers."""
+        return [f"{column}={level}" for column, own in self.levels.items() for level in (*own, "other", "missing")]
 
     @property
     def first(self) -> NDArray[Any]:
@@ -99,6 +106,8 @@ def draw(seed: int, index: int) -> Draw:
     if not orders and turn is None and rng.random() < 0.2 and weighable(drawn):
         times = [np.append(1, rng.integers(0, 4, len(part) - 1)) for part in drawn.parties]
         return replace(drawn, times=times, options={**drawn.options, "weights": WEIGHT})
+    if not orders and turn is None and rng.random() < 0.5 and mixable(drawn):
+        return _with_categories(rng, drawn)
     return replace(drawn, orders=orders, turn=turn)
 
 
@@ -144,6 +153,27 @@ def weighable(drawn: Draw) -> bool:
     own = {key for key in drawn.options if key in drawn.known}
     whole = isinstance(drawn.options["n_components"], int)
     return drawn.card.weighted and own <= TAKE_WEIGHTS and whole and not (drawn.hostile or drawn.earlier or drawn.unit)
+
+
+def mixable(drawn: Draw) -> bool:
+    """Whether some columns may be categories in such a run, and none is spoilt."""
+    scaled = drawn.options.get("scale") is True and drawn.options.get("center", True)
+    return drawn.card.mixed and scaled and not (drawn.hostile or drawn.earlier or drawn.unit)
+
+
+def _with_categories(rng: Generator, drawn: Draw) -> Draw:
+    """The draw with one to three columns of categories: rare levels, levels that nobody declared, empty cells."""
+    levels = {f"c{column}": list("abcde"[: rng.integers(1, 6)]) for column in range(rng.integers(1, 4))}
+    shares = [rng.dirichlet(np.full(len(own) + 2, 0.5)) for own in levels.values()]
+    parties = []
+    for part in drawn.parties:
+        own = [np.eye(len(share))[rng.choice(len(share), len(part), p=share)] for share in shares]
+        parties.append(np.hstack([np.asarray(part, dtype=np.float64), *own]))
+    options = {**drawn.options, "levels": levels}
+    if "bound" in options:
+        options["bound"] = max(options["bound"], 1.0)
+    about = f"{drawn.about}, indicators of {len(levels)} columns"
+    return replace(drawn, parties=parties, levels=levels, options=options, about=about)
 
 
 def turnable(drawn: Draw) -> bool:

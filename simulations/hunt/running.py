@@ -74,7 +74,7 @@ def _run(draw: Draw, folder: Path) -> PCAModel:
 
 def framed(draw: Draw) -> bool:
     """Whether the parties are given as data frames."""
-    return bool(draw.orders or draw.times) and find_spec("pandas") is not None
+    return bool(draw.orders or draw.times or draw.levels) and find_spec("pandas") is not None
 
 
 def names_of(features: int) -> list[str]:
@@ -88,10 +88,24 @@ def _given(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
         return parties
     from pandas import DataFrame  # here: it may be missing
 
+    if draw.levels:
+        return [DataFrame(_decoded(draw, part)) for part in parties]
     frames = [DataFrame(part, columns=names_of(part.shape[1])) for part in parties]
     if draw.times:
         return [frame.assign(**{WEIGHT: own}) for frame, own in zip(frames, draw.times, strict=True)]
     return [frame[[frame.columns[j] for j in order]] for frame, order in zip(frames, draw.orders, strict=True)]
+
+
+def _decoded(draw: Draw, part: Any) -> dict[str, Any]:
+    """The columns of a data frame with the categories as texts, of a level that nobody declared, or empty."""
+    numbers = part.shape[1] - len(draw.indicators)
+    columns = dict(zip(names_of(numbers), part[:, :numbers].T, strict=True))
+    place = numbers
+    for name, own in draw.levels.items():
+        cells = [*own, "of no level", None]
+        columns[name] = [cells[code] for code in part[:, place : place + len(cells)].argmax(axis=1)]
+        place += len(cells)
+    return columns
 
 
 def _in_drawn_order(model: PCAModel) -> PCAModel:

@@ -1,11 +1,12 @@
 """Rows of which only sums are shown: what fixed point may cost is told, and the last round is of the same rows."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.questions.row_limits import ROWS
 from fedpca_flwr.questions.rows import _resolved_diagonal
@@ -101,3 +102,15 @@ def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled):
     found, cautions = _resolved_diagonal(run, missed, diagonal, head, which="", joined=0.0)
     np.testing.assert_array_equal(found, [4.0, 0.0] if scaled else diagonal)
     assert len(cautions) == scaled
+
+
+@pytest.mark.parametrize("bound", [1.0, 1e70])
+def test_indicators_that_fixed_point_does_not_see_are_refused(bound):
+    """Those of levels that nobody has are constant; beside a huge bound all of them would be."""
+    run = SimpleNamespace(
+        config=SimpleNamespace(bound=bound, indicators=1), options=SimpleNamespace(centred=True, scaled=True)
+    )
+    missed, head = np.full(2, 1e-20 * bound), Head(10, np.zeros(2), np.zeros(2))
+    arguments = run, missed, np.array([4.0 * bound**2, 0.0]), head
+    with refused(ConfigError, "'bound'", "1e+70") if bound > 1 else nullcontext():
+        assert _resolved_diagonal(*arguments, which="", joined=0.0) == (pytest.approx([4.0, 0.0]), ())

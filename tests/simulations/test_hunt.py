@@ -85,11 +85,12 @@ def test_a_short_hunt_finds_nothing_and_is_outside_the_app():
 def test_draws_repeat_their_numbers_rows_and_variances():
     for index in range(40):
         one, other = draw(3, index), draw(3, index)
-        for name in ("method", "transport", "about", "options", "orders", "turn", "unit", "parties"):
+        for name in ("method", "transport", "about", "options", "orders", "times", "turn", "unit", "parties"):
             assert repr(getattr(one, name)) == repr(getattr(other, name))
         assert method_of(3, index) == one.method
     # Of whole numbers: the scatter is one, too.
-    exact = [one for one in draws_of("sub-it") if "first variance" in one.about and "turned" not in one.about]
+    repeated = [one for one in draws_of("sub-it") if "first variance" in one.about and not one.levels]
+    exact = [one for one in repeated if "turned" not in one.about]
     assert exact
     for one in exact:
         times = int(re.search(r"first variance (\d) times", one.about)[1])
@@ -121,6 +122,7 @@ def test_draws_are_of_every_kind_and_every_trouble():
     assert max(array.shape[1] for array in arrays) >= LANCZOS_FROM
     assert Counter(one.method for one in draws).keys() == METHODS.keys()
     assert any(one.earlier for one in draws if one.method == "streaming")
+    assert any(one.levels for one in draws if one.transport != "clear")
     draws = draws_of("p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "streaming", "em")
     turned = {one.method for one in draws if one.turn is not None}
     assert {"p-cov", "ap-cov", "sub-it", "qr-pca", "ap-stack", "streaming"} <= turned
