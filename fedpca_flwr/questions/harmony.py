@@ -109,17 +109,17 @@ Found = Generator[Ask, Any, dict[str, Array]]
 
 def harmonised(model: PCAModel, asked: Fields, clusters: int, public: Public) -> Found:
     """The steps of Harmony, as sites are told them; the log of the model has them, too."""
-    variances, counted, objective, better = model.explained_variance_, 0, np.inf, 1.0
+    variances, counted, objective, better = model.explained_variance_, 0, np.inf, True
     steps = harmony.Steps.none(clusters, public.parties, variances.size)
     centres = harmony.unit(clustering.starts(variances, clusters, 1, public.config.seed)[0])
     penalty = np.zeros((clusters, public.parties))
-    while len(steps.moves) < ROUNDS and better > MOST_BETTER:
+    while len(steps.moves) < ROUNDS and better:
         free = 0 if len(steps.moves) else FIRST_STEPS
         steps, total, taken = yield from _shared_out(asked, steps, centres, penalty, free)
         centres, penalty, counted = steps.centres[-1], steps.penalties[-1], counted + taken
         steps = steps.moved(harmony.ridge_moves(total["counts"], total["sums"]))
         before, objective = objective, _objective(total)
-        better = (before - objective) / abs(before) if np.isfinite(before) else 1.0
+        better = not np.isfinite(before) or before - objective > MOST_BETTER * abs(before)
     told = {"centres": steps.centres, "penalties": steps.penalties, "moves": steps.moves}
     model.log["harmony"] = {"steps": counted, "objective": objective}
     model.log["harmony"] |= {name: value.tolist() for name, value in told.items()}

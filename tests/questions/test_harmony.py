@@ -123,3 +123,11 @@ def test_parties_and_models_that_cannot_be_are_named():
         analyses.harmonised(model, PARTIES[0], 3)
     with refused(ContractError, "clustering='harmony'"):
         analyses.harmonised(fit("p-cov", PARTIES, n_components=2), PARTIES[0], 0)
+
+
+def test_a_batch_that_its_clusters_describe_without_error_needs_no_second_correction():
+    """The objective is zero then, and nothing is better by a share of it."""
+    rows = np.repeat([[-3.0], [5.0]], 20, axis=0)
+    model = fit("p-cov", [rows], n_components=1, clusters=2, clustering="harmony", seed=1)
+    assert model.log["harmony"]["objective"] == 0
+    assert len(model.log["harmony"]["moves"]) == 2
