@@ -78,8 +78,8 @@ def listed(labels: Sequence[object]) -> str:
 
 
 KINDS = {
-    "texts": "encode them as numbers",
-    "categories": "encode them, one column of 0 and 1 for each (pandas.get_dummies)",
+    "texts": "numbers that are written as texts: pandas.to_numeric; categories: name the columns in 'levels'",
+    "categories": "name the columns in 'levels', or make a column of 0 and 1 of each (pandas.get_dummies)",
     "dates or times": "turn them into numbers, such as days since a date",
     "complex numbers": "take their real and imaginary parts",
     "objects": "turn them into numbers",

@@ -225,7 +225,7 @@ KINDS = (
     (
         "texts",
         re.compile(r".*", re.DOTALL),
-        "leave the columns out, encode them as numbers, or name one as node-config 'label'",
+        "leave the columns out, encode them as numbers, name them as node-config 'categories', or one as 'label'",
     ),
 )
 """What cells hold that are no numbers, how that is known, and what to do."""
