@@ -6,7 +6,16 @@ a `ContractError` for a model or moments that do not hold what it needs.
 
 from fedpca_flwr.analyses.categories import Categories, categories
 from fedpca_flwr.analyses.clusters import Clusters, clusters
-from fedpca_flwr.analyses.components import FactorModel, Reading, factor_analysis, pca, projected, read, whitened
+from fedpca_flwr.analyses.components import (
+    FactorModel,
+    Reading,
+    barycentres,
+    factor_analysis,
+    pca,
+    projected,
+    read,
+    whitened,
+)
 from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted
 from fedpca_flwr.analyses.genes import highly_variable
 from fedpca_flwr.analyses.harmony import harmonised
@@ -48,6 +57,7 @@ __all__ = [
     "Regression",
     "Spikes",
     "adjusted",
+    "barycentres",
     "canonical_correlations",
     "categories",
     "clusters",

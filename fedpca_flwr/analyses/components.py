@@ -23,7 +23,7 @@ from scipy.linalg import cho_factor, cho_solve, eigh, lstsq, svd
 
 from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved, require_varying, rows_of
 from fedpca_flwr.data.table import names_digest
-from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.model.model import PCAModel
@@ -181,6 +181,32 @@ def read(
         features=moments.features,
         supplementary=len(besides),
     )
+
+
+@of_moments
+def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool = False) -> Array:
+    """Mean scores (m, k) of the rows that have a level, of m supplementary columns of 0 and 1.
+
+    The components are those of all other features, as ``pca(moments.select(others), k, scale=scale)`` has them.
+
+    Raises
+    ------
+    ConfigError, ContractError, DataError
+        As `read`; a `DataError` also for a column that is constant, or cannot be of 0 and 1.
+    """
+    places = moments.places(levels)
+    require_varying(moments, places)
+    mean, variances = moments.mean[places], np.diagonal(moments.scatter)[places] / moments.n_samples
+    wrong = places[np.abs(variances - mean * (1 - mean)) > 1e-9]
+    if wrong.size:
+        told = ", ".join(moments.names(wrong) or map(str, wrong))
+        raise DataError(f"the features {told} are not of 0 and 1: name indicators of levels")
+    others = np.setdiff1d(np.arange(moments.n_features), places).tolist()
+    model = pca(moments.select(others), k, scale=scale)
+    components, _ = model.loadings()
+    away = moments.scatter[np.ix_(places, others)] / (moments.n_samples * mean[:, None])
+    found: Array = away / (1.0 if model.scale_ is None else model.scale_) @ components.T
+    return found
 
 
 @of_model

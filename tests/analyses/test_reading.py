@@ -8,7 +8,7 @@ from sklearn.decomposition._factor_analysis import _ortho_rotation
 
 from fedpca_flwr import analyses
 from fedpca_flwr.analyses.components import promax, varimax
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
 from tests.families import cut, rows
@@ -52,6 +52,19 @@ def test_supplementary_features_are_read_and_have_no_part(moments, scale):
     turned = analyses.read(moments, 2, scale=scale, rotation="varimax", supplementary=besides)
     np.testing.assert_allclose(turned.communalities, found.communalities, atol=1e-9)
     assert turned.supplementary == 2
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_supplementary_level_stands_at_the_mean_of_its_rows(scale):
+    labels = load_wine().target
+    table = np.column_stack([labels == 0, X[:, :13], labels == 1, labels == 2])
+    moments = run("p-cov", cut(table, 100, 50, 28), n_components=1, keep="moments").moments_
+    found = analyses.barycentres(moments, 3, [0, 14, 15], scale=scale)
+    scores = analyses.pca(moments.select(range(1, 14)), 3, scale=scale).transform(X[:, :13])
+    expected = [scores[labels == label].mean(axis=0) for label in range(3)]
+    np.testing.assert_allclose(found, expected, atol=1e-9 * np.abs(scores).max())
+    with refused(DataError, 1):
+        analyses.barycentres(moments, 3, [0, 1])
 
 
 @pytest.mark.parametrize("rotation", ["varimax", "promax"])
