@@ -2,7 +2,8 @@
 
 Of a column with levels a, b there are four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every
 other level, and ``column=missing``. All parties declare the same levels, so that they have the same columns. A level
-that fewer rows of a party have than its minimum counts as other, and is so never told.
+that fewer rows of a party have than its minimum counts as other, and is so never told, in no run and by no difference
+of two runs.
 """
 
 from collections import Counter
@@ -100,22 +101,26 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or cell != cell or str(cell) == "<NA>"  # NaN is not itself
 
 
-def _level(cell: Any, known: set[str]) -> str:
-    if _is_missing(cell):
-        return MISSING
-    return str(cell) if str(cell) in known else OTHER
-
-
 def _indicators(cells: Sequence[Any], known: Sequence[str], least: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The indicators (n, m + 2) of cells of which ``known`` (m,) levels are told apart, each in no few rows."""
-    levels, names = [*known, OTHER, MISSING], set(known)
-    found = [_level(cell, names) for cell in cells]
-    counts = Counter(found)
-    few = {level for level, count in counts.items() if count < least and level != OTHER}
-    others = counts[OTHER] + sum(counts[level] for level in few)
-    for level, count in sorted(counts.items(), key=lambda one: (one[1], one[0])):  # so that others are not few either
-        if 0 < others < least and level not in few and level != OTHER:
-            few.add(level)
-            others += count
-    place = {level: levels.index(OTHER if level in few else level) for level in levels}
-    return np.eye(len(levels))[[place[level] for level in found]]
+    levels = [*known, OTHER, MISSING]
+    found = [None if _is_missing(cell) else str(cell) for cell in cells]
+    pooled = _always_others(Counter(found), least)
+    place = {level: levels.index(level) for level in known} | {None: levels.index(MISSING)}
+    place |= dict.fromkeys(pooled, levels.index(OTHER))
+    return np.eye(len(levels))[[place.get(level, levels.index(OTHER)) for level in found]]
+
+
+def _always_others(counts: Mapping[str | None, int], least: int) -> set[str | None]:
+    """The levels that are others whatever a run declares: those of few rows, then the rarest until they are not few.
+
+    If they depended on the run, two runs that declare different levels could differ by few rows.
+    """
+    pooled: set[str | None] = set()
+    rows = 0
+    for level in sorted(counts, key=lambda one: (counts[one], one is None, one or "")):
+        if counts[level] >= least and (rows == 0 or rows >= least):
+            break
+        pooled.add(level)
+        rows += counts[level]
+    return pooled

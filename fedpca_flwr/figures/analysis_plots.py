@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.figures.plots import MOST
 from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, few_ticks, thinned
 from fedpca_flwr.maths.arrays import Array
@@ -139,6 +139,25 @@ def squared_correlations(found: Categories) -> Figure:
     axes.set(xlim=(-0.12, 1.12), ylim=(-0.05, 1.08), xlabel="squared correlation with PC1", ylabel="with PC2")
     figure.draw_without_rendering()
     _name_tips(axes, tips, [found.columns[j] for j in shown.tolist()])
+    return figure
+
+
+@rc_context(STYLE)
+def contributions(found: Reading, component: int = 1) -> Figure:
+    """Each feature's share in a component, largest first, beside the share that it would have if all had the same."""
+    shares = found.contributions[:, : len(found.communalities) - found.supplementary]
+    if component not in range(1, len(shares) + 1):
+        raise ConfigError(f"'component' is {value_text(component)}, expected 1 to {len(shares)}")
+    own, d = 100 * shares[component - 1], shares.shape[1]
+    shown = np.argsort(-own, kind="stable")[:SHOWN]
+    figure = Figure(figsize=(5.6, 1.2 + 0.21 * shown.size))
+    axes = figure.subplots()
+    axes.barh(range(shown.size), own[shown], color=COLOURS[0])
+    axes.axvline(100 / d, color=GREY, linestyle="--", label="if all features had the same")
+    axes.set_yticks(range(shown.size), [found.features[j] if found.features else str(j) for j in shown.tolist()])
+    axes.invert_yaxis()
+    axes.set(xlabel=f"contribution to PC{component} in percent")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1))
     return figure
 
 

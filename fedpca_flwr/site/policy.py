@@ -147,7 +147,7 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
 
 def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
     """Refuse indicators that are not the last columns of the table, under their ``names``, or no 0 and 1; and levels of
-    fewer rows than this site's own minimum."""
+    which one row has a larger share than each of as many rows of equal weight as this site's own minimum."""
     if not names:
         return
     if table.names[-len(names) :] != tuple(names):
@@ -156,16 +156,18 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
             "not their indicators; fedpca_flwr.data.categories.encoded makes them",
             local=f"expected: {', '.join(names)}",
         )
-    counts, first = np.zeros(len(names)), len(table.names) - len(names)
+    held, largest, first, start = np.zeros(len(names)), np.zeros(len(names)), len(table.names) - len(names), 0
     for chunk in chunks(table.rows):
         own = chunk[:, first:]
         if not ((own == 0) | (own == 1)).all():
             raise DataError("the columns of indicators (run-config 'levels') hold other values than 0 and 1")
-        counts += own.sum(axis=0)
-    if ((counts > 0) & (counts < node.min_rows)).any():
+        own = own if table.weights is None else own * table.weights[start : start + len(own), None]
+        held, largest, start = held + own.sum(axis=0), np.maximum(largest, own.max(axis=0)), start + len(own)
+    if (held < node.min_rows * largest).any():
         raise DisclosureError(
             "this site has levels of categories that fewer rows have than its own minimum (node-config 'min-rows' = "
-            f"{node.min_rows}): count them as 'other'"
+            f"{node.min_rows}), or of which one row has a larger share of the weights than each of so many equal ones: "
+            "count them as 'other', or run without 'weights'"
         )
 
 

@@ -125,6 +125,17 @@ def test_a_level_of_few_rows_is_refused_by_the_site():
         permit_levels(node, table_of_few, table_of_few.names[1:])
 
 
+@pytest.mark.parametrize("heavy", [[1.0] + [0.0] * 9, [3.0] + [1.0] * 9])
+def test_a_level_of_few_weighted_rows_is_refused_by_the_site(heavy):
+    """The sums over its rows would be those of one row, or nearly."""
+    frame = pd.DataFrame({"x": np.arange(40.0), "sex": ["f"] * 30 + ["m"] * 10})
+    table = encoded(frame, {"sex": ["f", "m"]}, "X")
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "min-rows": 10})
+    permit_levels(node, table._replace(weights=np.ones(40)), table.names[1:])
+    with refused(DisclosureError, 10):
+        permit_levels(node, table._replace(weights=np.array([1.0] * 30 + heavy)), table.names[1:])
+
+
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [

@@ -104,3 +104,14 @@ def test_arrows_are_correlations_with_the_first_two_components():
 def test_rows_of_a_biplot_are_in_the_unit_of_the_largest_score_whatever_its_sign():
     (axes,) = analysis_plots.biplot(analyses.read(MOMENTS, 2), np.array([[-4.0, 1.0], [2.0, -2.0]])).axes
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[-1.0, 0.5], [0.5, -1.0]])
+
+
+def test_contributions_are_shares_of_those_that_take_part():
+    found = analyses.read(MOMENTS, 2, supplementary=[0])
+    axes: Any = analysis_plots.contributions(found, 2).axes[0]
+    shares = found.contributions[1][:7]
+    np.testing.assert_allclose([bar.get_width() for bar in axes.patches], 100 * np.sort(shares)[::-1])
+    assert axes.lines[0].get_xdata()[0] == pytest.approx(100 / 7)
+    for component in (0, 3):
+        with refused(ConfigError, "'component'", component, "1 to 2"):
+            analysis_plots.contributions(found, component)

@@ -39,6 +39,7 @@ FIGURES = {
     "variables": lambda: analysis_plots.variables(analyses.read(MOMENTS, 2, supplementary=[0])),
     "levels": lambda: analysis_plots.levels(LEVELS, MODEL.transform(X)),
     "squared_correlations": lambda: analysis_plots.squared_correlations(LEVELS),
+    "contributions": lambda: analysis_plots.contributions(analyses.read(MOMENTS, 2, supplementary=[0])),
     "biplot": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), MODEL.transform(X)),
 }
 
