@@ -242,7 +242,10 @@ def wrong_units(draw: Draw, model: PCAModel) -> Iterator[Finding]:
 
 def _as_unlike(draw: Draw, place: int, feature: int) -> bool:
     """Whether mean and deviation are at least 4.9 times those of more than half of the others, or below as much."""
-    columns = [np.asarray(party)[:, feature].astype(Long) for party in draw.parties]
+    parties = draw.parties
+    if draw.earlier:  # to which they were appended
+        parties = [np.vstack(both) for both in zip(draw.earlier, draw.parties, strict=True)]
+    columns = [np.asarray(party)[:, feature].astype(Long) for party in parties]
     sizes = np.array([[abs(column.mean()), column.std()] for column in columns if len(column) >= 10], dtype=np.float64)
     own = np.array([abs(columns[place].mean()), columns[place].std()], dtype=np.float64)
     with np.errstate(all="ignore"):
