@@ -6,9 +6,10 @@ import itertools
 import re
 import sys
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from inspect import getdoc, getmodule, getsource
+from operator import itemgetter
 from pathlib import Path
 from textwrap import dedent
 
@@ -44,10 +45,9 @@ and booleans are as in TOML.
 
 MEASUREMENTS_PAGE = """# Measurements
 
-This page is made from the code (`python -m fedpca_flwr methods write`): the numbers that `model.log["measured"]` may
-hold, by method and options. `model.summary()` makes lines of them, a comparison keeps them in `runs.jsonl`. A name
-ends with its unit; a `share` is from 0 to 1; squared errors are in squared units of the (scaled) data. A number is
-there only where it was measured.
+These numbers may stand in `model.log["measured"]`, where they were measured, and in the file `runs.jsonl` of a
+comparison. `model.summary()` makes lines of them ([what the lines mean](results.md)). A name ends with its unit. A
+`share` is from 0 to 1. Squared errors are in squared units of the (scaled) data.
 """
 
 
@@ -92,9 +92,14 @@ def options_page() -> str:
 
 def measurements_page() -> str:
     """What ``model.log["measured"]`` may hold."""
-    numbers = ("; ".join(f"`{name}`: {what}" for name, what in one.numbers.items()) for one in MEASUREMENTS)
-    rows = zip((one.line for one in MEASUREMENTS), numbers, strict=True)
+    rows = ((one.line, "; ".join(_numbers(one.numbers))) for one in MEASUREMENTS)
     return f"{MEASUREMENTS_PAGE}\n{table(['line of the summary', 'its numbers'], rows)}\n"
+
+
+def _numbers(numbers: Mapping[str, str]) -> Iterator[str]:
+    """Each number with its meaning; names of one meaning together."""
+    for what, same in itertools.groupby(numbers.items(), key=itemgetter(1)):
+        yield f"{', '.join(f'`{name}`' for name, _ in same)}: {what}"
 
 
 def questions_table() -> str:
