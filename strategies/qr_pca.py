@@ -38,7 +38,7 @@ class QROptions(method.ScaleOptions, genotypes.GenotypeOptions):
     filler: bool = True
     """Whether to fill the directions that truncation leaves out."""
     wire: Literal["float64", "float32"] = "float64"
-    """Precision of a whole factor; float32 halves the bytes, and the components are within an angle that is told."""
+    """Precision of a whole factor; with float32 the model says within which angle it is."""
 
 
 def phases(config: method.RunConfig, options: QROptions) -> method.Questions:

@@ -6,8 +6,8 @@ one SVD, with a column for each mean, merge the subspaces: at the server for all
 along a tree of parties, where nobody holds more than two. The server relays the tree's messages: at level l (from 0)
 party i with ``i mod 2**(l+1) == 2**l`` sends to party ``i - 2**l``, and the server merges the last two itself.
 
-The order of the rows does not matter where ``tracked`` is no less than the number of features or the rank of the data.
-Else the model depends on it a little, and says by a bound how far it may be off.
+The order of the rows matters only where ``tracked`` is less than both the number of features and the rank of the data.
+The model then depends on it a little, and says by a bound how far it may be off.
 """
 
 import math
@@ -67,15 +67,15 @@ class SAPCAOptions(method.CentreOptions):
     share_high: Annotated[float, Limits(gt=0, le=1)] = 0.10
     """Of ``paper``: the paper's beta; above it the rank grows."""
     tracked: Annotated[int, Limits(ge=0, examples=["k", "2k", "d", 100])] = 0
-    """Directions that are kept; 0: twice the number of components that there may be (50 for a fraction)."""
+    """Directions that are kept; 0: twice as many as components (50 for a fraction)."""
     block_size: Annotated[method.Count, Limits(examples=[1, 7, 50])] = 50
     """Rows that are taken in at once."""
     forgetting: Annotated[float, Limits(gt=0, le=1, examples=[1.0, 0.9])] = 1.0
-    """Before each block the singular values shrink by this factor: a window of b / (1 - forgetting^2) rows."""
+    """Factor by which the singular values shrink before each block."""
     topology: Literal["star", "tree"] = "star"
-    """Whether the server merges all at once, or the parties pairwise: log2(parties) rounds."""
+    """Whether the server merges all at once, or the parties pairwise."""
     center: bool = True
-    """Subtract the mean, which is followed too."""
+    """Subtract the pooled mean."""
     state: str = ""
     """Folder at the server that holds a running model, into which the parties' rows are merged."""
     old_weight: Annotated[float, Limits(gt=0, le=1)] = 1.0

@@ -12,10 +12,8 @@ the exact components by ``tolerance`` degrees, or when rounding keeps the certif
 then says so.
 
 With a block narrower than ``n-components`` the server searches longer, from a fresh random block, for variances that
-occur more often than the block has columns (`fedpca_flwr.maths.angle_bounds`). ``certify="signal"`` ends the run once
-the components that stand out of the noise are certified; other rows would not confirm the directions of the rest. With
-``wire="float32"`` the products with the components are asked again in float64 shortly before the end. Beyond a gigabyte
-of vectors the server goes on with the better half of the Ritz vectors, and the certificate still holds.
+occur more often than the block has columns (`fedpca_flwr.maths.angle_bounds`). Beyond a gigabyte of vectors the server
+goes on with the better half of the Ritz vectors, and the certificate still holds.
 """
 
 import math
@@ -52,11 +50,11 @@ class SubspaceOptions(method.Options, method.ScaleOptions, genotypes.GenotypeOpt
     """Precision of the products after a warm start; where float32 is not enough, those with the components are asked
     again in float64."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
-    """Certified largest angle to the exact components at which to stop, in degrees."""
+    """Certified largest angle at which to stop, in degrees."""
     certify: Literal["all", "signal"] = "all"
     """Whether to go on until all components are certified, or until those are that stand out of the noise."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
-    """At most so many; the model says which angle was certified."""
+    """At most so many; the model says how near it came."""
 
     def width(self, public: method.Public) -> int:
         """Columns of a block."""
@@ -157,12 +155,10 @@ CARD = method.MethodCard(
         "number of rows, mean, variances, products of its covariance with blocks of vectors (with a warm start: "
         "its leading local components)",
         "the same, and the blocks, which span the pooled components so far",
-        "sizes and times of messages, number of rounds",
     ),
     shows_summed=method.Shown(
         "number of rows, mean, variances, products of the scatter with the blocks, squared error",
         "mean, variances and number of rows of all; the blocks, which span the pooled components so far",
-        "sizes and times of messages, number of rounds",
     ),
     options=SubspaceOptions,
     phases=lambda config, options: weights.weighted(

@@ -85,17 +85,15 @@ class DPOptions(method.Options):
     relation: privacy.Relation = "add-remove"
     """Which data sets are neighbours."""
     release: Literal["shells", "directions", "two-stage", "joint"] = "shells"
-    """The rows' directions about a private centre, by shells of distances or not; clipped rows about one; or clipped
-    rows at once. Only clipped rows need a bound."""
+    """What a row counts as: see above. Only ``two-stage`` and ``joint`` need a clip."""
     clip: Bound | None = None
-    """Of ``two-stage`` and ``joint``: to which distance from the centre rows are shortened, in the unit of the data;
-    required there."""
+    """Of ``two-stage`` and ``joint``, which require it: distance from the centre to which rows are shortened."""
     centre_clip: Bound | None = None
-    """The same from zero, for the sum that gives the centre; required by ``two-stage``."""
+    """The same from zero, for the sum that gives the centre of ``two-stage``."""
     trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
     """Whether each party adds the whole noise, or its share of it."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
-    """Of ``distributed``: how many parties, at least, add their share and keep it from the server; required there."""
+    """Of ``distributed``, which requires it: parties, at least, that add their share and keep it from the server."""
     count: Literal["noised", "public"] = "noised"
     """Whether a party tells a noisy number of rows or its own; with ``replace-one``, which keeps it, its own."""
     noise_seed: Annotated[int, Limits(ge=0, examples=[1, 2, 3])] = 0
