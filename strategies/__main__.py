@@ -199,7 +199,7 @@ def _own_options(card: MethodCard) -> str:
     own = [cells for cells in rows if cells not in shared]
     others = ", ".join(cells[0] for cells in rows if cells in shared)
     text = f"\n{table(('option', *OPTION), own)}\n" if own else ""
-    text += f"\n[Options of several methods](../methods.md#options-of-several-methods): {others}.\n" if others else ""
+    text += f"\n[Shared options](../methods.md#options-of-several-methods): {others}.\n" if others else ""
     return f"\n## Options\n{text}" if text else ""
 
 

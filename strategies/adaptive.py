@@ -5,8 +5,7 @@ eigenvalues of its own scatter and a small random sketch of the scatter. The ser
 every way that reaches the wanted angle (`fedpca_flwr.maths.forecast`) and goes on with the cheapest.
 
 A run ends by a certified bound. Where the way does not reach the ``target``, the cheapest other way goes on; where a
-component is too small beside the first for a covariance to hold, `qr-pca` does. The model's heterogeneity score decides
-nothing.
+component is too small beside the first for a covariance to hold, `qr-pca` does.
 """
 
 from __future__ import annotations

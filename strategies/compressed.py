@@ -4,8 +4,8 @@ Take it where the upload of P-COV is too large and a few more rounds are not. Co
 scatter by a codec (`fedpca_flwr.maths.codecs`):
 
 * ``quantise``: the packed triangle in ``bits`` bits a value, each 128 values with a scale of their own;
-* ``shared-step``: whole multiples of one step, compressed without loss, for data with many near-zero covariances, as
-  images have. It takes one short round more;
+* ``shared-step``: whole multiples of one step, compressed without loss, in one short round more, for data with many
+  near-zero covariances, as images have;
 * ``low-rank``: the leading ``rank`` eigenvectors times the roots of their eigenvalues, in ``bits`` bits, and half of
   the first omitted eigenvalue in every other direction;
 * ``combined``: ``low-rank``, and the rest by ``shared-step``;

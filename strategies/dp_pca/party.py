@@ -79,7 +79,7 @@ class DPOptions(method.Options):
     epsilon: Annotated[
         Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"], Limits(examples=[0.1, 1.0, 100.0, "infinity"])
     ] = 1.0
-    """Of the whole run, for one row. ``infinity``: no noise and no clipping, which is p-cov; in simulations only."""
+    """Of the whole run, for one row. ``infinity``, in simulations only: no noise and no clipping."""
     delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
     """Of the whole run, for one row."""
     relation: privacy.Relation = "add-remove"
@@ -95,9 +95,9 @@ class DPOptions(method.Options):
     honest_parties: Annotated[int, Limits(ge=0)] = 0
     """Of ``distributed``, which requires it: parties, at least, that add their share and keep it from the server."""
     count: Literal["noised", "public"] = "noised"
-    """Whether a party tells a noisy number of rows or its own; with ``replace-one``, which keeps it, its own."""
+    """Whether a party tells a noisy number of rows or, as with ``replace-one``, its own."""
     noise_seed: Annotated[int, Limits(ge=0, examples=[1, 2, 3])] = 0
-    """Simulation only, not private: the same noise each time; 0: the operating system's randomness."""
+    """Simulation only, not private: the same noise each time; 0: the system's randomness."""
 
     @model_validator(mode="before")
     @classmethod
