@@ -78,9 +78,12 @@ class Shown:
         return self.state if all(number.name in measured for number in self.numbers) else "not run"
 
     def cell(self, measured: Mapping[str, float]) -> str:
-        """Our numbers, each with theirs in brackets."""
-        there = [(n, f"{n.name}: {_short(measured[n.name])}") for n in self.numbers if n.name in measured]
-        return "; ".join(f"{ours} ({number.theirs})" if number.theirs else ours for number, ours in there)
+        """Our numbers with theirs in brackets; names of the same numbers together."""
+        there = {n.name: (_short(measured[n.name]), n.theirs) for n in self.numbers if n.name in measured}
+        same = [(", ".join(names), *pair) for pair, names in groupby(there, key=lambda name: there[name])]
+        return "; ".join(
+            f"{names}: {ours} ({theirs})" if theirs else f"{names}: {ours}" for names, ours, theirs in same
+        )
 
 
 def _short(value: float) -> str:
