@@ -150,7 +150,8 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
         parts.append(f"## {seed.title}\n\n{seed.text.strip()}")
         parts += [table(["what", "state", "ours (theirs)", "why"], lines)] if lines else []
         others = [(shown.printed(there), shown) for shown, there in found if (shown, there) not in beside]
-        parts += ["\n".join(_listed(state, others) for state in (*STATES, "not run") if state in dict(others))]
+        states = [state for state in (*STATES, "not run") if state in dict(others)]
+        parts += ["\n".join(_listed(state, others) for state in states)] if states else []
     return "\n\n".join(parts) + "\n"
 
 
