@@ -51,11 +51,8 @@ there only where it was measured.
 """
 
 
-SERIES = {
-    "*deviations*": "`sums`, `deviations(rows, centre)`",
-    "*pruning*": r"`alleles`, `neighbours(start)`\*, `gapped_neighbours(start)`\*",
-}
-"""Questions that often follow each other, by the word that stands for them in the table of questions."""
+DEVIATIONS = "`sums`, `deviations(rows, centre)`"
+PRUNING = r"`alleles`, `neighbours(start)`\*, `gapped_neighbours(start)`\*"
 
 QUESTIONS_PAGE = f"""# All questions
 
@@ -65,8 +62,9 @@ server may ask a site in one run, in their order. A site [answers nothing else](
 - The numbers in brackets come with a question, and the server chooses them. (...) are those that the same question has
   before in the row.
 - x99 means at most 99 times, with the options' defaults. A star means that the number of parties says how often.
-- {"; ".join(f"{word} are {text}" for word, text in SERIES.items())}.
-- *as first* are the first questions of the cell, up to the first "or".
+- *deviations* are {DEVIATIONS}. *As first* are the first questions of the cell.
+- With `prune`, {PRUNING} take the place of `alleles`, and `left_out` comes with
+  `frequencies`.
 - `project` ends every run. With secure aggregation `keys` comes before the first sum, and with more than 50 parties
   `openings` too. With `survivors` each sum has `keys` and `shares` before it, and `agree` and `reveal` after it.
 """
@@ -110,9 +108,7 @@ def questions_table() -> str:
     rows = [[f"`{name}`", *(_questions(method, travel) for travel in TRAVEL)] for name, method in METHODS.items()]
     cells = [["the same" if text in row[:at] and text != "-" else text for at, text in enumerate(row)] for row in rows]
     lines = table(["method", "in clear", "secure aggregation", "with `survivors`"], cells).splitlines()
-    for word, text in SERIES.items():
-        lines = [line.replace(text, word) for line in lines]
-    return "".join(f"{_each_once(line)}\n" for line in lines)
+    return "".join(_each_once(line.replace(DEVIATIONS, "*deviations*")) + "\n" for line in lines)
 
 
 def _each_once(row: str) -> str:
@@ -141,7 +137,9 @@ def _questions(method: Method, travel: str) -> str:
             asked = ", ".join(_question(name, script[name], chosen[name]) for name in own_names)
             first = next(iter(texts), asked)
             told = asked.replace(f"{first}, ", "*as first*, ", 1) if asked.startswith(f"{first}, ") else asked
-            texts.setdefault(asked, f"{with_them}{told}")
+            unpruned = asked.replace(PRUNING, "`alleles`").replace("frequencies, left_out", "frequencies")
+            if unpruned not in texts:  # else the page says above the table what `prune` changes
+                texts[asked] = f"{with_them}{told}"
     further = f"; then those of {' or '.join(f'`{name}`' for name in card.goes_on_as)}" if card.goes_on_as else ""
     return f"{'; or '.join(texts.values())}{further}" if texts else "-"
 
