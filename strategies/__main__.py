@@ -59,8 +59,8 @@ QUESTIONS_PAGE = f"""# All questions
 This page is made from the code (`python -m fedpca_flwr methods write`). It lists all questions that whoever holds the
 server may ask a site in one run, in their order. A site [answers nothing else](server.md#what-a-site-answers).
 
-- The numbers in brackets come with a question, and the server chooses them. (...) are those that the same question has
-  before in the row.
+- The numbers in brackets come with a question, and the server chooses them. "..." are the numbers
+  of the same question where it stands before in the row.
 - x99 means at most 99 times, with the options' defaults. A star means that the number of parties says how often.
 - *deviations* are {DEVIATIONS}. *As first* are the first questions of the cell.
 - With `prune`, {PRUNING} take the place of `alleles`, and `left_out` comes with
@@ -112,13 +112,14 @@ def questions_table() -> str:
 
 
 def _each_once(row: str) -> str:
-    """The row, with the numbers of a question where it has them first."""
+    """The row, with "..." for the numbers that the same question has before."""
     told = dict[str, str]()
 
     def shortened(found: re.Match[str]) -> str:
         name, fields = found.groups()
         before, told[name] = told.get(name), fields
-        return f"{name}(...)`" if fields == before else found[0]
+        short = re.sub(rf"\b{before}\b", "...", fields) if before else fields
+        return f"{name}({short})`"
 
     return re.sub(r"(\w+)\((.*?)\)`", shortened, row)
 
