@@ -79,12 +79,14 @@ def test_what_is_imported_from_the_wheel_works_beside_decoys(installed, folder):
 
 
 @pytest.mark.engine
-def test_the_wheel_runs_on_ray_beside_decoys(installed, folder):
+def test_the_wheel_runs_on_ray_beside_decoys(installed, tmp_path):
+    for name in DECOYS["a folder strategies, a file simulations.py"]:
+        decoy(tmp_path / name)
     code = (
         "import numpy as np; from fedpca_flwr import run\n"
         "print(run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2, engine='ray'))"
     )
-    assert "PCAModel(p-cov: 2 components" in said(installed, code, folder)
+    assert "PCAModel(p-cov: 2 components" in said(installed, code, tmp_path)
 
 
 COMPONENTS = {"server-app-components": 5, "message-api": 5, "components-then-model": 20}

@@ -393,7 +393,7 @@ class Probe:
     def with_pairs(self) -> KnownProducts:
         """All known products with ``A``: those of the first j Ritz vectors, and those of this probe."""
         Q, BQ, together = self._known.Q, self._known.AQ, KnownProducts(len(self._U))
-        together.Q = np.hstack([self._U, Q])
-        together.AQ = np.hstack([self._residuals + self._U * self._values, BQ + self._U @ (self._residuals.T @ Q)])
+        products = [self._residuals + self._U * self._values, BQ + self._U @ (self._residuals.T @ Q)]
+        together.begin(np.hstack([self._U, Q]), np.hstack(products))
         together.error = float(np.hypot(self._error, self._known.error))
         return together

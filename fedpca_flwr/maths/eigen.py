@@ -222,6 +222,15 @@ def _varies(values: Array) -> NDArray[np.bool_]:
     return varying
 
 
+def largest_singular(X: Array) -> float:
+    """The largest singular value of a tall matrix (d, b), from its Gram matrix, which is much faster."""
+    largest = float(np.abs(X).max(initial=0.0))
+    if not 0 < largest < np.inf:
+        return largest
+    near = X / largest
+    return largest * float(np.sqrt(np.linalg.eigvalsh(near.T @ near)[-1]))
+
+
 def outside(V: Array, Q: Array) -> Array:
     """What the orthonormal columns of ``Q`` (d, m) leave of ``V`` (d,) or (d, b); once leaves rounding behind."""
     for _ in range(2):

@@ -26,10 +26,10 @@ import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import eigh, svd
+from scipy.linalg import cholesky, eigh, solve_triangular, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, outside, rounding, sine_theorem
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, largest_singular, rounding, sine_theorem
 
 BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more bytes than this are restarted
 
@@ -84,7 +84,7 @@ class Ritz:
 
     def residual(self, k: int) -> float:
         """Bound on the spectral norm of the true residuals of the first k."""
-        return float(np.linalg.norm(self.residuals_to(k), 2)) + self.error_of(k)
+        return largest_singular(self.residuals_to(k)) + self.error_of(k)
 
     def error_of(self, k: int) -> float:
         """Bound on the spectral norm of the error of the residuals of the first k."""
@@ -109,50 +109,77 @@ class KnownProducts:
     """An orthonormal basis ``Q`` (d, m) of blocks whose products with ``A`` are known, and those products."""
 
     def __init__(self, d: int) -> None:
-        self.Q: Array = np.empty((d, 0))
-        self.AQ: Array = np.empty((d, 0))
+        self._held: Array = np.empty((2, 0, d))  # the basis and its products, with room for more
+        self._projected: Array = np.empty((0, 0))  # Q' A Q, symmetric
         self.error = 0.0  # bound on the Frobenius norm of what the wire added to AQ
         self.rounding = 0.0  # the same for float64, relative to the largest eigenvalue
         self.fine = 0  # how many columns, the first ones, have products in full
+
+    @property
+    def Q(self) -> Array:  # noqa: N802
+        """The basis (d, m)."""
+        return self._held[0, : len(self._projected)].T
+
+    @property
+    def AQ(self) -> Array:  # noqa: N802
+        """The products with it (d, m)."""
+        return self._held[1, : len(self._projected)].T
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
         """Add a block ``V`` (d, b) and its product (d, b), whose error has a Frobenius norm of at most ``error``.
 
         Directions that depend on others, or are known, add nothing.
         """
-        size = max(float(np.linalg.norm(V, 2)), np.finfo(float).tiny)
+        size = max(largest_singular(V), np.finfo(float).tiny)
         rounded = rounding(len(V)) * size
-        for _ in range(2):  # once loses digits, twice is enough (Kahan; Parlett 1998, section 6.9)
+        for _ in range(2):  # once loses digits where little is left, twice is enough (Kahan; Parlett 1998, section 6.9)
             inside = self.Q.T @ V
             V, AV = V - self.Q @ inside, AV - self.AQ @ inside
-            left, sizes, right = svd(V, full_matrices=False, check_finite=False)
-            new = sizes > 1e-10 * size
-            V, AV = left[:, new], AV @ (right[new].T / sizes[new])
-            known, least = float(np.linalg.norm(inside)), float(sizes[new].min(initial=np.inf))
+            V, AV, least = _orthonormal(V, AV, 1e-10 * size)
+            known = float(np.linalg.norm(inside))
             error, rounded = (error + known * self.error) / least, (rounded + known * self.rounding) / least
+            if least >= size / 2:
+                break
             size = 1.0
-        self.Q, self.AQ = np.hstack([self.Q, V]), np.hstack([self.AQ, self._mended(V, AV)])
+        self._append(V, self._mended(V, AV))
         self.error, self.rounding = float(np.hypot(self.error, error)), float(np.hypot(self.rounding, rounded))
 
+    def _append(self, V: Array, AV: Array) -> None:
+        """Add orthonormal columns (d, b) outside the span, their product (d, b), and what both tell of ``Q' A Q``."""
+        across = (self.Q.T @ AV + self.AQ.T @ V) / 2
+        own = V.T @ AV
+        first, last = self.Q.shape[1], self.Q.shape[1] + V.shape[1]
+        self._projected = np.block([[self._projected, across], [across.T, (own + own.T) / 2]])
+        if last > self._held.shape[1]:
+            held, self._held = self._held, np.empty((2, 2 * last, len(V)))
+            self._held[:, :first] = held[:, :first]
+        self._held[0, first:last], self._held[1, first:last] = V.T, AV.T
+
     def ritz(self) -> Ritz:
-        projected = self.Q.T @ self.AQ
-        values, rotation = eigh((projected + projected.T) / 2, driver="evd", check_finite=False)
+        values, rotation = eigh(self._projected, driver="evd", check_finite=False)
         values, rotation = values[::-1], rotation[:, ::-1]
         rounded = self.rounding * abs(float(values[0]))
         return Ritz(values, rotation, self.Q, self.AQ, self.error + rounded, rounded, self.fine)
 
     def keep(self, ritz: Ritz, first: int) -> None:
         """Give up all but the ``first`` Ritz vectors (thick restart, Wu and Simon 2000)."""
-        self.Q = ritz.vectors_to(first).copy()
-        self.AQ = ritz.residuals_to(first) + self.Q * ritz.values[:first]
+        U = ritz.vectors_to(first)
+        AU = ritz.residuals_to(first) + U * ritz.values[:first]
+        self.begin(U, AU)
+
+    def begin(self, Q: Array, AQ: Array) -> None:
+        """Know the products ``AQ`` (d, m) with the orthonormal columns ``Q`` (d, m), and no others."""
+        self._held, self._projected = np.empty((2, 0, len(Q))), np.empty((0, 0))
+        self._append(Q, AQ)
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
         """Take the products (d, k) of the first Ritz vectors, which came again in full."""
         k = AU.shape[1]
         others = ritz.vectors[:, k:]
         known = ritz.residuals[:, k:] + others * ritz.values[k:]
-        self.Q, self.AQ, self.fine = ritz.vectors[:, :k], AU, k
-        self.Q, self.AQ = ritz.vectors, np.hstack([AU, self._mended(others, known)])
+        self.fine = k
+        self.begin(ritz.vectors[:, :k], AU)
+        self._append(others, self._mended(others, known))
 
     def _mended(self, V: Array, AV: Array) -> Array:
         """The product with ``V`` (d, b), orthogonal to all, with what a symmetric ``A`` tells from those in full."""
@@ -168,7 +195,7 @@ class KnownProducts:
         where the span is everything.
         """
         Z = ritz.residuals_to(max(size, k + 10))
-        left, singular, _ = svd(outside(Z, self.Q), full_matrices=False, check_finite=False)
+        left, singular, _ = svd(Z - self.Q @ (self.Q.T @ Z), full_matrices=False, check_finite=False)
         block = left[:, : min(self.room, size, int((singular > 1e-14 * ritz.values[0]).sum()))]
         block = block - self.Q @ (self.Q.T @ block)
         enough = block.shape[1] and self.Q.shape[1] + block.shape[1] >= k
@@ -190,6 +217,21 @@ class KnownProducts:
         for _ in range(2):
             fresh, _, _ = svd(fresh - known @ (known.T @ fresh), full_matrices=False)
         return np.hstack([block, fresh])
+
+
+def _orthonormal(V: Array, AV: Array, least: float) -> tuple[Array, Array, float]:
+    """An orthonormal basis (d, c <= b) of ``V`` (d, b) but for directions shorter than ``least``, its product from
+    ``AV`` (d, b), and the length of the shortest direction."""
+    unit = max(float(np.abs(V).max(initial=0.0)), np.finfo(float).tiny)
+    gram = (V / unit).T @ (V / unit)
+    squares = np.linalg.eigvalsh(gram)
+    if squares.size and squares[0] > max(squares[-1] / 16, 0.0):  # the triangle loses two bits at most
+        upper = cholesky(gram, check_finite=False)
+        V, AV = (solve_triangular(upper, part.T / unit, trans="T", check_finite=False).T for part in (V, AV))
+        return V, AV, unit * float(np.sqrt(squares[0]))
+    left, sizes, right = svd(V, full_matrices=False, check_finite=False)
+    new = sizes > least
+    return left[:, new], AV @ (right[new].T / sizes[new]), float(sizes[new].min(initial=np.inf))
 
 
 def random_block(d: int, b: int, seed: int) -> Array:

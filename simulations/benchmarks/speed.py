@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
 import fedpca_flwr
+import strategies
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.arrays import Array
@@ -108,7 +109,7 @@ def server_speed(parts: list[Moments], repeats: int) -> list[str]:
 METHODS = ["sub-it", "sub-it block-size=10", "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32"]
 
 
-@benchmark(**harness.DATA, repeats=3, methods=METHODS, blas_threads=1)
+@benchmark(**harness.DATA, repeats=3, methods=METHODS, rows=0, gaps=0.0, blas_threads=1)
 def iteration(args: Namespace) -> Lines:
     """CPU of whole runs beside the least that any program needs, measured in turn: what sites keep for a run of SUB-IT.
 
@@ -116,15 +117,26 @@ def iteration(args: Namespace) -> Lines:
 
     10 clients, Dirichlet 0.1, 50 components, float64, one BLAS thread. The least: the moments of the pooled rows,
     ARPACK on them, and the projection of every row, without any federation. Ratios are medians over repetitions.
+    ``--rows`` takes so many rows only; ``--gaps`` leaves out a share of the values, the least has them all.
+    Methods for columns get the columns in ten equal parts.
     """
     parts = [np.asarray(part, dtype=np.float64) for part in harness.clients(args.dataset, args.data_root)]
+    if args.rows:
+        whole = np.random.default_rng(0).permutation(np.vstack(parts))[: args.rows]
+        parts = np.array_split(whole, 10)
     pooled = np.vstack(parts)
-    yield "method", "rounds", "CPU, over the least"
+    rng = np.random.default_rng(1)
+    holed = [np.where(rng.random(part.shape) < args.gaps, np.nan, part) for part in parts] if args.gaps else parts
+    yield "method", "rounds", "MB up", "certified", "CPU s", "CPU, over the least"
     for method in args.methods:
-        ours = partial(run, method, parts, n_components=harness.COMPONENTS)
-        rounds = ours().rounds
+        of_columns = strategies.METHODS[method.split()[0]].strategy.card.split == "columns"
+        own = np.array_split(pooled, 10, axis=1) if of_columns else holed
+        ours = partial(run, method, own, n_components=harness.COMPONENTS, may_show="scores", progress=False)
+        model = ours()
         times = harness.alternated([ours, partial(least, pooled)], args.repeats, harness.cpu_seconds)
-        yield method, rounds, f"{harness.ratio(times, 0, 1):.1f}"
+        certified = model.log["measured"].get("certified_angle_degrees", float("nan"))
+        up, seconds = max(model.bytes_up_by_party) / 1e6, f"{np.median(times[:, 0]):.2f}"
+        yield method, model.rounds, f"{up:.3g}", f"{certified:.1e}", seconds, f"{harness.ratio(times, 0, 1):.1f}"
 
 
 def least(rows: Array) -> Array:

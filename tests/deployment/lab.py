@@ -40,15 +40,19 @@ time.sleep = lambda seconds: sleep(0.2 if seconds == 3 else seconds)
 would wait for that in each round."""
 
 
+def impatient(folder: Path, inherited: str = "") -> str:
+    """A PYTHONPATH on which SuperNodes are that (`IMPATIENT`), of a file in this folder."""
+    (folder / "sitecustomize.py").write_text(IMPATIENT, encoding="utf-8")
+    return f"{folder}{os.pathsep}{inherited}"
+
+
 class Lab(Deployment):
     """Of this repository's app, in a folder that is made."""
 
     def __init__(self, folder: Path, node_configs: list[dict[str, object]]) -> None:
         folder.mkdir(parents=True)
         super().__init__(folder, ROOT, node_configs)
-        (folder / "sitecustomize.py").write_text(IMPATIENT, encoding="utf-8")
-        inherited = self.environment.get("PYTHONPATH", "")
-        self.environment["PYTHONPATH"] = f"{folder}{os.pathsep}{inherited}"
+        self.environment["PYTHONPATH"] = impatient(folder, self.environment.get("PYTHONPATH", ""))
 
 
 class SimulationLab(Lab):

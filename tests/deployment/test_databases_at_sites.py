@@ -66,12 +66,10 @@ def test_sites_with_databases_give_the_bits_of_files(server, tmp_path, monkeypat
     ]
     asked = {"n_components": 4, "scale": True}
     with Lab(tmp_path / "flower", [site | source for site, source in zip(own, sources, strict=True)]) as lab:
-        status, log = lab.run(
-            told("sub-it block-size=6", **asked, features=", ".join(NAMES), output=str(tmp_path / "model"))
-        )
+        status, log = lab.run(told("p-cov", **asked, features=", ".join(NAMES), output=str(tmp_path / "model")))
         assert status == "finished:completed", log
         deployed = PCAModel.load(tmp_path / "model")
-        local = run("sub-it block-size=6", [read(str(file)).rows for file in files], **asked)
+        local = run("p-cov", [read(str(file)).rows for file in files], **asked)
         for name in ("components_", "mean_", "scale_", "explained_variance_"):
             assert getattr(deployed, name).tobytes() == getattr(local, name).tobytes(), name
         assert list(deployed.feature_names_in_) == NAMES

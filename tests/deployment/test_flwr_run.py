@@ -13,7 +13,9 @@ from tests.deployment.lab import SimulationLab
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
-SIZE = ("--federation-config", "num-supernodes=10 client-resources-num-cpus=1")
+
+def of(parties):
+    return "--federation-config", f"num-supernodes={parties} client-resources-num-cpus=1"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,7 @@ def link(tmp_path_factory):
 
 
 def test_digits_on_ten_clients(link, tmp_path):
-    status, log = link.run(f"output={json.dumps(str(tmp_path / 'model'))}", *SIZE)
+    status, log = link.run(f"output={json.dumps(str(tmp_path / 'model'))}", *of(10))
     assert status == "finished:completed", log
     model = PCAModel.load(tmp_path / "model")
     truth = pooled_pca(datasets.load("digits").all_rows(), 10)
@@ -43,8 +45,7 @@ def test_digits_on_ten_clients(link, tmp_path):
 
 def test_columns_of_wine_at_three_clients(link, tmp_path):
     told = "method='vertical scale=true' dataset='wine' partition='columns' columns='4 4 5' n-components=3"
-    size = ("--federation-config", "num-supernodes=3 client-resources-num-cpus=1")
-    status, log = link.run(f"{told} output={json.dumps(str(tmp_path / 'model'))}", *size)
+    status, log = link.run(f"{told} output={json.dumps(str(tmp_path / 'model'))}", *of(3))
     assert status == "finished:completed", log
     model = PCAModel.load(tmp_path / "model")
     rows = datasets.load("wine").all_rows()
@@ -60,7 +61,7 @@ def test_columns_of_wine_at_three_clients(link, tmp_path):
 
 
 def test_a_wrong_value_fails_by_name_and_writes_nothing(link, tmp_path):
-    status, log = link.run(f"dataset='digit' output={json.dumps(str(tmp_path / 'model'))}", *SIZE)
+    status, log = link.run(f"dataset='digit' output={json.dumps(str(tmp_path / 'model'))}", *of(2))
     assert status == "finished:failed"
     assert "ConfigError: client" in log
     assert "'dataset' is 'digit', expected one of: digits" in log
@@ -69,4 +70,4 @@ def test_a_wrong_value_fails_by_name_and_writes_nothing(link, tmp_path):
 
 def test_an_option_beside_the_method_is_refused_before_there_is_a_run(link):
     with pytest.raises(FedPCAError, match="Invalid run configuration"):
-        link.run("method='sub-it' block-size=10", *SIZE)
+        link.run("method='sub-it' block-size=10", *of(2))

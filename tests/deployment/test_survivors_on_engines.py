@@ -9,7 +9,7 @@ import pytest
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import ray_engine, run
-from tests.deployment.lab import ROOT
+from tests.deployment.lab import ROOT, impatient
 from tests.families import cut, rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
@@ -53,7 +53,8 @@ def test_a_party_that_fails_in_the_simulation_is_dropped(monkeypatch):
     is_of_the_first_three(run("p-cov", hospitals(), engine="ray", **OPTIONS))
 
 
-def test_a_rehearsal_goes_on_without_the_site_that_it_kills(tmp_path):
+def test_a_rehearsal_goes_on_without_the_site_that_it_kills(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", impatient(tmp_path))
     command = [sys.executable, "-m", "fedpca_flwr.site", "rehearse", str(tmp_path / "rehearsal"), "--dropout"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -44,6 +44,23 @@ def pairs_with(values, residuals, error=0.0):
     return Ritz(values, np.eye(values.size), basis, residuals + basis * values, error)
 
 
+@pytest.mark.parametrize("left", [1.0, 1e-4, 1e-7])
+def test_a_block_almost_in_the_span_loses_no_digits(left):
+    rng = np.random.default_rng(3)
+    A = np.diag(1.0 / np.arange(1, 41))
+    first, others = rng.standard_normal((40, 4)), rng.standard_normal((40, 3)) * [1, 1e-3, 1e-5]
+    second = first @ rng.standard_normal((4, 3)) + left * others
+    known = KnownProducts(40)
+    known.add(first, A @ first)
+    known.add(second, A @ second)
+    assert np.abs(known.Q.T @ known.Q - np.eye(known.Q.shape[1])).max() <= 1e-14
+    assert known.Q.shape[1] == (7 if left > 1e-7 else 5)  # the shorter directions are rounding then
+    values = known.ritz().values
+    np.testing.assert_allclose(
+        values, np.linalg.eigvalsh(known.Q.T @ A @ known.Q)[::-1], atol=1e-4 * rounding(40) / left**2
+    )
+
+
 def test_residuals_of_pairs_and_the_error_of_a_vector():
     ritz = pairs_with(np.array([3.0, 2.0, 1.0]), np.array([[0.0, 0, 0]] * 3 + [[3, 4, 12]]), 0.25)
     assert [ritz.residual(k) for k in (1, 2, 3)] == pytest.approx([3.25, 5.25, 13.25])
