@@ -6,9 +6,10 @@ import itertools
 import re
 import sys
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from inspect import getdoc, getmodule, getsource
+from operator import itemgetter
 from pathlib import Path
 from textwrap import dedent
 
@@ -26,28 +27,27 @@ from . import METHODS, TRAVEL, script_of, transports_of
 
 HEADS = ("method", "result", "rounds", "privacy", "split")
 OPTION = ("values", "meaning")
+INTERNAL = re.compile(r"\s+\(`(fedpca_flwr|strategies)\.[^)]*\)")
+"""What a docstring says of modules, for those who read the code."""
 TABLE = re.compile(r"^\| method \| result.*\n(\|.*\n)*", re.M)
 """The table of methods on docs/which-method.md."""
 
 PAGE = """# Options
 
-This page is made from the code (`python -m fedpca_flwr methods write`). It lists the keys that every run has, and the
-options that several methods share. The first value is the default. The pages of the methods, such as
-[`p-cov`](methods/p-cov.md), have the options of one method. [Which method?](which-method.md) compares the methods.
+This page lists the keys that every run has, and the options that several methods share. The first value is the
+default. The pages of the methods, such as [`p-cov`](methods/p-cov.md), have the options of one method.
 
 A method's own options stand in the key `method`, behind its name:
 `--run-config "method='sub-it block-size=10' n-components=5"`. `python -m fedpca_flwr compare --methods` takes the same
-texts. In Python they are arguments: `run("sub-it", parties, block_size=10, n_components=5)`. The words are told apart
-as in a shell, so a value with spaces needs quotes of the other kind: `method='streaming leave="hospital 1"'`. Numbers
-and booleans are as in TOML.
+texts. A value with spaces needs quotes of the other kind: `method='streaming leave="hospital 1"'`. Numbers and
+booleans are as in TOML. In Python options are arguments: `run("sub-it", parties, block_size=10, n_components=5)`.
 """
 
 MEASUREMENTS_PAGE = """# Measurements
 
-This page is made from the code (`python -m fedpca_flwr methods write`): the numbers that `model.log["measured"]` may
-hold, by method and options. `model.summary()` makes lines of them, a comparison keeps them in `runs.jsonl`. A name
-ends with its unit; a `share` is from 0 to 1; squared errors are in squared units of the (scaled) data. A number is
-there only where it was measured.
+These numbers may stand in `model.log["measured"]`, where they were measured, and in the file `runs.jsonl` of a
+comparison. `model.summary()` makes lines of them ([what the lines mean](results.md)). A name ends with its unit. A
+`share` is from 0 to 1. Squared errors are in squared units of the (scaled) data.
 """
 
 
@@ -93,14 +93,19 @@ def options_page() -> str:
     keys = table(("key", *OPTION), _options(RunConfig, RunConfig.keys()))
     several = ([option, ", ".join(names), *cells] for (option, *cells), names in _shared().items())
     shared = table(("option", "methods", *OPTION), several)
-    return f"{PAGE}\n## Keys of every run\n\n{keys}\n\n## Options of several methods\n\n{shared}\n"
+    return _linked(f"{PAGE}\n## Keys of every run\n\n{keys}\n\n## Options of several methods\n\n{shared}\n")
 
 
 def measurements_page() -> str:
     """What ``model.log["measured"]`` may hold."""
-    numbers = ("; ".join(f"`{name}`: {what}" for name, what in one.numbers.items()) for one in MEASUREMENTS)
-    rows = zip((one.line for one in MEASUREMENTS), numbers, strict=True)
+    rows = ((one.line, "; ".join(_numbers(one.numbers))) for one in MEASUREMENTS)
     return f"{MEASUREMENTS_PAGE}\n{table(['line of the summary', 'its numbers'], rows)}\n"
+
+
+def _numbers(numbers: Mapping[str, str]) -> Iterator[str]:
+    """Each number with its meaning; names of one meaning together."""
+    for what, same in itertools.groupby(numbers.items(), key=itemgetter(1)):
+        yield f"{', '.join(f'`{name}`' for name, _ in same)}: {what}"
 
 
 def questions_table() -> str:
@@ -169,22 +174,27 @@ def _privacy(method: Method) -> str:
 
 
 def method_page(method: Method) -> str:
-    """What a method does and costs, who sees what, its own options, an example and its source."""
+    """What a method does and costs, who sees what, its own options and its source; an example, if it needs options."""
     card = method.strategy.card
-    about = re.sub(r"::$", ":", getdoc(getmodule(method.strategy)) or "", flags=re.M)
-    needed = "".join(f", {key.replace('-', '_')}={value!r}" for key, value in card.examples[0].items())
+    about = re.sub(r"::$", ":", INTERNAL.sub("", getdoc(getmodule(method.strategy)) or ""), flags=re.M)
     result = "exact" if card.exact else "approximate"
     facts = {
         "Result": f"{result}, {card.result}" if card.result else result,
         "Rounds": card.rounds,
         "Numbers that a party sends": card.upload,
-        "Example": f'`run("{card.name}", parties, n_components=3{needed})`',
         "Source": card.reference,
     }
+    if card.examples[0]:
+        needed = "".join(f", {key.replace('-', '_')}={value!r}" for key, value in card.examples[0].items())
+        facts["Example"] = f'`run("{card.name}", parties, n_components=3{needed})`'
     listed = "\n".join(f"- {what}: {text}." for what, text in facts.items())
     parts = [f"# {card.title} (`{card.name}`)", about, listed, "## Who sees what", _shown(method) + _own_options(card)]
-    text = "\n\n".join(parts)
-    return re.sub(r"\bdocs/([\w/-]+)\.md", r"[\1](../\1.md)", text)
+    return _linked("\n\n".join(parts), "../")
+
+
+def _linked(text: str, docs: str = "") -> str:
+    """The names of pages as links, from a page whose way to docs is ``docs``."""
+    return re.sub(r"\bdocs/([\w/-]+)\.md", rf"[\1]({docs}\1.md)", text)
 
 
 def _shown(method: Method) -> str:
@@ -214,7 +224,7 @@ def _own_options(card: MethodCard) -> str:
     own = [cells for cells in rows if cells not in shared]
     others = ", ".join(cells[0] for cells in rows if cells in shared)
     text = f"\n{table(('option', *OPTION), own)}\n" if own else ""
-    text += f"\n[Options of several methods](../methods.md#options-of-several-methods): {others}.\n" if others else ""
+    text += f"\n[Shared options](../methods.md#options-of-several-methods): {others}.\n" if others else ""
     return f"\n## Options\n{text}" if text else ""
 
 

@@ -1,13 +1,11 @@
 """Adaptive: a cheap survey, a forecast for each method, and then the method that needs the fewest bytes.
 
-Take it where bytes matter and nobody knows the spectrum. In the first round each party tells its count, mean,
-variances, the eigenvalues of its own scatter and a small random sketch of the scatter. The server forecasts the rounds
-and bytes of every way that reaches the wanted angle (`fedpca_flwr.maths.forecast`) and goes on with the cheapest, with
-the same parties and the same log.
+Take it where bytes matter and nobody knows the spectrum. First each party tells its count, mean, variances, the
+eigenvalues of its own scatter and a small random sketch of the scatter. The server forecasts the rounds and bytes of
+every way that reaches the wanted angle (`fedpca_flwr.maths.forecast`) and goes on with the cheapest.
 
-A forecast may be wrong, but a run ends by a certified bound: where corrections of a coded covariance do not reach the
-``target``, the cheapest other way goes on. Where a component is too small beside the first for a covariance to hold,
-`qr-pca` goes on. The model reports a heterogeneity score, which decides nothing.
+A run ends by a certified bound. Where the way does not reach the ``target``, the cheapest other way goes on; where a
+component is too small beside the first for a covariance to hold, `qr-pca` does.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class AdaptiveOptions(method.Options, genotypes.GenotypeOptions):
     """Options of the adaptive method."""
 
     target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
-    """Wanted largest angle to the exact components, in degrees, which the run certifies; 0: exact."""
+    """Largest angle to the exact components, in degrees, which the run certifies; 0: exact."""
     download_weight: Annotated[float, Limits(ge=0, examples=[0.0, 1.0, 10.0])] = 1.0
     """What a byte down costs, where a byte up costs 1."""
     round_bytes: Annotated[float, Limits(ge=0, examples=[0.0, 1e3, 1e6])] = 1e4

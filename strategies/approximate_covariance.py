@@ -1,11 +1,10 @@
 """AP-COV: the weighted average of the parties' covariances, in one round, for comparison.
 
-The average leaves out the scatter between the parties' means::
+The average leaves out the scatter between the parties' means, so the error grows with the distances between them::
 
     C = sum (n_k / N) C_k       instead of      C + sum (n_k / N) (m_k - m)(m_k - m)^T
 
-so the error grows with the distances between the means. P-COV sends the same bytes and is exact. Where the server holds
-the means, the model says how far off the average is.
+P-COV sends the same bytes and is exact. Where the server holds the means, the model says how far off the average is.
 """
 
 from dataclasses import replace

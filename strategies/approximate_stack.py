@@ -25,7 +25,7 @@ class StackOptions(method.Options):
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
     """Eigenvectors that each party sends; 0: n-components."""
     party_weights: Literal["none", "rows"] = "none"
-    """Whether parties count the same, or by their rows and with their means."""
+    """Parties count the same, or by their rows and with their means."""
 
 
 def phases(config: method.RunConfig, options: StackOptions) -> method.Questions:

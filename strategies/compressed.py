@@ -4,19 +4,17 @@ Take it where the upload of P-COV is too large and a few more rounds are not. Co
 scatter by a codec (`fedpca_flwr.maths.codecs`):
 
 * ``quantise``: the packed triangle in ``bits`` bits a value, each 128 values with a scale of their own;
-* ``shared-step``: whole multiples of one step, the same at every party, compressed without loss. It suits data with
-  many near-zero covariances, as images have, and takes one short round more;
+* ``shared-step``: whole multiples of one step, compressed without loss, in one short round more, for data with many
+  near-zero covariances, as images have;
 * ``low-rank``: the leading ``rank`` eigenvectors times the roots of their eigenvalues, in ``bits`` bits, and half of
   the first omitted eigenvalue in every other direction;
 * ``combined``: ``low-rank``, and the rest by ``shared-step``;
 * ``top-k`` (the share ``keep`` of the entries) and ``sketch`` (``rank`` random products): for comparison.
 
-Under secure aggregation the triangle travels in ``bits`` bits a value, several to a word
-(`fedpca_flwr.questions.short_words`).
-
-Each party measures the spectral norm of its encoding's error, and the model holds the bound on the angle that follows.
-A correction is one more round: the server sends the leading components, and each party returns what its encoding still
-gets wrong about them, in 8 bits a value, or 21 in short words (`fedpca_flwr.maths.refine`). With a ``tolerance`` of
+With secure aggregation the triangle travels in ``bits`` bits a value, several to a word
+(`fedpca_flwr.questions.short_words`). Each party measures the spectral norm of its encoding's error, and the model
+holds the bound on the angle that follows. A correction is one more round: the server sends the leading components, and
+each party returns what its encoding still gets wrong about them (`fedpca_flwr.maths.refine`). With a ``tolerance`` of
 1e-6 degrees or less the method counts as exact.
 """
 
@@ -50,10 +48,10 @@ class CompressedOptions(method.Options):
     keep: Annotated[float, Limits(gt=0, le=1, examples=[0.01, 0.1, 1.0])] = 0.1
     """Of ``top-k``: which share of the entries."""
     corrections: Annotated[int, Limits(ge=0, le=MOST_CORRECTIONS, examples=[0, 1, 3])] = 0
-    """Rounds in which the parties say what their approximation gets wrong about the leading components."""
+    """Rounds of corrections."""
     tolerance: Annotated[float, Limits(ge=0, le=90, examples=[1e-6, 1e-3, 1.0])] = 0.0
-    """Certified largest angle to the exact components, in degrees, at which corrections end; 0: with the last of them.
-    Without ``corrections``, there are at most ten."""
+    """Certified largest angle, in degrees, at which corrections end (at most ten without ``corrections``); 0: with
+    the last."""
 
     def block(self, d: int) -> int:
         """Columns of the block of a correction."""

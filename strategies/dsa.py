@@ -1,14 +1,13 @@
 """DSA, the Distributed Sanger's Algorithm: parties of a graph average with neighbours and follow Sanger's rule.
 
 DSA is for comparison. Party i steps along Sanger's direction of its own matrix, from the weighted mean of its
-neighbours' iterates::
+neighbours' iterates, with Metropolis weights W::
 
     X_i <- sum_j w_ij X_j + alpha H_i(X_i),   H_i(X) = A_i X - X triu(X' A_i X)
 
-with Metropolis weights W. It converges linearly, but only to a neighbourhood of the components: where parties differ,
-their directions do not vanish at the solution, and hold the parties apart in proportion to ``step-size``. FAST-PCA
-removes this distance at twice the bytes. At the defaults, on the digits of five parties with ten components, DSA is 0.6
-degrees from the exact components after 503 rounds, and its parties up to 5 degrees from each other.
+It converges linearly, but only to a neighbourhood of the components: where parties differ, their directions do not
+vanish at the solution, and hold the parties apart in proportion to ``step-size``. FAST-PCA removes this distance at
+twice the bytes.
 """
 
 from fedpca_flwr.questions import graph, method
@@ -19,7 +18,7 @@ CARD = method.MethodCard(
     name="dsa",
     title="Distributed Sanger's Algorithm",
     exact=False,
-    result="stalls at a distance (on digits 0.6 degrees at the defaults); for comparison; over a simulated graph",
+    result="stalls at a distance (on digits 0.6 degrees, parties 5 apart); for comparison; over a simulated graph",
     rounds="the graph's diameter + `iterations` + 1",
     upload="d k in each iteration; at first K(2d + 3) for K parties",
     server_sees="all that it relays: heads, iterates",

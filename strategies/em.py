@@ -2,11 +2,10 @@
 
 Take EM where rows have gaps; docs/missing.md says what it presumes and how near it comes. In each round the server
 sends the model's mean m and covariance S, and every party returns sums of its expected rows: an observed value as it
-is, a missing one by its conditional mean, and in the products the conditional covariance. So the result is that of the
-same iteration on the pooled rows (`fedpca_flwr.maths.gaussian_em`, accelerated). The components are those of the
-expected scatter at the end. With ``model='factors'``, a few directions and equal noise in all others stand for S
-(probabilistic PCA, `fedpca_flwr.maths.factor_em`). Each answer follows from the moments of groups of rows that share
-their gaps (`fedpca_flwr.maths.gap_groups`).
+is, a missing one by its conditional mean, and in the products the conditional covariance
+(`fedpca_flwr.maths.gaussian_em`, accelerated; `fedpca_flwr.maths.gap_groups`). The components are those of the expected
+scatter at the end. With ``model='factors'``, a few directions and equal noise in all others stand for S, which is
+probabilistic PCA (`fedpca_flwr.maths.factor_em`).
 """
 
 from collections.abc import Generator
@@ -35,19 +34,17 @@ class EMOptions(method.PCAOptions):
     """Options of EM."""
 
     model: Literal["gaussian", "factors"] = "gaussian"
-    """What missing values are expected by: 'gaussian', a covariance of all features; 'factors', for wide rows (more
-    than some 500 features), few directions with equal noise in all others."""
+    """'gaussian': by a covariance of all features; 'factors': by few directions, for more than some 500 features."""
     factors: Annotated[int, Limits(ge=0)] = 0
     """With model='factors': how many; 0 for ten more than components."""
     scale: bool = False
-    """Divide each feature by its standard deviation: that of its expected values, by 'factors' of its observed ones."""
+    """Divide each feature by the standard deviation of its expected values, by 'factors' of its observed ones."""
     prior: Annotated[float, Limits(gt=0, le=1e6, examples=[1e-3, 1.0, 100.0])] = 10.0
     """How many rows of unrelated features the model has seen before."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-6, 1.0, 30.0])] = 0.01
-    """The iteration ends where the last steps foretell fewer degrees to go than this. That is an estimate and no bound:
-    in measurements more was left as often as not."""
+    """The iteration ends where an estimate, which is no bound, has fewer degrees to go than this."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 100
-    """At most so many steps; the model has an estimate of how far it still was."""
+    """At most so many; the model says how near it came."""
 
     @model_validator(mode="after")
     def _factors_are_counted(self) -> Self:
@@ -123,7 +120,6 @@ CARD = method.MethodCard(
         "[missing values](../security/methods.md#missing-values-em)",
         "number of rows of all, means and variances of what is there, the model's covariance in each round; the "
         "components",
-        "sizes and times of messages, number of rounds",
     ),
     options=EMOptions,
     phases=phases,

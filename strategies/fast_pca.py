@@ -1,16 +1,14 @@
 """FAST-PCA: DSA whose parties track the mean of all their directions, and so converge to the components themselves.
 
 FAST-PCA is for the study of parties that talk to neighbours only. Besides its iterate, party i keeps and exchanges an
-estimate of the mean Sanger direction of all parties::
+estimate of the mean Sanger direction of all parties (the paper's S_i is T_i here), with Metropolis weights W::
 
     X_i <- 1/2 X_i + 1/2 sum_j w_ij X_j + alpha T_i
     T_i <- 1/2 T_i + 1/2 sum_j w_ij T_j + H_i(X_i, new) - H_i(X_i, old),   T_i = H_i(X_i) at first
 
-with Metropolis weights W (the paper's S_i is T_i here). The mean of all T_i is always the mean of all H_i(X_i), which
-vanishes at the components of the pooled rows. Convergence is linear. Where the gap after the last component is small
-next to the first eigenvalue, it takes many more rounds than the default, and a note says so. The model's last direction
-is the largest norm of a T_i. It falls with the distance to the solution, but another fixed point would have none
-either.
+The mean of all T_i is always the mean of all H_i(X_i), which vanishes at the components of the pooled rows. Where
+the gap after the last component is small next to the first eigenvalue, it takes many more rounds than the default, and
+a note says so.
 """
 
 from fedpca_flwr.questions import graph, method

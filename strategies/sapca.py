@@ -3,11 +3,10 @@
 Take it for streams; docs/streaming.md compares the choices. A party needs O(d (r + b)) memory for r tracked directions
 and blocks of b rows. It sends its directions times their singular values, mean, energy and an error bound. One QR and
 one SVD, with a column for each mean, merge the subspaces: at the server for all parties at once (star), or pairwise
-along a tree of parties, where nobody holds more than two. The server relays the tree's messages: at level l (from 0)
-party i with ``i mod 2**(l+1) == 2**l`` sends to party ``i - 2**l``, and the server merges the last two itself.
+along a tree of parties, whose messages the server relays.
 
-The order of the rows does not matter where ``tracked`` is no less than the number of features or the rank of the data.
-Else the model depends on it a little, and says by a bound how far it may be off.
+The order of the rows matters only where ``tracked`` is less than both the number of features and the rank of the data.
+The model then depends on it a little, and says by a bound how far it may be off.
 """
 
 import math
@@ -60,24 +59,24 @@ class SAPCAOptions(method.CentreOptions):
     """Options of SAPCA."""
 
     rank_rule: Literal["energy", "paper"] = "energy"
-    """``energy``: as many components as `n-components` says, a number or a fraction of the variance; ``paper``: from
-    that number on as the shares of the singular values say (`fedpca_flwr.maths.streams`)."""
+    """``energy``: as many components as `n-components` says; ``paper``: from that number on as the shares of the
+    singular values say."""
     share_low: Annotated[float, Limits(ge=0, lt=1)] = 0.01
     """Of ``paper``: the paper's alpha; below it the rank falls."""
     share_high: Annotated[float, Limits(gt=0, le=1)] = 0.10
     """Of ``paper``: the paper's beta; above it the rank grows."""
     tracked: Annotated[int, Limits(ge=0, examples=["k", "2k", "d", 100])] = 0
-    """Directions that are kept; 0: twice the number of components that there may be (50 for a fraction)."""
+    """Directions that are kept; 0: twice as many as components (50 for a fraction)."""
     block_size: Annotated[method.Count, Limits(examples=[1, 7, 50])] = 50
     """Rows that are taken in at once."""
     forgetting: Annotated[float, Limits(gt=0, le=1, examples=[1.0, 0.9])] = 1.0
-    """Before each block the singular values shrink by this factor: a window of b / (1 - forgetting^2) rows."""
+    """Factor by which the singular values shrink before each block."""
     topology: Literal["star", "tree"] = "star"
-    """Whether the server merges all at once, or the parties pairwise: log2(parties) rounds."""
+    """Whether the server merges all at once, or the parties pairwise."""
     center: bool = True
-    """Subtract the mean, which is followed too."""
+    """Subtract the pooled mean."""
     state: str = ""
-    """Folder at the server that holds a running model, into which the parties' rows are merged."""
+    """Folder at the server of a running model, into which rows are merged."""
     old_weight: Annotated[float, Limits(gt=0, le=1)] = 1.0
     """Of the running model's singular values: the paper's lambda 1."""
     new_weight: Annotated[float, Limits(ge=1, le=1e6)] = 1.0

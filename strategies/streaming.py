@@ -1,13 +1,10 @@
 """Streaming: a federation that lasts from run to run, while members join, change and leave.
 
-For rows that stream take `sapca`. The server keeps the moments of every member in the folder ``state``
-(`fedpca_flwr.model.federation`). The model is that of P-COV on the rows of all current members, bit for bit unless a
-member has appended. docs/streaming.md has all rules.
+The server keeps the moments of every member in the folder ``state`` (`fedpca_flwr.model.federation`). The model is that
+of P-COV on the rows of all current members; docs/streaming.md has all rules. For rows that stream take `sapca`.
 
 1. Every party sends count, mean and a digest (SHA-256) of its moments.
 2. Parties whose digest differs from the server's send their moments. Where all digests agree, there is no such round.
-
-With secure aggregation the server keeps one sum over all parties, who must be the same in every run.
 """
 
 import hashlib

@@ -9,13 +9,9 @@ adds the products and the scatter between the means, which it knows::
 and takes the best eigenvectors in the span of all blocks so far (block Krylov with Rayleigh-Ritz,
 `fedpca_flwr.maths.krylov`). The run ends when a certificate, which needs no pooled rows, bounds the largest angle to
 the exact components by ``tolerance`` degrees, or when rounding keeps the certificate from falling further; the model
-then says so.
-
-With a block narrower than ``n-components`` the server searches longer, from a fresh random block, for variances that
-occur more often than the block has columns (`fedpca_flwr.maths.angle_bounds`). ``certify="signal"`` ends the run once
-the components that stand out of the noise are certified; other rows would not confirm the directions of the rest. With
-``wire="float32"`` the products with the components are asked again in float64 shortly before the end. Beyond a gigabyte
-of vectors the server goes on with the better half of the Ritz vectors, and the certificate still holds.
+then says so. With a block narrower than ``n-components`` the server searches longer, for variances that occur more
+often than the block has columns (`fedpca_flwr.maths.angle_bounds`). Beyond a gigabyte of vectors it goes on with the
+better half of the Ritz vectors.
 """
 
 import math
@@ -41,22 +37,21 @@ class SubspaceOptions(method.Options, method.ScaleOptions, genotypes.GenotypeOpt
     """Options of SUB-IT."""
 
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
-    """Columns b of a block; 0: n-components + 10. Fewer cost more rounds and fewer bytes."""
+    """Columns b of a block; 0: n-components + 10. Fewer: more rounds, fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
-    """Whether all blocks so far are used, or only the last (plain subspace iteration)."""
+    """Use all blocks so far, or only the last (plain subspace iteration)."""
     warm_start: Literal["random", "svd"] = "random"
-    """Whether the first block is random, or each party sends a truncated factor first: fewer rounds."""
+    """Begin with a random block, or with a truncated factor of each party: fewer rounds."""
     warm_rank: Annotated[int, Limits(ge=0, examples=[1, "k", "d"])] = 0
     """Rank of the factors of the warm start; 0: 4 n-components."""
     wire: Literal["float64", "float32"] = "float64"
-    """Precision of the products after a warm start; where float32 is not enough, those with the components are asked
-    again in float64."""
+    """Precision of the products after a warm start; the last ones are float64 where needed."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
-    """Certified largest angle to the exact components at which to stop, in degrees."""
+    """Certified largest angle at which to stop, in degrees."""
     certify: Literal["all", "signal"] = "all"
-    """Whether to go on until all components are certified, or until those are that stand out of the noise."""
+    """Go on until all components are certified, or those that stand out of the noise."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
-    """At most so many; the model says which angle was certified."""
+    """At most so many; the model says how near it came."""
 
     def width(self, public: method.Public) -> int:
         """Columns of a block."""
@@ -157,12 +152,10 @@ CARD = method.MethodCard(
         "number of rows, mean, variances, products of its covariance with blocks of vectors (with a warm start: "
         "its leading local components)",
         "the same, and the blocks, which span the pooled components so far",
-        "sizes and times of messages, number of rounds",
     ),
     shows_summed=method.Shown(
         "number of rows, mean, variances, products of the scatter with the blocks, squared error",
         "mean, variances and number of rows of all; the blocks, which span the pooled components so far",
-        "sizes and times of messages, number of rounds",
     ),
     options=SubspaceOptions,
     phases=lambda config, options: weights.weighted(

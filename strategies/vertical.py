@@ -5,7 +5,7 @@ are eigenvectors U of ``A = X X' = sum X_i X_i'`` times the roots of their eigen
 U / sqrt(theta)`` stay at home. ``solver`` says how the server learns the scores:
 
 - ``krylov``: in each round the server sends a block Q (n x b) and every party returns ``X_i (X_i' Q)``; only the sum is
-  used. It goes on until a certificate bounds the largest angle to the exact scores, or the rank is exhausted
+  used, until a certificate bounds the largest angle to the exact scores, or the rank is exhausted
   (`fedpca_flwr.maths.krylov`).
 - ``gram``: every party sends ``X_i X_i'`` once, all inner products of its rows.
 - ``merge``: every party sends its leading ``U_i S_i`` (n x ``rank``) once; a second round measures the energies. Exact
@@ -37,9 +37,9 @@ class VerticalOptions(method.Options):
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", 1000])] = 0
     """Columns b of a block of ``krylov``; 0: n-components + 5."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-9, 1e-6, 1e-3, 1.0, 30.0])] = 1e-6
-    """Certified largest angle to the exact scores at which ``krylov`` stops, in degrees."""
+    """Certified largest angle at which to stop, in degrees."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
-    """Of ``krylov``."""
+    """At most so many; the model says how near it came."""
     rank: Annotated[int, Limits(ge=0, examples=[1, "k", 100])] = 0
     """Directions that each party sends to ``merge``; 0: 2 n-components."""
 
@@ -107,13 +107,11 @@ CARD = method.MethodCard(
         "leading local scores; `gram`: all inner products of rows over its columns); in the last round the energy "
         "that is left",
         "the scores of all rows on the pooled components, and blocks that span them so far",
-        "sizes and times of messages, number of rounds",
     ),
     shows_summed=method.Shown(
         "energy of the columns, each product `X X' Q` (`gram`: all inner products of rows) and the energy that is "
         "left; of each its numbers of rows and of columns, and a digest of its ids",
         "the scores of all rows on the pooled components, and blocks that span them so far",
-        "sizes and times of messages, number of rounds",
     ),
     options=VerticalOptions,
     phases=phases,

@@ -270,32 +270,31 @@ class RunConfig(Config):
     columns: str = "even"
     """With partition='columns': 'even', sizes ('20 20 24'), or the names of each party's columns ('a, b; c, d')."""
     features: FeatureNames = ""
-    """Names of all features in the model's order ('age, "height, cm"'): sites put their columns into it. Empty: as all
-    sites have them."""
+    """Names of all features in the model's order: 'age, "height, cm"' (docs/data.md). Empty: as all sites have them."""
     weights: Annotated[str, Field(max_length=200)] = ""
-    """The column (its name, or its number from 0) of every site's data with a weight for each row, which is no feature:
-    a row of weight 3 counts as three rows, and one of weight 0 is left out of the fit. Empty: each row counts once."""
+    """The column (name, or number from 0) of every site's data with a weight for each row (docs/data.md). Empty:
+    each row counts once."""
     levels: Annotated[str, AfterValidator(declared)] = ""
-    """Levels of the columns of categories, as JSON: '{"sex": ["female", "male"]}'. Sites turn these columns into
-    indicators, which stand after the columns of numbers; with scale=true the run is a FAMD. Empty: all are numbers."""
+    """Levels of the columns of categories, as JSON: '{"sex": ["female", "male"]}' (docs/mixed.md). Empty: all are
+    numbers."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
     """With partition='dirichlet' and 'quantity': the smaller, the more the parties differ."""
     shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
     """With partition='shards'."""
     seed: Annotated[int, Field(ge=0)] = 42
-    """Of all that is drawn at random, but for secrets and the noise of privacy."""
+    """Of all random numbers but secrets and the noise of privacy."""
     secure_aggregation: bool = False
     """Show the server sums over all parties only."""
     bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
     """With secure aggregation: no value of anyone's rows is larger in size. It may be generous."""
     survivors: Annotated[int, Field(ge=0)] = 0
-    """With secure aggregation: go on without parties that drop out while so many are left; 0: everyone or no one."""
+    """With secure aggregation: parties that must be left if others drop out; 0: all."""
     max_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Without secure aggregation: end the run if a party holds more than this share of a component; 0: never."""
     reference: bool = True
     """Simulation only: also compute the PCA of the pooled rows, and report the angle to it."""
     output: str = "model"
-    """The file of the model, at the server; if it is not an absolute path, in a folder of the run, which is printed."""
+    """The file of the model, at the server; a relative path is in a folder of the run, which is printed."""
     overwrite: bool = False
     """Whether the model may take the place of another run's."""
     metrics: str = ""

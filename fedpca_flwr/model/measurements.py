@@ -159,13 +159,13 @@ MEASUREMENTS = (
     line(
         "certified angle",
         certificate,
-        certified_angle_degrees="bound on the largest angle to the exact components; 90: none is known",
-        certified_components="the bound is for so many of the first components; 0 where there is none",
+        certified_angle_degrees="bound on the largest angle to the exact components; 90: none",
+        certified_components="first components that the bound is for; 0: none",
     ),
     line(
         "stand out of the noise",
         "{standing_out_components} components",
-        standing_out_components="of the components that the run was to find, those that stand out of the noise",
+        standing_out_components="of those that the run was to find",
     ),
     line("angle bound", bound, angle_bound_degrees="bound by Davis and Kahan, for the worst case; 90: none"),
     line(
@@ -182,7 +182,7 @@ MEASUREMENTS = (
     line(
         "compression",
         "{compression_ratio:.1f} times less than a full float64 covariance, on average",
-        compression_ratio="bytes of a full float64 covariance over those that a party sent, on average",
+        compression_ratio="bytes of a full float64 covariance over those that a party sent, mean",
     ),
     line(
         "scatter error",
@@ -221,15 +221,15 @@ MEASUREMENTS = (
         "chosen",
         chosen,
         forecast_rounds='of the method that `log["chosen"]` names',
-        forecast_bytes_up_per_party="of it, the mean over the parties",
-        forecast_bytes_down_per_party="of it, the mean over the parties",
+        forecast_bytes_up_per_party="of it, mean over the parties",
+        forecast_bytes_down_per_party="of it, mean over the parties",
     ),
     line(
         "spent",
         spent,
         spent_rounds="after the survey and before the last round",
-        spent_bytes_up_per_party="in these, the mean over the parties",
-        spent_bytes_down_per_party="in these, the mean over the parties",
+        spent_bytes_up_per_party="in these, mean over the parties",
+        spent_bytes_down_per_party="in these, mean over the parties",
     ),
     line(
         "periods",
@@ -263,9 +263,9 @@ MEASUREMENTS = (
         "held-out error",
         "{held_out_squared_error_per_row:.6g} per row, local {local_held_out_squared_error_per_row:.6g}, "
         "global {global_held_out_squared_error_per_row:.6g}",
-        held_out_squared_error_per_row="of the rows held out, by each party's own components",
-        local_held_out_squared_error_per_row="of the same, by each party's local PCA",
-        global_held_out_squared_error_per_row="of the same, by the PCA of all rows",
+        held_out_squared_error_per_row="by each party's own components",
+        local_held_out_squared_error_per_row="by each party's local PCA",
+        global_held_out_squared_error_per_row="by the PCA of all rows",
     ),
     line(
         "objective",
@@ -276,7 +276,7 @@ MEASUREMENTS = (
     line(
         "own from shared",
         "{own_from_shared_degrees:.2g} degrees (root mean square sine)",
-        own_from_shared_degrees="from the parties' own components to the shared ones: root mean square sine",
+        own_from_shared_degrees="root mean square sine between the parties' own components and the shared ones",
     ),
     line("missing values", missing, missing_share="of all", degrees_ahead="to go, an estimate, no bound"),
     line("gamma", "{gamma:.6g}", gamma="of the kernel"),
@@ -290,17 +290,17 @@ MEASUREMENTS = (
     line(
         "noise / sensitivity",
         by_sum("noise_multiplier_"),
-        **{f"noise_multiplier_{name}": f"of the sum `{name}`, over its sensitivity" for name in SUMS},
+        **{f"noise_multiplier_{name}": "noise of this sum over its sensitivity" for name in SUMS},
     ),
     line(
         "rows clipped to",
         by_sum("clipping_norm_"),
-        **{f"clipping_norm_{name}": f"of a row in the sum `{name}`, in the unit of the data" for name in CLIPPED},
+        **{f"clipping_norm_{name}": "of a row in this sum, in the unit of the data" for name in CLIPPED},
     ),
     line(
         "shells",
         "{shells} of distances from the centre, each with a sum of directions",
-        shells="of distances, each with a sum of the directions in which its rows lie",
+        shells="of distances, each with a sum of its rows' directions",
     ),
     line(
         "centre",
@@ -310,7 +310,7 @@ MEASUREMENTS = (
     line(
         "parties' sums",
         "differ by {unlike_parties:.2g} of their median, at most by {most_unlike_party:.2g}",
-        unlike_parties="by how much of their median the parties' normalised sums differ, by the median",
+        unlike_parties="median difference of the parties' normalised sums, over their median",
         most_unlike_party="the same of the party that differs most",
     ),
     line("above the noise", above_noise, components_above_noise="that stand out", kept_features="that do so too"),
@@ -331,12 +331,12 @@ MEASUREMENTS = (
     line(
         "fixed point",
         rounded_off("fixed_point_variance_share", "the variance at most"),
-        fixed_point_variance_share="of the variance, bound on what fixed point rounds off (rows)",
+        fixed_point_variance_share="of the variance, at most what fixed point rounds off (rows)",
     ),
     line(
         "fixed point",
         rounded_off("fixed_point_size_share", "the largest size that a sum may have"),
-        fixed_point_size_share="of the largest size that a sum may have, what fixed point rounds off (columns)",
+        fixed_point_size_share="the same of the largest size that a sum may have (columns)",
     ),
     line(
         "secure aggregation",
@@ -352,13 +352,13 @@ MEASUREMENTS = (
     line(
         "left out",
         left_out,
-        left_out_directions="over how many directions the variance is spread that the components leave out",
+        left_out_directions="directions over which the left-out variance is spread",
     ),
     line(
         "odd rows",
         odd_rows,
-        rows_above_t_squared_limit="beyond the limit of T squared, which 1 % of new normal rows exceed; more of others",
-        rows_above_spe_limit="beyond that of SPE, likewise; of a party with few such rows none are told",
+        rows_above_t_squared_limit="beyond the limit of T squared, which 1 % of new normal rows exceed",
+        rows_above_spe_limit="beyond that of SPE; 0 from a party with few such rows",
     ),
     line(
         "first variance",
@@ -388,7 +388,7 @@ MEASUREMENTS = (
     line(
         "angle to pooled PCA",
         "{angle_to_pooled_max_degrees:.2g} max, {angle_to_pooled_mean_degrees:.2g} mean (degrees)",
-        angle_to_pooled_max_degrees="largest angle to scikit-learn's PCA of the pooled rows (simulations only)",
+        angle_to_pooled_max_degrees="largest angle to scikit-learn's PCA (simulations only)",
         angle_to_pooled_mean_degrees="mean angle to it",
     ),
 )

@@ -113,8 +113,8 @@ class MomentsOptions(ScaledOptions):
     """Options of a method that has the moments of all rows, and shows the server no less."""
 
     keep: Literal["nothing", "moments", "parties"] = "nothing"
-    """'moments': keep the moments of all rows at the server, for more than a PCA (docs/statistics.md says what they
-    tell); 'parties': in clear also each party's."""
+    """'moments': keep the moments of all rows at the server (docs/statistics.md); 'parties': in clear also each
+    party's."""
 
     def moments_kept(self, parties: int) -> int:
         return {"nothing": 0, "moments": 1, "parties": 1 + parties}[self.keep]

@@ -57,11 +57,9 @@ class ClusterOptions(PCAOptions):
     """Options of a method that goes on to clusters."""
 
     clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
-    """Find so many clusters among the scores of all rows; 0: none. A site must allow that scores are seen, and has the
-    clusters of its rows beside its scores."""
+    """Find so many clusters among the scores of all rows, if sites allow it (docs/clusters.md); 0: none."""
     clustering: Literal["k-means", "mixture", "harmony"] = "k-means"
-    """Clusters about centres, a mixture of normal distributions, or those of Harmony, which bring the scores of the
-    parties together."""
+    """About centres, a mixture of normal distributions, or those of Harmony (docs/single-cells.md)."""
 
 
 def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:

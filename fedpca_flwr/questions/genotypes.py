@@ -76,12 +76,10 @@ class GenotypeOptions(PCAOptions):
     """The option of the methods that take genotypes."""
 
     genotypes: Annotated[bool, Limits(examples=[])] = False
-    """Rows are genotypes (0, 1 or 2 copies of an allele; missing ones allowed): allele frequencies of all rows come
-    first, and the components are those of (g - 2p) / sqrt(2p(1 - p)) (docs/genotypes.md)."""
+    """Rows are genotypes: 0, 1 or 2 copies of an allele, or missing (docs/genotypes.md)."""
 
     prune: Annotated[float, Limits(ge=0, lt=1, examples=[])] = 0.0
-    """With genotypes=true: leave out variants whose squared correlation with a neighbour is above this, as PLINK 2's
-    `--indep-pairwise` does (docs/genotypes.md); 0: none."""
+    """With genotypes=true: leave out variants whose squared correlation with a neighbour is above this; 0: none."""
     prune_window: Annotated[int, Limits(ge=2, le=10_000, examples=[])] = 200
     """Variants in a window, in which all pairs are compared."""
     prune_step: Annotated[int, Limits(ge=1, examples=[])] = 25

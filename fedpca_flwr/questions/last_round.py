@@ -34,10 +34,10 @@ class LastRoundOptions(MomentsOptions):
     """Options of a method whose last round may have more than the projection."""
 
     outliers: Literal["nothing", "sites", "counts"] = "nothing"
-    """'sites': each site with `scores` has T squared, SPE and their limits of 99 % for each of its rows, beside them;
-    'counts': the server is also told how many rows exceed them (docs/statistics.md says what that tells)."""
+    """'sites': each site with `scores` has T squared, SPE and their limits for each of its rows; 'counts': the
+    server is also told how many rows exceed them (docs/statistics.md)."""
     fourth_moments: bool = False
-    """Ask for the fourth moments of the scores, for intervals of the variances that allow for heavy tails."""
+    """Ask for the scores' fourth moments, for intervals that allow for heavy tails (docs/statistics.md)."""
 
     @property
     def exposes(self) -> str:

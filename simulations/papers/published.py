@@ -10,9 +10,10 @@ bundled data, only what `published.toml` calls quick. The command fails where a 
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,12 +29,14 @@ OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
 
 HEAD = """# What the seeds show, and ours
 
-The project began with two design notes and three papers, its seeds, which are not in this repository. Their tables
-and figures are here, with our numbers and in brackets theirs. `python -m simulations.papers all --output FOLDER` finds
-ours, and CI holds some of them (`--quick`). *Reproduced*: what the seed prints or says comes out. *In shape*: it comes
-out otherwise; the last column says why. *Cannot be*: its data were not published, or cannot be had. *Not run*: the
-command has it, and takes hours or data that were not there. FOLDER has a report.md with the figures of each. Diagrams
-are left out."""
+This page is for whoever knows the experiments of the papers and design notes (the seeds) from which the methods come.
+The notes are not in this repository. `python -m simulations.papers all --output FOLDER` repeats the experiments and
+writes a report with figures for each seed. The tables have our numbers, and in brackets those of the seed.
+`simulations/papers/numbers.json` has our numbers for curves that are printed without numbers, too.
+
+- *Reproduced*: our numbers or curves are those of the seed. *In shape*: they differ, and the last column says why.
+- *Cannot be*: the data were not published, or cannot be had. *Not run*: the command takes hours for it, or needs data
+  that were not there."""
 
 Numbers = dict[str, dict[str, dict[str, float]]]
 """By paper, by what it shows, and by name."""
@@ -65,14 +68,22 @@ class Shown:
     why: str = ""
     numbers: Sequence[Number] = ()
 
+    @property
+    def compared(self) -> bool:
+        """Whether the seed prints numbers."""
+        return any(number.theirs for number in self.numbers)
+
     def printed(self, measured: Mapping[str, float]) -> str:
         """The state, where the numbers are there."""
         return self.state if all(number.name in measured for number in self.numbers) else "not run"
 
     def cell(self, measured: Mapping[str, float]) -> str:
-        """Our numbers, each with theirs in brackets."""
-        there = [(n, f"{n.name}: {_short(measured[n.name])}") for n in self.numbers if n.name in measured]
-        return "; ".join(f"{ours} ({number.theirs})" if number.theirs else ours for number, ours in there)
+        """Our numbers with theirs in brackets; names of the same numbers together."""
+        there = {n.name: (_short(measured[n.name]), n.theirs) for n in self.numbers if n.name in measured}
+        same = [(", ".join(names), *pair) for pair, names in groupby(there, key=lambda name: there[name])]
+        return "; ".join(
+            f"{names}: {ours} ({theirs})" if theirs else f"{names}: {ours}" for names, ours, theirs in same
+        )
 
 
 def _short(value: float) -> str:
@@ -121,18 +132,26 @@ def outside(seed: Seed, found: Mapping[str, Mapping[str, float]]) -> Iterator[st
                 yield f"{what} is {value:.6g}, expected from {number.low:g} to {number.high:g}"
 
 
+def _listed(state: str, others: Iterable[tuple[str, Shown]]) -> str:
+    """A line of what is in a state, without numbers; with the reasons, where it was run."""
+    why = {shown.what: shown.why * (state != "not run") for its, shown in others if its == state}
+    groups = [(reason, list(group)) for reason, group in groupby(why, key=lambda what: why[what])]
+    texts = (f"{' and '.join(group)} ({reason})" if reason else "; ".join(group) for reason, group in groups)
+    return f"- {state.capitalize()}: {'; '.join(texts)}."
+
+
 def page(every: Sequence[Seed], numbers: Numbers) -> str:
     """docs/published.md."""
     parts = [HEAD]
     for seed in every:
         found = [(shown, numbers.get(seed.paper, {}).get(shown.what, {})) for shown in seed.shows]
-        lines = [[shown.what, shown.printed(there), shown.cell(there), shown.why] for shown, there in found]
-        run = [line for line in lines if line[1] != "not run"]
-        parts.append(
-            f"## {seed.title}\n\n{seed.text.strip()}\n\n{table(['what', 'state', 'ours (theirs)', 'why'], run)}"
-        )
-        missing = "; ".join(line[0] for line in lines if line[1] == "not run")
-        parts += [f"Not run: {missing}."] if missing else []
+        beside = [(shown, there) for shown, there in found if shown.printed(there) in STATES[:2] and shown.compared]
+        lines = [[shown.what, shown.state, shown.cell(there), shown.why] for shown, there in beside]
+        parts.append(f"## {seed.title}\n\n{seed.text.strip()}")
+        parts += [table(["what", "state", "ours (theirs)", "why"], lines)] if lines else []
+        others = [(shown.printed(there), shown) for shown, there in found if (shown, there) not in beside]
+        states = [state for state in (*STATES, "not run") if state in dict(others)]
+        parts += ["\n".join(_listed(state, others) for state in states)] if states else []
     return "\n\n".join(parts) + "\n"
 
 

@@ -11,9 +11,8 @@ docs/security/privacy.md says what holds, and against whom.
   about c to ``clip`` and sends the noisy sum of ``vv'``, v = clip(x - c).
 * ``joint``: rows clipped about zero, sum and second moment at once.
 
-The server takes the components of the noisy second moment and corrects the eigenvalues for the noise
-(`fedpca_flwr.maths.private_scatter`). Each row is in one party's replies only, so each party's epsilon is the run's.
-`strategies.dp_pca.party.SHARES` says how much of the privacy each question takes.
+The server corrects the eigenvalues of the noisy second moment for the noise (`fedpca_flwr.maths.private_scatter`). Each
+row is in one party's replies only, so each party's epsilon is the run's (`strategies.dp_pca.party.SHARES` splits it).
 """
 
 import math

@@ -79,27 +79,25 @@ class DPOptions(method.Options):
     epsilon: Annotated[
         Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"], Limits(examples=[0.1, 1.0, 100.0, "infinity"])
     ] = 1.0
-    """Of the whole run, for one row. ``infinity``: no noise and no clipping, which is p-cov; in simulations only."""
+    """Of the whole run, for one row. ``infinity``, in simulations only: no noise and no clipping."""
     delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
     """Of the whole run, for one row."""
     relation: privacy.Relation = "add-remove"
     """Which data sets are neighbours."""
     release: Literal["shells", "directions", "two-stage", "joint"] = "shells"
-    """The rows' directions about a private centre, by shells of distances or not; clipped rows about one; or clipped
-    rows at once. Only clipped rows need a bound."""
+    """What a row counts as: see above. Only ``two-stage`` and ``joint`` need a clip."""
     clip: Bound | None = None
-    """Of ``two-stage`` and ``joint``: to which distance from the centre rows are shortened, in the unit of the data;
-    required there."""
+    """Of ``two-stage`` and ``joint``, which require it: distance from the centre to which rows are shortened."""
     centre_clip: Bound | None = None
-    """The same from zero, for the sum that gives the centre; required by ``two-stage``."""
+    """The same from zero, for the sum that gives the centre of ``two-stage``."""
     trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
     """Whether each party adds the whole noise, or its share of it."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
-    """Of ``distributed``: how many parties, at least, add their share and keep it from the server; required there."""
+    """Of ``distributed``, which requires it: parties, at least, that add their share and keep it from the server."""
     count: Literal["noised", "public"] = "noised"
-    """Whether a party tells a noisy number of rows or its own; with ``replace-one``, which keeps it, its own."""
+    """Whether a party tells a noisy number of rows or, as with ``replace-one``, its own."""
     noise_seed: Annotated[int, Limits(ge=0, examples=[1, 2, 3])] = 0
-    """Simulation only, not private: the same noise each time; 0: the operating system's randomness."""
+    """Simulation only, not private: the same noise each time; 0: the system's randomness."""
 
     @model_validator(mode="before")
     @classmethod

@@ -6,11 +6,10 @@ only the sum (`fedpca_flwr.maths.personalised`)::
 
     U_i = leading eigenvectors of Y_i'Y_i + c V V',     V <- orth(sum U_i U_i'V)
 
-V starts as the PCA of all rows, by block Krylov rounds as in SUB-IT. ``mu`` says how strongly V draws: c = mu times the
-k-th eigenvalue of the pooled scatter over the number of parties. By default the run chooses ``mu``: each party holds
-out a fifth of its rows, all strengths in `GRID` and both ends run on the others, the least error on the rows held out
-wins, and a second pass with all rows follows. A site with data of its own draws that fifth itself, the same for the
-same rows in every run.
+V starts as the PCA of all rows, as in SUB-IT. ``mu`` says how strongly V draws: c = mu times the k-th eigenvalue of the
+pooled scatter over the number of parties. By default the run chooses ``mu`` by the least error on a fifth of each
+party's rows, held out (all strengths in `GRID` and both ends); a second pass with all rows follows. A site with data
+of its own draws that fifth itself, the same for the same rows in every run.
 
 The mean is that of all rows. A party centres by its own and moves the sums, so its answers are functions of count, mean
 and scatter, whatever it is told (`fedpca_flwr.maths.own_rows`).
@@ -49,13 +48,11 @@ CARD = method.MethodCard(
         "its projector times the shared components, from which its own components follow; variance of its rows in "
         "the shared components, what its own leave, and how far they are",
         "the shared components and mean",
-        "sizes and times of messages, number of rounds",
     ),
     shows_summed=method.Shown(
         "number of rows, mean, variances, products of the scatter with the blocks, shared components, errors and "
         "distances",
         "mean, variances and number of rows of all; the shared components",
-        "sizes and times of messages, number of rounds",
     ),
     options=PersonalisedOptions,
     phases=phases,
