@@ -51,16 +51,22 @@ there only where it was measured.
 """
 
 
-QUESTIONS_PAGE = """# All questions
+DEVIATIONS = "`sums`, `deviations(rows, centre)`"
+PRUNING = r"`alleles`, `neighbours(start)`\*, `gapped_neighbours(start)`\*"
+
+QUESTIONS_PAGE = f"""# All questions
 
 This page is made from the code (`python -m fedpca_flwr methods write`). It lists all questions that whoever holds the
-server may ask a site in one run, in their order. The numbers in brackets come with a question, and the server chooses
-them. The counts are those of the options' defaults. A star means that the number of parties says how often.
+server may ask a site in one run, in their order. A site [answers nothing else](server.md#what-a-site-answers).
 
-`project` ends every run, and is not in the table. With secure aggregation questions for keys come before the first sum:
-`keys`, and `openings` with more than 50 parties. With `survivors` each sum has `keys` and `shares` before it, and
-`agree` and `reveal` after it.
-[A server that asks what it likes](server.md) says what a site does about it.
+- The numbers in brackets come with a question, and the server chooses them. "..." are the numbers
+  of the same question where it stands before in the row.
+- x99 means at most 99 times, with the options' defaults. A star means that the number of parties says how often.
+- *deviations* are {DEVIATIONS}. *As first* are the first questions of the cell.
+- With `prune`, {PRUNING} take the place of `alleles`, and `left_out` comes with
+  `frequencies`.
+- `project` ends every run. With secure aggregation `keys` comes before the first sum, and with more than 50 parties
+  `openings` too. With `survivors` each sum has `keys` and `shares` before it, and `agree` and `reveal` after it.
 """
 
 
@@ -99,8 +105,23 @@ def measurements_page() -> str:
 
 def questions_table() -> str:
     """All that whoever holds the server may ask a party in one run, in this order: each run's script."""
-    rows = ([f"`{name}`", *(_questions(method, travel) for travel in TRAVEL)] for name, method in METHODS.items())
-    return table(["method", "in clear", "secure aggregation", "with `survivors`"], rows) + "\n"
+    rows = [[f"`{name}`", *(_questions(method, travel) for travel in TRAVEL)] for name, method in METHODS.items()]
+    cells = [["the same" if text in row[:at] and text != "-" else text for at, text in enumerate(row)] for row in rows]
+    lines = table(["method", "in clear", "secure aggregation", "with `survivors`"], cells).splitlines()
+    return "".join(_each_once(line.replace(DEVIATIONS, "*deviations*")) + "\n" for line in lines)
+
+
+def _each_once(row: str) -> str:
+    """The row, with "..." for the numbers that the same question has before."""
+    told = dict[str, str]()
+
+    def shortened(found: re.Match[str]) -> str:
+        name, fields = found.groups()
+        before, told[name] = told.get(name), fields
+        short = re.sub(rf"\b{before}\b", "...", fields) if before else fields
+        return f"{name}({short})`"
+
+    return re.sub(r"(\w+)\((.*?)\)`", shortened, row)
 
 
 def _questions(method: Method, travel: str) -> str:
@@ -115,9 +136,13 @@ def _questions(method: Method, travel: str) -> str:
             chosen = chosen if travel == "clear" else {name: phase.as_sum() for name, phase in chosen.items()}
             own_names = [name for name in script if name in chosen and not chosen[name].closing]
             asked = ", ".join(_question(name, script[name], chosen[name]) for name in own_names)
-            texts.setdefault(asked, f"{with_them}{asked}")
-    further = f", then those of {' or '.join(f'`{name}`' for name in card.goes_on_as)}" if card.goes_on_as else ""
-    return "; or ".join(f"{text}{further}" for text in texts.values()) or "-"
+            first = next(iter(texts), asked)
+            told = asked.replace(f"{first}, ", "*as first*, ", 1) if asked.startswith(f"{first}, ") else asked
+            unpruned = asked.replace(PRUNING, "`alleles`").replace("frequencies, left_out", "frequencies")
+            if unpruned not in texts:  # else the page says above the table what `prune` changes
+                texts[asked] = f"{with_them}{told}"
+    further = f"; then those of {' or '.join(f'`{name}`' for name in card.goes_on_as)}" if card.goes_on_as else ""
+    return f"{'; or '.join(texts.values())}{further}" if texts else "-"
 
 
 def _question(name: str, phase: Question, own: Question) -> str:
@@ -126,7 +151,7 @@ def _question(name: str, phase: Question, own: Question) -> str:
     text = f"`{name}({fields})`" if fields else f"`{name}`"
     if callable(phase.times):
         return f"{text}\\*"
-    return f"{text} (at most {phase.times} times)" if phase.times > 1 else text
+    return f"{text} x{phase.times}" if phase.times > 1 else text
 
 
 def _cells(method: Method) -> list[str]:
