@@ -1,12 +1,14 @@
 """The server that runs a strategy to its end, and looks for replies more often than Flower does."""
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from threading import Lock
+from threading import Lock, Thread
+from typing import NamedTuple
 
 from flwr.app import Message
 from flwr.common import Code, FitIns, FitRes
@@ -28,26 +30,71 @@ PATIENCE = 30.0
 
 
 def poll_promptly(grid: Grid) -> Grid:
-    """The same grid, which no longer sleeps for three seconds between looks at a SuperLink for replies.
+    """The same grid, whose replies are looked for as `Lookout` does."""
+    grid.send_and_receive = Lookout(grid).send_and_receive  # type: ignore[method-assign]  # of this grid only
+    return grid
 
-    Three seconds are longer than most rounds take. The time between looks grows with the time waited, so that many
-    parties with hours of work do not keep the SuperLink busy.
+
+class Awaited(NamedTuple):
+    """A message without a reply so far."""
+
+    reply: Future[Message | None]
+    since: float
+    until: float
+
+
+class Lookout:
+    """Looks for the replies to all messages of a grid at once, whatever thread sent them.
+
+    A grid of Flower's looks for each message apart, and sleeps for three seconds between looks, longer than most rounds
+    take. Here the time between looks grows with the time waited, so that many parties with hours of work do not keep
+    the SuperLink busy.
     """
 
-    def send_and_receive(messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        waiting = set(grid.push_messages(messages))
-        started, found = time.monotonic(), []
-        while True:
-            replies = list(grid.pull_messages(waiting))
-            found += replies
-            waiting -= {reply.metadata.reply_to_message_id for reply in replies}
-            waited = time.monotonic() - started
-            if not waiting or (timeout is not None and waited >= timeout):
-                return found
-            time.sleep(max(FIRST_LOOK, SHARE_WAITED * waited))
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self._lock = grid, Lock()
+        self._awaited: dict[str, Awaited] = {}
+        self._looking = False
 
-    grid.send_and_receive = send_and_receive  # type: ignore[method-assign]  # of this grid only
-    return grid
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """As that of Flower's grid."""
+        since = time.monotonic()
+        ids = list(self._grid.push_messages(messages))
+        found = list(self._grid.pull_messages(ids))
+        there = {reply.metadata.reply_to_message_id for reply in found}
+        until = math.inf if timeout is None else since + timeout
+        sent = {one: Awaited(Future(), since, until) for one in ids if one not in there}
+        with self._lock:
+            self._awaited.update(sent)
+            begins, self._looking = not self._looking and bool(sent), self._looking or bool(sent)
+        if begins:
+            Thread(target=self._look, daemon=True).start()
+        replies = [awaited.reply.result() for awaited in sent.values()]
+        return [*found, *(reply for reply in replies if reply is not None)]
+
+    def _look(self) -> None:
+        while awaited := self._still_awaited():
+            waited = time.monotonic() - max(one.since for one in awaited.values())
+            time.sleep(max(FIRST_LOOK, SHARE_WAITED * waited))
+            try:
+                found = {reply.metadata.reply_to_message_id: reply for reply in self._grid.pull_messages(awaited)}
+            except Exception as error:  # the link's, which concerns all who wait
+                for one in self._taken(awaited):
+                    one.reply.set_exception(error)
+                continue
+            now = time.monotonic()
+            over = [name for name, one in awaited.items() if name in found or now >= one.until]
+            for name, one in zip(over, self._taken(over), strict=True):
+                one.reply.set_result(found.get(name))
+
+    def _still_awaited(self) -> dict[str, Awaited]:
+        with self._lock:
+            self._looking = bool(self._awaited)
+            return dict(self._awaited)
+
+    def _taken(self, names: Iterable[str]) -> list[Awaited]:
+        with self._lock:
+            return [self._awaited.pop(name) for name in names]
 
 
 Answers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, FitRes] | BaseException]]

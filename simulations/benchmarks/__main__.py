@@ -17,6 +17,7 @@ TOPICS = {
     "databases": ("databases",),
     "engines": ("empty-method", "start"),
     "genotypes": ("genotypes", "restarts"),
+    "growth": ("growth", "rivals"),
     "influence": ("groups", "influence"),
     "memory": ("memory", "sparse"),
     "messages": ("adaptive", "compression", "front", "truncation"),
@@ -24,7 +25,7 @@ TOPICS = {
     "robust": ("robust",),
     "side_by_side": ("side-by-side",),
     "soak": ("soak",),
-    "speed": ("all", "iteration", "many-rows", "parties", "scaling", "speed"),
+    "speed": ("all", "iteration", "many-rows", "parties", "speed"),
 }
 """The benchmarks of each module: a help imports none of these."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.linalg import blas, eigh
@@ -24,7 +24,6 @@ from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.model.model import PCAModel
 
 from .. import run
-from ..measuring import down_by_party
 from . import engines, harness, memory
 from .harness import Lines, Program, Rows, benchmark
 
@@ -204,54 +203,6 @@ def outcome(method: str, own: Sequence[Array]) -> str:
     if not models:
         return f"{spent:.2f} s, refused"
     return f"{spent:.2f} s, {models[0].rounds} rounds, {models[0].bytes_up / len(own) / 1e6:.3g} MB up a party"
-
-
-class Point(NamedTuple):
-    """Rows in all, features, components, clients."""
-
-    n: int
-    d: int
-    k: int
-    K: int
-
-
-BASE = Point(n=30_000, d=300, k=10, K=10)
-VARIED = {"n": (10_000, 90_000), "d": (100, 900), "k": (3, 30), "K": (3, 30)}
-POINTS = [BASE, *(BASE._replace(**{name: value}) for name, values in VARIED.items() for value in values)]
-GROWING = ("p-cov", "qr-pca", "sub-it")
-
-
-@benchmark(repeats=3, blas_threads=1)
-def scaling(args: Namespace) -> Lines:
-    """How a run grows with rows, features, components and clients, beside scikit-learn on the pooled rows.
-
-    The base point first, then one of n (rows), d (features), k (components) and K (clients) at a time three times
-    smaller and larger, on seeded synthetic rows with means that differ between clients. Time is a whole loopback run,
-    projections included, as a multiple of ``PCA(k, svd_solver="covariance_eigh").fit_transform`` of the pool in the
-    same process: one BLAS thread each, in turn, the median of the repetitions. MB are up and down for one client,
-    without the model that it gets at the end.
-    """
-    yield *Point._fields, *(f"{method}: time; rounds; MB" for method in GROWING)
-    for point in POINTS:
-        yield scaled(point, args.repeats)
-
-
-def scaled(point: Point, repeats: int) -> list[str]:
-    """The cells of one point."""
-    parts = harness.drawn(point.K, point.n // point.K, point.d, power=0.6, shift=0.3)
-    models: dict[str, PCAModel] = {}
-
-    def ours(method: str) -> None:
-        models[method] = run(method, parts, n_components=point.k)
-
-    theirs = scikit_learn(np.vstack(parts), point.k)
-    times = harness.alternated([*(partial(ours, method) for method in GROWING), theirs], repeats)
-    cells = [f"{value:,}" for value in point]
-    for i, method in enumerate(GROWING):
-        up, down = max(models[method].bytes_up_by_party) / 1e6, max(down_by_party(models[method])) / 1e6
-        time = harness.ratio(times, i, len(GROWING))
-        cells.append(f"{time:.2g}; {models[method].rounds}; {up:.3g} + {down:.3g}")
-    return cells
 
 
 RELEASED = Path(__file__).with_name("released.json")
