@@ -20,6 +20,7 @@ from simulations.benchmarks import (
     empty_app,
     engines,
     genotypes,
+    growth,
     influence,
     memory,
     messages,
@@ -70,17 +71,37 @@ def test_what_is_as_written_differs_as_the_notes_say():
     assert as_written.ap_cov(shifted, 1).variances[0] < 5 < as_written.p_cov(shifted, 1).variances[0]
 
 
-def test_scaling_shows_rounds_and_bytes_of_every_method():
-    point = speed.Point(n=300, d=12, k=2, K=4)
-    n, d, k, parties, *methods = speed.scaled(point, 1)
-    assert (n, d, k, parties) == ("300", "12", "2", "4")
-    _, rounds, megabytes = methods[speed.GROWING.index("p-cov")].split("; ")
-    up, down = map(float, megabytes.split(" + "))
-    values = 12 * 13 // 2 + 12 + 1
-    assert (rounds, down) == ("1", 0)
-    assert 8 * values <= up * 1e6 < 8 * values + 4 * 128 + 5
-    assert len(methods) == 3
-    assert len(set(speed.POINTS)) == 9
+def test_growth_has_a_line_a_point_and_an_exponent_a_method(monkeypatch, tmp_path, capsys):
+    few = {"rows": [growth.Point(200, 12, 2, 4), growth.Point(400, 12, 2, 4)]}
+    monkeypatch.setattr(growth, "GROWN", {**few, "sparse features": [growth.Point(40, 30, 2, 4, share=0.2)]})
+    main(["growth", "--figure", str(tmp_path / "growth.svg")])
+    said = capsys.readouterr().out
+    dense, thin = said.split("sparse features:")
+    lines = cells(dense)
+    assert [line[0] for line in lines] == ["200", "400", "exponent"]
+    assert all(cell.split("; ")[1] == "1" for cell in (lines[0][1], lines[0][3]))  # rounds of p-cov and qr-pca
+    assert [line[0] for line in cells(thin)] == ["30", "exponent"]
+    assert cells(thin)[1][1:] == ["-"] * 3  # of one point there is none
+    drawn = (tmp_path / "growth.svg").read_text()
+    assert "CPU seconds" in drawn
+    assert "sparse features" in drawn
+
+
+def test_an_exponent_is_that_between_the_two_largest():
+    assert growth.exponent([(10, 1.0), (100, 2.0), (1000, 200.0)]) == "2.00"
+
+
+def test_rivals_are_held_against_the_exact_components(monkeypatch, tmp_path, capsys):
+    def missing(rows, k):
+        raise ImportError
+
+    few = {name: growth.RIVALS[name] for name in ("`p-cov`, 10 parties", "scikit-learn, `IncrementalPCA`")}
+    monkeypatch.setattr(growth, "RIVALS", {**few, "missing": missing})
+    main(["rivals", "--components", "5", "--figure", str(tmp_path / "rivals.svg")])
+    ours, theirs, none = cells(capsys.readouterr().out)
+    assert float(ours[2]) < 1e-6 < float(theirs[2])
+    assert none == ["missing", "not installed", "-"]
+    assert "missing" not in (tmp_path / "rivals.svg").read_text()
 
 
 def test_benchmarks_of_messages_servers_and_partitions_have_a_line_each(capsys):
