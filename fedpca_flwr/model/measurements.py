@@ -278,7 +278,7 @@ MEASUREMENTS = (
         "{own_from_shared_degrees:.2g} degrees (root mean square sine)",
         own_from_shared_degrees="root mean square sine between the parties' own and the shared components",
     ),
-    line("missing values", missing, missing_share="of all values", degrees_ahead="estimate, no bound, of the degrees to go"),
+    line("missing values", missing, missing_share="of all values", degrees_ahead="to go: an estimate, no bound"),
     line("gamma", "{gamma:.6g}", gamma="of the kernel"),
     line(
         "privacy",
@@ -305,7 +305,7 @@ MEASUREMENTS = (
     line(
         "centre",
         "the mean direction of the rows from it is {mean_sign:.1g} long",
-        mean_sign="length of the mean direction of the rows from the robust centre; 0 if it is exact",
+        mean_sign="length of the rows' mean direction from the centre; 0 at their spatial median",
     ),
     line(
         "parties' sums",
@@ -313,7 +313,7 @@ MEASUREMENTS = (
         unlike_parties="median difference of the parties' normalised sums, over their median",
         most_unlike_party="the same of the party that differs most",
     ),
-    line("above the noise", above_noise, components_above_noise="that stand out of the noise", kept_features="that stand out, too"),
+    line("above the noise", above_noise, components_above_noise="that stand out", kept_features="that stand out, too"),
     line(
         "members",
         "{members} with {member_rows} rows; {members_here} took part in this run",
