@@ -278,7 +278,7 @@ MEASUREMENTS = (
         "{own_from_shared_degrees:.2g} degrees (root mean square sine)",
         own_from_shared_degrees="root mean square sine between the parties' own and the shared components",
     ),
-    line("missing values", missing, missing_share="of all values", degrees_ahead="to go: an estimate, no bound"),
+    line("missing values", missing, missing_share="of all values", degrees_ahead="still to go: an estimate, no bound"),
     line("gamma", "{gamma:.6g}", gamma="of the kernel"),
     line(
         "privacy",
@@ -300,7 +300,7 @@ MEASUREMENTS = (
     line(
         "shells",
         "{shells} of distances from the centre, each with a sum of directions",
-        shells="of distances, each with a sum of its rows' directions",
+        shells="how many shells of distances from the centre there are",
     ),
     line(
         "centre",
@@ -313,7 +313,7 @@ MEASUREMENTS = (
         unlike_parties="median difference of the parties' normalised sums, over their median",
         most_unlike_party="the same of the party that differs most",
     ),
-    line("above the noise", above_noise, components_above_noise="that stand out", kept_features="that stand out, too"),
+    line("above the noise", above_noise, components_above_noise="how many stand out", kept_features="how many stand out"),
     line(
         "members",
         "{members} with {member_rows} rows; {members_here} took part in this run",
