@@ -313,7 +313,7 @@ MEASUREMENTS = (
         unlike_parties="median difference of the parties' normalised sums, over their median",
         most_unlike_party="the same of the party that differs most",
     ),
-    line("above the noise", above_noise, components_above_noise="how many stand out", kept_features="how many stand out"),
+    line("above the noise", above_noise, components_above_noise="that stand out", kept_features="that stand out"),
     line(
         "members",
         "{members} with {member_rows} rows; {members_here} took part in this run",
