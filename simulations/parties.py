@@ -4,6 +4,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from fedpca_flwr.data.apart import apart, text_of
 from fedpca_flwr.data.frames import as_rows, column_labels, is_frame, listed, match
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Rows, of_columns
@@ -54,10 +55,20 @@ def parties_of(given: Any, split: str) -> Parties:
             faults.append(str(error))
     if faults:
         raise DataError("\n".join(faults))
-    labels = [column_labels(table) for table in tables]
-    if split != "rows":
-        return Parties(rows, keys, labels, [])
-    return _in_one_order(Parties(rows, keys, labels, []), called)
+    found = Parties(rows, keys, [column_labels(table) for table in tables], [])
+    if split == "rows":
+        found = _in_one_order(found, called)
+    return found._replace(notes=[*found.notes, *_far_off(found, called)])
+
+
+def _far_off(parties: Parties, called: list[str]) -> list[str]:
+    """A note that names columns in which some values lie far from all others, where there are any."""
+    told = [text_of(apart(rows), names) for rows, names in zip(parties.rows, parties.names, strict=True)]
+    held = [f"{text} ({name})" for name, text in zip(called, told, strict=True) if text]
+    if not held:
+        return []
+    what = "far from all others of their column: codes for missing values, or errors? docs/data.md says what to do"
+    return [f"{'; '.join(held)} lie {what}"]
 
 
 def is_name(key: object) -> bool:
@@ -114,8 +125,8 @@ def _in_one_order(parties: Parties, called: list[str]) -> Parties:
         turned.append(called[place])
     if faults:
         raise ConfigError(
-            f"the parties' column names differ from those of {called[known[0]]}: {'; '.join(faults)}. Rename them, or "
-            "leave out what not all parties have"
+            f"the parties' column names differ from those of {called[known[0]]}: {'; '.join(faults)}. Rename them, "
+            "leave out what not all parties have, or give who lacks a column one of NaN and take method='em'"
         )
     if turned and not _are_texts(first):
         raise ConfigError(

@@ -5,6 +5,7 @@ Each party does this with its own rows and the model; nothing leaves it.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc, stdtr
 
 from fedpca_flwr.analyses.inputs import of_model, require_resolved, require_share
+from fedpca_flwr.data.frames import row_labels
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths import inference as maths
 from fedpca_flwr.maths.arrays import Array
@@ -25,7 +27,10 @@ def _outliers(found: Outliers) -> Shown:
     """The odd rows, those first that exceed a limit by the largest factor."""
     excess = np.maximum(found.t_squared / found.t_squared_limit, found.spe / found.spe_limit)
     order = np.argsort(-excess, kind="stable")[: found.odd.sum()].tolist()
-    rows = [[i, found.t_squared[i], found.spe[i], largest(found.spe_contributions[i], found.features)] for i in order]
+    named = found.labels or range(excess.size)
+    rows = [
+        [named[i], found.t_squared[i], found.spe[i], largest(found.spe_contributions[i], found.features)] for i in order
+    ]
     limits = f"T squared {found.t_squared_limit:.4g}, SPE {found.spe_limit:.4g}"
     title = f"Outliers: {len(order)} of {excess.size} rows exceed a limit ({limits})"
     return Shown(title, ["row", "T squared", "SPE", "most of its SPE"], rows)
@@ -46,6 +51,8 @@ class Outliers:
         The part of each feature.
     features : tuple of str
         Names; empty where the model has none.
+    labels : tuple
+        Of the rows: the index of a data frame of pandas, or the names of cells; else empty.
     """
 
     t_squared: Array
@@ -55,6 +62,7 @@ class Outliers:
     t_squared_contributions: Array
     spe_contributions: Array
     features: tuple[str, ...] = ()
+    labels: tuple[Hashable, ...] = ()
 
     @property
     def odd(self) -> NDArray[np.bool_]:
@@ -98,7 +106,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     Parameters
     ----------
     model : PCAModel
-        A model of p-cov, ap-cov, streaming or kept moments, which knows how the variance is spread that it leaves out.
+        One that knows how the variance is spread that it leaves out, as those of p-cov, em and kept moments do.
     X : array-like of shape (n, d)
     level : float
         The probability with which one row is within a limit.
@@ -119,6 +127,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
         t_squared_contributions=maths.t_squared_contributions(centred, components, variances),
         spe_contributions=errors,
         features=() if model.feature_names_in_ is None else tuple(model.feature_names_in_),
+        labels=row_labels(X),
     )
 
 
@@ -144,6 +153,7 @@ def _left_out(model: PCAModel) -> tuple[float, float]:
     if directions is None:
         raise ContractError(
             f"the model (method '{model.log.get('method', 'pooled')}') does not know how the variance is spread "
-            "that its components leave out, or they leave out none; take fewer components, of p-cov or of kept moments"
+            "that its components leave out, or they leave out none; take fewer components, of p-cov, em or kept "
+            "moments. 'robust' judges rows in the run itself, in files beside those that 'scores' names"
         )
     return model.total_variance - float(model.explained_variance_.sum()), directions

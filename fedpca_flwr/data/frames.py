@@ -65,6 +65,11 @@ def column_labels(X: Any) -> tuple[Hashable, ...]:
     return tuple(X.columns) if is_frame(X) else ()
 
 
+def row_labels(X: Any) -> tuple[Hashable, ...]:
+    """The labels of the rows of a data frame of pandas, or the cells of an AnnData; empty for anything else."""
+    return tuple(X.obs_names) if is_cells(X) else tuple(X.index) if is_frame(X) and hasattr(X, "iloc") else ()
+
+
 def column_names(X: object) -> tuple[str, ...]:
     """The labels of a data frame's columns, or none where not all are texts: scikit-learn ignores them then."""
     labels = column_labels(X)
@@ -78,7 +83,8 @@ def listed(labels: Sequence[object]) -> str:
 
 
 KINDS = {
-    "texts": "numbers that are written as texts: pandas.to_numeric; categories: name the columns in 'levels'",
+    "texts": "numbers that are written as texts: pandas.to_numeric, of decimal commas after .str.replace(',', '.'); "
+    "categories: name the columns in 'levels'",
     "categories": "name the columns in 'levels', or make a column of 0 and 1 of each (pandas.get_dummies)",
     "dates or times": "turn them into numbers, such as days since a date",
     "complex numbers": "take their real and imaginary parts",

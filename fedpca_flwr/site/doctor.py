@@ -15,6 +15,7 @@ import numpy as np
 
 from fedpca_flwr import packages
 from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.data.apart import apart, text_of
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
@@ -109,9 +110,11 @@ def _rows(site: Site) -> str:
     _, needed = memory.largest(client.script, client.public, len(client.data))
     gaps, there = int(np.sum(table.missing)), memory.memory()
     of = f" of {there:,}" if there is not None else ""
+    odd = text_of(apart(table.rows), table.names)
+    far_off = f"; {odd}, far from all others of their column: are they errors?" if odd else ""
     return (
-        f"{n:,} rows of {d:,} features, {gaps:,} values missing; this site would take part in {run_config['method']}, "
-        f"whose largest question needs {needed:,} bytes of memory{of}"
+        f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}; this site would take part in "
+        f"{run_config['method']}, whose largest question needs {needed:,} bytes of memory{of}"
     )
 
 

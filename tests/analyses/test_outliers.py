@@ -1,6 +1,7 @@
 """Odd rows are found by limits that the pooled rows would give, whoever holds them, and features are named."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import chi2, f, t
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -23,6 +24,14 @@ PARTIES = cut(X, 300, 200, 80, 20)
 @pytest.fixture(scope="module")
 def model():
     return run("p-cov", PARTIES, n_components=3)
+
+
+def test_rows_of_a_data_frame_are_named_by_its_index(model):
+    table = pd.DataFrame(X[:20].copy(), index=[f"patient {i}" for i in range(20)])
+    table.iloc[7] += 100
+    found = analyses.outliers(model, table)
+    assert found.labels[7] == "patient 7"
+    assert str(found).splitlines()[2].split("  ")[1].strip() == "patient 7"
 
 
 def by_pooled_rows(data, new, k, level=0.99, scale=False):

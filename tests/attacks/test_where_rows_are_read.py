@@ -41,7 +41,7 @@ PARTY = {"self", "party"}
 READERS = {
     "chunks", "centred_chunks", "own_chunks", "sparse_chunks", "pieces", "whole", "scatter_product",
     "head_and_diagonal", "standard_chunks", "Moments.of", "triangular", "truncated", "truncated_fields", "column_sums",
-    "columns_of", "Columns", "spectrum",
+    "columns_of", "Columns", "surveyed",
 }  # fmt: skip
 """What reads rows."""
 
@@ -115,7 +115,8 @@ READS = {
     f"{MATHS}/factors.py::_singular": "of factors that a server has",
     f"{MATHS}/factors.py::triangular": OWN,
     f"{MATHS}/factors.py::truncated": OWN,
-    f"{MATHS}/forecast.py::spectrum": OWN,
+    f"{MATHS}/forecast.py::_few": OWN,
+    f"{MATHS}/forecast.py::surveyed": OWN,
     f"{MATHS}/gap_groups.py::Patterns.in_rows": "which values are missing",
     f"{MATHS}/gap_groups.py::GappedRows._chosen": OWN,
     f"{MATHS}/gap_groups.py::GappedRows.totals": "sums",

@@ -53,6 +53,15 @@ def test_a_site_that_is_ready(site, capsys, tmp_path):
     assert (tmp_path / "journal" / "site.sqlite").read_bytes() == before, "nothing was noted"
 
 
+def test_values_far_from_all_others_are_said(site, capsys):
+    table = rows(40, 6)
+    table[3, 2] = 1e5
+    np.save(site["data"], table)
+    code, found = examined(capsys, site)
+    assert code == 0
+    assert "1 value of 2" in found["rows and run"][1]
+
+
 def damage(site, tmp_path):
     changed(tmp_path / "journal", "UPDATE event SET about = 'nothing' WHERE number = 3")
     return site
