@@ -134,7 +134,7 @@ def outside(seed: Seed, found: Mapping[str, Mapping[str, float]]) -> Iterator[st
 
 def _listed(state: str, others: Iterable[tuple[str, Shown]]) -> str:
     """A line of what is in a state, without numbers; with the reasons, where it was run."""
-    why = {shown.what: shown.why for its, shown in others if its == state}
+    why = {shown.what: shown.why * (state != "reproduced") for its, shown in others if its == state}
     if state == "not run":
         return f"- Not run: {len(why)} tables or figures, which have no numbers in `numbers.json`."
     groups = [(reason, list(group)) for reason, group in groupby(why, key=lambda what: why[what])]
