@@ -45,9 +45,9 @@ booleans are as in TOML. In Python options are arguments: `run("sub-it", parties
 
 MEASUREMENTS_PAGE = """# Measurements
 
-These numbers may stand in `model.log["measured"]`, where they were measured, and in the file `runs.jsonl` of a
-comparison. `model.summary()` makes lines of them ([what the lines mean](results.md)). A name ends with its unit. A
-`share` is from 0 to 1. Squared errors are in squared units of the (scaled) data.
+A run puts the numbers that it measured into `model.log["measured"]`, and a comparison into `runs.jsonl`. The lines of
+`model.summary()` are made of them ([what the lines mean](results.md)). A name ends with its unit. A `share` is from 0
+to 1. Squared errors are in squared units of the (scaled) data.
 """
 
 

@@ -1,8 +1,9 @@
 """Adaptive: a cheap survey, a forecast for each method, and then the method that needs the fewest bytes.
 
 Take it where bytes matter and nobody knows the spectrum. First each party tells its count, mean, variances, the
-eigenvalues of its own scatter and a small random sketch of the scatter. The server forecasts the rounds and bytes of
-every way that reaches the wanted angle (`fedpca_flwr.maths.forecast`) and goes on with the cheapest.
+eigenvalues of its own scatter, a small random sketch of the scatter and about how many bytes it takes in coarser and
+finer code. The server forecasts the rounds and bytes of every way that reaches the wanted angle
+(`fedpca_flwr.maths.forecast`) and goes on with the cheapest.
 
 A run ends by a certified bound. Where the way does not reach the ``target``, the cheapest other way goes on; where a
 component is too small beside the first for a covariance to hold, `qr-pca` does.
@@ -21,7 +22,7 @@ from pydantic import Field as Limits
 from fedpca_flwr.config import method_text
 from fedpca_flwr.maths import eigen, moments, refine
 from fedpca_flwr.maths.factors import trapezoid_size
-from fedpca_flwr.maths.forecast import Forecast, Survey, spectrum
+from fedpca_flwr.maths.forecast import CODED_STEPS, Forecast, Survey, surveyed
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.registry import Method
@@ -159,15 +160,16 @@ def _corrected(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candida
 
 
 def _own_survey(party: method.Client, asked: method.Fields) -> method.Fields:
-    """Count, mean and variances of a party's rows, the eigenvalues of its scatter, and a sketch of it."""
-    head, diagonal = moments.head_and_diagonal(party.data)
-    unit = diagonal.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
+    """Count, mean and variances of a party's rows, the eigenvalues of its scatter, a sketch, and its bytes in code."""
     first = random_block(party.data.shape[1], SKETCH, party.site.config.seed)
+    own = surveyed(party.data, first, LARGEST)
+    unit = own.variances.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
     return {
-        **method.head_fields(head, diagonal),
-        "spectrum": (spectrum(party.data) / unit).astype(np.float32),
-        "sketch": (moments.scatter_product(party.data, head, first) / unit).astype(np.float32),
-        "variances": diagonal,
+        **method.head_fields(own.head, own.variances),
+        "spectrum": (own.spectrum / unit).astype(np.float32),
+        "sketch": (own.sketch / unit).astype(np.float32),
+        "variances": own.variances,
+        "coded": own.coded.astype(np.float32),
     }
 
 
@@ -176,6 +178,7 @@ SURVEYED = (
     method.Field("spectrum", ("d",), dtype="float32"),
     method.Field("sketch", ("d", "s"), dtype="float32"),
     method.Field("variances", ("d",)),
+    method.Field("coded", (str(CODED_STEPS.size),), dtype="float32", kind="size"),
 )
 
 SURVEY = method.Question(reply=method.Payload(SURVEYED), answer=_own_survey, sizes=lambda public: {"s": SKETCH})
@@ -189,8 +192,8 @@ CARD = method.MethodCard(
     upload="4d + 1, then the least of four methods",
     server_sees="variances, local eigenvalues, a small sketch; then as chosen",
     shows=method.Shown(
-        "number of rows, mean, variances, the eigenvalues of its covariance and four random products of it; then "
-        "as the chosen method",
+        "number of rows, mean, variances, the eigenvalues of its covariance, four random products of it and its length "
+        "in code; then as the chosen method",
         "the pooled components and mean, and which method was chosen",
     ),
     options=AdaptiveOptions,
@@ -355,4 +358,5 @@ def _survey(reply: method.Reply) -> Survey:
     fields = reply.fields
     unit = float(fields["variances"].sum()) or 1.0
     values = unit * np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)
-    return Survey(method.head_in(reply.fields), fields["variances"], values, unit * fields["sketch"].astype(np.float64))
+    sketch, coded = unit * fields["sketch"].astype(np.float64), fields["coded"].astype(np.float64)
+    return Survey(method.head_in(fields), fields["variances"], values, sketch, coded)

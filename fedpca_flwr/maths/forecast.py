@@ -1,6 +1,7 @@
 """How much each way to the components will cost, and how exact it will be, from a few numbers of each party.
 
-The parties tell their counts, means, variances, the eigenvalues of their own scatter and a sketch of it. The
+The parties tell their counts, means, variances, the eigenvalues of their own scatter, a sketch of it, and about how
+many bytes it takes in multiples of a step, for some steps. The
 eigenvalues of the pooled scatter are forecast by the sum of the sorted eigenvalues of its parts, which is right where
 the parts have the same eigenvectors (elsewhere its partial sums are too large: Ky Fan). Where all rows are fewer than
 features, most of what the parties have lies apart, and the eigenvalues of all parts side by side are the forecast:
@@ -18,12 +19,16 @@ from scipy.linalg import eigvalsh
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.block_iteration import BlockIteration
+from fedpca_flwr.maths.codecs import forecast_bytes
 from fedpca_flwr.maths.factors import triangular
-from fedpca_flwr.maths.moments import Head, Moments, rows_between, unpack
+from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, rows_between, scatter_product, unpack
 from fedpca_flwr.maths.rows import Rows
 
 MOST_ROUNDS = 200  # more are not forecast
-GROUPS = 200  # so many groups of features with about the same variance stand for all features, where each pair counts
+
+CODED_STEPS = np.logspace(-7, 3, 21)
+"""Steps whose bytes a party tells, in units of the mean variance of its own scatter: of a small part of all rows a
+step that is small beside all rows is large."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Survey:
     variances: Array  # (d,), diagonal of the party's scatter
     spectrum: Array  # (d,), eigenvalues of this scatter, descending
     sketch: Array  # (d, s), this scatter times random vectors
+    coded: Array  # (21,), bytes of this scatter in multiples of each of `CODED_STEPS`, about
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,9 @@ class Forecast:
     variances: Array  # (d,), diagonal of the pooled scatter, exact
     spectrum: Array  # (d,), forecast eigenvalues of the pooled scatter, descending
     heterogeneity: Heterogeneity
+    own: tuple[
+        tuple[float, Array], ...
+    ]  # of each party the mean variance of its scatter, and its bytes by `CODED_STEPS`
 
     @classmethod
     def of(cls, surveys: Sequence[Survey]) -> Forecast:
@@ -81,7 +90,9 @@ class Forecast:
         parts = np.array([*(survey.spectrum for survey in surveys), between])
         apart = pooled.n < between.size
         spectrum = np.sort(parts, axis=None)[::-1][: between.size] if apart else parts.sum(axis=0)
-        return cls(pooled, counts, total, variances, spectrum, _heterogeneity(surveys, float(between.sum()), total))
+        different = _heterogeneity(surveys, float(between.sum()), total)
+        own = tuple((float(survey.variances.mean()), survey.coded) for survey in surveys)
+        return cls(pooled, counts, total, variances, spectrum, different, own)
 
     def krylov_rounds(self, k: int, block: int, tolerance: float) -> int:
         """Rounds that block Krylov will need until its certificate is at ``tolerance`` degrees.
@@ -98,29 +109,34 @@ class Forecast:
         return found.asked
 
     def coded_bytes(self, step: float) -> float:
-        """Bytes of one party's scatter in multiples of ``step`` (in units of the mean variance), on average.
-
-        The entropy of Gaussian entries whose variances are products of those of their features and have the
-        spectrum's sum of squares: entries with heavier tails, as those of images, take less.
-        """
-        d, parties = self.spectrum.size, len(self.counts)
-        absolute = step * self.total / d
-        level = np.linalg.norm(self.spectrum / self.total) / parties  # one party's share of the scatter
-        groups = np.array_split(np.sort(self.variances), min(d, GROUPS))
-        root, size = np.sqrt([group.mean() for group in groups]), np.array([group.size for group in groups])
-        bits = 0.5 * np.log2(1 + 2 * np.pi * np.e * (level * np.outer(root, root) / absolute) ** 2)
-        return float(size @ bits @ size / 2 / 8)
+        """Bytes of one party's scatter in multiples of ``step`` (in units of the mean variance), on average."""
+        absolute = np.log(step * self.total / self.spectrum.size)
+        known = [(np.log(CODED_STEPS * unit), coded) for unit, coded in self.own if unit > 0]
+        return float(sum(np.interp(absolute, steps, coded) for steps, coded in known) / len(self.own))
 
 
-def spectrum(data: Rows) -> Array:
-    """Eigenvalues (d,), descending, of the scatter of ``data`` (n, d): through the smaller of the two Gram matrices."""
+def surveyed(data: Rows, first: Array, most: int) -> Survey:
+    """The numbers of one party with rows ``data`` (n, d), of whose scatter the sketch is with ``first`` (d, s).
+
+    Of more than ``most`` features no scatter (d, d) is formed where rows are fewer, and bytes in code are told as 0.
+    """
     n, d = data.shape
-    values = np.zeros(d)
-    if n <= d:
-        _, R = triangular(data)
-        some = eigvalsh(R @ R.T, check_finite=False) if len(R) else np.zeros(0)
-    else:
-        some = eigvalsh(unpack(Moments.of(data).scatter, d), lower=True, check_finite=False)
+    if n <= d and d > most:
+        head, variances = head_and_diagonal(data)
+        return Survey(head, variances, _few(data), scatter_product(data, head, first), np.zeros(CODED_STEPS.size))
+    own = Moments.of(data)
+    variances = own.diagonal()
+    steps = CODED_STEPS * float(variances.mean())
+    coded = forecast_bytes(own.scatter, d, steps) if steps[0] > 0 and d <= most else np.zeros(CODED_STEPS.size)
+    values = _few(data) if n <= d else eigvalsh(unpack(own.scatter, d), lower=True, check_finite=False)[::-1]
+    return Survey(own.head, variances, values.clip(min=0.0), own.times(first), coded)
+
+
+def _few(data: Rows) -> Array:
+    """Eigenvalues (d,), descending, of the scatter of fewer rows than features, through their inner products."""
+    values = np.zeros(data.shape[1])
+    _, R = triangular(data)
+    some = eigvalsh(R @ R.T, check_finite=False) if len(R) else np.zeros(0)
     values[: some.size] = some[::-1].clip(min=0.0)
     return values
 

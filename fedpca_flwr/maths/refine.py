@@ -20,8 +20,9 @@ The block holds U and W but for a little, so the two terms of W, whose gap is sm
 **How many corrections** a scatter in multiples of a step will need (`Corrections`). Errors of rounding that are
 independent have a norm of :math:`2 \sqrt{d}` deviations, and a block of b columns meets :math:`\sqrt{d} + \sqrt{b}` of
 them. The components lie beside a block by as much as rounding moved them since it was asked, and by the rounding of the
-block itself. This is a forecast only: errors that are not independent, and eigenvalues that are not as surveyed, make
-it wrong by a round. A run that follows it ends by the bound.
+block itself. What of a block lies beside the one before it meets the whole error. This is a forecast only: errors that
+are not independent, and eigenvalues that are not as surveyed, make it wrong by a round. A run that follows it ends by
+the bound.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,6 @@ SAME = 1e-9  # where a model is exact, errors are at most this share of the last
 # the largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians, more
 # of features that do not vary alike
 DEVIATIONS = 6.0
-TAILS = 3.0  # so many times a Gaussian's rounding, where a block's largest number stands alone
 
 
 def block_bits(number: int) -> int:
@@ -256,7 +256,9 @@ class Corrections:
                 return number
             moved = on_block / np.sqrt(self.parties) + reach * self._beside(self.k, moved, rounded) if number else reach
             rounded = rounded_share(block_bits(number)) * (1 + float(np.sqrt(b / d)))
-            on_block *= TAILS * rounded_share(CORRECTION_BITS)
+            if number:
+                on_block += everywhere * self._beside(self.width, moved, rounded)
+            on_block *= rounded_share(CORRECTION_BITS)
         return None
 
     def _beside(self, last: int, moved: float, rounded: float) -> float:

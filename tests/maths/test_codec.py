@@ -15,6 +15,7 @@ from fedpca_flwr.maths.codecs import (
     compress,
     decompress,
     dequantise,
+    forecast_bytes,
     quantise,
     unit_of,
 )
@@ -47,6 +48,20 @@ def test_numbers_on_a_shared_step_are_within_half_of_it_and_add_up(step, smooth)
     values = SharedStep(step).decode(coded, 40)
     assert np.abs(values - triangle).max() <= step / 2 * (1 + 1e-9)
     np.testing.assert_allclose(values / step, np.rint(values / step), atol=1e-6)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_bytes_on_a_shared_step_are_forecast(smooth):
+    """Of pixels, whose differences are small, and of features whose variances differ."""
+    d, rng = 150, np.random.default_rng(2)
+    rows = rng.standard_normal((400, d)) * np.logspace(0, -2, d)
+    grid = np.arange(float(d))
+    rows = rows @ np.exp(-((grid[:, None] - grid) ** 2) / 50) if smooth else rows
+    covariance = np.cov(rows.T)
+    triangle, steps = covariance[np.triu_indices(d)], np.trace(covariance) / d * np.array([1e-5, 1e-4])
+    taken = [SharedStep(step).encode(triangle, d) for step in steps]
+    assert [coded.code[0] for coded in taken] == [int(smooth)] * 2
+    np.testing.assert_allclose(forecast_bytes(triangle, d, steps), [coded.code.size for coded in taken], rtol=0.2)
 
 
 def test_codecs_keep_what_they_promise_in_closed_form():

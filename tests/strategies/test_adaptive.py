@@ -87,8 +87,19 @@ def test_scores_and_spectra_of_parties_in_closed_form():
     assert scores[0] < scores[1] < min(scores[2:])
     assert scores[0] < 0.1
     values = np.array([5.0, 3.0, 1.0, 0.5])
-    surveys = [Survey(Head(n, np.zeros(4), np.zeros(4)), n * values, n * values, np.eye(4)) for n in (10, 30)]
+    surveys = [
+        Survey(Head(n, np.zeros(4), np.zeros(4)), n * values, n * values, np.eye(4), np.zeros(21)) for n in (10, 30)
+    ]
     np.testing.assert_allclose(Forecast.of(surveys).spectrum, 40 * values)
+
+
+def test_bytes_in_code_are_those_that_the_parties_told_at_their_own_units():
+    """A step is told in the mean variance of all rows, and a party's list in its own, which is a part of them."""
+    head, told = (np.zeros(4), np.zeros(4)), np.arange(21.0)[::-1]
+    surveys = [Survey(Head(n, *head), n * np.ones(4), n * np.ones(4), np.eye(4), told) for n in (10, 90)]
+    surveys.append(Survey(Head(100, *head), np.zeros(4), np.zeros(4), np.eye(4), np.zeros(21)))  # constant rows
+    positions = 2 * (np.log10(1e-3 * 100 / np.array([10, 90])) + 7)  # of half decades from 1e-7
+    assert Forecast.of(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
 
 
 def test_costly_rounds_and_downloads_are_avoided_and_few_rows_go_by_factors():
