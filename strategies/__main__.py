@@ -34,8 +34,8 @@ TABLE = re.compile(r"^\| method \| result.*\n(\|.*\n)*", re.M)
 
 PAGE = """# Options
 
-This page lists the keys that every run has, and the options that several methods share. The first value is the
-default. The pages of the methods, such as [`p-cov`](methods/p-cov.md), have the options of one method.
+This page lists the keys of every run and the options that several methods share. Each method's page, such as
+[`p-cov`](methods/p-cov.md), has its own options. The first value is the default.
 
 A method's own options stand in the key `method`, behind its name:
 `--run-config "method='sub-it block-size=10' n-components=5"`. `python -m fedpca_flwr compare --methods` takes the same

@@ -3,7 +3,7 @@
 Take it where the upload of P-COV is too large and a few more rounds are not. Count and mean travel as they are, the
 scatter by a codec (`fedpca_flwr.maths.codecs`):
 
-* ``quantise``: the packed triangle in ``bits`` bits a value, each 128 values with a scale of their own;
+* ``quantise``: the packed triangle in ``bits`` bits a value;
 * ``shared-step``: whole multiples of one step, compressed without loss, in one short round more, for data with many
   near-zero covariances, as images have;
 * ``low-rank``: the leading ``rank`` eigenvectors times the roots of their eigenvalues, in ``bits`` bits, and half of

@@ -6,9 +6,8 @@ estimate of the mean Sanger direction of all parties (the paper's S_i is T_i her
     X_i <- 1/2 X_i + 1/2 sum_j w_ij X_j + alpha T_i
     T_i <- 1/2 T_i + 1/2 sum_j w_ij T_j + H_i(X_i, new) - H_i(X_i, old),   T_i = H_i(X_i) at first
 
-The mean of all T_i is always the mean of all H_i(X_i), which vanishes at the components of the pooled rows. Where
-the gap after the last component is small next to the first eigenvalue, it takes many more rounds than the default, and
-a note says so.
+Where the gap after the last component is small next to the first eigenvalue, it takes many more rounds than the
+default, and a note says so.
 """
 
 from fedpca_flwr.questions import graph, method

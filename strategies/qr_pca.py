@@ -6,9 +6,9 @@ for each party, have the singular values and right singular vectors of all rows 
 
     sum R_k^T R_k + sum n_k (m_k - m)(m_k - m)^T = scatter of the pooled rows
 
-A factor has h = min(n_k - 1, d) rows. Nobody forms a d x d matrix where parties have few rows. Nothing is squared, so
-singular values are resolved to some 1e-15 of the first one, where a covariance resolves them to some 3e-7. Where
-parties have many rows, it takes about twice the CPU time of P-COV.
+A factor has h = min(n_k - 1, d) rows. Nothing is squared, so singular values are resolved to some 1e-15 of the first
+one, where a covariance resolves them to some 3e-7. Where parties have many rows, QR-PCA takes about twice the CPU time
+of P-COV.
 
 With ``rank = r`` each party sends only the best r rows of its factor, and ``filler`` lets the server assume half of the
 first omitted eigenvalue in every omitted direction, which halves the error bound (docs/benchmarks.md has angles).

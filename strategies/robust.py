@@ -5,9 +5,9 @@ what a site must allow. The components are those of the generalised sign covaria
 rows, without rows beyond a reach, which follows from the distances of the inner half
 (`fedpca_flwr.maths.spatial_signs`).
 
-The server looks for the median by one question a step, with the sums of the rows' directions from its centre and of
-1 / r, then by the counts of distances for that of the rows within reach. Counts of how large the scores are, and how
-far rows are from the components, give the variances by medians. ``robust-parties`` takes the components of the parties
+The server looks for the median by one question a step, which asks for sums of the rows' directions from its centre and
+of inverse distances. Counts of how large the scores are, and how far rows are from the components, give the variances
+by medians. ``robust-parties`` takes the components of the parties
 whose normalised sums are near the spatial median of all.
 """
 

@@ -3,8 +3,8 @@
 The server keeps the moments of every member in the folder ``state`` (`fedpca_flwr.model.federation`). The model is that
 of P-COV on the rows of all current members; docs/streaming.md has all rules. For rows that stream take `sapca`.
 
-1. Every party sends count, mean and a digest (SHA-256) of its moments.
-2. Parties whose digest differs from the server's send their moments. Where all digests agree, there is no such round.
+Every party sends count, mean and a digest (SHA-256) of its moments. Then parties whose digest differs from the server's
+send their moments.
 """
 
 import hashlib

@@ -9,9 +9,8 @@ adds the products and the scatter between the means, which it knows::
 and takes the best eigenvectors in the span of all blocks so far (block Krylov with Rayleigh-Ritz,
 `fedpca_flwr.maths.krylov`). The run ends when a certificate, which needs no pooled rows, bounds the largest angle to
 the exact components by ``tolerance`` degrees, or when rounding keeps the certificate from falling further; the model
-then says so. With a block narrower than ``n-components`` the server searches longer, for variances that occur more
-often than the block has columns (`fedpca_flwr.maths.angle_bounds`). Beyond a gigabyte of vectors it goes on with the
-better half of the Ritz vectors.
+then says so. With a block narrower than ``n-components`` the server searches longer
+(`fedpca_flwr.maths.angle_bounds`).
 """
 
 import math

@@ -1,8 +1,7 @@
 """VFedPCA: parties with different columns average the leading left singular vectors of their own (Cheung et al. 2022).
 
 For comparison: `vertical` is exact, and with ``solver="merge"`` nearer for fewer bytes. ``variant="faithful"`` is the
-authors' program, which centres rows instead of columns, adds vectors of arbitrary sign, and never forgets the vectors
-of earlier periods.
+authors' program, which centres rows instead of columns and adds vectors of arbitrary sign.
 """
 
 from typing import Annotated, Literal

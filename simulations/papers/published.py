@@ -133,8 +133,8 @@ def outside(seed: Seed, found: Mapping[str, Mapping[str, float]]) -> Iterator[st
 
 
 def _listed(state: str, others: Iterable[tuple[str, Shown]]) -> str:
-    """A line of what is in a state, without numbers; with the reasons, where it was run."""
-    why = {shown.what: shown.why * (state != "not run") for its, shown in others if its == state}
+    """A line of what is in a state, without numbers; with the reasons, where it is not reproduced."""
+    why = {shown.what: shown.why * (state not in ("reproduced", "not run")) for its, shown in others if its == state}
     groups = [(reason, list(group)) for reason, group in groupby(why, key=lambda what: why[what])]
     texts = (f"{' and '.join(group)} ({reason})" if reason else "; ".join(group) for reason, group in groups)
     return f"- {state.capitalize()}: {'; '.join(texts)}."

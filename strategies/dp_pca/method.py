@@ -5,7 +5,7 @@ docs/security/privacy.md says what holds, and against whom.
 
 * ``shells``: a row counts by its direction from a private centre, so that one row changes the sum of ``uu'`` by 1
   whatever the data. There is one sum for each of a few shells of distances (`fedpca_flwr.maths.shells`), and the server
-  adds them up times their mean squared distances. Variances are estimates, from a small release of their own.
+  weighs them by their mean squared distances. Variances are estimates, from a release of their own.
 * ``directions``: one shell. The components are those of the covariance only where the distribution is elliptical.
 * ``two-stage``: noisy sums of rows clipped to ``centre-clip`` give a private centre c. Then each party clips its rows
   about c to ``clip`` and sends the noisy sum of ``vv'``, v = clip(x - c).

@@ -8,8 +8,7 @@ only the sum (`fedpca_flwr.maths.personalised`)::
 
 V starts as the PCA of all rows, as in SUB-IT. ``mu`` says how strongly V draws: c = mu times the k-th eigenvalue of the
 pooled scatter over the number of parties. By default the run chooses ``mu`` by the least error on a fifth of each
-party's rows, held out (all strengths in `GRID` and both ends); a second pass with all rows follows. A site with data
-of its own draws that fifth itself, the same for the same rows in every run.
+party's rows, held out; a second pass with all rows follows.
 
 The mean is that of all rows. A party centres by its own and moves the sums, so its answers are functions of count, mean
 and scatter, whatever it is told (`fedpca_flwr.maths.own_rows`).
