@@ -20,7 +20,7 @@ def apart(rows: Rows) -> dict[int, int]:
     """
     if isinstance(rows, Blocks) or rows.dtype.itemsize == 1 or rows.dtype.kind not in "fiu":
         return {}
-    if rows.ndim != 2 or len(rows) < FEWEST:
+    if rows.ndim != 2 or not rows.shape[1] or len(rows) < FEWEST:
         return {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
         counts = {int(column): _count(rows[:, column].astype(np.float64)) for column in _worth_sorting(rows)}
