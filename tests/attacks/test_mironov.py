@@ -142,7 +142,10 @@ def test_one_reply_does_not_tell_which_of_two_data_sets_it_was(phase, epsilon):
     assert right_answers(phase, shown_by_a_reply(phase), epsilon, 80) <= allowed(epsilon, 80)
 
 
-@pytest.mark.parametrize(("phase", "survivors"), [("joint", 0), ("joint", 3), ("directions", 0), ("directions", 3)])
+@pytest.mark.parametrize(
+    ("phase", "survivors"),
+    [("joint", 0), ("joint", 3), ("directions", 0), pytest.param("directions", 3, marks=pytest.mark.nightly)],
+)
 def test_one_sum_of_shared_noise_does_not_tell_it(phase, survivors, monkeypatch):
     assert right_answers(phase, shown_by_a_sum(phase, survivors, monkeypatch), 0.1, 24) <= allowed(0.1, 24)
 
