@@ -25,7 +25,7 @@ from fedpca_flwr.model.reference import Angles, captured_variance, knn_accuracy,
 
 from . import sources
 from .engines import run
-from .records import AS_GIVEN, Record, card_of, identity, named
+from .records import AS_GIVEN, Record, card_of, identity, named, rows_taken
 
 MOST_ROWS = 5000
 """Of more rows the kernel PCA of the pool, the reference of kernel methods, takes too much memory."""
@@ -82,8 +82,7 @@ def down_by_party(model: PCAModel) -> NDArray[np.int64]:
 
 def pool_of(one: Record) -> tuple[str, str, int, bool, bool]:
     """What the reference of a run depends on."""
-    center, scale = (bool(one["options"].get(key, default)) for key, default in (("center", True), ("scale", False)))
-    return one["dataset"], one["data root"], one["components"], center, scale
+    return one["dataset"], one["data root"], one["components"], *rows_taken(one)
 
 
 def parties_of(one: Record, source: datasets.Dataset) -> list[NDArray[Any]]:

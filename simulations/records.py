@@ -1,6 +1,7 @@
 """The runs of comparisons: lines of JSON in a folder's ``runs.jsonl``, their names, and commands that repeat them.
 
-A folder gathers the runs of every comparison that named it. Runs are of one setting where only their methods differ.
+A folder gathers the runs of every comparison that named it. Runs are of one setting where only their methods differ,
+and both scale the features or neither does.
 A folder may come from anyone, so types are checked where it is read. `HEADS` are the columns that show results.
 """
 
@@ -75,8 +76,15 @@ def by_setting(records: Iterable[Record]) -> list[list[Record]]:
     """The records in groups of one setting, in the order in which the settings first occur."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(json.dumps([record[key] for key in SETTING]), []).append(record)
+        key = json.dumps([*(record[key] for key in SETTING), *rows_taken(record)])
+        groups.setdefault(key, []).append(record)
     return list(groups.values())
+
+
+def rows_taken(record: Record) -> tuple[bool, bool]:
+    """Whether a run is of rows about their mean, and scaled: each is a PCA of its own, and has a truth of its own."""
+    options = record["options"]
+    return bool(options.get("center", True)), bool(options.get("scale", False))
 
 
 def title(record: Record) -> str:
@@ -84,6 +92,8 @@ def title(record: Record) -> str:
     alpha = "" if record["alpha"] is None else f" {record['alpha']!r}"
     said = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
     said += [f"{record['components']} components", f"seed {record['seed']}"]
+    centred, scaled = rows_taken(record)
+    said += ["features scaled"] * scaled + ["rows about zero"] * (not centred)
     said += [f"secure sums, bound {record['bound']:g}"] if record["bound"] else []
     said += ["with k-NN(5)"] if record["knn"] else []
     said += [f"engine {record['engine']}"] if record["engine"] != "loopback" else []

@@ -16,7 +16,7 @@ from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 
-from .measuring import parties_of, truth
+from .measuring import parties_of, pool_of, truth
 from .records import Record, identity, named
 from .sources import by_party
 
@@ -73,7 +73,7 @@ def of_runs(records: Sequence[Record]) -> Drawn:
 def of_models(folder: Path, records: Sequence[Record]) -> Drawn:
     """Figures of the models of one setting; `FedPCAError` where their data or models are gone."""
     one = records[0]
-    source, reference = truth(one["dataset"], one["data root"], one["components"], True, False)
+    source, reference = truth(*pool_of(one))
     rows = source.all_rows()
     models = {named(record): PCAModel.load(folder / record["model"]) for record in records if record.get("model")}
     models = {name: model for name, model in models.items() if model.components_ is not None}

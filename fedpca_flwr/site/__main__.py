@@ -11,7 +11,7 @@ from itertools import compress
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity, levels, relatives
+from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity, kept_rows, levels, relatives
 from fedpca_flwr.state.files import writable, write_new
 
 Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
@@ -58,11 +58,18 @@ def _journal(command: Command) -> None:
     instead = journal.add_mutually_exclusive_group()
     instead.add_argument("--export", metavar="FILE", type=Path, help="write it as JSON lines instead")
     instead.add_argument("--check", action="store_true", help="print the verdict only")
+    remove = "remove the copies of rows in the folder, which runs that broke off have left"
+    instead.add_argument("--remove-rows", action="store_true", help=remove)
     journal.set_defaults(run=_audited)
 
 
 def _audited(given: argparse.Namespace) -> None:
     found = audit.audit(given.folder)
+    if given.remove_rows:
+        copies = kept_rows.folders(Path(given.folder))
+        kept_rows.remove_others(Path(given.folder), ())
+        print(f"removed the copies of rows of {len(copies)} runs")
+        return
     if given.export:
         found.export(given.export)
     elif not given.check:
@@ -87,6 +94,9 @@ def _status(command: Command) -> None:
 def _state(given: argparse.Namespace) -> None:
     found = audit.audit(given.folder)
     print(json.dumps(found.runs(), indent=2) if given.json else found.status())
+    if not given.json and (copies := kept_rows.folders(Path(given.folder))):
+        print(f"copies of rows of {len(copies)} runs are in {given.folder}: they go on, or broke off. If none goes on,")
+        print("'site journal FOLDER --remove-rows' removes them")
     if found.gap:
         raise ContractError(found.verdict)
 
@@ -100,8 +110,10 @@ def _doctor(command: Command) -> None:
     )
     parser.add_argument("--node-config", required=True, help="of this site")
     parser.add_argument("--run-config", default="method='p-cov'", help="of the run (%(default)s)")
-    parser.add_argument("--superlink", default="", metavar="HOST:PORT", help="of the SuperLink (it is not asked)")
-    parser.add_argument("--root-certificates", type=Path, help="ca.crt of the coordinator (without TLS)")
+    parser.add_argument(
+        "--superlink", default="", metavar="HOST:PORT", help="of the SuperLink; without it the SuperLink is not asked"
+    )
+    parser.add_argument("--root-certificates", type=Path, help="ca.crt of the coordinator; without it there is no TLS")
     parser.add_argument("--auth-supernode-private-key", type=Path, help="with which this site signs in")
     parser.set_defaults(run=_examined)
 
@@ -215,11 +227,14 @@ def _rehearse(command: Command) -> None:
     rehearsal = command(
         "rehearse",
         help="run a whole federation on this machine: certificates, four sites, a secure PCA",
-        description="Make certificates, keys and four sites with rows of their own, start a SuperLink and their "
-        "SuperNodes, run a PCA with secure aggregation, and stop everything. Takes two or three minutes.",
+        description="Make certificates, keys and a site for each file of --data (or four with rows of their own), "
+        "start a SuperLink and their SuperNodes, run a PCA with secure aggregation, and stop everything. Takes two or "
+        "three minutes.",
     )
     rehearsal.add_argument("folder", type=Path, help="for all that it makes; new or empty")
     rehearsal.add_argument("--app", type=Path, default=Path(), help="this project's folder (the present one)")
+    rehearsal.add_argument("--data", type=Path, nargs="+", default=[], metavar="FILE", help="a file for each site")
+    rehearsal.add_argument("--run-config", default="", help="of the run, instead of one with p-cov and secure sums")
     dropout = "kill a site during the run, which goes on without it"
     rehearsal.add_argument("--dropout", action="store_true", help=dropout)
     rehearsal.set_defaults(run=_rehearsed)
@@ -229,7 +244,14 @@ def _rehearsed(given: argparse.Namespace) -> None:
     from fedpca_flwr.site.deployment import rehearse
 
     signal.signal(signal.SIGTERM, _stop)
-    rehearse(given.folder, given.app, dropout=given.dropout, say=lambda line: print(line, flush=True))
+    rehearse(
+        given.folder,
+        given.app,
+        data=given.data,
+        run=given.run_config,
+        dropout=given.dropout,
+        say=lambda line: print(line, flush=True),
+    )
 
 
 def _stop(signum: int, frame: object) -> None:

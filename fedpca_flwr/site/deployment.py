@@ -175,36 +175,41 @@ def free_port() -> int:
 ENDS = (0, 220, 400, 500, 569)  # where scikit-learn's breast cancer data are cut into four sites
 RUN = 'method="p-cov" n-components=5 secure-aggregation=true bound=1e5'
 DEADLINE = 30.0  # seconds that the run waits for the site that is killed
-DROPPING = f"survivors=3 round-deadline={DEADLINE}"
+FEWEST = 3  # sites of a secure sum
 EMPTY = re.compile(r"(INFO\s*:)?\s*")  # a line with which Flower's log sets off what stands around it
 
 
-def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], None]) -> None:
-    """Start a SuperLink and four sites with rows of their own, run a secure PCA over them, and stop all again.
+def rehearse(
+    folder: Path, app: Path, *, data: Sequence[Path] = (), run: str = "", dropout: bool, say: Callable[[str], None]
+) -> None:
+    """Start a SuperLink and a site for each file of ``data``, run a secure PCA over them, and stop all again.
 
-    All that is made is in ``folder``: certificates, keys, rows, logs, the model, scores and journals; ``app`` is this
-    project's. With ``dropout`` the last site is killed during the run, which goes on without it. ``say`` is given a
-    line for each step, and the lines of the run's log when they are written.
+    Without ``data`` four sites have rows that are made. All that is made is in ``folder``: certificates, keys, logs,
+    the model, scores and journals; ``app`` is this project's, and ``run`` a run-config instead of `RUN`. With
+    ``dropout`` the last site is killed during the run, which goes on without it. ``say`` is given a line for each
+    step, and the lines of the run's log when they are written.
     """
     folder = writable(folder).resolve()
     if any(folder.iterdir()):
         raise ConfigError(f"the folder {folder} is not empty; name one that is, or a new one")
     if not (app / "pyproject.toml").exists():
         raise ConfigError(f"{app.resolve()} is not this project's folder: go there, or name it with --app")
-    hospitals = _hospitals(folder)
-    say(f"1. {len(hospitals)} sites have rows and identities of their own, in {folder}")
+    hospitals = _hospitals(folder, data, dropout)
+    number = len(hospitals)
+    say(f"1. {number} sites have rows and identities of their own, in {folder}")
     with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), hospitals) as deployment:
-        say(f"2. a SuperLink with a certificate runs on port {deployment.port}, and four SuperNodes have signed in")
-        config = f"{RUN} {DROPPING if dropout else ''} output={json.dumps(str(folder / 'model'))}"
+        say(f"2. a SuperLink with a certificate runs on port {deployment.port}, and {number} SuperNodes have signed in")
+        dropping = f" survivors={_survivors(number)} round-deadline={DEADLINE}" if dropout else ""
+        config = f"{run or RUN}{dropping} output={json.dumps(str(folder / 'model'))}"
         say(f"3. flwr run . lab --stream --run-config '{config}'")
         running = pool.submit(
             deployment.run, config, heard=lambda line: None if EMPTY.fullmatch(line) else say(f"   {line}")
         )
         if dropout:
-            wait_for_question(folder / "journal3", running)
-            deployment.kill_node(3)
+            wait_for_question(folder / f"journal{number - 1}", running)
+            deployment.kill_node(number - 1)
             waited = f"{DEADLINE:.0f} s after its question (round-deadline)"
-            say(f"   hospital 3 (client 3) is killed; {waited} the others go on")
+            say(f"   hospital {number - 1} (client {number - 1}) is killed; {waited} the others go on")
         status, _ = running.result()
     if status != COMPLETED:
         raise FedPCAError(
@@ -217,28 +222,51 @@ def rehearse(folder: Path, app: Path, *, dropout: bool, say: Callable[[str], Non
     say(f"   what a site was asked: python -m fedpca_flwr site journal {journal}; {by_hand}")
 
 
-def _hospitals(folder: Path) -> list[dict[str, object]]:
-    """The node-configs of sites that share scikit-learn's breast cancer data."""
-    from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
-
-    data = load_breast_cancer()
-    names = [name.replace(" ", "_") for name in data.feature_names]
-    parts = [data.data[start:end] for start, end in pairwise(ENDS)]
-    return [{**site, "min-rows": 50, "secure-only": True} for site in sites(folder, "hospital", names, parts)]
+def _survivors(number: int) -> int:
+    """With how many of so many sites a secure sum goes on at least: more than two thirds of them."""
+    return 2 * number // 3 + 1
 
 
-def sites(folder: Path, kind: str, names: Sequence[str], parts: Sequence[Array]) -> list[dict[str, object]]:
-    """The node-configs of sites with these rows of the named columns, in files that are made in the folder, and with
-    identities; a site is called by its kind and number."""
+def _hospitals(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
+    """The node-configs of sites with the files of ``data``, or that share scikit-learn's breast cancer data."""
+    if not data:
+        from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
+
+        found = load_breast_cancer()
+        names = [name.replace(" ", "_") for name in found.feature_names]
+        data = written(folder, names, [found.data[start:end] for start, end in pairwise(ENDS)])
+    missing = [str(file) for file in data if not file.is_file()]
+    if missing:
+        raise ConfigError(f"--data names files that are not there: {', '.join(missing)}")
+    if len(data) < FEWEST:
+        raise ConfigError(f"--data names {len(data)} files, expected {FEWEST} or more, one for each site")
+    if dropout and _survivors(len(data)) == len(data):
+        raise ConfigError(
+            f"with {len(data)} sites nobody may drop out, since a secure sum goes on with more than two thirds of the "
+            "sites only: name four files or more, or leave out --dropout"
+        )
+    return [{**site, "min-rows": 50, "secure-only": True} for site in sites(folder, "hospital", data)]
+
+
+def written(folder: Path, names: Sequence[str], parts: Sequence[Array]) -> list[Path]:
+    """Files in the folder that are made of these rows of the named columns, one for each site."""
+    files = [folder / f"site{i}.csv" for i in range(len(parts))]
+    for file, rows in zip(files, parts, strict=True):
+        np.savetxt(file, rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
+    return files
+
+
+def sites(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
+    """The node-configs of sites with these files of rows, and with identities that are made in the folder; a site is
+    called by its kind and number."""
     found: list[dict[str, object]] = []
     lines = []
-    for i, rows in enumerate(parts):
-        np.savetxt(folder / f"site{i}.csv", rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
+    for i, file in enumerate(data):
         lines.append(identity.make_key(str(folder / f"site{i}.identity"), i, f"{kind} {i}"))
-        files = {"data": f"site{i}.csv", "scores": f"scores{i}.csv", "journal": f"journal{i}"}
+        files = {"scores": f"scores{i}.csv", "journal": f"journal{i}"}
         files |= {"identity": f"site{i}.identity", "identities": "identities"}
-        paths = {key: str(folder / file) for key, file in files.items()}
-        found.append({"partition-id": i, "num-partitions": len(parts), "name": f"{kind} {i}", **paths})
+        paths = {"data": str(file.resolve()), **{key: str(folder / file) for key, file in files.items()}}
+        found.append({"partition-id": i, "num-partitions": len(data), "name": f"{kind} {i}", **paths})
     (folder / "identities").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return found
 

@@ -44,10 +44,14 @@ def remove(folder: Path) -> None:
         shutil.rmtree(found, ignore_errors=True)
 
 
+def folders(journal: Path) -> set[str]:
+    """The names of all folders of kept rows."""
+    return {found.name[: len("rows.") + 16] for found in journal.glob("rows.*")}
+
+
 def remove_others(journal: Path, alive: Iterable[Key]) -> None:
     """Remove the kept rows of all runs but of those that are ``alive``."""
-    spared = {folder_of(journal, key).name for key in alive}
-    for folder in {found.name[: len("rows.") + 16] for found in journal.glob("rows.*")} - spared:
+    for folder in folders(journal) - {folder_of(journal, key).name for key in alive}:
         remove(journal / folder)
 
 

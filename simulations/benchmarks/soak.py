@@ -20,7 +20,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.site import audit
-from fedpca_flwr.site.deployment import Deployment, sites, wait_for_question
+from fedpca_flwr.site.deployment import Deployment, sites, wait_for_question, written
 from fedpca_flwr.site.flower_command import COMPLETED, TIMEOUT
 from fedpca_flwr.site.journal import UNREAD
 
@@ -256,7 +256,7 @@ def soak(args: Namespace) -> Lines:
         folder = Path(name)
         (folder / "flower").mkdir()
         names = [f"x{j}" for j in range(FEATURES)]
-        with Deployment(folder / "flower", APP, sites(folder, "site", names, parties)) as deployment:
+        with Deployment(folder / "flower", APP, sites(folder, "site", written(folder, names, parties))) as deployment:
             soaking, found = Soak(deployment, folder, parties, args.seed), list[Soaked]()
             yield "run", "method", "fault", "end", "findings"
             for one in soaking.until(time.monotonic() + 60 * args.minutes):

@@ -21,11 +21,12 @@ from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.figures import plots
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import principal_angles
 from simulations import report, report_page
 from simulations.compare import main
 from simulations.comparing import compare
 from simulations.recommending import choices
-from simulations.records import COUNTED, identity, read
+from simulations.records import COUNTED, by_setting, identity, read, title
 from strategies import METHODS, transports_of
 from tests.needed import need
 from tests.refusals import unnamed
@@ -152,6 +153,28 @@ def test_the_clients_of_the_figure_are_those_of_the_runs(tmp_path, monkeypatch):
     shares = split(source.labels, 3, kind="dirichlet", seed=7, alpha=0.3)
     for part, share in zip(drawn[0], shares, strict=True):
         np.testing.assert_array_equal(part, source.rows(share))
+
+
+def test_scaled_runs_are_a_setting_of_their_own_beside_the_pca_of_the_scaled_rows(tmp_path, monkeypatch):
+    """Their marks lay at zero beside those of the rows as they are, and the recommendation was of both."""
+    drawn, honest = [], plots.projection_grid
+
+    def grid(reference, models, *rest):
+        drawn.append([principal_angles(model, reference).max for model in models.values()])
+        return honest(reference, models, *rest)
+
+    monkeypatch.setattr(plots, "projection_grid", grid)
+    methods = ["p-cov scale=true", "p-cov", "ap-cov scale=true"]
+    records = compare(
+        methods=methods, datasets=["wine"], partitions=["iid"], clients=[3], components=2, output=tmp_path
+    )
+    scaled, plain = by_setting(records)
+    assert [record["method"] for record in scaled] == ["p-cov", "ap-cov"]
+    assert "features scaled" in title(scaled[0])
+    assert "scaled" not in title(plain[0])
+    report.write_report(tmp_path, records)
+    assert drawn[0][0] < 1e-6 < drawn[0][1] < 45
+    assert drawn[1][0] < 1e-6
 
 
 def test_runs_whose_models_are_gone_are_still_in_the_report(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.site import deployment as rehearsal
 from fedpca_flwr.site.deployment import Deployment
 from tests.refusals import refused
@@ -65,6 +65,7 @@ class Told:
 
     def __init__(self, status):
         self.status, self.killed = status, []
+        self.sites: list[dict[str, object]] = []
 
     def run(self, config, *, heard):
         self.config = config
@@ -80,7 +81,12 @@ class Told:
 def told(monkeypatch):
     def with_status(status):
         deployment = Told(status)
-        monkeypatch.setattr(rehearsal, "Deployment", lambda *_: nullcontext(deployment))
+
+        def of_sites(folder, app, sites):
+            deployment.sites = sites
+            return nullcontext(deployment)
+
+        monkeypatch.setattr(rehearsal, "Deployment", of_sites)
         return deployment
 
     return with_status
@@ -96,6 +102,23 @@ def test_steps_stand_in_order_with_the_log_between_them(told, tmp_path):
     assert f"round-deadline={rehearsal.DEADLINE}" in deployment.config
     assert str(tmp_path / "all" / "model") in said[-2]
     assert f"python -m fedpca_flwr site journal {tmp_path / 'all' / 'journal0'}" in said[-1]
+
+
+def test_sites_have_the_files_that_are_named(told, tmp_path):
+    deployment, data = told("finished:completed"), [tmp_path / f"{name}.csv" for name in ("north", "south", "west")]
+    for file in data:
+        file.write_text("a,b\n1,2\n")
+    run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
+    rehearsal.rehearse(tmp_path / "all", ROOT, data=data, run=run, dropout=False, say=lambda line: None)
+    assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
+    assert deployment.config.startswith(run)
+    with refused(ConfigError, "3 sites", "--dropout"):
+        rehearsal.rehearse(tmp_path / "other", ROOT, data=data, dropout=True, say=lambda line: None)
+    with refused(ConfigError, "2 files", "3"):
+        rehearsal.rehearse(tmp_path / "other", ROOT, data=data[1:], dropout=False, say=lambda line: None)
+    with refused(ConfigError, "nowhere.csv", "gone.csv"):
+        gone = [tmp_path / "nowhere.csv", *data, tmp_path / "gone.csv"]
+        rehearsal.rehearse(tmp_path / "other", ROOT, data=gone, dropout=False, say=lambda line: None)
 
 
 def test_a_run_that_fails_ends_with_no_step_after_its_log(told, tmp_path):

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,3 +106,19 @@ def test_a_party_of_a_simulation_shows_no_log(monkeypatch):
     server = server_of("p-cov", PARTIES, n_components=2)
     site_app.client_fn(context_of(server, 0))
     assert not logger.handlers
+
+
+def test_copies_of_rows_are_told_of_and_removed(sites, capsys):
+    """A run that broke off leaves one, until another begins ten minutes later."""
+    finish(sites)
+    folder = Path(journal_of(sites, 0))
+    main(["status", str(folder)])
+    assert "--remove-rows" not in capsys.readouterr().out
+    for name in ("rows.0123456789abcdef", "rows.0123456789abcdef.part", "rows.fedcba9876543210"):
+        (folder / name).mkdir()
+    main(["status", str(folder)])
+    assert f"copies of rows of 2 runs are in {folder}" in capsys.readouterr().out
+    main(["journal", str(folder), "--remove-rows"])
+    assert "2" in capsys.readouterr().out
+    assert not list(folder.glob("rows.*"))
+    assert audit(str(folder)).events
