@@ -127,7 +127,7 @@ class ShortScatter:
         pooled = yield from pooled_centre(self.run)
         self.head, self.total = pooled.head, float(pooled.diagonal.sum())
         self.evidence = Evidence(missed=pooled.missed, cautions=pooled.cautions)
-        self._centre, self._spread = pooled.centre, _travelling(pooled.spread)
+        self._centre, self._every, self._spread = pooled.centre, pooled.spread, _travelling(pooled.spread)
         words = self.run.phases["scatter"].short["scatter"]
         try:
             self._share = float(ShortWords(np.ones(1), words, self.run.public.parties).missed[0])
@@ -157,15 +157,15 @@ class ShortScatter:
 
     def _reach(self, V: Array) -> tuple[Array, Array]:
         """Numbers (d,) and (b,) whose products bound what is wrong about each entry of the product with ``V``."""
-        largest = self._spread @ np.abs(V)
+        largest, unsent = self._every @ np.abs(V), (self._every - self._spread) @ np.abs(V)
+        half = ShortWords(np.ones(1), CORRECTION, self.run.public.parties).base / 2
+        finest = half / EXACT * largest  # float64 has no smaller steps
         if self.block is None:
-            return self._spread, self._share * largest
+            return self._spread, np.maximum(self._share * largest + unsent, finest)
         inside = self.block.T @ V
         beside = np.linalg.norm(V - self.block @ inside, axis=0)
         wrong = self.on_block * np.linalg.norm(inside, axis=0) + self.wrong * beside
-        half = ShortWords(np.ones(1), CORRECTION, self.run.public.parties).base / 2
-        finest = half / EXACT * float(self._spread.max()) * largest  # float64 has no smaller steps
-        return (self._spread > 0).astype(np.float64), np.maximum(wrong, finest)
+        return (self._spread > 0).astype(np.float64), np.maximum(wrong, float(self._spread.max()) * finest)
 
 
 def _norms(sums: Total) -> Array:

@@ -271,3 +271,20 @@ def test_short_words_take_less_than_a_whole_scatter_and_lie_within_the_bound():
     model = in_short_words(bits=12)
     angle, bound = principal_angles(model, TRUTH).max, model.log["measured"]["angle_bound_degrees"]
     assert 1e-4 < angle <= bound
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_features_too_small_to_travel_are_in_the_products_all_the_same(seed):
+    """In units this far apart a block has vectors of such features only: their products were beyond their limit."""
+    X = rows(60, 12) * 10.0 ** np.random.default_rng(seed).uniform(-16, 16, 12)
+    model = in_short_words(cut(X, 40, 20), bits=8, corrections=10, min_parties=2, bound=1.1 * float(np.abs(X).max()))
+    assert principal_angles(model, pooled_pca(X, 4)).max <= model.log["measured"]["angle_bound_degrees"]
+
+
+@pytest.mark.parametrize("bits", [28, 32])
+def test_the_finest_words_of_few_parties_are_corrected(bits):
+    """A step of the first correction was smaller than float64 can count."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 1)) @ rng.standard_normal((1, 5))
+    model = in_short_words(cut(X, 39, 1), bits=bits, tolerance=1e-6, min_parties=2, min_rows=1, bound=10.0)
+    assert model.explained_variance_[0] == pytest.approx(X.var(axis=0, ddof=1).sum(), rel=1e-9)
