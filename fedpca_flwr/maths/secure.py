@@ -224,3 +224,8 @@ def _at(coefficients: list[int], x: int) -> int:
     for coefficient in reversed(coefficients):  # Horner
         value = (value * x + coefficient) % PRIME
     return value
+
+
+def fewest_survivors(parties: int) -> int:
+    """With how many of so many parties a sum may go on at least: more than two thirds of them."""
+    return 2 * parties // 3 + 1

@@ -27,6 +27,7 @@ import numpy as np
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.secure import fewest_survivors
 from fedpca_flwr.site import audit, certificates, identity
 from fedpca_flwr.site.flower_command import COMPLETED, TIMEOUT, FlowerCommand, program
 from fedpca_flwr.state.files import writable
@@ -199,7 +200,7 @@ def rehearse(
     say(f"1. {number} sites have rows and identities of their own, in {folder}")
     with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), hospitals) as deployment:
         say(f"2. a SuperLink with a certificate runs on port {deployment.port}, and {number} SuperNodes have signed in")
-        dropping = f" survivors={_survivors(number)} round-deadline={DEADLINE}" if dropout else ""
+        dropping = f" survivors={fewest_survivors(number)} round-deadline={DEADLINE}" if dropout else ""
         config = f"{run or RUN}{dropping} output={json.dumps(str(folder / 'model'))}"
         say(f"3. flwr run . lab --stream --run-config '{config}'")
         running = pool.submit(
@@ -222,11 +223,6 @@ def rehearse(
     say(f"   what a site was asked: python -m fedpca_flwr site journal {journal}; {by_hand}")
 
 
-def _survivors(number: int) -> int:
-    """With how many of so many sites a secure sum goes on at least: more than two thirds of them."""
-    return 2 * number // 3 + 1
-
-
 def _hospitals(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
     """The node-configs of sites with the files of ``data``, or that share scikit-learn's breast cancer data."""
     if not data:
@@ -240,7 +236,7 @@ def _hospitals(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[s
         raise ConfigError(f"--data names files that are not there: {', '.join(missing)}")
     if len(data) < FEWEST:
         raise ConfigError(f"--data names {len(data)} files, expected {FEWEST} or more, one for each site")
-    if dropout and _survivors(len(data)) == len(data):
+    if dropout and fewest_survivors(len(data)) == len(data):
         raise ConfigError(
             f"with {len(data)} sites nobody may drop out, since a secure sum goes on with more than two thirds of the "
             "sites only: name four files or more, or leave out --dropout"

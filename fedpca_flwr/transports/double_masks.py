@@ -61,7 +61,7 @@ def require_threshold(survivors: int, parties: int) -> None:
     from a server that tells the parties different things (section 6 of the paper), and ``t > 2 n / 3`` does while fewer
     than a third collude. A majority would be enough against a server without any party on its side only.
     """
-    least = 2 * parties // 3 + 1
+    least = secure.fewest_survivors(parties)
     if not least <= survivors <= parties:
         raise ConfigError(
             f"run-config: 'survivors' is {survivors}, expected {least} to {parties}, more than two thirds of the "
