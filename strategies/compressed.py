@@ -135,13 +135,13 @@ def phases(config: method.RunConfig, options: CompressedOptions) -> method.Quest
 
 def _own_scale(party: method.Client, asked: method.Fields) -> method.Fields:
     """Count, mean, and the trace of a party's scatter."""
-    head, diagonal = moments.head_and_diagonal(party.data)
+    head, diagonal = party.own.head_and_diagonal()
     return {**method.head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
 
 
 def _encoded(party: method.Client, asked: method.Fields) -> method.Fields:
     """A party's scatter in code, and what that gets wrong."""
-    own = moments.Moments.of(party.data)
+    own = party.own.moments()
     d = own.n_features
     diagonal = own.diagonal()
     unit = codecs.unit_of(float(diagonal.sum()))

@@ -151,6 +151,9 @@ class NodeConfig(Config):
     """Leave out the last rows, so that their number, which replies tell, is a multiple of this."""
     allowed_methods: str = ""
     """Method names separated by spaces or commas; empty: every method."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """How many threads compute with dense rows, each with some rows of its own at a time; results have the same bits
+    for any number."""
     max_reply_bytes: Count = 2**31
     """Refuse to send a larger reply."""
     secure_only: bool = False

@@ -22,7 +22,7 @@ of ``numpy.triu_indices`` (LAPACK's ``TP`` format with ``uplo='L'``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from fedpca_flwr.maths.rows import (
     Rows,
     centred_chunks,
     chunks,
+    in_order,
     own_chunks,
     sparse_chunks,
     weights_of,
@@ -48,6 +49,8 @@ from fedpca_flwr.maths.rows import (
 CHUNK_ELEMENTS = 2**22  # elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower.
 EXACT_FLOAT32 = 2.0**24  # every integer below this is a float32, so sums of integers that stay below it are exact
 STRIP = 2**19  # how many entries of the scatter of sparse rows are computed at once
+WIDTH = 512  # columns of a stripe of the scatter of dense rows
+Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the diagonal, and what is to its right (w, m)
 
 
 def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
@@ -115,11 +118,12 @@ class Moments:
     scatter: Array
 
     @classmethod
-    def of(cls, data: Rows) -> Moments:
+    def of(cls, data: Rows, threads: int = 1) -> Moments:
         """Moments of rows (n >= 1, d) of finite numbers of any real dtype, read in chunks.
 
-        Memory is O(d^2 + chunk) whatever the number of rows, so ``data`` may be memory-mapped. Integers of one byte
-        take an exact route at half the time (`_add_bytes`), and sparse rows stay sparse.
+        Memory is O(d^2 + chunk) for each thread whatever the number of rows, so ``data`` may be memory-mapped. Integers
+        of one byte take an exact route at half the time (`_of_bytes`), and sparse rows stay sparse, in one thread. The
+        chunks are the same for any number of threads, and are added in their order: so are the bits.
         """
         d = data.shape[1]
         scatter = np.zeros((d, d), order="F")
@@ -127,8 +131,14 @@ class Moments:
             heads = [_add_sparse(scatter, block) for block in sparse_chunks(data)]
         else:
             exact = data.dtype == np.uint8 and weights_of(data) is None
-            parts = with_weights(data, chunks(data, CHUNK_ELEMENTS))
-            heads = [_add_bytes(scatter, one) if exact else _add_floats(scatter, one, own) for one, own in parts]
+            heads = []
+            for head, stripes in in_order(
+                lambda part: _of_bytes(part[0]) if exact else _of_floats(*part),
+                with_weights(data, chunks(data, CHUNK_ELEMENTS)),
+                threads,
+            ):
+                heads.append(head)
+                _add_stripes(scatter.T, stripes)
         pooled, between = rows_between(heads)
         _syrk(scatter, between)
         return cls(*pooled, scatter=pack(scatter))
@@ -249,19 +259,36 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     return s, (a - (s - b_seen)) + (b - b_seen)
 
 
-def _syrk(scatter: Array, rows: Array, alpha: float = 1.0) -> None:
-    """``scatter += alpha * rows.T @ rows`` in the lower triangle, in place (scatter is in Fortran order)."""
-    blas.dsyrk(alpha, np.ascontiguousarray(rows).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
+def _syrk(scatter: Array, rows: Array) -> None:
+    """``scatter += rows.T @ rows`` in the lower triangle, in place (scatter is in Fortran order)."""
+    blas.dsyrk(1.0, np.ascontiguousarray(rows).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
 
 
-def _add_floats(scatter: Array, chunk: NDArray[Any], weights: Array | None) -> Head:
+def _stripes(rows: NDArray[Any]) -> list[Stripe]:
+    """The upper triangle of ``rows.T @ rows``, by products of NumPy's: other threads go on meanwhile, which SciPy's
+    syrk lets none do. A product of an array with its own transpose is a syrk."""
+    found = []
+    for start in range(0, rows.shape[1], WIDTH):
+        own = rows[:, start : start + WIDTH].T
+        found.append((own @ own.T, own @ rows[:, start + WIDTH :]))
+    return found
+
+
+def _add_stripes(upper: Array, stripes: Iterable[Stripe]) -> None:
+    """Add stripes to the upper triangle of a matrix (d, d), in place."""
+    for i, (block, right) in enumerate(stripes):
+        start, stop = i * WIDTH, (i + 1) * WIDTH
+        upper[start:stop, start:stop] += block
+        upper[start:stop, stop:] += right
+
+
+def _of_floats(chunk: NDArray[Any], weights: Array | None) -> tuple[Head, list[Stripe]]:
     head, centred = centred_rows(chunk, weights)
-    _syrk(scatter, centred)
-    return head
+    return head, _stripes(centred)
 
 
-def _add_bytes(scatter: Array, chunk: NDArray[np.uint8]) -> Head:
-    """Exact scatter of one-byte integers through float32.
+def _of_bytes(chunk: NDArray[np.uint8]) -> tuple[Head, list[Stripe]]:
+    """Head and exact scatter of one-byte integers, through float32.
 
     Pixels minus a whole number are small integers. Their float32 products, summed over few enough rows, are integers
     below 2^24 and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows
@@ -270,18 +297,20 @@ def _add_bytes(scatter: Array, chunk: NDArray[np.uint8]) -> Head:
     mean = np.rint(chunk.mean(axis=0, dtype=np.float64))
     centred = chunk.astype(np.float32)
     centred -= mean.astype(np.float32)
+    remainder = centred.mean(axis=0, dtype=np.float64)
+    # the blocks are taken about whole numbers, and less this about the mean
+    total = [(-block, -right) for block, right in _stripes(np.sqrt(len(chunk)) * remainder[None])]
     start, rows = 0, 1024  # enough for the largest variance there is, unless rows are sorted
     while start < len(centred):
-        block = centred[start : start + rows]
-        gram = blas.ssyrk(1.0, block.T, lower=1)
-        if rows > 1 and gram.diagonal().max() >= EXACT_FLOAT32:
+        stripes = _stripes(centred[start : start + rows])
+        if rows > 1 and max(block.diagonal().max() for block, _ in stripes) >= EXACT_FLOAT32:
             rows //= 2
             continue
-        scatter += gram
+        for (block, right), (more, further) in zip(total, stripes, strict=True):
+            block += more
+            right += further
         start += rows
-    remainder = centred.mean(axis=0, dtype=np.float64)
-    _syrk(scatter, np.sqrt(len(chunk)) * remainder[None], alpha=-1.0)  # the blocks were taken about whole numbers
-    return Head(len(chunk), mean, remainder)
+    return Head(len(chunk), mean, remainder), total
 
 
 def dense(moments: Moments) -> Array:
@@ -318,28 +347,32 @@ def without(whole: Moments, part: Moments) -> Moments:
     return Moments(left, mean, remainder, scatter)
 
 
-def head_and_diagonal(data: Rows) -> tuple[Head, Array]:
+def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
     """Count and mean of the rows of ``data`` (n, d), and the diagonal (d,) of their scatter."""
     heads, squares = [], np.zeros(data.shape[1])
-    for chunk, weights in with_weights(data, own_chunks(data)):
-        if sparse.issparse(chunk):
-            head, block = _centred_block(chunk)
-            squares += block.squares()
-        else:
-            head, centred = centred_rows(chunk, weights)
-            squares += np.einsum("ij,ij->j", centred, centred)
+    parts = with_weights(data, own_chunks(data))
+    for head, own in in_order(lambda part: _head_and_squares(*part), parts, threads):
         heads.append(head)
+        squares += own
     pooled, deviations = pool_heads(heads)
     for head, deviation in zip(heads, deviations, strict=True):
         squares += head.n * deviation**2
     return pooled, squares
 
 
-def scatter_product(data: Rows, head: Head, V: Array) -> Array:
+def _head_and_squares(chunk: Block, weights: Array | None) -> tuple[Head, Array]:
+    if sparse.issparse(chunk):
+        head, block = _centred_block(chunk)
+        return head, block.squares()
+    head, centred = centred_rows(chunk, weights)
+    return head, np.einsum("ij,ij->j", centred, centred)
+
+
+def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array:
     """``S @ V`` (d, b) for the scatter S of the rows of ``data`` (n, d) about their mean; ``V`` is (d, b)."""
     product = -head.n * np.outer(head.remainder, head.remainder @ V)
-    for centred in centred_chunks(data, head.mean):
-        product += centred.T @ (centred @ V)
+    for part in in_order(lambda centred: centred.T @ (centred @ V), centred_chunks(data, head.mean), threads):
+        product += part
     return product
 
 

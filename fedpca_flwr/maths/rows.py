@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,8 @@ CACHE_ELEMENTS = 2**18
 FULL = 0.9
 ENTRIES = 2**20  # how many entries a chunk of sparse rows has: 12 MiB, and as much again where they are converted
 EMPTY_ROW = 8  # a row counts as so many entries besides its own
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 Block = Any  # consecutive rows (m, d): an array, or a `scipy.sparse` array in CSR format, without duplicate entries
 
 
@@ -113,6 +117,21 @@ def pieces(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
     else:
         for start in range(0, len(data), rows):
             yield data[start : start + rows]
+
+
+def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int = 1) -> Iterator[Result]:
+    """What ``work`` makes of each part, in the order of the parts; ``threads`` of them are worked on at a time."""
+    if threads == 1:
+        yield from map(work, parts)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for part in parts:
+            waiting.append(pool.submit(work, part))
+            if len(waiting) > threads:  # one more than threads, so that none is idle while a result is taken in
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def weighted(data: Rows, weights: Array) -> Blocks:

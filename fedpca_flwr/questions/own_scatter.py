@@ -10,12 +10,15 @@ that Flower holds for a party between the messages of a run: in a simulation in 
 which hands it to the process of the next message. It never leaves the site.
 """
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from fedpca_flwr.errors import BeyondLimitError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, packed_size, scaled_columns, scatter_product
-from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, count_of
+from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, count_of, in_order
 from fedpca_flwr.protocol.journal import State
 
 MOST_KEPT = 2**29
@@ -41,10 +44,14 @@ class OwnScatter:
         That keep one each.
     farthest : float
         How far a centre may be from the mean of these rows.
+    threads : int
+        That compute with dense rows.
     """
 
-    def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, farthest: float = float("inf")) -> None:
-        self.rows, self.state, self.farthest = rows, state, farthest
+    def __init__(
+        self, rows: Rows, state: State, *, columns: int, parties: int, farthest: float = float("inf"), threads: int = 1
+    ) -> None:
+        self.rows, self.state, self.farthest, self.threads = rows, state, farthest, threads
         self._moments: Moments | None = None  # as read in this message, and so are these
         self._means: tuple[Head, Array] | None = None
         n, d = rows.shape
@@ -56,13 +63,13 @@ class OwnScatter:
     def moments(self) -> Moments:
         """Count, mean and scatter; kept for the run where that is worth it, and else count, mean and diagonal."""
         if not self.formed:
-            found = Moments.of(self.rows)
+            found = Moments.of(self.rows, self.threads)
             self._keep_means(found.head, found.diagonal())
             return found
         if self._moments is None and (kept := self._kept(MOMENTS)):
             self._moments = Moments(kept[0].item(), *kept[1:])
         elif self._moments is None:
-            self._moments = found = Moments.of(self.rows)
+            self._moments = found = Moments.of(self.rows, self.threads)
             self.state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
         return self._moments
 
@@ -75,7 +82,7 @@ class OwnScatter:
             count, mean, remainder, diagonal = kept
             self._means = Head(count.item(), mean, remainder), diagonal
         elif self._means is None:
-            self._keep_means(*head_and_diagonal(self.rows))
+            self._keep_means(*head_and_diagonal(self.rows, self.threads))
         assert self._means is not None
         return self._means
 
@@ -99,7 +106,7 @@ class OwnScatter:
         head, _ = self.head_and_diagonal()
         block, exponents = scaled_columns(V)
         with np.errstate(over="ignore"):  # what is not finite is refused before it leaves
-            return np.ldexp(scatter_product(self.rows, head, block), exponents)
+            return np.ldexp(scatter_product(self.rows, head, block, self.threads), exponents)
 
     def times_about(self, centre: Array, V: Array) -> Array:
         """The scatter about a ``centre`` (d,) times ``V`` (d, b)."""
@@ -116,9 +123,8 @@ class OwnScatter:
             sums = np.einsum("ij,ij->j", block, self.moments().times(block))
         else:
             sums = -head.n * (head.remainder @ block) ** 2
-            for centred in centred_chunks(self.rows, head.mean):
-                scores = centred @ block
-                sums += np.einsum("ij,ij->j", scores, scores)
+            for part in in_order(partial(_squares, block), centred_chunks(self.rows, head.mean), self.threads):
+                sums += part
         with np.errstate(over="ignore", invalid="ignore"):
             whole = np.ldexp(sums, 2 * exponents).sum() + head.n * np.square(directions @ deviation).sum()
         return float(whole)
@@ -144,6 +150,12 @@ class OwnScatter:
         self._moments = self._means = None
         self.state.drop(MOMENTS)
         self.state.drop(MEANS)
+
+
+def _squares(block: Array, centred: Any) -> Array:
+    """Sums of squares (b,) of each column of rows (m, d) times ``block`` (d, b)."""
+    scores = centred @ block
+    return np.asarray(np.einsum("ij,ij->j", scores, scores))
 
 
 def left_of(total: float, explained: float) -> float:

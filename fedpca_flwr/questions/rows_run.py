@@ -132,7 +132,8 @@ class RowsClient(PCAClient):
         """The moments of some of this party's ``rows`` (n, d), kept for the run where that is cheaper."""
         farthest = FARTHEST * self.site.config.bound if self.in_fixed_point and self.site.config.bound else math.inf
         columns = self.options.columns(self.public)
-        return OwnScatter(rows, self.site.state, columns=columns, parties=self.public.parties, farthest=farthest)
+        parties, threads = self.public.parties, self.site.node.threads
+        return OwnScatter(rows, self.site.state, columns=columns, parties=parties, farthest=farthest, threads=threads)
 
     def loadings(self, asked: Fields) -> Array:
         """The components (k, d) by which this party projects its rows."""

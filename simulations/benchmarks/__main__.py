@@ -25,7 +25,7 @@ TOPICS = {
     "robust": ("robust",),
     "side_by_side": ("side-by-side",),
     "soak": ("soak",),
-    "speed": ("all", "iteration", "many-rows", "parties", "speed"),
+    "speed": ("all", "iteration", "many-rows", "parties", "speed", "threads"),
 }
 """The benchmarks of each module: a help imports none of these."""
 

@@ -19,7 +19,7 @@ import strategies
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, symmetric, unpack
+from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, symmetric, unpack
 from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.model.model import PCAModel
 
@@ -80,6 +80,29 @@ def client_speed(rows: Rows, repeats: int) -> list[str]:
     """A client's moments against one bare syrk on data that are already centred."""
     centred = np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)
     return beside(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred.T, lower=1), repeats)
+
+
+@benchmark(data_root={"required": True}, repeats=7, threads=2, blas_threads=1)
+def threads(args: Namespace) -> Lines:
+    """A site's `threads` on 40,000 rows of MNIST: wall time of one over that of several, which give the same bits.
+
+    On a machine with fewer idle cores than threads the ratio is less.
+    """
+    pixels = datasets.load("mnist", args.data_root).rows(np.arange(40_000))
+    numbers = pixels.astype(np.float64)
+    head, _ = head_and_diagonal(numbers)
+    block = np.random.default_rng(0).standard_normal((numbers.shape[1], harness.COMPONENTS))
+    work: dict[str, Callable[[int], object]] = {
+        "moments of uint8": partial(Moments.of, pixels),
+        "moments of float64": partial(Moments.of, numbers),
+        "product with 50 columns": partial(scatter_product, numbers, head, block),
+    }
+    yield "what", "1 thread, s", f"{args.threads} threads, s", "ratio"
+    for name, one in work.items():
+        programs = [partial(one, 1), partial(one, args.threads)]
+        times = harness.alternated(programs, args.repeats + 1, harness.seconds)[1:]
+        first, second = np.median(times, axis=0)
+        yield name, f"{first:.3f}", f"{second:.3f}", f"{harness.ratio(times, 0, 1):.2f}"
 
 
 def server_speed(parts: list[Moments], repeats: int) -> list[str]:

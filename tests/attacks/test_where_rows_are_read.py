@@ -146,8 +146,6 @@ READS = {
     f"{QUESTIONS}/rows_run.py::RowsClient.centred": HOME,
     f"{QUESTIONS}/rows.py::centre_phases": "sums",
     "strategies/adaptive.py::_own_survey": PART,
-    "strategies/compressed.py::_encoded": PART,
-    "strategies/compressed.py::_own_scale": OWN,
     "strategies/personalised/party.py::_about": OWN,
     "strategies/personalised/party.py::_start": OWN,
     "strategies/qr_pca.py::_whole_factor": PART,
