@@ -177,8 +177,8 @@ class SharedStep:
     """Whole multiples of ``step`` (in squared units of the data), the same at every party: integers could be summed.
 
     They are compressed as they are, or as the mixed differences ``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of the
-    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever is shorter. The
-    first byte tells. Integers of more than 27 bits are a `ValueError`.
+    symmetric matrix, which are small where neighbouring features are alike, as pixels are: whichever has less entropy
+    (`_bits`). The first byte tells. Integers of more than 27 bits are a `ValueError`.
     """
 
     step: float
@@ -187,9 +187,11 @@ class SharedStep:
         integers = np.rint(triangle / self.step)
         if np.abs(integers).max(initial=0) >= 2**27:
             raise ValueError("the step is too small: entries have more than 27 bits")
-        codes = [compress(_planes(candidate)) for candidate in (integers, mixed_differences(integers, d))]
-        best = int(codes[1].size < codes[0].size)
-        return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), codes[best]]))
+        candidates = (integers, mixed_differences(integers, d))
+        bits = [_bits(candidate, np.ones(1))[0] for candidate in candidates]
+        best = int(bits[1] < bits[0])
+        code = compress(_planes(candidates[best]))
+        return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), code]))
 
     def decode(self, coded: Coded, d: int) -> Array:
         size = packed_size(d)
@@ -220,6 +222,7 @@ def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
 
 
 def _bits(entries: Array, steps: Array) -> Array:
+    """The entropy of `forecast_bytes` of entries as they are, in bits, for each of ``steps`` (m,)."""
     starts = np.arange(0, entries.size, RUN)
     sizes = np.diff(starts, append=entries.size)
     means = np.add.reduceat(np.abs(entries), starts) / sizes
