@@ -1,6 +1,7 @@
 """Threads share the work on rows, and nobody can tell from a result how many there were."""
 
 import threading
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_a_fault_in_a_thread_is_the_callers():
 @pytest.mark.parametrize("method", ["p-cov", "sub-it", "compressed"])
 def test_a_site_may_set_its_threads_and_the_model_is_the_same(method, small_chunks, monkeypatch):
     started = []
-    pool = rows.ThreadPoolExecutor
+    pool = futures.ThreadPoolExecutor
     monkeypatch.setattr(rows, "ThreadPoolExecutor", lambda threads: started.append(threads) or pool(threads))
     parties = np.split(BYTES[:, :40] / 7, [100, 2000])
     one, three = (

@@ -35,7 +35,7 @@ def test_products_are_those_of_the_scatter_formed_or_not(columns):
 
 def test_a_scatter_is_formed_once_a_party_and_run(monkeypatch):
     formed, of = [], Moments.of
-    monkeypatch.setattr(Moments, "of", lambda data: formed.append(len(data)) or of(data))
+    monkeypatch.setattr(Moments, "of", lambda data, threads: formed.append(len(data)) or of(data, threads))
     parts = cut(rows(900, 60), 500, 380, 20)
     model = run("sub-it", parts, n_components=4)
     assert model.rounds > 2
