@@ -37,6 +37,7 @@ Adjacency = NDArray[np.bool_]
 DRAWS = 1000  # so many Erdős-Rényi graphs are drawn before the edge probability is called too small
 POWERS, PROBES = 10, 4  # products, and columns of each, by which a party finds the largest eigenvalue of its scatter
 FEWEST_STEPS = 16  # a rate can be told from so many steps
+FLATTEST = 1e-9  # a slope of the steps' logarithms below this is rounding, not a rate
 
 
 def graph_of(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
@@ -195,14 +196,16 @@ def orthonormalised(X: Array) -> Array:
 def linear_rate(steps: Sequence[float]) -> float | None:
     """The factor r by which positive steps shrink in an iteration; None where they do not shrink steadily.
 
-    Their logarithms fall by straight lines in the third and in the last quarter, and the slopes agree up to a factor 2.
+    Their logarithms fall by straight lines in the third and in the last quarter and from the one's mean to the other's,
+    and the slopes agree up to a factor 2. (Of a cycle the means do not fall.)
     """
     if len(steps) < FEWEST_STEPS or min(steps) <= 0:
         return None
     quarter = len(steps) // 4
-    logs = np.log(steps[-2 * quarter :])
-    before, after = (np.polyfit(np.arange(quarter), part, 1)[0] for part in (logs[:quarter], logs[quarter:]))
-    if not (before < 0 and after < 0 and 0.5 < before / after < 2):
+    logs = np.log(steps[-2 * quarter :]).reshape(2, quarter)
+    before, after = np.polyfit(np.arange(quarter), logs.T, 1)[0]
+    slopes = before, after, np.diff(logs.mean(axis=1))[0] / quarter
+    if max(slopes) > -FLATTEST or max(slopes) / min(slopes) <= 0.5:
         return None
     return float(np.exp(after))
 
