@@ -7,12 +7,14 @@ import venv
 from pathlib import Path
 
 
-def wheel_of(project: Path, folder: Path, version: str = "standard") -> Path:
-    """The wheel of the project in a folder, built into another; the ``editable`` one only points to the project."""
+def built(project: Path, folder: Path, kind: str, version: str = "standard") -> Path:
+    """The ``wheel`` or the ``sdist`` of a project, in a folder; the ``editable`` wheel only points to the project."""
+    from hatchling.builders.sdist import SdistBuilder
     from hatchling.builders.wheel import WheelBuilder
 
-    (built,) = WheelBuilder(str(project)).build(directory=str(folder), versions=[version])
-    return Path(built)
+    builder = {"wheel": WheelBuilder, "sdist": SdistBuilder}[kind]
+    (file,) = builder(str(project)).build(directory=str(folder), versions=[version])
+    return Path(file)
 
 
 def fresh_environment(folder: Path, wheel: Path) -> str:

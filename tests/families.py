@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 
 class Family(NamedTuple):
@@ -69,3 +69,9 @@ FAMILIES: dict[str, Family] = {
     "five clients": Family(cut(rows(300), 100, 80, 60, 40, 20), 5),
     "twenty clients": Family(cut(rows(200), *[10] * 20), 5),
 }
+
+
+def with_spectrum(values: ArrayLike, seed: int = 0) -> tuple[NDArray, NDArray]:
+    """A symmetric matrix with these eigenvalues in a random basis, and that basis."""
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((np.size(values), np.size(values))))
+    return (basis * values) @ basis.T, basis

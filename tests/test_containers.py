@@ -42,6 +42,7 @@ def commands():
     yield "kubernetes", "flower-supernode", POD["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("program", "given"), [pytest.param(*rest, id=name) for name, *rest in commands()])
 def test_programs_are_started_with_options_that_they_take(program, given):
     asked = {word.split("=")[0] for word in given if word.startswith("--")}

@@ -1,59 +1,138 @@
-"""What people import runs where they work: from the wheel, beside files of theirs that have names of ours."""
+"""What is built and installed runs where people work: from the wheel, beside files that have names of ours."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
+from flwr.cli.app import app as flwr
+from typer.testing import CliRunner
 
 from fedpca_flwr import PCAModel, pooled_pca, principal_angles
 from fedpca_flwr.data import datasets
-from tests.environment import fresh_environment, wheel_of
+from tests.environment import built, fresh_environment
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "simulations" / "examples"
-DECOYS = {
-    "a folder strategies, a file simulations.py": ("strategies/__init__.py", "simulations.py"),
-    "a file strategies.py, a folder simulations": ("strategies.py", "simulations/__init__.py"),
-}
+COMPONENTS = {"server-app-components": 5, "message-api": 5, "components-then-model": 20}
+"""By example, how many it asks for."""
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def source(tmp_path_factory):
+    """A folder with the source, unpacked; Flower takes no folder with a version in its name."""
+    folder = tmp_path_factory.mktemp("source")
+    with tarfile.open(built(ROOT, folder, "sdist")) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # which Python has from 3.11.4 on
+        archive.extractall(folder)
+    (unpacked,) = (path for path in folder.iterdir() if path.is_dir())
+    return unpacked.rename(folder / tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"])
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    """The wheel of the source, as package indices and `pip` build it."""
+    return built(source, tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
     """The Python of an environment with the wheel."""
-    folder = tmp_path_factory.mktemp("installed")
-    return fresh_environment(folder / "fresh", wheel_of(ROOT, folder))
+    return fresh_environment(tmp_path_factory.mktemp("installed") / "fresh", wheel)
 
 
-@pytest.fixture(params=[one if not i else pytest.param(one, marks=pytest.mark.engine) for i, one in enumerate(DECOYS)])
-def folder(request, tmp_path):
-    """Where a user works, with a folder and a file that have names of ours."""
-    for name in DECOYS[request.param]:
-        decoy(tmp_path / name)
-    return tmp_path
+# What is built.
 
 
-def decoy(path):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("METHODS = {'mine': 1}\n")
+def test_the_wheel_holds_every_module_with_its_types_and_nothing_else(wheel):
+    """Under one name: a user's own `strategies` and `simulations` meet none of ours."""
+    with ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert {name.split("/")[0] for name in names} == {"fedpca_flwr"}
+    parts = {
+        name.split("/")[2] for name in names if name.startswith("fedpca_flwr/simulations/") and name.count("/") > 2
+    }
+    assert parts == {"deployment", "notebooks"}
+    library = {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedpca_flwr").rglob("*.py")}
+    others = [*(ROOT / "strategies").rglob("*.py"), *(ROOT / "simulations").glob("*.py")]
+    inside = {f"fedpca_flwr/{path.relative_to(ROOT).as_posix()}" for path in others}
+    inside.remove("fedpca_flwr/simulations/programs.py")  # of the benchmarks and papers, which are not there
+    assert {name for name in names if name.endswith(".py")} == library | inside
+    assert "fedpca_flwr/py.typed" in names
 
 
-def python(command, code, at, paths=()):
-    """What a program says that stands in a file of the folder ``at``, and its errors."""
-    (at / "program.py").write_text(code)
+def test_whoever_builds_a_commit_gets_the_same_bytes(wheel, tmp_path):
+    """Whenever his files were written, and whoever may read them; and the wheel of the source is that of the commit."""
+    files = {"wheel": [wheel.read_bytes()], "sdist": []}
+    for name, day, mode in (("one", 1_700_000_000, 0o644), ("two", 1_750_000_000, 0o600)):
+        home = tmp_path / name
+        shutil.copytree(ROOT, home, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "dist", "build"))
+        for path in home.rglob("*"):
+            os.utime(path, (day, day))
+            if path.is_file():
+                path.chmod(mode)
+        for kind, found in files.items():
+            found.append(built(home, tmp_path / f"dist {name}", kind).read_bytes())
+    for found in files.values():
+        assert len(set(found)) == 1
+
+
+def fab_of(project, monkeypatch):
+    """Names of the files in the app that Flower builds of a folder."""
+    monkeypatch.chdir(project.parent)
+    told = CliRunner().invoke(flwr, ["build", "--app", project.name])
+    assert told.exit_code == 0, told.output
+    (fab,) = project.parent.glob("*.fab")
+    with ZipFile(fab) as archive:
+        return set(archive.namelist())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_source_is_an_app_of_flowers_newest_format(source, monkeypatch):
+    held = fab_of(source, monkeypatch)
+    packages = ("fedpca_flwr", "strategies", "simulations")
+    assert {f"{name}/__init__.py" for name in packages} <= held
+    assert {name.split("/")[0] for name in held if name.endswith(".py")} == {*packages}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("example", COMPONENTS)
+def test_flower_builds_the_example_apps(tmp_path, monkeypatch, example):
+    assert {path.name for path in EXAMPLES.iterdir()} == {*COMPONENTS}
+    shutil.copytree(EXAMPLES / example, tmp_path / example, ignore=shutil.ignore_patterns("__pycache__"))
+    assert f"{example.replace('-', '_')}.py" in fab_of(tmp_path / example, monkeypatch)
+
+
+# Where it is installed.
+
+DECOYS = [("strategies/__init__.py", "simulations.py"), ("strategies.py", "simulations/__init__.py")]
+
+
+def decoy(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("METHODS = {'mine': 1}\n")
+
+
+def python(command, *arguments, at, paths=()):
+    """What a program in the folder ``at`` says, and its errors."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    environment.pop("PYTHONPATH", None)
-    if paths:
-        environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
-    return subprocess.run([command, "program.py"], cwd=at, env=environment, capture_output=True, text=True, check=False)
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    done = subprocess.run([command, *arguments], cwd=at, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
-def said(*arguments, **keywords):
-    done = python(*arguments, **keywords)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def said(command, code, at, paths=()):
+    """By a program that stands in a file of the folder, and ends well."""
+    (at / "program.py").write_text(code)
+    status, output, errors = python(command, "program.py", at=at, paths=paths)
+    assert status == 0, output + errors
+    return output
 
 
 USE = """
@@ -72,59 +151,58 @@ print(fedpca_flwr.__file__, model.log["method"], fitted.log["method"], record["m
 """
 
 
-def test_what_is_imported_from_the_wheel_works_beside_decoys(installed, folder):
-    where, *methods = said(installed, USE, folder).splitlines()[-1].split()
+@pytest.mark.parametrize("decoys", [DECOYS[0], pytest.param(DECOYS[1], marks=pytest.mark.engine)], ids=str)
+def test_what_is_imported_from_the_wheel_works_beside_decoys(installed, tmp_path, decoys):
+    decoy(tmp_path, *decoys)
+    where, *methods = said(installed, USE, tmp_path).splitlines()[-1].split()
     assert Path(where).is_relative_to(Path(installed).parents[1])
     assert methods == ["sub-it", "p-cov", "p-cov"]
 
 
 @pytest.mark.engine
-def test_the_wheel_runs_on_ray_beside_decoys(installed, tmp_path):
-    for name in DECOYS["a folder strategies, a file simulations.py"]:
-        decoy(tmp_path / name)
-    code = (
-        "import numpy as np; from fedpca_flwr import run\n"
-        "print(run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2, engine='ray'))"
-    )
-    assert "PCAModel(p-cov: 2 components" in said(installed, code, tmp_path)
+def test_the_commands_of_the_wheel_work_beside_decoys(installed, tmp_path):
+    decoy(tmp_path, *DECOYS[0])
+    command = ["-m", "fedpca_flwr", "compare", "--methods", "p-cov", "--dataset", "wine", "--components", "2"]
+    status, output, errors = python(installed, *command, at=tmp_path)
+    assert status == 0, output + errors
+    assert "p-cov" in output
 
-
-COMPONENTS = {"server-app-components": 5, "message-api": 5, "components-then-model": 20}
-"""By example, how many it asks for."""
 
 SIMULATED = """
-import {module} as app
+import os, sys
+from importlib import import_module
+
+import numpy as np
+import ray
+from fedpca_flwr import run
 from flwr.simulation import run_simulation
 
-run_simulation(app.server, app.client, 3, backend_config={{"client_resources": {{"num_cpus": 1, "num_gpus": 0}}}})
+ray.shutdown = lambda: None  # one Ray for all
+print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2, engine="ray"))
+home = os.getcwd()
+for name in sys.argv[1:]:
+    app = import_module(name)
+    os.makedirs(f"{home}/of/{name}")
+    os.chdir(f"{home}/of/{name}")
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
+    run_simulation(app.server, app.client, 3, backend_config=resources)
 """
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("example", "components"), COMPONENTS.items())
-def test_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, example, components):
-    for name in DECOYS["a folder strategies, a file simulations.py"]:
-        decoy(tmp_path / name)
-    module = example.replace("-", "_")
-    shutil.copy(EXAMPLES / example / f"{module}.py", tmp_path)
-    told = said(installed, SIMULATED.format(module=module), tmp_path)
-    model = PCAModel.load(tmp_path / "model")
-    assert principal_angles(model, pooled_pca(datasets.load("digits").all_rows(), components)).max <= 1e-6
-    if example == "components-then-model":
-        assert float(told.split("accuracy")[1].split()[0]) > 0.95
-
-
-@pytest.mark.parametrize("example", COMPONENTS)
-def test_flower_builds_the_example_apps(tmp_path, example):
-    shutil.copytree(EXAMPLES / example, tmp_path / example, ignore=shutil.ignore_patterns("__pycache__"))
-    command = ["-c", "from flwr.cli.app import app; app()", "build", "--app", example]
-    done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert list(tmp_path.glob("*.fab"))
-
-
-def test_all_examples_are_tried():
-    assert {path.name for path in EXAMPLES.iterdir()} == {*COMPONENTS}
+def test_ray_and_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path):
+    decoy(tmp_path, *DECOYS[0])
+    (tmp_path / "program.py").write_text(SIMULATED)
+    modules = {example.replace("-", "_"): components for example, components in COMPONENTS.items()}
+    for file in EXAMPLES.glob("*/*.py"):
+        shutil.copy(file, tmp_path)
+    status, output, errors = python(installed, "program.py", *modules, at=tmp_path)
+    assert status == 0, output + errors
+    assert "PCAModel(p-cov: 2 components" in output
+    for name, components in modules.items():
+        model = PCAModel.load(tmp_path / "of" / name / "model")
+        assert principal_angles(model, pooled_pca(datasets.load("digits").all_rows(), components)).max <= 1e-6
+    assert float(output.split("accuracy")[1].split()[0]) > 0.95
 
 
 IN_PLACE = """
@@ -134,21 +212,20 @@ print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2))
 """
 
 
-def test_the_repository_on_the_path_works_from_any_folder(tmp_path):
+@pytest.mark.engine
+def test_the_repository_on_the_path_and_an_editable_installation_work_from_any_folder(tmp_path):
+    """The latter by `pip install -e .`, as CONTRIBUTING begins."""
     assert "PCAModel(p-cov: 2 components" in said(sys.executable, IN_PLACE, tmp_path, paths=[ROOT])
-
-
-def test_an_editable_installation_works_from_any_folder(tmp_path):
-    """`pip install -e .`, as CONTRIBUTING begins."""
-    editable = fresh_environment(tmp_path / "fresh", wheel_of(ROOT, tmp_path, "editable"))
+    editable = fresh_environment(tmp_path / "fresh", built(ROOT, tmp_path, "wheel", "editable"))
     assert "PCAModel(p-cov: 2 components" in said(editable, IN_PLACE, tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for names in DECOYS.values() for name in names])
+@pytest.mark.parametrize("name", [name for names in DECOYS for name in names])
 def test_beside_a_decoy_the_repository_names_its_path(tmp_path, name):
-    decoy(tmp_path / name)
-    done = python(sys.executable, IN_PLACE, tmp_path, paths=[ROOT])
-    assert done.returncode == 1
-    error = done.stderr.splitlines()[-1]
+    decoy(tmp_path, name)
+    (tmp_path / "program.py").write_text(IN_PLACE)
+    status, _, errors = python(sys.executable, "program.py", at=tmp_path, paths=[ROOT])
+    assert status == 1
+    error = errors.splitlines()[-1]
     assert error.startswith(f"ImportError: '{name.split('/')[0].removesuffix('.py')}' is {tmp_path / name}, but")
     assert "python -m pip install ." in error

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LinearRegression
 
 from fedpca_flwr import analyses
@@ -27,9 +26,8 @@ def data():
     return np.column_stack([X, age, sex, age * 12 + 1])
 
 
-def kept(data, **secured):
-    secured = secured or {"keep": "parties"}
-    return run("p-cov", cut(data, *SIZES), n_components=1, **secured).moments_
+def kept(data, keep="parties", **secured):
+    return run("p-cov", cut(data, *SIZES), n_components=1, keep=keep, **secured).moments_
 
 
 def residuals(X, Z):
@@ -78,14 +76,6 @@ def test_secure_sums_are_enough_and_what_rounding_misses_is_told(data):
     own = SecondMoments.of(np.column_stack([2 * z + rest, z]))
     rounded = SecondMoments(own.moments, missed=np.array([0.04, 0.09]))
     np.testing.assert_allclose(analyses.adjusted(rounded, [1]).moments.missed, [0.64])
-
-
-def test_real_data():
-    X = load_breast_cancer().data
-    moments = run("p-cov", cut(X, 300, 200, 69), n_components=1, keep="moments").moments_
-    found = analyses.adjusted(moments, [0, 5])
-    rest = [j for j in range(30) if j not in (0, 5)]
-    same(analyses.pca(found.moments, 4), pooled_pca(residuals(X[:, rest], X[:, [0, 5]]), 4))
 
 
 def test_what_cannot_be_taken_out_is_refused(data):

@@ -102,17 +102,13 @@ def test_rotations_and_components_that_cannot_be_are_refused(moments):
         analyses.read(still, 2, rotation="varimax")
 
 
-def spread(loadings):
-    """What varimax makes large."""
-    return (loadings**2).var(axis=0).sum()
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_varimax_is_that_of_scikit_learn(seed):
     loadings = np.random.default_rng(seed).standard_normal((12, 3)) ** 3
     ours = loadings @ varimax(loadings, kaiser=False)
     theirs = _ortho_rotation(loadings, "varimax", tol=1e-14, max_iter=10**4).T
-    np.testing.assert_allclose(spread(ours), spread(theirs), rtol=1e-9)
+    spread, expected = ((one**2).var(axis=0).sum() for one in (ours, theirs))  # what varimax makes large
+    np.testing.assert_allclose(spread, expected, rtol=1e-9)
     order = [np.argmax(np.abs(ours.T @ column) / np.linalg.norm(ours, axis=0)) for column in theirs.T]
     np.testing.assert_allclose(np.abs(ours[:, order]), np.abs(theirs), atol=1e-5 * np.abs(theirs).max())
 

@@ -22,24 +22,19 @@ from simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.refusals import refused
 
-DIABETES = load_diabetes()
 
-
-def kept(X, *, secure=False):
+def kept(X, **secured):
     """The moments that a run over three unequal parties keeps."""
     n = len(X)
-    sizes = n - n // 3 - n // 10, n // 3, n // 10
-    secured = {"secure_aggregation": True, "bound": float(np.abs(X).max())} if secure else {}
-    model = run("p-cov", cut(X, *sizes), n_components=1, keep="moments", min_rows=1, **secured)
-    return model.moments_
+    parties = cut(X, n - n // 3 - n // 10, n // 3, n // 10)
+    return run("p-cov", parties, n_components=1, keep="moments", min_rows=1, **secured).moments_
 
 
 @pytest.fixture(scope="module")
 def diabetes():
     """Ten features, then two responses."""
-    X, y = DIABETES.data, DIABETES.target
-    responses = np.column_stack([y, X[:, 2] * 300 + y**0.5])
-    return np.column_stack([X, responses])
+    X, y = load_diabetes(return_X_y=True)
+    return np.column_stack([X, y, X[:, 2] * 300 + y**0.5])
 
 
 RESPONSES, P = [10, 11], 10
@@ -65,21 +60,19 @@ def test_the_pca_is_that_of_the_pooled_rows(name, scale):
     family = FAMILIES[name]
     moments = run("p-cov", family.parties, n_components=1, keep="moments", min_rows=1).moments_
     model, truth = analyses.pca(moments, family.k, scale=scale), pooled_pca(family.pooled, family.k, scale=scale)
-    if not scale:
-        assert principal_angles(model, truth).max < 1e-5
+    assert scale or principal_angles(model, truth).max < 1e-5
     close(model.explained_variance_, truth.explained_variance_)
     again = run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1)
     np.testing.assert_array_equal(model.components_, again.components_)
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 1.0, 100])
+@pytest.mark.parametrize("alpha", [1e-3, 100])
 def test_ridge(diabetes, alpha):
     ours = analyses.ridge(kept(diabetes), RESPONSES, alpha=alpha)
     theirs = Ridge(alpha, solver="svd").fit(diabetes[:, :P], diabetes[:, P:])
     close(ours.coefficients.T, theirs.coef_)
     close(ours.predict(diabetes[:, :P]), theirs.predict(diabetes[:, :P]))
-    share = theirs.score(diabetes[:, :P], diabetes[:, P:])
-    close(ours.explained_share.mean(), share)
+    close(ours.explained_share.mean(), theirs.score(diabetes[:, :P], diabetes[:, P:]))
 
 
 def test_least_squares_of_collinear_features(diabetes):
@@ -91,20 +84,19 @@ def test_least_squares_of_collinear_features(diabetes):
     close(ours.coefficients[3], ours.coefficients[10])
 
 
-@pytest.mark.parametrize("scale", [False, True])
-@pytest.mark.parametrize("k", [1, 4, 10])
+@pytest.mark.parametrize(("k", "scale"), [(1, True), (4, True), (4, False), (10, False)])
 def test_principal_component_regression(diabetes, k, scale):
     X = diabetes[:, :P] * np.arange(1, P + 1)
     steps = [StandardScaler()] * scale + [PCA(k, svd_solver="full"), LinearRegression()]
     theirs = make_pipeline(*steps).fit(X, diabetes[:, P:])
-    moments = kept(np.column_stack([X, diabetes[:, P:]]))
-    ours = analyses.principal_component_regression(moments, RESPONSES, k=k, scale=scale)
+    ours = analyses.principal_component_regression(
+        kept(np.column_stack([X, diabetes[:, P:]])), RESPONSES, k=k, scale=scale
+    )
     close(ours.predict(X), theirs.predict(X))
 
 
-@pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("responses", [[10], [10, 11]])
-@pytest.mark.parametrize("k", [1, 3, 6])
+@pytest.mark.parametrize(("k", "scale"), [(1, False), (3, True), (6, False)])
 def test_partial_least_squares(diabetes, k, responses, scale):
     X, Y = diabetes[:, :P], diabetes[:, responses]
     ours = analyses.partial_least_squares(kept(diabetes), responses, list(range(P)), k=k, scale=scale)
@@ -156,9 +148,9 @@ def test_canonical_correlations_leave_out_what_does_not_vary():
         analyses.canonical_correlations(moments, [0, 2], [3, 4], k=2)
 
 
-@pytest.mark.parametrize(("load", "k"), [(load_wine, 2), (load_wine, 3)])
-def test_factor_analysis_has_the_likelihood_of_scikit_learn(load, k):
-    X = load().data
+@pytest.mark.parametrize("k", [2, 3])
+def test_factor_analysis_has_the_likelihood_of_scikit_learn(k):
+    X = load_wine().data
     unit = X.std(axis=0)
     theirs = FactorAnalysis(k, tol=1e-12, max_iter=50000, svd_method="lapack").fit(X / unit)
     ours = analyses.factor_analysis(kept(X), k)
@@ -194,19 +186,19 @@ def test_linear_discriminant_analysis(load):
     close(np.abs(ours.transform(X)), np.abs(theirs.transform(X)))
 
 
-@pytest.mark.parametrize("spoil", ["not 0 or 1", "in two classes", "in no class"])
-def test_columns_that_are_no_classes_are_refused(spoil):
+@pytest.mark.parametrize(
+    ("column", "value"), [(-3, 0.5), (-1, 1.0), (-3, 0.0)], ids=["not 0 or 1", "in two classes", "in no class"]
+)
+def test_columns_that_are_no_classes_are_refused(column, value):
     joint = with_classes(*load_wine(return_X_y=True))
-    change = {"not 0 or 1": (0, -3, 0.5), "in two classes": (0, -1, 1.0), "in no class": (0, -3, 0.0)}
-    i, j, value = change[spoil]
-    joint[i, j] = value
+    joint[0, column] = value
     with refused(DataError, 1, 0, match="class"):
         analyses.discriminant(SecondMoments.of(joint), [13, 14, 15])
 
 
 def test_secure_sums_give_the_same(diabetes):
     """Up to the resolution of fixed point, which the model of them tells."""
-    clear, secure = kept(diabetes), kept(diabetes, secure=True)
+    clear, secure = kept(diabetes), kept(diabetes, secure_aggregation=True, bound=float(np.abs(diabetes).max()))
     ours, theirs = (analyses.ridge(moments, RESPONSES).coefficients for moments in (secure, clear))
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     assert 0 < analyses.pca(secure, 3).log["measured"]["fixed_point_variance_share"] < 1e-9

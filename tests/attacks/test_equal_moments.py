@@ -200,8 +200,7 @@ HELD = [
 ]
 
 
-@pytest.mark.parametrize("script", HELD, ids=str)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("script", "seed"), [(script, i % 2) for i, script in enumerate(HELD)], ids=str)
 def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
     assert not finds_a_row(script, seed, tmp_path, monkeypatch)
 
@@ -240,6 +239,7 @@ PUT_BACK = {
 }
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", PUT_BACK)
 def test_it_finds_what_sites_once_did(name, tmp_path, monkeypatch):
     home, old, text, width = PUT_BACK[name]

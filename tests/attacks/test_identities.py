@@ -18,13 +18,14 @@ from fedpca_flwr.transports.double_masks import Ring
 from fedpca_flwr.transports.pairwise_masks import combine, mask, new_private_key, public_key, transcript
 from tests.harness import identities
 from tests.hostile import HostileSession
+from tests.refusals import refused
 
 PARTIES = 5
 SUMS = {"method": "p-cov", "secure-aggregation": True, "bound": 1000.0, "n-components": 2}
 SURVIVING = {**SUMS, "survivors": 4}
-FIRST = {"masked": ("sums", SUMS), "surviving": ("shares", SURVIVING)}
+RUNS = {"masked": SUMS, "surviving": SURVIVING}
 
-each_transport = pytest.mark.parametrize("transport", FIRST)
+each_transport = pytest.mark.parametrize("transport", RUNS)
 
 
 def rows_of(party):
@@ -32,10 +33,9 @@ def rows_of(party):
 
 
 def sites(folder, run, *, parties=PARTIES, **options):
+    options = {"secure-only": True, **options}
     return [
-        HostileSession(
-            folder / str(party), rows_of(party), run, parties=parties, index=party, **{"secure-only": True, **options}
-        )
+        HostileSession(folder / str(party), rows_of(party), run, parties=parties, index=party, **options)
         for party in range(parties)
     ]
 
@@ -45,36 +45,26 @@ def keys_of(sessions):
     return [np.stack(rows) for rows in zip(*(session.ask("keys", [])[0] for session in sessions), strict=True)]
 
 
-def asked_first(session, transport, keys, signatures):
-    """The question with which keys travel to a party."""
-    phase = FIRST[transport][0]
-    return session.ask(phase, [keys, signatures] if transport == "masked" else [np.arange(len(keys)), keys, signatures])
+def with_keys(keys, signatures):
+    """The question with which keys travel to a party: of 64 bytes each where some may go silent."""
+    there = [] if keys.shape[1] == 32 else [np.arange(len(keys))]
+    return "shares" if there else "sums", [*there, keys, signatures]
 
 
-def refused(answer, *names):
-    arrays, said = answer
-    assert arrays == []
-    assert said["error"] == "DisclosureError"
-    for name in names:
-        assert name in said["message"]
-    return True
+def strange(keys):
+    """One of the server's own in the place of a party's key."""
+    return array_of(b"".join(public_key(new_private_key()) for _ in range(keys.shape[1] // 32)))
 
 
-def in_the_middle(sessions, victim):
-    """What the server shows the victim: keys of its own for all others, with the signatures that the parties gave."""
-    keys, signatures = keys_of(sessions)
-    privates = {party: new_private_key() for party in range(PARTIES) if party != victim}
-    for party, private in privates.items():
-        keys[party, :32] = np.frombuffer(public_key(private), np.uint8)
-    return keys, signatures, privates
+def array_of(key):
+    return np.frombuffer(key, np.uint8)
 
 
-def share_of(session, words, keys, privates, victim):
-    """What a server reads from a party's masked words with the private keys that it put in place of the others'."""
-    publics = [key.tobytes() for key in keys]
-    for private in privates.values():
-        words = words + mask(private, [public_key(private), publics[victim]], asked_of(session, publics), words.size)
-    return layout_of(session).decode(words)
+def sign_as(colluder, claimed, key):
+    """A signature by the colluder's identity under keys that are said to be those of another party."""
+    identity = identity_of(NodeConfig.parse(colluder.context.node_config))
+    signer = replace(colluder.client.transport.group.signer, identity=identity)
+    return array_of(identity.sign(signer._message(claimed, "run keys", [key.tobytes()])))
 
 
 def asked_of(session, publics):
@@ -90,164 +80,93 @@ def layout_of(session, phase="sums"):
 
 @each_transport
 def test_a_server_that_relays_keys_of_its_own_is_refused_by_every_party(transport, tmp_path):
-    sessions = sites(tmp_path, FIRST[transport][1])
-    real = keys_of(sessions)
+    sessions = sites(tmp_path, RUNS[transport])
+    real, signatures = keys_of(sessions)
     for victim, session in enumerate(sessions):
-        keys, signatures = (array.copy() for array in real)
-        others = [party for party in range(PARTIES) if party != victim]
-        for party in others:
-            own = b"".join(public_key(new_private_key()) for _ in range(keys.shape[1] // 32))
-            keys[party] = np.frombuffer(own, np.uint8)
-        answer = asked_first(session, transport, keys, signatures)
-        assert refused(answer, f"signature of party {others[0]} under the run keys", "'identities'")
+        keys = np.stack([key if party == victim else strange(real) for party, key in enumerate(real)])
+        said = session.refusal(*with_keys(keys, signatures))
+        assert f"signature of party {int(victim == 0)} under the run keys" in said
+        assert "DisclosureError: " in said
 
 
 def test_where_nobody_verifies_it_reads_a_partys_share(tmp_path, monkeypatch):
     """That the attack above is one."""
     monkeypatch.setattr(Identity, "signed", lambda self, party, said, signature: True)
-    sessions = sites(tmp_path, SUMS)
-    keys, signatures, privates = in_the_middle(sessions, victim=2)
-    (words,), _ = asked_first(sessions[2], "masked", keys, signatures)
-    count, fields = share_of(sessions[2], words, keys, privates, victim=2)
+    session, *others = sites(tmp_path, SUMS)
+    keys, signatures = keys_of([session, *others])
+    privates = [new_private_key() for _ in others]
+    keys[1:] = [array_of(public_key(private)) for private in privates]
+    (words,), _ = session.ask(*with_keys(keys, signatures))
+    publics = [key.tobytes() for key in keys]
+    for private in privates:
+        words = words + mask(private, [public_key(private), publics[0]], asked_of(session, publics), words.size)
+    count, fields = layout_of(session).decode(words)
     assert (count, fields["count"]) == (1, 30)
-    np.testing.assert_allclose(fields["sum"], rows_of(2).sum(axis=0))
+    np.testing.assert_allclose(fields["sum"], rows_of(0).sum(axis=0))
 
 
 @each_transport
-@pytest.mark.parametrize("claimed", [1, 4])
-def test_with_one_colluder_it_still_cannot_act_for_anybody_else(transport, claimed, tmp_path):
-    """Party 4 gives it all that it has. With that it signs what it relays as the keys of party 1."""
-    sessions = sites(tmp_path, FIRST[transport][1])
+def test_keys_that_are_swapped_replaced_doubled_or_of_another_run_are_refused(transport, tmp_path):
+    """Party 11 gives the server all that it has: it signs what the server likes, in any name."""
+    run = {**RUNS[transport], **({"survivors": 9} if transport == "surviving" else {})}
+    lines = Path(identities(12)[0]["identities"]).read_text(encoding="utf-8").splitlines()
+    (tmp_path / "list").write_text("\n".join([lines[0], f"1 {'ab' * 32}", *lines[2:]]))
+    elsewhere = [{"run": {**run, "bound": 900.0}}, {"run_id": 2}, {"identities": str(tmp_path / "list")}]
+    others = [
+        HostileSession(tmp_path / f"other {i}", rows_of(3), **{"run": run, **given}, parties=12, index=3)
+        for i, given in enumerate(elsewhere)
+    ]
+    sessions = sites(tmp_path, run, parties=12)
     keys, signatures = keys_of(sessions)
-    keys[1] = np.frombuffer(b"".join(public_key(new_private_key()) for _ in range(keys.shape[1] // 32)), np.uint8)
-    signatures[1] = sign_as(sessions[4], 4, claimed, keys[1].tobytes())
-    assert refused(asked_first(sessions[0], transport, keys, signatures), "signature of party 1 under the run keys")
+    shown, own = strange(keys), keys[1]
+    places = [0, 1, 3, 2, *range(4, 12)]
+    assert "signature of party 2" in sessions[0].refusal(*with_keys(keys[places], signatures[places]))
+    cases = [  # of a party another key and signature, and what the next site says to them
+        (1, shown, signatures[1], "others than its own, as those of this site, party 1"),
+        (1, shown, sign_as(sessions[11], 1, shown), "signature of party 1 "),
+        (1, shown, sign_as(sessions[11], 11, shown), "signature of party 1 "),
+        (11, own, sign_as(sessions[11], 11, own), "parties 1 and 11 have signed the same key"),
+        (11, shown, signatures[11], "signature of party 11 "),
+        (11, shown, signatures[3], "signature of party 11 "),
+        (11, shown, 0, "signature of party 11 "),
+        *((3, *other.ask("keys", [])[0], "signature of party 3 ") for other in others),
+    ]
+    for session, (party, key, signature, named) in zip(sessions[1:], cases, strict=False):
+        given = keys.copy(), signatures.copy()
+        given[0][party], given[1][party] = key, signature
+        said = session.refusal(*with_keys(*given))
+        assert said.startswith("DisclosureError: ")
+        assert named in said
+    keys[3] = array_of(others[-1].own_key)
+    assert "signature of party 0 " in others[-1].refusal(*with_keys(keys, signatures))
 
 
-def sign_as(colluder, party, claimed, key):
-    """A signature by the colluder's identity under keys that are said to be those of another party."""
-    node = {**colluder.context.node_config, **identities(PARTIES)[party], "partition-id": party}
-    identity = identity_of(NodeConfig.parse(node))
-    signer = replace(colluder.client.transport.group.signer, identity=identity)
-    return np.frombuffer(identity.sign(signer._message(claimed, "run keys", [key])), np.uint8)
+@each_transport
+def test_one_traitor_gains_the_sum_of_the_others_which_he_could_subtract_himself(transport, tmp_path):
+    """Masks that he shares with each come off, and of survivors the seeds, which are revealed to the server.
 
-
-def test_one_colluder_unmasks_what_he_shares_with_a_party_and_no_more(tmp_path):
-    sessions = sites(tmp_path, SUMS)
-    keys, signatures = keys_of(sessions)
-    (left,), _ = asked_first(sessions[0], "masked", keys, signatures)
-    publics = [key.tobytes() for key in keys]
-    plain = layout_of(sessions[0]).encode_sum([sessions[0].client.statistics("sums", {})])
-    for other in (4, 1, 2, 3):  # what he shares with the party, then what hides its share further
-        assert np.count_nonzero(left == plain) < 3
-        private = sessions[other].client.journal.recall("private")
-        left = left + mask(private, [publics[other], publics[0]], asked_of(sessions[0], publics), left.size)
-    np.testing.assert_array_equal(left, plain)
-
-
-TEN, TRAITOR, HONEST = 10, 9, range(9)
-
-
-def words_less_the_traitors(sessions, transport):
-    """Each honest party's words of the first sum, less all masks that the server and one traitor together know.
-
-    Those are the masks that he shares with each; of survivors the server also has the seeds, which are revealed.
+    No sum of some of the others opens then, only that of all of them.
     """
+    *honest, traitor = sessions = sites(tmp_path, RUNS[transport])
     keys, signatures = keys_of(sessions)
-    publics = [key.tobytes() for key in keys]
-    if transport == "masked":
-        words = [asked_first(session, transport, keys, signatures)[0][0] for session in sessions]
-        name, asked = "private", asked_of(sessions[0], publics)
-    else:
-        for session in sessions:
-            asked_first(session, transport, keys, signatures)
-        words = [session.ask("uncentred", [np.arange(TEN)])[0][0].copy() for session in sessions]
+    publics, phase = [key.tobytes() for key in keys], "sums"
+    words = [session.ask(*with_keys(keys, signatures))[0][0] for session in sessions]
+    name, asked = "private", asked_of(traitor, publics)
+    if transport == "surviving":
+        name, phase, asked = "masking", "uncentred", Ring(publics).mask_context("uncentred", range(PARTIES))
+        words = [session.ask(phase, [np.arange(PARTIES)])[0][0].copy() for session in sessions]
         for own, session in zip(words, sessions, strict=True):
             combine(own, session.client.journal.recall("seed"), np.subtract)
-        name, asked = "masking", Ring(publics).mask_context("uncentred", range(TEN))
-        publics = [public[32:] for public in publics]
-    his = sessions[TRAITOR].client.journal.recall(name)
-    return [words[i] + mask(his, [publics[TRAITOR], publics[i]], asked, words[i].size) for i in HONEST]
-
-
-@each_transport
-def test_one_traitor_of_ten_gains_the_sum_of_the_others_which_he_could_subtract_himself(transport, tmp_path):
-    """With all that he has and all that the server sees: no sum of some of the nine opens, only that of all nine."""
-    run, phase = {"masked": (SUMS, "sums"), "surviving": ({**SUMS, "survivors": 7}, "uncentred")}[transport]
-    sessions = sites(tmp_path, run, parties=TEN)
-    words = words_less_the_traitors(sessions, transport)
-    for size in range(1, len(HONEST)):
-        for some in combinations(HONEST, size):
-            assert int(np.add.reduce([words[party] for party in some])[0]) != size
-    count, fields = layout_of(sessions[0], phase).decode(np.add.reduce(words))
-    assert count == len(HONEST)
-    np.testing.assert_allclose(fields["sum"], np.vstack([rows_of(party) for party in HONEST]).sum(axis=0))
-
-
-@each_transport
-def test_keys_that_are_swapped_replaced_doubled_or_of_another_configuration_are_refused(transport, tmp_path):
-    sessions = sites(tmp_path, FIRST[transport][1])
-    keys, signatures = keys_of(sessions)
-    order = [0, 1, 3, 2, 4]
-    assert refused(asked_first(sessions[0], transport, keys[order], signatures[order]), "signature of party 2")
-    sessions = sites(tmp_path / "2", FIRST[transport][1])
-    keys, signatures = keys_of(sessions)
-    keys[0] = np.frombuffer(public_key(new_private_key()) * (keys.shape[1] // 32), np.uint8)
-    assert refused(asked_first(sessions[0], transport, keys, signatures), "others than its own", "party 0")
-    # A colluder signs the key of an honest party as its own.
-    sessions = sites(tmp_path / "3", FIRST[transport][1])
-    keys, signatures = keys_of(sessions)
-    keys[4] = keys[1]
-    signatures[4] = sign_as(sessions[4], 4, 4, keys[1].tobytes())
-    assert refused(asked_first(sessions[0], transport, keys, signatures), "parties 1 and 4 have signed the same key")
-    run = FIRST[transport][1]
-    sessions = sites(tmp_path / "4", run)
-    sessions[3] = HostileSession(
-        tmp_path / "4" / "other", rows_of(3), {**run, "bound": 900.0}, parties=PARTIES, index=3
-    )
-    assert refused(asked_first(sessions[0], transport, *keys_of(sessions)), "signature of party 3")
-
-
-@each_transport
-def test_keys_of_an_earlier_run_are_refused(transport, tmp_path):
-    """The server has learned the private keys of that run, from a backup of the sites' disks, say."""
-    run = FIRST[transport][1]
-    earlier = keys_of(sites(tmp_path / "earlier", run))
-    sessions = [
-        HostileSession(tmp_path / str(party), rows_of(party), run, parties=PARTIES, index=party, run_id=2)
-        for party in range(PARTIES)
-    ]
-    now = keys_of(sessions)
-    for party in (1, 4):
-        shown = [array.copy() for array in now]
-        for array, old in zip(shown, earlier, strict=True):
-            array[party] = old[party]
-        victim = 0 if party == 1 else 2
-        assert refused(asked_first(sessions[victim], transport, *shown), f"signature of party {party}", "another run")
-
-
-@each_transport
-def test_sites_with_other_lists_refuse_each_other(transport, tmp_path):
-    """The server has given party 3 a list in which party 1 has a key of the server's."""
-    sessions = sites(tmp_path, FIRST[transport][1])
-    lines = Path(identities(PARTIES)[0]["identities"]).read_text(encoding="utf-8").splitlines()
-    lines[1] = f"1 {'ab' * 32}"
-    (tmp_path / "list").write_text("\n".join(lines))
-    sessions[3].context.node_config["identities"] = str(tmp_path / "list")
-    keys = keys_of(sessions)
-    assert refused(asked_first(sessions[0], transport, *keys), "signature of party 3", "the sites' lists differ")
-    assert refused(asked_first(sessions[3], transport, *keys), "signature of party 0")
-
-
-@pytest.mark.parametrize("told", ["its own, of other keys", "another party's", "none"])
-def test_a_member_that_was_dropped_is_not_played(told, tmp_path):
-    """Party 4 is kept out, and the server answers in its place."""
-    sessions = sites(tmp_path, SURVIVING)
-    keys, signatures = keys_of(sessions)
-    keys[4] = np.frombuffer(public_key(new_private_key()) + public_key(new_private_key()), np.uint8)
-    if not told.startswith("its own"):
-        signatures[4] = signatures[3] if told == "another party's" else 0
-    assert refused(asked_first(sessions[0], "surviving", keys, signatures), "signature of party 4")
+    publics = [public[-32:] for public in publics]
+    his = traitor.client.journal.recall(name)
+    left = [words[i] + mask(his, [publics[-1], publics[i]], asked, words[i].size) for i in range(len(honest))]
+    layout = layout_of(traitor, phase)
+    for size in range(1, len(honest)):
+        for some in combinations(left, size):
+            assert layout.decode(np.add.reduce(some))[0] != size
+    count, fields = layout.decode(np.add.reduce(left))
+    assert count == len(honest)
+    np.testing.assert_allclose(fields["sum"], np.vstack([rows_of(i) for i in range(count)]).sum(axis=0))
 
 
 # One run, one configuration; one answer, one mask
@@ -255,21 +174,18 @@ def test_a_member_that_was_dropped_is_not_played(told, tmp_path):
 
 @each_transport
 def test_a_run_that_changes_its_configuration_on_its_way_is_over(transport, tmp_path, caplog):
-    session = sites(tmp_path, FIRST[transport][1])[0]
-    assert session.ask("keys", [])[0]
+    session, *_ = sites(tmp_path, RUNS[transport])
+    (key, signature), _ = session.ask("keys", [])
     session.context.run_config["n-components"] = 3
-    keys = np.zeros((PARTIES, 32 if transport == "masked" else 64), np.uint8)
-    arrays, said = asked_first(session, transport, keys, np.zeros((PARTIES, 64), np.uint8))
-    assert arrays == []
-    assert said["error"] == "PartyError"
+    said = session.refusal(*with_keys(*(np.stack([own] * PARTIES) for own in (key, signature))))
+    assert "PartyError: " in said
     assert "another configuration of this run than with its first question" in caplog.text
 
 
 def test_the_same_question_twice_is_answered_under_another_mask(tmp_path):
     """Else the difference of the two answers would be what has changed in the rows between them, in clear."""
     sessions = sites(tmp_path, {**SUMS, "method": "sub-it block-size=2"})
-    keys, signatures = keys_of(sessions)
-    asked_first(sessions[0], "masked", keys, signatures)
+    assert sessions[0].ask(*with_keys(*keys_of(sessions)))[0]
     assert sessions[0].ask("deviations", [np.asarray(150), np.full(4, 50.0)])[0]
     question = [np.full(4, 50.0), np.full(4, 200.0), np.eye(4)[:, :2]]
     first, second = (sessions[0].ask("product", question)[0][0] for _ in range(2))
@@ -279,97 +195,78 @@ def test_the_same_question_twice_is_answered_under_another_mask(tmp_path):
 # Survivors: what each was told is signed
 
 
-def until_agreed(sessions, told):
-    """A run of five up to the survivors; what each party says of the list that it was told."""
+ALL, THREE, FOUR = [0, 1, 2, 3, 4], [0, 1, 2, 3], [0, 1, 2, 4]
+"""Lists of survivors: all, those to party 3, and those without it."""
+
+
+def agreed(folder, told, *, members=PARTIES, keyed_of_3=PARTIES, members_of_3=PARTIES):
+    """A run up to the survivors: its sites, and a share of each, and a signature of whoever was `told` a list."""
+    sessions = sites(folder, SURVIVING)
     keys, signatures = keys_of(sessions)
-    sealed = [asked_first(session, "surviving", keys, signatures)[0][0] for session in sessions]
-    for session in sessions:
-        assert session.ask("uncentred", [np.arange(PARTIES)])[0]
-    said = [session.ask("agree", [np.array(places)])[0][0] for session, places in zip(sessions, told, strict=True)]
-    return said, sealed
+    there = [keyed_of_3 if party == 3 else PARTIES for party in ALL]
+    shares = [own.ask(*with_keys(keys[:n], signatures[:n]))[0][0] for own, n in zip(sessions, there, strict=True)]
+    said = []
+    for party, places in enumerate(told):
+        assert sessions[party].ask("uncentred", [np.arange(min(members, members_of_3) if party == 3 else members)])[0]
+        said.append(sessions[party].ask("agree", [np.array(places)])[0][0])
+    return sessions, shares[:members], said
 
 
-def asked_to_reveal(sessions, party, agreed, signatures, sealed):
-    shares = np.stack([rows[party] for rows in sealed])
-    return sessions[party].ask("reveal", [np.array(agreed), np.stack(signatures), shares])
+def to_reveal(party, places, said, shares):
+    return "reveal", [np.array(places), np.stack(said), np.stack([own[party] for own in shares])]
 
 
 def test_survivors_reveal_for_the_one_list_that_they_all_signed(tmp_path):
-    sessions = sites(tmp_path, SURVIVING)
-    told = [0, 1, 2, 3]
-    said, sealed = until_agreed(sessions, [told] * 4 + [[0, 1, 2, 4]])
-    for party in told:
-        assert asked_to_reveal(sessions, party, told, [said[i] for i in told], sealed)[0]
-    sessions = sites(tmp_path / "2", SURVIVING)
-    lists = [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2, 3]] + [[0, 1, 2, 4]]
-    said, sealed = until_agreed(sessions, lists)
-    answer = asked_to_reveal(sessions, 0, [0, 1, 2, 3], said[:4], sealed)
-    assert refused(answer, "signature of party 3 under the survivors", "told something else")
-    # Nobody but party 0 and the colluder, party 4, was told this list; the server needs four.
-    sessions = sites(tmp_path / "3", SURVIVING)
-    said, sealed = until_agreed(sessions, [[0, 1, 2, 4]] + [[0, 1, 2, 3]] * 3 + [[0, 1, 2, 4]])
-    forged = [said[0], said[4], said[4], said[4]]
-    assert refused(asked_to_reveal(sessions, 0, [0, 1, 2, 4], forged, sealed), "signature of party 1 under the surv")
+    sessions, shares, said = agreed(tmp_path, [THREE] * 4 + [FOUR])
+    for party in THREE:
+        assert sessions[party].ask(*to_reveal(party, THREE, said[:4], shares))[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "places", "signed", "given", "named"),
+    [
+        ([ALL, ALL, ALL, THREE, FOUR], THREE, THREE, {}, "party 3"),
+        ([FOUR, THREE, THREE, THREE, FOUR], FOUR, [0, 4, 4, 4], {}, "party 1"),  # a colluder, party 4, signs for others
+        ([THREE] * 4, THREE, THREE, {"members_of_3": 4}, "party 3"),  # told that party 4 was no member from the start
+        ([THREE] * 4, THREE, THREE, {"members": 4, "keyed_of_3": 4}, "party 3"),  # shown no keys of party 4
+    ],
+)
+def test_nobody_reveals_for_what_another_was_told_otherwise(told, places, signed, given, named, tmp_path):
+    sessions, shares, said = agreed(tmp_path, told, **given)
+    refusal = sessions[0].refusal(*to_reveal(0, places, [said[i] for i in signed], shares))
+    assert "DisclosureError: " in refusal
+    assert f"signature of {named} under the survivors" in refusal
 
 
 def test_a_party_agrees_to_no_list_without_itself(tmp_path, caplog):
-    sessions = sites(tmp_path, SURVIVING)
-    keys, signatures = keys_of(sessions)
-    asked_first(sessions[1], "surviving", keys, signatures)
+    sessions, _, _ = agreed(tmp_path, [])
     assert sessions[1].ask("uncentred", [np.arange(PARTIES)])[0]
     assert sessions[1].ask("agree", [np.array([0, 2, 3, 4])])[0] == []
     assert "own place 1" in caplog.text
-
-
-def test_a_party_that_was_told_other_members_has_not_agreed(tmp_path):
-    """All sign the same survivors, and party 3 was told that the sum is without party 4 from the start."""
-    sessions, told = sites(tmp_path, SURVIVING), [0, 1, 2, 3]
-    keys, signatures = keys_of(sessions)
-    sealed = [asked_first(session, "surviving", keys, signatures)[0][0] for session in sessions]
-    for party in told:
-        assert sessions[party].ask("uncentred", [np.arange(4 if party == 3 else 5)])[0]
-    said = [sessions[party].ask("agree", [np.array(told)])[0][0] for party in told]
-    assert refused(asked_to_reveal(sessions, 0, told, said, sealed), "signature of party 3 under the survivors")
-
-
-def test_a_party_that_was_told_other_keys_has_not_agreed(tmp_path):
-    """The same, where party 3 was shown no keys of party 4."""
-    sessions, told = sites(tmp_path, SURVIVING), [0, 1, 2, 3]
-    keys, signatures = keys_of(sessions)
-    sealed = []
-    for party in told:
-        there = 4 if party == 3 else 5
-        sealed.append(asked_first(sessions[party], "surviving", keys[:there], signatures[:there])[0][0])
-        assert sessions[party].ask("uncentred", [np.array(told)])[0]
-    said = [sessions[party].ask("agree", [np.array(told)])[0][0] for party in told]
-    assert refused(asked_to_reveal(sessions, 0, told, said, sealed), "signature of party 3 under the survivors")
 
 
 # A site with data of its own, and without keys
 
 
 @pytest.mark.parametrize(
-    "run",
-    [SUMS, SURVIVING, {**SUMS, "method": "dp-pca trust='distributed' honest-parties=3"}],
-    ids=["masked", "surviving", "distributed noise"],
+    ("run", "lacking"),
+    [
+        (SUMS, ["identity"]),
+        (SURVIVING, ["identities"]),
+        ({**SUMS, "method": "dp-pca trust='distributed' honest-parties=3"}, ["identity", "identities"]),
+        ({"method": "p-cov"}, ["identity", "identities"]),
+    ],
+    ids=["masked", "surviving", "distributed noise", "clear"],
 )
-@pytest.mark.parametrize("lacking", ["identity", "identities", "both"])
 def test_a_site_with_data_of_its_own_gives_nothing_to_a_sum_of_strangers(run, lacking, tmp_path):
-    without = {"identity": "", "identities": ""} if lacking == "both" else {lacking: ""}
-    node = {"secure-only": True, "honest-parties": 3, **without}
-    session = HostileSession(tmp_path, rows_of(0), run, parties=PARTIES, **node)
+    node = {"secure-only": True, "honest-parties": 3, **dict.fromkeys(lacking, "")}
+    session = HostileSession(tmp_path, rows_of(0), run, parties=PARTIES, index=2, **node)
     said = session.client.get_properties({})
-    assert said["error"] == "ConfigError"
-    assert f"'{'identity' if lacking == 'both' else lacking}'" in said["message"]
+    assert (said["error"], said["partition-id"]) == ("ConfigError", 2)
+    assert all(f"'{name}'" in said["message"] for name in lacking)
     assert session.ask("keys", [])[0] == []
 
 
-def test_what_an_identity_needs_is_named(tmp_path):
-    node = {"secure-only": True, "identity": "", "identities": ""}
-    for run in ({"method": "p-cov"}, SUMS):
-        said = HostileSession(tmp_path, rows_of(0), run, parties=PARTIES, index=2, **node).client.get_properties({})
-        assert (said["error"], said["partition-id"]) == ("ConfigError", 2)
-        assert "'secure-only' needs 'identity' and 'identities'" in said["message"]
-        assert "make a key with 'python -m fedpca_flwr site keys'" in said["message"]
-    with pytest.raises(ConfigError, match=r"'group-secret' is no key any more: .*'identity'.*site keys.*'ids-secret'"):
+def test_the_key_of_a_group_is_named_with_what_came_for_it():
+    with refused(ConfigError, "'group-secret'", "'identity'", "'ids-secret'"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "group-secret": "file"}, source="node-config")

@@ -10,15 +10,9 @@ import pytest
 from fedpca_flwr.transports import neighbours
 from fedpca_flwr.transports.neighbours import commitment, seed_of
 from fedpca_flwr.transports.pairwise_masks import mask_of, new_private_key, public_key, shared_secrets, transcript
-from tests.attacks.test_identities import SUMS, keys_of, layout_of, refused, rows_of, sites
+from tests.attacks.test_identities import SUMS, array_of, keys_of, layout_of, rows_of, sites
 
-PARTIES = 9
-VICTIM = 0
-
-
-@pytest.fixture(autouse=True)
-def _few_neighbours(monkeypatch):
-    monkeypatch.setattr(neighbours, "degree", lambda parties: 4)
+PARTIES, VICTIM, LAST = 9, 0, 8
 
 
 class Sites:
@@ -27,17 +21,20 @@ class Sites:
     def __init__(self, folder):
         self.sessions = sites(folder, SUMS, parties=PARTIES)
         self.commitments, self.signatures = keys_of(self.sessions)
+        self.layout = layout_of(self.sessions[0])
+        self.about = self.sessions[0].client.transport.group.signer.about
 
-    def opened(self):
+    def opened(self, parties=range(PARTIES), commitments=None):
         """The public keys, which all open once they have the commitments of all."""
-        return np.stack([session.ask("openings", [self.commitments])[0][0] for session in self.sessions])
-
-    def seed(self, publics):
-        about = self.sessions[VICTIM].client.transport.group.signer.about
-        return seed_of(about, [key.tobytes() for key in publics])
+        shown = self.commitments if commitments is None else commitments
+        return np.stack([self.sessions[i].ask("openings", [shown])[0][0] for i in parties])
 
     def near(self, publics, own):
-        return neighbours.neighbours(self.seed(publics), PARTIES, own)
+        seed = seed_of(self.about, [key.tobytes() for key in publics])
+        return neighbours.neighbours(seed, PARTIES, own)
+
+    def words(self, publics, parties=range(PARTIES)):
+        return {i: self.sessions[i].ask("sums", [publics, self.signatures])[0][0] for i in parties}
 
     def private(self, party):
         return self.sessions[party].client.journal.recall("private")
@@ -47,186 +44,154 @@ class Sites:
         return self.unmasked(words, own, [self.private(other) for other in others], publics)
 
     def unmasked(self, words, own, privates, publics):
-        about = self.sessions[own].client.transport.group.signer.about
-        asked = transcript("sums", about, [self.seed(publics)], [np.asarray(2)])
+        seed = seed_of(self.about, [key.tobytes() for key in publics])
+        asked = transcript("sums", self.about, [seed], [np.asarray(2)])
         for private in privates:
             shared = shared_secrets(private, [publics[own].tobytes()])
             words = words + mask_of(public_key(private), shared, asked, words.size)
         return words
 
-    def words(self, publics, parties=range(PARTIES)):
-        return {i: self.sessions[i].ask("sums", [publics, self.signatures])[0][0] for i in parties}
+    def opens(self, *words):
+        """Whether a sum of masked words counts the parties in it, and of what rows it is then."""
+        count, fields = self.layout.decode(np.add.reduce(words))
+        return count == len(words) and int(fields["count"]) == 30 * len(words)
+
+    def signed_by_the_last(self, key):
+        self.signatures[LAST] = self.sessions[LAST].sign(LAST, "run keys", key)
 
 
-def opens(words, layout, parties):
-    """Whether a sum of masked words counts the parties in it, and of what rows it is then."""
-    count, fields = layout.decode(words)
-    return count == parties and int(fields["count"]) == 30 * parties
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    monkeypatch.setattr(neighbours, "degree", lambda parties: 4)
+    return Sites(tmp_path)
 
 
-def test_the_sum_of_all_opens_and_no_other_without_a_traitor(tmp_path):
-    there = Sites(tmp_path)
-    words = there.words(there.opened())
-    layout = layout_of(there.sessions[0])
-    assert opens(np.add.reduce(list(words.values())), layout, PARTIES)
-    for left_out in range(PARTIES):
-        some = np.add.reduce([words[i] for i in range(PARTIES) if i != left_out])
-        assert not opens(some, layout, PARTIES - 1)
-        assert not opens(words[left_out], layout, 1)
-
-
-def test_all_neighbours_of_a_party_expose_it_and_all_but_one_do_not(tmp_path):
+def test_all_neighbours_of_a_party_expose_it_and_all_but_one_do_not(there):
     """What docs/security says of traitors beyond the bound, or of such as are chosen once the graph is known."""
-    there = Sites(tmp_path)
     publics = there.opened()
     near, words = there.near(publics, VICTIM), there.words(publics)
-    layout = layout_of(there.sessions[0])
+    assert there.opens(*words.values())
+    for left_out in words:
+        assert not there.opens(words[left_out])
+        assert not there.opens(*(words[i] for i in words if i != left_out))
     for kept in near:
         others = [party for party in near if party != kept]
-        assert not opens(there.less_masks_with(words[VICTIM], VICTIM, others, publics), layout, 1)
+        assert not there.opens(there.less_masks_with(words[VICTIM], VICTIM, others, publics))
     far = [party for party in range(1, PARTIES) if party not in near]
-    assert not opens(there.less_masks_with(words[VICTIM], VICTIM, far, publics), layout, 1)
-    _, fields = layout.decode(there.less_masks_with(words[VICTIM], VICTIM, near, publics))
+    assert not there.opens(there.less_masks_with(words[VICTIM], VICTIM, far, publics))
+    _, fields = there.layout.decode(there.less_masks_with(words[VICTIM], VICTIM, near, publics))
     np.testing.assert_allclose(fields["sum"], rows_of(VICTIM).sum(axis=0))
 
 
-def test_traitors_in_two_gaps_learn_the_sum_of_each_arc_and_no_share(tmp_path):
+def test_traitors_in_two_gaps_learn_the_sum_of_each_arc_and_no_share(there):
     """Two and two stand together on the ring, so that the five honest parties are cut into arcs of two and three."""
-    there = Sites(tmp_path)
     publics = there.opened()
-    ring = _ring(there, publics)
-    arcs, traitors = [ring[0:2], ring[4:7]], [*ring[2:4], *ring[7:9]]
-    words = there.words(publics)
-    left = {i: there.less_masks_with(words[i], i, set(there.near(publics, i)) & set(traitors), publics) for i in words}
-    layout = layout_of(there.sessions[0])
-    for arc in arcs:
-        assert opens(np.add.reduce([left[i] for i in arc]), layout, len(arc))
-        for party in arc:
-            assert not opens(left[party], layout, 1)
-            assert not opens(np.add.reduce([left[i] for i in arc if i != party]), layout, len(arc) - 1)
-
-
-def _ring(there, publics):
-    """The parties as they stand on the ring, where with four neighbours each only the next ones have two in common."""
     near = {i: set(there.near(publics, i)) for i in range(PARTIES)}
     ring = [0]
-    while len(ring) < PARTIES:
-        last = near[ring[-1]]
-        ring.append(next(i for i in last if i not in ring and len(near[i] & last) == 2))
-    return ring
-
-
-def array_of(key):
-    return np.frombuffer(key, np.uint8)
+    while len(ring) < PARTIES:  # with four neighbours each only the next ones have two in common
+        ring.append(next(i for i in near[ring[-1]] if i not in ring and len(near[i] & near[ring[-1]]) == 2))
+    traitors = {*ring[2:4], *ring[7:9]}
+    words = there.words(publics)
+    left = {i: there.less_masks_with(words[i], i, near[i] & traitors, publics) for i in words}
+    for arc in (ring[0:2], ring[4:7]):
+        assert there.opens(*(left[i] for i in arc))
+        for party in arc:
+            assert not there.opens(left[party])
+            assert not there.opens(*(left[i] for i in arc if i != party))
 
 
 # The server would like to choose the graph
 
 
-TRAITORS = (4, 5, 6, 7, 8)
-
-
-def fitted_key(there, publics):
-    """Public keys among which party 8 has one by which all neighbours of the victim are traitors, and its private half.
+@pytest.fixture
+def fitted(there):
+    """Public keys among which the last party has one by which all neighbours of the victim are traitors, and its half.
 
     It is found in some twenty tries.
     """
+    publics = there.opened()
     for _ in range(1000):
         private, tried = new_private_key(), publics.copy()
-        tried[8] = array_of(public_key(private))
-        if set(there.near(tried, VICTIM)) <= set(TRAITORS):
+        tried[LAST] = array_of(public_key(private))
+        if set(there.near(tried, VICTIM)) <= {4, 5, 6, 7, LAST}:
             break
-    there.signatures[8] = there.sessions[8].sign(8, "run keys", tried[8].tobytes())
+    there.signed_by_the_last(tried[LAST].tobytes())
     return tried, private
 
 
-def test_keys_are_committed_to_before_they_are_opened_once(tmp_path):
-    there = Sites(tmp_path)
-    tried, _ = fitted_key(there, there.opened())
-    answer = there.sessions[VICTIM].ask("sums", [tried, there.signatures])
-    assert refused(answer, "public keys of parties 8 are not those to which they committed")
-    there = Sites(tmp_path / "2")
+def test_keys_are_committed_to_before_they_are_opened_once(there, fitted):
     sent = b"".join([there.commitments.tobytes(), there.signatures.tobytes()])
-    for party, key in enumerate(there.opened()):
+    for party, session in enumerate(there.sessions):
+        assert session.own_key == there.commitments[party].tobytes()
+    publics = np.stack([array_of(public_key(there.private(i))) for i in range(PARTIES)])
+    for party, key in enumerate(publics):
         assert key.tobytes() not in sent
         assert there.commitments[party].tobytes() == commitment(party, key.tobytes())
-    there = Sites(tmp_path / "3")
-    there.opened()
+    said = there.sessions[VICTIM].refusal("sums", [fitted[0], there.signatures])
+    assert said.startswith("DisclosureError: ")
+    assert "public keys of parties 8 are not those to which they committed" in said
     other = there.commitments.copy()
-    other[8] = 1
-    arrays, said = there.sessions[VICTIM].ask("openings", [other])
-    assert arrays == []
-    assert said["error"] == "PartyError"
-    there = Sites(tmp_path / "4")
-    arrays, said = there.sessions[VICTIM].ask("sums", [there.commitments, there.signatures])
-    assert arrays == []
-    assert said["error"] == "PartyError"
+    other[LAST] = 1
+    assert "PartyError: " in there.sessions[1].refusal("openings", [other])
 
 
-def test_if_he_had_not_he_would_expose_the_victim(tmp_path, monkeypatch):
+def test_if_he_had_not_he_would_expose_the_victim(there, fitted, monkeypatch):
     """That the attack above is one."""
     monkeypatch.setattr(neighbours, "require_opened", lambda commitments, publics: None)
-    there = Sites(tmp_path)
-    tried, private = fitted_key(there, there.opened())
-    near = there.near(tried, VICTIM)
-    (words,), _ = there.sessions[VICTIM].ask("sums", [tried, there.signatures])
-    privates = [private if i == 8 else there.private(i) for i in near]
-    assert opens(there.unmasked(words, VICTIM, privates, tried), layout_of(there.sessions[VICTIM]), 1)
+    publics, private = fitted
+    (words,), _ = there.sessions[VICTIM].ask("sums", [publics, there.signatures])
+    privates = [private if i == LAST else there.private(i) for i in there.near(publics, VICTIM)]
+    assert there.opens(there.unmasked(words, VICTIM, privates, publics))
 
 
-@pytest.mark.parametrize("shown", ["another", "swapped"])
-def test_a_partys_own_commitment_is_not_replaced(shown, tmp_path):
-    there = Sites(tmp_path)
-    other = there.commitments.copy()
-    other[VICTIM] = 7 if shown == "another" else other[1]
-    answer = there.sessions[VICTIM].ask("openings", [other])
-    assert refused(answer, "another commitment than its own", "party 0")
+def test_a_partys_own_commitment_is_not_replaced_and_nothing_is_summed_before_keys_are_opened(there):
+    for party, key in ((VICTIM, np.uint8(7)), (1, there.commitments[2])):
+        other = there.commitments.copy()
+        other[party] = key
+        said = there.sessions[party].refusal("openings", [other])
+        assert said.startswith("DisclosureError: ")
+        assert f"another commitment than its own, of party {party}" in said or f"party {party}" in said
+    assert "PartyError: " in there.sessions[2].refusal("sums", [there.commitments, there.signatures])
 
 
-def test_of_few_parties_nobody_is_asked_to_open_anything(tmp_path, monkeypatch):
-    monkeypatch.undo()
+def test_of_few_parties_nobody_is_asked_to_open_anything(tmp_path):
     there = Sites(tmp_path)
     assert there.sessions[VICTIM].ask("openings", [there.commitments])[0] == []
 
 
-def in_place_of(there, party):
-    """Commitments among which that of a party is one to a key of the server's, and that key's private half."""
+@pytest.fixture
+def in_place(there):
+    """Commitments among which that of the last party is one to a key of the server's, and that key's private half."""
     private = new_private_key()
     shown = there.commitments.copy()
-    shown[party] = np.frombuffer(commitment(party, public_key(private)), np.uint8)
+    shown[LAST] = array_of(commitment(LAST, public_key(private)))
     return shown, private
 
 
-def test_a_server_in_the_place_of_a_party_is_found_by_those_around_it_and_opens_nothing(tmp_path):
+def test_a_server_in_the_place_of_a_party_is_found_by_those_around_it_and_opens_nothing(there, in_place):
     """It shows all others another key of party 8. Who has that as a neighbour refuses; no sum of the rest opens."""
-    there = Sites(tmp_path)
-    shown, private = in_place_of(there, 8)
-    honest = range(8)
-    keys = [there.sessions[i].ask("openings", [shown])[0][0] for i in honest]
-    publics = np.stack([*keys, array_of(public_key(private))])
-    answers = {i: there.sessions[i].ask("sums", [publics, there.signatures]) for i in honest}
-    near = there.near(publics, 8)
-    assert all(refused(answers[i], "signature of party 8 under the run keys") for i in near)
-    words = {i: answers[i][0][0] for i in honest if i not in near}
+    shown, private = in_place
+    publics = np.stack([*there.opened(range(LAST), shown), array_of(public_key(private))])
+    near, words = there.near(publics, LAST), []
+    for party in range(LAST):
+        answer, said = there.sessions[party].ask("sums", [publics, there.signatures])
+        words += answer
+        assert ("signature of party 8 under the run keys" in said.get("message", "")) is (party in near)
     assert len(words) == 4
-    layout = layout_of(there.sessions[0])
-    assert not opens(np.add.reduce(list(words.values())), layout, len(words))
-    assert not any(opens(word, layout, 1) for word in words.values())
+    assert not there.opens(*words)
+    assert not any(map(there.opens, words))
 
 
-def test_parties_that_were_shown_different_lists_are_in_no_sum(tmp_path):
+def test_parties_that_were_shown_different_lists_are_in_no_sum(there, in_place):
     """Party 8 has committed to two keys and signed both. Each half of the others is shown one, and finds a ring of its
     own; what they share with party 8 the server takes off."""
-    there = Sites(tmp_path)
-    shown, private = in_place_of(there, 8)
-    halves, words = (range(4), range(4, 8)), {}
-    keys = [there.sessions[i].ask("openings", [there.commitments if i < 4 else shown])[0][0] for i in range(8)]
-    for half, own in zip(halves, (there.private(8), private), strict=True):
+    halves, words = (range(4), range(4, LAST)), {}
+    keys = [*there.opened(halves[0]), *there.opened(halves[1], in_place[0])]
+    for half, own in zip(halves, (there.private(LAST), in_place[1]), strict=True):
         publics = np.stack([*keys, array_of(public_key(own))])
-        there.signatures[8] = there.sessions[8].sign(8, "run keys", public_key(own))
+        there.signed_by_the_last(public_key(own))
+        near = there.near(publics, LAST)
         told = there.words(publics, half)
-        near = there.near(publics, 8)
         words |= {i: there.unmasked(word, i, [own] if i in near else [], publics) for i, word in told.items()}
-    layout = layout_of(there.sessions[0])
-    for some in (*halves, range(8)):
-        assert not opens(np.add.reduce([words[i] for i in some]), layout, len(some))
+    for some in (*halves, range(LAST)):
+        assert not there.opens(*(words[i] for i in some))

@@ -23,11 +23,7 @@ PARTIES = [
     *(ROOT / "fedpca_flwr/maths" / name for name in ("own_rows.py", "gap_groups.py")),
     *ROOT.glob("strategies/**/*.py"),
 ]
-READING = [
-    path
-    for folder in ("fedpca_flwr/questions", "fedpca_flwr/maths", "strategies")
-    for path in ROOT.glob(f"{folder}/**/*.py")
-]
+READING = [*PARTIES, *ROOT.glob("fedpca_flwr/questions/*/**/*.py"), *ROOT.glob("fedpca_flwr/maths/**/*.py")]
 
 ROWS = {"data", "used", "unscaled", "rows", "chunk", "own_columns"}
 """Attributes and names that hold single rows."""
@@ -55,132 +51,109 @@ HOLDERS = {"OwnScatter", "OwnAdjustment", "OwnRows", "GappedRows"}
 NUMBERS = {"Array", "Fields", "float", "Head"}
 """Types of parameters that the server may have chosen."""
 
-HOME = "the scores and the loadings, which stay at the site"
-FACTOR = "multiplies rows that are about their own mean: no number is subtracted from one"
-PRODUCTS = "the columns' inner products, which a site allows or counts"
-NOISE = "one row changes the sum by no more than the noise hides"
-PASSES = "passes rows on, and knows no number of the server's"
-BOUNDED = "sums to which a row adds little, and counts of at least min-rows, about a centre: a site must allow that"
-OWN = "sums about the rows' own mean"
-PART = "of what a site tells in the form that its method names, into which nothing that is asked goes"
+# Reasons that several places have:
+# HOME: the scores and the loadings, which stay at the site
+# FACTOR: multiplies rows that are about their own mean: no number is subtracted from one
+# PRODUCTS: the columns' inner products, which a site allows or counts
+# NOISE: one row changes the sum by no more than the noise hides
+# PASSES: passes rows on, and knows no number of the server's
+# BOUNDED: sums to which a row adds little, and counts of at least min-rows, about a centre: a site must allow that
+# OWN: sums about the rows' own mean
+# PART: of what a site tells in the form that its method names, into which nothing that is asked goes
 
-QUESTIONS, MATHS = "fedpca_flwr/questions", "fedpca_flwr/maths"
-
-MEETS = {
-    f"{MATHS}/own_rows.py::own_rows": OWN + "; the centre moves that",
-    f"{QUESTIONS}/columns.py::energies_phase": PRODUCTS,
-    f"{QUESTIONS}/columns.py::_project": PRODUCTS + "; " + HOME,
-    f"{QUESTIONS}/incomplete_client.py::IncompleteClient.centred": HOME,
-    f"{QUESTIONS}/linkage.py::_question": "sums over pairs of columns; of places, which are asked",
-    f"{QUESTIONS}/merging.py::_step": "directions of rows, which a site must allow",
-    f"{QUESTIONS}/adjustment.py::OwnAdjustment.centred": HOME,
-    f"{QUESTIONS}/own_scatter.py::OwnScatter.__init__": "keeps rows and how far a centre may be side by side",
-    f"{QUESTIONS}/own_scatter.py::OwnScatter.squares": FACTOR,
-    f"{QUESTIONS}/own_scatter.py::OwnScatter.times": FACTOR,
-    f"{QUESTIONS}/rows_run.py::RowsClient.centred": HOME,
-    f"{QUESTIONS}/rows_run.py::RowsClient.keep_scores": HOME,
-    "strategies/dp_pca/party.py::DPPCAClient._whole": NOISE,
-    "strategies/personalised/party.py::_about": "gives both to own_rows, which see",
-    "strategies/personalised/party.py::_choose": "the same, of the rows held out",
-    "strategies/pooled_covariance.py::PooledCovarianceClient.points": "scores, which a site must allow that others see",
-    "strategies/pooled_covariance.py::PooledCovarianceClient.centred": HOME
-    + "; of odd rows how many there are, where a site allows that it tells a distribution",
-    **{
-        f"strategies/robust.py::{name}": BOUNDED
-        for name in (
-            "RobustClient.rows_about",
-            "RobustClient.reach",
-            "_own_step",
-            "_own_signs",
-            "_own_sizes",
-            "_own_distances",
-        )
-    },
-    "strategies/robust.py::RobustClient.floor": "a median distance, of which only a smallest weight is made",
-    "strategies/robust.py::RobustClient.centred": HOME,
-    "strategies/vertical.py::phases": PRODUCTS,
-    "strategies/vertical_kernel.py::_to_landmarks": PRODUCTS + "; of places, which are asked",
-    "strategies/vertical_scores.py::phases": "by the site's own loadings: places are asked",
-}
+MEETS = """
+maths/own_rows: own_rows | OWN; the centre moves that
+questions/columns: energies_phase | PRODUCTS
+questions/columns: _project | PRODUCTS; HOME
+questions/incomplete_client: IncompleteClient.centred | HOME
+questions/linkage: _question | sums over pairs of columns; of places, which are asked
+questions/merging: _step | directions of rows, which a site must allow
+questions/adjustment: OwnAdjustment.centred | HOME
+questions/own_scatter: OwnScatter.__init__ | keeps rows and how far a centre may be side by side
+questions/own_scatter: OwnScatter.squares, OwnScatter.times | FACTOR
+questions/rows_run: RowsClient.centred, RowsClient.keep_scores | HOME
+strategies/dp_pca/party: DPPCAClient._whole | NOISE
+strategies/personalised/party: _about | gives both to own_rows, which see
+strategies/personalised/party: _choose | the same, of the rows held out
+strategies/pooled_covariance: PooledCovarianceClient.points | scores, which a site must allow that others see
+strategies/pooled_covariance: PooledCovarianceClient.centred | HOME; how many odd rows, if it tells a distribution
+strategies/robust: RobustClient.rows_about, RobustClient.reach, _own_step, _own_signs, _own_sizes | BOUNDED
+strategies/robust: _own_distances | BOUNDED
+strategies/robust: RobustClient.floor | a median distance, of which only a smallest weight is made
+strategies/robust: RobustClient.centred | HOME
+strategies/vertical: phases | PRODUCTS
+strategies/vertical_kernel: _to_landmarks | PRODUCTS; of places, which are asked
+strategies/vertical_scores: phases | by the site's own loadings: places are asked
+"""
 """Where a number that may be the server's stands beside single rows, and why that is no answer about one."""
 
-READS = {
-    **{f"{MATHS}/rows.py::{name}": PASSES for name in ("chunks", "as_blocks", "whole", "weighted")},
-    f"{MATHS}/rows.py::column_sums": "sums",
-    f"{MATHS}/rows.py::largest_size": "whether rows are of a size that can be computed with",
-    f"{MATHS}/rows.py::own_chunks": PASSES,
-    f"{MATHS}/rows.py::centred_chunks": "subtracts a centre: who calls it is in this table",
-    f"{MATHS}/columns.py::Columns._chunks": "about what the site itself computed, now or for loadings that it kept",
-    f"{MATHS}/columns.py::columns_of": OWN,
-    f"{MATHS}/factors.py::_singular": "of factors that a server has",
-    f"{MATHS}/factors.py::triangular": OWN,
-    f"{MATHS}/factors.py::truncated": OWN,
-    f"{MATHS}/forecast.py::_few": OWN,
-    f"{MATHS}/forecast.py::surveyed": OWN,
-    f"{MATHS}/gap_groups.py::Patterns.in_rows": "which values are missing",
-    f"{MATHS}/gap_groups.py::GappedRows._chosen": OWN,
-    f"{MATHS}/gap_groups.py::GappedRows.totals": "sums",
-    f"{MATHS}/gap_groups.py::GappedRows.own_values": OWN,
-    f"{MATHS}/genotypes.py::columns_of_others": "before a run: which columns are no genotypes",
-    f"{MATHS}/genotypes.py::count_alleles": "sums",
-    f"{MATHS}/genotypes.py::standardised": "genotypes by the frequencies that a run told: each has one of three values",
-    f"{MATHS}/genotypes.py::standard_chunks": "the same",
-    f"{MATHS}/linkage.py::band": "sums over pairs of columns",
-    f"{MATHS}/privacy.py::_about": NOISE,
-    f"{MATHS}/rows.py::digests": "digests by the site's own key",
-    f"{MATHS}/moments.py::Moments.of": OWN,
-    f"{MATHS}/own_rows.py::own_rows": OWN,
-    f"{MATHS}/moments.py::head_and_diagonal": OWN,
-    f"{MATHS}/moments.py::scatter_product": "about the head that it is given: who calls it is in this table",
-    f"{MATHS}/streams.py::track": PART,
-    f"{QUESTIONS}/columns_run.py::ColumnsClient.own_columns": OWN,
-    f"{QUESTIONS}/incomplete_client.py::IncompleteClient.centred": HOME,
-    f"{QUESTIONS}/fields.py::truncated_fields": OWN,
-    f"{QUESTIONS}/fields.py::truncated_phase": PART,
-    f"{QUESTIONS}/members.py::_moments": OWN,
-    f"{QUESTIONS}/adjustment.py::OwnAdjustment.centred": HOME,
-    **{
-        f"{QUESTIONS}/own_scatter.py::OwnScatter.{name}": OWN
-        for name in ("head_and_diagonal", "moments", "squares", "times")
-    },
-    f"{QUESTIONS}/rows_run.py::RowsClient.centred": HOME,
-    f"{QUESTIONS}/rows.py::centre_phases": "sums",
-    "strategies/adaptive.py::_own_survey": PART,
-    "strategies/personalised/party.py::_about": OWN,
-    "strategies/personalised/party.py::_start": OWN,
-    "strategies/qr_pca.py::_whole_factor": PART,
-    "strategies/robust.py::RobustClient.rows_about": BOUNDED,
-    "strategies/sapca.py::_summary": PART,
-    "strategies/subspace_iteration.py::_sketch": PART,
-    "strategies/vertical_kernel.py::_compared": OWN,
-    "strategies/vertical_scores.py::VerticalScoresClient.own_columns": "about the mean of loadings that the site kept",
-}
+READS = """
+maths/rows: chunks, as_blocks, whole, weighted, own_chunks | PASSES
+maths/rows: column_sums | sums
+maths/rows: largest_size | whether rows are of a size that can be computed with
+maths/rows: centred_chunks | subtracts a centre: who calls it is in this table
+maths/rows: digests | digests by the site's own key
+maths/columns: Columns._chunks | about what the site itself computed, now or for loadings that it kept
+maths/columns: columns_of | OWN
+maths/factors: _singular | of factors that a server has
+maths/factors: triangular, truncated | OWN
+maths/forecast: _few, surveyed | OWN
+maths/gap_groups: Patterns.in_rows | which values are missing
+maths/gap_groups: GappedRows._chosen, GappedRows.own_values | OWN
+maths/gap_groups: GappedRows.totals | sums
+maths/genotypes: columns_of_others | before a run: which columns are no genotypes
+maths/genotypes: count_alleles | sums
+maths/genotypes: standardised, standard_chunks | by the frequencies that a run told: each has one of three values
+maths/linkage: band | sums over pairs of columns
+maths/privacy: _about | NOISE
+maths/moments: Moments.of, head_and_diagonal | OWN
+maths/moments: scatter_product | about the head that it is given: who calls it is in this table
+maths/own_rows: own_rows | OWN
+maths/streams: track | PART
+questions/columns_run: ColumnsClient.own_columns | OWN
+questions/incomplete_client: IncompleteClient.centred | HOME
+questions/fields: truncated_fields | OWN
+questions/fields: truncated_phase | PART
+questions/members: _moments | OWN
+questions/adjustment: OwnAdjustment.centred | HOME
+questions/own_scatter: OwnScatter.head_and_diagonal, OwnScatter.moments, OwnScatter.squares, OwnScatter.times | OWN
+questions/rows_run: RowsClient.centred | HOME
+questions/rows: centre_phases | sums
+strategies/adaptive: _own_survey | PART
+strategies/personalised/party: _about, _start | OWN
+strategies/qr_pca: _whole_factor | PART
+strategies/robust: RobustClient.rows_about | BOUNDED
+strategies/sapca: _summary | PART
+strategies/subspace_iteration: _sketch | PART
+strategies/vertical_kernel: _compared | OWN
+strategies/vertical_scores: VerticalScoresClient.own_columns | about the mean of loadings that the site kept
+"""
 """Where rows are read at all, and what for."""
 
 Function = ast.FunctionDef
-ANSWER = ".answer"
-"""How the name of an answer ends that stands within a function: a lambda of a party, say."""
 
 
-class Plain(ast.NodeTransformer):
-    """Makes of what a module of ours has its plain name: ``moments.Head`` becomes ``Head``, whatever the alias."""
+def listed(table: str) -> set[str]:
+    """The places in a table, each a file and a function."""
+    found = set()
+    for line in table.strip().splitlines():
+        file, _, names = line.partition(" | ")[0].partition(": ")
+        found |= {f"{file}: {name}" for name in names.split(", ")}
+    return found
 
-    def __init__(self, tree: ast.AST) -> None:
-        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        rooms = [node for node in imports if (node.module or "").count(".") == 1 and node.module.startswith("fedpca_")]
-        self.modules = {alias.asname or alias.name for node in rooms for alias in node.names}
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        self.generic_visit(node)
-        if isinstance(node.value, ast.Name) and node.value.id in self.modules:
-            return ast.copy_location(ast.Name(node.attr, node.ctx), node)
-        return node
+def places(paths, find) -> set[str]:
+    files = {path: str(path.relative_to(ROOT)).removeprefix("fedpca_flwr/").removesuffix(".py") for path in paths}
+    return {f"{file}: {name}" for path, file in files.items() for name in find(path)}
 
 
 def parsed(code: str) -> ast.AST:
-    """The tree of a file, in which each name of ours stands as if it were imported by itself."""
-    tree = ast.parse(code)
-    return Plain(tree).visit(tree)
+    """The tree of a file, in which each name of ours stands as if it were imported by itself, whatever the alias."""
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    rooms = [node for node in imports if re.fullmatch(r"fedpca_\w+\.\w+", node.module or "")]
+    for alias in {one.asname or one.name for node in rooms for one in node.names}:
+        code = re.sub(rf"(?<![\w.]){alias}\.(?=\w)", "", code)
+    return ast.parse(code)
 
 
 def name_of(called: ast.expr) -> str:
@@ -203,14 +176,15 @@ def functions(tree: ast.AST, owner: str = "") -> Iterator[tuple[str, str, Functi
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             yield from functions(node, node.name)
-        elif isinstance(node, Function):
-            yield owner, node.name, node
-            inner = (one for one in ast.walk(node) if one is not node and isinstance(one, Function | ast.Lambda))
-            yield from ((owner, node.name + ANSWER, as_function(one, node)) for one in inner if of_party(one))
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            inner = (one for one in ast.walk(node) if isinstance(one, ast.Lambda))
-            yield from ((owner, name + ANSWER, as_function(one)) for one in inner if of_party(one))
+        elif isinstance(node, Function | ast.Assign | ast.AnnAssign):
+            if isinstance(node, Function):
+                name, around = node.name, node.args.args + node.args.kwonlyargs
+                yield owner, name, node
+            else:
+                name, around = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target), []
+            for one in ast.walk(node):
+                if one is not node and isinstance(one, Function | ast.Lambda) and of_party(one):
+                    yield owner, name, as_function(one, around)
 
 
 def of_party(function: Function | ast.Lambda) -> bool:
@@ -221,17 +195,11 @@ def of_party(function: Function | ast.Lambda) -> bool:
     return given or "party" in {one.arg for one in known}
 
 
-def as_function(node: Function | ast.Lambda, outer: Function | None = None) -> Function:
+def as_function(node: Function | ast.Lambda, around: list[ast.arg]) -> Function:
     """A lambda as a function of one statement; it knows the arguments of the function in which it stands."""
     body = [ast.copy_location(ast.Return(node.body), node)] if isinstance(node, ast.Lambda) else node.body
-    around = outer.args.args + outer.args.kwonlyargs if outer else []
     arguments = ast.arguments([], [*node.args.args, *node.args.kwonlyargs, *around], None, [], [], None, [])
     return ast.copy_location(Function("answer", arguments, body, []), node)
-
-
-def finds_rows(kind: str) -> bool:
-    """Whether a type is that of a function which gives rows."""
-    return kind.startswith("Callable[") and kind.endswith(", Rows]")
 
 
 class Names:
@@ -241,13 +209,14 @@ class Names:
         self.rows, self.asked = {"rows", "chunk", *FINDERS}, {"asked"}
         self.rows_here, self.asked_here = ROWS.difference(methods), asked_here
         for argument in function.args.args + function.args.kwonlyargs:
-            kind = ast.unparse(argument.annotation) if argument.annotation else "Array"
+            name, kind = argument.arg, ast.unparse(argument.annotation) if argument.annotation else "Array"
+            finds_rows = kind.startswith("Callable[") and kind.endswith(", Rows]")
             if kind in {"OwnRows", "GappedRows"}:
-                self.rows.discard(argument.arg)
-            elif argument.arg in ROWS or kind in {"Rows", "Block", "Array | Columns", "Columns"} or finds_rows(kind):
-                self.rows.add(argument.arg)
-            elif argument.arg not in {"self", "cls", "party"} and NUMBERS & set(re.findall(r"\w+", kind)):
-                self.asked.add(argument.arg)
+                self.rows.discard(name)
+            elif name in ROWS or kind in {"Rows", "Block", "Array | Columns", "Columns"} or finds_rows:
+                self.rows.add(name)
+            elif name not in {"self", "cls", "party"} and NUMBERS & set(re.findall(r"\w+", kind)):
+                self.asked.add(name)
 
     def has_asked(self, node: ast.AST) -> bool:
         return any(
@@ -270,41 +239,31 @@ class Names:
 
     def bind(self, target: ast.expr, value: ast.expr, *, always: bool) -> None:
         """What the names of a target hold from here on; what they held before too, unless they ``always`` come here."""
-        summed = gives_sums(value)
+        held = [(self.rows, self.has_rows(value) and not gives_sums(value)), (self.asked, self.has_asked(value))]
         for one in ast.walk(target):
             if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-                holds = {"rows": self.has_rows(value) and not summed, "asked": self.has_asked(value)}
-                for kind, known in (("rows", self.rows), ("asked", self.asked)):
-                    if holds[kind]:
+                for known, holds in held:
+                    if holds:
                         known.add(one.id)
                     elif always:
                         known.discard(one.id)
 
 
-def heads(node: ast.AST) -> Iterator[ast.AST]:
-    """The expressions of a statement itself, without the statements in it."""
-    yield from (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
-
-
 def meets(function: Function, names: Names) -> bool:
-    """Whether one statement has both."""
+    """Whether one statement has both; the statements within it are statements of their own."""
     found = False
     statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
     for node in sorted(statements, key=lambda one: (one.lineno, one.col_offset)):
-        for part in heads(node):
-            for inner in ast.walk(part):
-                if isinstance(inner, ast.comprehension):
-                    names.bind(inner.target, inner.iter, always=False)
-        parts = list(heads(node))
+        parts = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+        for inner in (one for part in parts for one in ast.walk(part)):
+            if isinstance(inner, ast.comprehension):
+                names.bind(inner.target, inner.iter, always=False)
         found |= any(map(names.has_rows, parts)) and any(map(names.has_asked, parts))
-        always = node in function.body
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                names.bind(target, node.value, always=always)
-        elif isinstance(node, ast.AnnAssign) and node.value:
-            names.bind(node.target, node.value, always=always)
-        elif isinstance(node, ast.For):
+        if isinstance(node, ast.For):
             names.bind(node.target, node.iter, always=False)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                names.bind(target, node.value, always=node in function.body)
     return found
 
 
@@ -319,16 +278,16 @@ def asked_attributes(tree: ast.AST) -> set[str]:
     return known
 
 
-def meeting(code: str, *, parties_only: bool = False) -> set[str]:
+def meeting(code: str, *, parties_only: bool = True) -> set[str]:
     """Functions in which a row may meet a number of the server's."""
     tree = parsed(code)
     asked = asked_attributes(tree)
     known = list(functions(tree))
     methods = {name for owner, name, function in known if owner and not is_party(owner) and not function.decorator_list}
     return {
-        f"{owner}.{name}".strip(".").removesuffix(ANSWER)
+        f"{owner}.{name}".strip(".")
         for owner, name, function in known
-        if (is_party(owner) or name.endswith(ANSWER) or of_party(function) or not parties_only)
+        if (is_party(owner) or of_party(function) or not parties_only)
         and meets(function, Names(function, asked, methods))
     }
 
@@ -341,133 +300,22 @@ def is_party(owner: str) -> bool:
 def reading(code: str) -> set[str]:
     """Functions that read rows."""
     return {
-        f"{owner}.{name}".strip(".").removesuffix(ANSWER)
+        f"{owner}.{name}".strip(".")
         for owner, name, function in functions(parsed(code))
         if any(isinstance(node, ast.Call) and name_of(node.func) in READERS for node in ast.walk(function))
     }
 
 
-def places(paths, find) -> set[str]:
-    return {f"{path.relative_to(ROOT)}::{name}" for path in paths for name in find(path)}
-
-
 def test_rows_are_read_and_meet_numbers_of_the_servers_nowhere_else():
-    found = places(PARTIES, lambda path: meeting(path.read_text(), parties_only="maths" not in path.parts))
-    assert not found - MEETS.keys(), "form the rows' sums first, or say in MEETS why no answer is about a single row"
-    assert not MEETS.keys() - found, "these are no more: leave them out of MEETS"
-    found = places(READING, lambda path: reading(path.read_text()))
-    assert not found - READS.keys(), "say in READS what rows are read for, and which numbers they meet"
-    assert not READS.keys() - found, "these are no more: leave them out of READS"
-
-
-AS_THEY_WERE = {
-    "times_about": """
-        return scatter_product(self.rows, Head(len(self.rows), centre, np.zeros_like(centre)), V)""",
-    "standardised": """
-        for chunk in chunks(self.data, ELEMENTS):
-            rows = np.subtract(chunk, centre, dtype=np.float64) / unit
-            yield rows[~np.isnan(rows).all(axis=1)]""",
-    "deviations": """
-        for part in chunks(self.data):
-            deviations = np.nan_to_num(np.subtract(part, asked["centre"], dtype=np.float64))
-            shift += deviations.sum(axis=0)""",
-    "statistics": """
-        rows = _centred(self.used, asked["mean"], asked["remainder"])
-        return {"product": scatter_times(rows, asked["block"])}""",
-    "squared_error": """
-        squared = 0.0
-        for centred in self.centred(self.own.rows):
-            scores = centred @ components.T
-            squared += float(np.vdot(centred, centred)) - float(np.vdot(scores, scores))
-        return max(0.0, squared)""",
-    "spread": """
-        deviation = self.own_columns.X - asked["level"]
-        return {"spread": np.asarray(np.vdot(deviation, deviation))}""",
-    "later": """
-        part = self.used
-        if len(part):
-            mine, centre = part[1:], asked["centre"]
-        return (mine - centre).sum()""",
-    "each": """
-        return sum((row - asked["centre"] for row in self.data))""",
-}
-"""Statements of places that once were, and of such as could be."""
-
-ANSWERS_AS_THEY_COULD_BE = {
-    "function": """
-def answer(party: RowsClient, asked: Fields) -> Fields:
-    return {"spread": np.square(party.data - asked["centre"]).sum()}
-""",
-    "function of another name of the party": """
-def answer(own: RowsClient, asked: Fields) -> Fields:
-    return {"spread": np.square(own.data - asked["centre"]).sum()}
-""",
-    "lambda": """
-def answer(config: RunConfig) -> Questions:
-    return {"spread": Question(reply=X, answer=lambda party, asked: {"x": party.data @ asked["block"]})}
-""",
-    "lambda of a constant": """
-answer = {"spread": Question(reply=X, answer=lambda party, asked: {"x": party.own_columns.X - asked["level"]})}
-""",
-    "function within": """
-def answer(config: RunConfig) -> Questions:
-    def own(party: RowsClient, asked: Fields) -> Fields:
-        part = party.unscaled
-        return {"x": (part > asked["centre"]).sum()}
-
-    return {"spread": Question(reply=X, answer=own)}
-""",
-    "rows by a function": """
-def answer(of: Callable[[Any], Rows]) -> Questions:
-    return {"spread": Question(reply=X, answer=lambda party, asked: {"x": of(party) - asked["centre"]})}
-""",
-    "rows by a method": """
-class SomeClient:
-    def used(self, prefix: str) -> Rows:
-        return self.data[prefix]
-
-def answer(party: SomeClient, asked: Fields) -> Fields:
-    return {"x": party.used("") - asked["centre"]}
-""",
-    "help that is given rows": """
-def answer(rows: Rows, centre: Array) -> Array:
-    return np.square(rows - centre).sum(axis=0)
-""",
-    "help that is given what holds them": """
-def answer(own: OwnScatter, centre: Array) -> Fields:
-    return {"spread": np.square(own.rows - centre).sum(axis=0)}
-""",
-    "rows beside their moments": """
-def answer(of: Callable[[Any], Rows]) -> Questions:
-    spread = lambda party, asked: sums(party.own_of(of(party)), of(party) - asked["centre"])
-    return {"spread": Question(reply=X, answer=spread)}
-""",
-}
-"""Answers that stand beside their questions, in every form in which they may be written."""
-
-HARMLESS = {
-    "deviation": """
-        head, diagonal = head_and_diagonal(self.data)
-        return head.mean - asked["centre"]""",
-    "count": """
-        return {"count": np.asarray(len(self.data)), "block": asked["block"]}""",
-    "product": """
-        return self.own.times_about(asked["centre"], asked["block"])""",
-}
-
-
-def snippet(name: str, body: str) -> str:
-    return f"class Some:\n    def {name}(self, asked, centre, unit, V, components):{body}\n"
-
-
-@pytest.mark.parametrize("name", AS_THEY_WERE)
-def test_places_that_once_were_are_found(name):
-    assert meeting(snippet(name, AS_THEY_WERE[name])) == {f"Some.{name}"}
-
-
-@pytest.mark.parametrize("name", ANSWERS_AS_THEY_COULD_BE)
-def test_answers_are_examined_in_every_form(name):
-    assert meeting(ANSWERS_AS_THEY_COULD_BE[name], parties_only=True) == {"answer"}
+    found, known = (
+        places(PARTIES, lambda path: meeting(path.read_text(), parties_only="maths" not in path.parts)),
+        MEETS,
+    )
+    assert not found - listed(known), "form the rows' sums first, or say in MEETS why no answer is about a single row"
+    assert not listed(known) - found, "these are no more: leave them out of MEETS"
+    found, known = places(READING, lambda path: reading(path.read_text())), READS
+    assert not found - listed(known), "say in READS what rows are read for, and which numbers they meet"
+    assert not listed(known) - found, "these are no more: leave them out of READS"
 
 
 def test_every_answer_of_a_run_is_one_that_is_examined():
@@ -490,49 +338,83 @@ def test_every_answer_of_a_run_is_one_that_is_examined():
     assert seen > 150
 
 
-@pytest.mark.parametrize("name", HARMLESS)
-def test_sums_may_meet_what_is_asked(name):
-    assert not meeting(snippet(name, HARMLESS[name]))
+# Whether it finds what it should
+
+STATEMENTS = [
+    "return scatter_product(self.rows, Head(len(self.rows), centre, np.zeros_like(centre)), V)",
+    "for chunk in chunks(self.data): yield np.subtract(chunk, centre, dtype=np.float64) / unit",
+    "for part in chunks(self.data): shift = np.nan_to_num(np.subtract(part, asked['centre'])).sum(axis=0)",
+    "rows = _centred(self.used, asked['mean'], asked['remainder'])",
+    "for centred in self.centred(self.own.rows): scores = centred @ components.T",
+    "deviation = self.own_columns.X - asked['level']",
+    "part = self.used\n        if part: mine, centre = part[1:], asked['centre']\n        return (mine - centre).sum()",
+    "return sum((row - asked['centre'] for row in self.data))",
+]
+"""Of places that once were, and of such as could be."""
+
+HARMLESS = [
+    "head, diagonal = head_and_diagonal(self.data)\n        return head.mean - asked['centre']",
+    "return {'count': np.asarray(len(self.data)), 'block': asked['block']}",
+    "return {'product': self.own.times_about(asked['centre'], asked['block'])}",
+]
+
+ANSWERS = [
+    "def answer(party: RowsClient, asked: Fields): return party.data - asked['centre']",
+    "def answer(own: RowsClient, asked: Fields): return own.data - asked['centre']",
+    "def answer(config): return Question(answer=lambda party, asked: {'x': party.data @ asked['block']})",
+    "answer = {'spread': Question(answer=lambda party, asked: {'x': party.own_columns.X - asked['level']})}",
+    "def answer(config):\n    def own(party: RowsClient, asked: Fields): return party.unscaled > asked['centre']",
+    "def answer(of: Callable[[Any], Rows]): return Question(answer=lambda party, asked: of(party) - asked['centre'])",
+    "class SomeClient:\n    def used(self, prefix: str) -> Rows: return self.data[prefix]\n\n"
+    "def answer(party: SomeClient, asked: Fields): return party.used('') - asked['centre']",
+    "def answer(rows: Rows, centre: Array): return np.square(rows - centre).sum(axis=0)",
+    "def answer(own: OwnScatter, centre: Array): return np.square(own.rows - centre).sum(axis=0)",
+    "def answer(of: Callable[[Any], Rows]): return lambda party, asked: (party.own_of(of(party)), of(party) - asked)",
+]
+"""Answers that stand beside their questions, in every form in which they may be written."""
 
 
-def test_a_new_reader_of_rows_is_found():
-    assert reading(snippet("new", "\n        return sum(map(energy, chunks(self.rows)))")) == {"Some.new"}
-    assert reading(snippet("new", "\n        return Moments.of(self.data)")) == {"Some.new"}
-    assert not reading(snippet("new", "\n        return self.own.head_and_diagonal()"))
+def method(body: str) -> str:
+    return f"class SomeClient:\n    def answer(self, asked, centre, unit, V, components):\n        {body}\n"
 
 
-@pytest.mark.parametrize(
-    ("imports", "prefix"),
-    [
-        ("from fedpca_flwr.maths.moments import Moments, scatter_product", ""),
-        ("from fedpca_flwr.maths import moments", "moments."),
-        ("from fedpca_flwr.maths import moments as sums", "sums."),
-    ],
-)
-def test_readers_are_found_however_they_are_imported(imports, prefix):
-    code = f"""
-{imports}
-def answer(party: {prefix}Client, asked: {prefix}Fields) -> {prefix}Fields:
-    return {{"x": {prefix}scatter_product(party.data, asked["centre"], 1), "y": {prefix}Moments.of(party.data)}}
+def test_a_row_that_meets_a_number_of_the_servers_is_found_in_every_form_and_a_sum_is_none():
+    assert [body for body in STATEMENTS if meeting(method(body)) != {"SomeClient.answer"}] == []
+    assert [code for code in ANSWERS if meeting(code) != {"answer"}] == []
+    assert [body for body in HARMLESS if meeting(method(body))] == []
+    assert reading(method("return sum(map(energy, chunks(self.rows)))")) == {"SomeClient.answer"}
+    assert reading(method("return Moments.of(self.data)")) == {"SomeClient.answer"}
+    assert not reading(method("return self.own.head_and_diagonal()"))
 
-def own(party: {prefix}Client, asked: {prefix}Fields) -> {prefix}Fields:
-    return {{"x": {prefix}Moments.of(party.data).mean - asked["centre"]}}
 
-def help(rows: {prefix}Rows, centre: {prefix}Array) -> {prefix}Array:
+OF_A_MODULE = """
+def answer(party: {0}Client, asked: {0}Fields) -> {0}Fields:
+    return {{"x": {0}scatter_product(party.data, asked["centre"], 1), "y": {0}Moments.of(party.data)}}
+
+def own(party: {0}Client, asked: {0}Fields) -> {0}Fields:
+    return {{"x": {0}Moments.of(party.data).mean - asked["centre"]}}
+
+def help(rows: {0}Rows, centre: {0}Array) -> {0}Array:
     return rows - centre
 """
+IMPORTS = {
+    "moments import Moments, scatter_product": "",
+    "import moments": "moments.",
+    "import moments as sums": "sums.",
+}
+
+
+@pytest.mark.parametrize("imported", IMPORTS)
+def test_readers_are_found_however_they_are_imported(imported):
+    room = "from fedpca_flwr.maths" + ("." if imported.startswith("moments") else " ")
+    code = room + imported + OF_A_MODULE.format(IMPORTS[imported])
     assert reading(code) == {"answer", "own"}
-    assert meeting(code, parties_only=True) == {"answer", "help"}
+    assert meeting(code) == {"answer", "help"}
 
 
 def test_what_a_property_makes_of_a_question_is_followed():
-    code = """
-class Some:
-    @property
-    def _mean(self):
-        return self.asked["mean"]
-
-    def error(self):
-        return np.square(self.rows - self._mean).sum()
-"""
-    assert meeting(code) == {"Some.error"}
+    code = method("return np.square(self.rows - self._mean).sum()")
+    assert not meeting(code)
+    assert meeting(code + "    @property\n    def _mean(self):\n        return self.asked['mean']\n") == {
+        "SomeClient.answer"
+    }

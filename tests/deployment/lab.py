@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -16,20 +14,11 @@ ROOT = Path(__file__).parents[2]
 
 def told(method: str, **values: Any) -> str:
     """A method, its options and keys of the run as `--run-config` takes them."""
-    config = run_config_of({"method": method, **{key.replace("_", "-"): value for key, value in values.items()}})
+    return as_text(run_config_of({"method": method, **{key.replace("_", "-"): value for key, value in values.items()}}))
+
+
+def as_text(config: dict[str, Any]) -> str:
     return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-
-
-def identified(folder: Path, sites: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sites, each with an identity of its own and the list of all, made as the guide says."""
-    lines = []
-    for i, site in enumerate(sites):
-        site |= {"identity": str(folder / f"site{i}.identity"), "identities": str(folder / "identities")}
-        made = [site["identity"], "--partition-id", str(i), "--name", site["name"]]
-        command = [sys.executable, "-m", "fedpca_flwr.site", "keys", *made]
-        lines.append(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
-    (folder / "identities").write_text("".join(lines))
-    return sites
 
 
 IMPATIENT = """import time
@@ -49,23 +38,31 @@ def impatient(folder: Path, inherited: str = "") -> str:
 class Lab(Deployment):
     """Of this repository's app, in a folder that is made."""
 
-    def __init__(self, folder: Path, node_configs: list[dict[str, object]]) -> None:
+    def __init__(self, folder: Path, node_configs: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True)
         super().__init__(folder, ROOT, node_configs)
         self.environment["PYTHONPATH"] = impatient(folder, self.environment.get("PYTHONPATH", ""))
+
+    def with_sites(self, node_configs: list[dict[str, Any]]) -> "Lab":
+        """Each SuperNode with the node-config of its number: it starts anew where it has another, or is stopped."""
+        for i, config in enumerate(node_configs):
+            process = self.processes[f"node{i}"]
+            if config != self.node_configs[i] or process.poll() is not None:
+                process.terminate()
+                process.wait()
+                self.spawn(f"node{i}", [*process.args[:-1], as_text(config)])
+        self.node_configs = node_configs
+        self.until(self.all_online, "the SuperNodes to be online")
+        return self
 
 
 class SimulationLab(Lab):
     """A SuperLink that simulates its nodes with Ray, as ``flwr run`` starts one for itself."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, [])
-
     def start_link(self) -> None:
         self.name_link("insecure = true")
-        self.spawn(
-            "superlink", ["flower-superlink", "--insecure", "--simulation", "--host", HOST, "--port", str(self.port)]
-        )
+        command = ["flower-superlink", "--insecure", "--simulation", "--host", HOST, "--port", str(self.port)]
+        self.spawn("superlink", command)
         url = f"http://{HOST}:{self.port}/health"
         self.until(lambda: urllib.request.urlopen(url, timeout=20).status == 200, "the SuperLink")
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from flwr.app import Context
 from flwr.clientapp import ClientApp
-from flwr.compat.server import ServerAppComponents
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
 
@@ -23,41 +22,34 @@ def rows_of(context: Context):
     return PARTIES[int(context.node_config["partition-id"])]
 
 
-@pytest.mark.parametrize(
-    ("method", "options"), [("p-cov", {"n_components": 2}), ("sub-it block-size=3", {"n_components": 2, "scale": True})]
-)
-def test_the_message_api_gives_the_bits_of_run(method, options):
+def by_messages(method, node=lambda party: {}, rows=rows_of, **options):
+    """A strategy of the Message API after its run, and what it gave."""
     strategy = FedPCA(method, clients=3, **options)
-    result = strategy.start(GridOfThisProcess(3, client_app(rows_of, method, **options)))
-    expected = run(method, PARTIES, **options)
-    components, mean, variances = result.arrays.to_numpy_ndarrays()
-    assert components.tobytes() == expected.components_.tobytes()
-    assert mean.tobytes() == expected.mean_.tobytes()
-    assert variances.tobytes() == expected.explained_variance_.tobytes()
+    return strategy, strategy.start(GridOfThisProcess(3, client_app(rows, method, **options), node))
+
+
+@pytest.mark.parametrize(("method", "options"), [("p-cov", {}), ("sub-it block-size=3", {"scale": True})])
+def test_the_message_api_gives_the_bits_of_run(method, options):
+    strategy, result = by_messages(method, n_components=2, **options)
+    expected = run(method, PARTIES, n_components=2, **options)
+    found = (expected.components_, expected.mean_, expected.explained_variance_)
+    assert [array.tobytes() for array in result.arrays.to_numpy_ndarrays()] == [array.tobytes() for array in found]
     assert strategy.model.rounds == expected.rounds == len(result.train_metrics_clientapp) - 1
     assert sum(entry["bytes-up"] for entry in result.train_metrics_clientapp.values()) > 0
 
 
-def by_components(app: ClientApp, strategy, num_rounds: int) -> None:
+def by_components(strategy, rounds: int | None = None, **options) -> None:
     """As Flower's ServerApp does with `server_fn`, on its own `Server`."""
-    parts = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=num_rounds))
-    start_grid(
-        grid=GridOfThisProcess(3, app, own_key="of the app's own", seed="another meaning"),
-        strategy=parts.strategy,
-        config=parts.config,
-    )
+    app = ClientApp(client_fn=lambda context: type(strategy).client(context, rows_of(context), **options).to_client())
+    grid = GridOfThisProcess(3, app, own_key="of the app's own", seed="another meaning")
+    start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=rounds or strategy.rounds))
 
 
 def test_a_strategy_runs_on_flowers_own_server():
-    strategy = SubspaceIteration(n_components=2, clients=3, max_rounds=30)
-    app = ClientApp(
-        client_fn=lambda context: SubspaceIteration.client(
-            context, rows_of(context), n_components=2, max_rounds=30
-        ).to_client()
-    )
-    by_components(app, strategy, strategy.rounds)
-    expected = run("sub-it", PARTIES, n_components=2, max_rounds=30)
-    assert strategy.model.components_.tobytes() == expected.components_.tobytes()
+    options = {"n_components": 2, "max_rounds": 30}
+    strategy = SubspaceIteration(clients=3, **options)
+    by_components(strategy, **options)
+    assert strategy.model.components_.tobytes() == run("sub-it", PARTIES, **options).components_.tobytes()
 
 
 def test_wrong_options_and_too_few_rounds_are_named():
@@ -67,11 +59,10 @@ def test_wrong_options_and_too_few_rounds_are_named():
         FedPCA("pcov")
     strategy = PooledCovariance(n_components=2, clients=3)
     assert strategy.rounds == 2
-    app = ClientApp(client_fn=lambda context: PooledCovariance.client(context, rows_of(context)).to_client())
-    by_components(app, strategy, 1)
+    by_components(strategy, 1)
     with refused(ContractError, 1, 2, "num_rounds"):
         strategy.model  # noqa: B018
-    by_components(app, again := PooledCovariance(n_components=2, clients=3), again.rounds)
+    by_components(again := PooledCovariance(n_components=2, clients=3))
     assert again.model.n_components_ == 2
 
 
@@ -80,26 +71,14 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeyp
 
     A process that has started Ray, as a notebook after a simulation, is no simulated party.
     """
-    ray = SimpleNamespace(
-        is_initialized=lambda: True, get_runtime_context=lambda: SimpleNamespace(get_actor_id=lambda: None)
-    )
+    there = SimpleNamespace(get_actor_id=lambda: None)
+    ray = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: there)
     monkeypatch.setitem(sys.modules, "ray", ray)
-
-    def started(**node):
-        app = client_app(lambda context: rows_of(context).T[:40], "vertical", n_components=2)
-        return FedPCA("vertical", n_components=2, clients=3).start(GridOfThisProcess(3, app, lambda party: node))
-
     with refused(Exception, "may-show"):
-        started()
+        by_messages("vertical", rows=lambda context: rows_of(context).T[:40], n_components=2)
     options = {"n_components": 2, "secure_aggregation": True, "bound": 100.0}
-
-    def secure(node):
-        return FedPCA("p-cov", clients=3, **options).start(
-            GridOfThisProcess(3, client_app(rows_of, "p-cov", **options), node)
-        )
-
-    with refused(Exception, "'identity'"):
-        secure(lambda party: {})
-    with refused(Exception, "'journal'"):
-        secure(lambda party: identities(3)[party])
-    secure(lambda party: {**identities(3)[party], "journal": str(tmp_path / str(party))})
+    known = identities(3)
+    for lacking, node in {"'identity'": lambda party: {}, "'journal'": lambda party: known[party]}.items():
+        with refused(Exception, lacking):
+            by_messages("p-cov", node, **options)
+    by_messages("p-cov", lambda party: {**known[party], "journal": str(tmp_path / str(party))}, **options)

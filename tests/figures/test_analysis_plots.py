@@ -17,19 +17,33 @@ X = rows(200, 8)
 MOMENTS = SecondMoments.of(X)
 
 
+def texts_of(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def tips_of(axes):
+    """Where arrows end, which are annotations without text."""
+    texts: list[Any] = axes.texts
+    return {tuple(text.xy) for text in texts if text.get_text() == ""}
+
+
+def overlap(boxes):
+    return any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+
+
 def test_the_scree_has_the_band_and_a_line_for_each_rule_that_is_shown():
     found = analyses.how_many(MOMENTS)
     (axes,) = analysis_plots.how_many(found).axes
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
     assert axes.collections[0].get_datalim(axes.transData).y1 == pytest.approx(found.null_band[0])
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
+    assert texts_of(axes)[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
     found = analyses.HowMany({"far": 9, "near": 2}, np.arange(8.0, 0, -1), np.ones(8))
     (axes,) = analysis_plots.how_many(found).axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()][2:] == ["2: near"]
+    assert texts_of(axes)[2:] == ["2: near"]
 
 
-def test_odd_rows_are_crosses_beyond_the_limits():
+def test_odd_rows_are_crosses_beyond_the_limits_and_numbers_of_an_axis_do_not_overprint():
+    """The fault: over less than a power of ten, each of 2 to 9 had a number of three letters' width."""
     odd = X.copy()
     odd[3] *= 20
     found = analyses.outliers(analyses.pca(MOMENTS, 3), odd)
@@ -40,17 +54,12 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     assert (even.get_xdata() <= found.t_squared_limit).all()
     assert axes.lines[2].get_xdata()[0] == found.t_squared_limit
     assert axes.lines[3].get_ydata()[0] == found.spe_limit
-
-
-def test_numbers_of_an_axis_do_not_overprint():
-    """The fault: over less than a power of ten, each of 2 to 9 had a number of three letters' width."""
-    found = analyses.outliers(analyses.pca(MOMENTS, 3), X)
-    figure = analysis_plots.outlier_map(found)
+    figure = analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X))
     figure.draw_without_rendering()
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
         boxes = [tick.label1.get_window_extent() for tick in axis.get_major_ticks() if tick.label1.get_text()]
         assert len(boxes) > 1
-        assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+        assert not overlap(boxes)
         assert not any(text.get_text() for text in axis.get_minorticklabels())
 
 
@@ -68,13 +77,7 @@ def test_names_of_arrows_are_inside_the_axes_and_do_not_overprint():
     assert len(boxes) == 30
     assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
     assert all(inside.y0 <= box.y0 and box.y1 <= inside.y1 for box in boxes)
-    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
-
-
-def tips_of(axes):
-    """Where arrows end, which are annotations without text."""
-    texts: list[Any] = axes.texts
-    return {tuple(text.xy) for text in texts if text.get_text() == ""}
+    assert not overlap(boxes)
 
 
 @pytest.mark.parametrize("turn", [1, -1])
@@ -90,20 +93,14 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
     assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}
 
 
-def test_arrows_are_correlations_with_the_first_two_components():
+def test_a_biplot_has_arrows_of_correlations_and_rows_in_the_unit_of_the_largest_score_whatever_its_sign():
     found = analyses.read(MOMENTS, 2)
-    scores = analyses.pca(MOMENTS, 2).transform(X)
-    (axes,) = analysis_plots.biplot(found, scores).axes
+    (axes,) = analysis_plots.biplot(found, np.array([[-4.0, 1.0], [2.0, -2.0]])).axes
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[-1.0, 0.5], [0.5, -1.0]])
     assert tips_of(axes) == set(map(tuple, found.correlations.T))
-    assert np.abs(axes.lines[0].get_xydata()).max() == 1
     assert {text.get_text() for text in axes.texts} == {"", *map(str, range(8))}
     with refused(ConfigError):
-        analysis_plots.biplot(analyses.read(MOMENTS, 1), scores)
-
-
-def test_rows_of_a_biplot_are_in_the_unit_of_the_largest_score_whatever_its_sign():
-    (axes,) = analysis_plots.biplot(analyses.read(MOMENTS, 2), np.array([[-4.0, 1.0], [2.0, -2.0]])).axes
-    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[-1.0, 0.5], [0.5, -1.0]])
+        analysis_plots.biplot(analyses.read(MOMENTS, 1), X[:, :2])
 
 
 def test_contributions_are_shares_of_those_that_take_part():

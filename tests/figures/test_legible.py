@@ -94,16 +94,17 @@ def drawn(figure):
     return imread(io.BytesIO(stream.getvalue()))[::-1]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", FIGURES)
 def test_text_is_legible_on_every_page(name):
     """The colour of each text that is drawn against what most of its place shows without it, on the page."""
     figure = FIGURES[name]()
+    figure.set_dpi(72)
     whole = drawn(figure)
     texts = [text for text in figure.findobj(Text) if text.get_text().strip()]
     boxes = [text.get_window_extent() for text in texts]
-    places = [
-        np.s_[max(0, int(b.y0)) : max(0, int(b.y1) + 1), max(0, int(b.x0)) : max(0, int(b.x1) + 1)] for b in boxes
-    ]
+    ends = [np.array([b.y0, b.y1 + 1, b.x0, b.x1 + 1], int).clip(min=0) for b in boxes]
+    places = [np.s_[bottom:top, left:right] for bottom, top, left, right in ends]
     for text in texts:
         text.set_alpha(0)
     empty = drawn(figure)

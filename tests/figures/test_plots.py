@@ -9,7 +9,7 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.path import Path as MatplotlibPath
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.figures import plots
+from fedpca_flwr.figures import markdown, plots
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from tests.families import cut, rows
@@ -20,6 +20,7 @@ PARTS = cut(X, 180, 100, 20)
 TRUTH = pooled_pca(X, 4)
 MODEL = run("p-cov", PARTS, n_components=4)
 LABELS = np.arange(300) % 3
+NAMES = ["north", "south", "west"]
 
 
 def points(axes):
@@ -27,27 +28,30 @@ def points(axes):
     return [collection.get_offsets() for collection in scattered if len(collection.get_offsets())]
 
 
+def bars_of(axes) -> list[Any]:
+    return list(axes.patches)
+
+
+def texts_of(legend) -> list[str]:
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def looks(marks) -> set[tuple[bytes, bytes]]:
+    return {(mark.get_facecolor()[0].tobytes(), mark.get_paths()[0].vertices.tobytes()) for mark in marks}
+
+
+# Scores, loadings and heterogeneity of parties
+
+
 def test_scores_are_those_of_each_party_with_its_colour_and_mark():
-    axes = plots.scores({"north": PARTS[0], "south": PARTS[1], "west": PARTS[2]}, MODEL, components=(2, 4)).axes[0]
+    axes = plots.scores(dict(zip(NAMES, PARTS, strict=True)), MODEL, components=(2, 4)).axes[0]
     for found, rows_of_it in zip(points(axes), PARTS, strict=True):
         np.testing.assert_allclose(found, MODEL.transform(rows_of_it)[:, [1, 3]])
-    marks = axes.collections
-    assert len({mark.get_facecolor()[0].tobytes() for mark in marks}) == 3
-    assert len({mark.get_paths()[0].vertices.tobytes() for mark in marks}) == 3
-    shown = axes.get_legend()
-    assert shown is not None
-    assert [text.get_text() for text in shown.get_texts()] == ["north (180 rows)", "south (100 rows)", "west (20 rows)"]
+    assert [len(set(kind)) for kind in zip(*looks(axes.collections), strict=True)] == [3, 3]
+    assert texts_of(axes.get_legend()) == ["north (180 rows)", "south (100 rows)", "west (20 rows)"]
     assert f"PC2 ({MODEL.explained_variance_ratio_[1]:.1%}" in axes.get_xlabel()
     assert "PC4" in axes.get_ylabel()
-
-
-def test_parties_and_classes_have_marks_of_their_own():
-    marks = plots.scores([X[i::25] for i in range(25)], MODEL).axes[0].collections
-    looks = {(mark.get_facecolor()[0].tobytes(), mark.get_paths()[0].vertices.tobytes()) for mark in marks}
-    assert len(looks) == 25
-    figure = plots.projection_overlay(TRUTH, MODEL, X, np.arange(300) % 10)
-    drawn = [one for one in figure.axes[0].collections if isinstance(one, PathCollection) and len(one.get_offsets())]
-    assert len({one.get_paths()[0].vertices.tobytes() for one in drawn[::2]}) == 10
+    assert len(looks(plots.scores([X[i::25] for i in range(25)], MODEL).axes[0].collections)) == 25
 
 
 def test_with_labels_colours_are_of_the_classes_of_all_parties():
@@ -77,14 +81,11 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
 
 def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
     paths = [str(tmp_path / "north.csv"), str(tmp_path / "south.npy")]
-    run("p-cov", PARTS[:2], n_components=4, scores=paths)
-    model = run("p-cov", PARTS[:2], n_components=4)
+    model = run("p-cov", PARTS[:2], n_components=4, scores=paths)
     of_files, of_rows = plots.scores(paths, model).axes[0], plots.scores(PARTS[:2], model).axes[0]
     for one, other in zip(points(of_files), points(of_rows), strict=True):
         np.testing.assert_allclose(one, other)
-    legend = of_files.get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["north (180 rows)", "south (100 rows)"]
+    assert texts_of(of_files.get_legend()) == ["north (180 rows)", "south (100 rows)"]
     (tmp_path / "other.csv").write_text("age\nold\n")
     with refused(DataError, "'other'"):
         plots.scores([tmp_path / "other.csv"])
@@ -92,8 +93,34 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
         plots.scores(paths, components=(1, 5))
 
 
-def bars_of(axes) -> list[Any]:
-    return list(axes.patches)
+def test_scores_of_a_private_model_without_a_component_above_the_noise_have_no_share():
+    unknown = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
+    assert plots.scores(PARTS, unknown).axes[0].get_xlabel() == "PC1"
+    assert [axes.get_title() for axes in plots.loadings(unknown).axes] == ["PC1", "PC2", "PC3"]
+
+
+def test_heterogeneity_measures_each_client_by_its_name():
+    def heights(axes) -> list[float]:
+        return [bar.get_height() for bar in bars_of(axes)]
+
+    shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
+    counts, shift, kept = map(heights, plots.heterogeneity(shifted, MODEL).axes)
+    assert counts == [180, 100, 20]
+    distance = np.linalg.norm(shifted[1].mean(axis=0) - MODEL.mean_)
+    assert np.argmax(shift) == 1
+    np.testing.assert_allclose(shift[1], distance / np.sqrt(MODEL.total_variance))
+    own = shifted[1] - shifted[1].mean(axis=0)
+    held = own @ MODEL.components_.T
+    np.testing.assert_allclose(kept[1], 100 * np.vdot(held, held) / np.vdot(own, own))
+    nothing = np.ones((6, 3))
+    axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
+    assert heights(axes[1]) == heights(axes[2]) == [0, 0]
+    model = run("p-cov", dict(zip(NAMES, PARTS, strict=True)), n_components=2)
+    for panel in plots.heterogeneity(PARTS, model).axes:
+        assert [text.get_text() for text in panel.get_xticklabels()] == NAMES
+
+
+# Models beside the pooled PCA
 
 
 def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
@@ -106,6 +133,9 @@ def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
     (joins,) = (one for one in figure.axes[0].collections if isinstance(one, LineCollection))
     assert len(joins.get_segments()) == 300
     assert [text.get_text() for text in figure.axes[0].texts] == ["0", "1", "2"]
+    of_ten = plots.projection_overlay(TRUTH, MODEL, X, np.arange(300) % 10).axes[0].collections
+    drawn = [one for one in of_ten if isinstance(one, PathCollection) and len(one.get_offsets())]
+    assert len({one.get_paths()[0].vertices.tobytes() for one in drawn[::2]}) == 10
 
 
 def test_overlays_turn_components_round_thin_many_rows_and_have_a_panel_a_model():
@@ -121,57 +151,38 @@ def test_overlays_turn_components_round_thin_many_rows_and_have_a_panel_a_model(
 
 
 def test_scree_and_rounds_show_their_numbers_and_names():
-    left, right = plots.scree({"p-cov": MODEL}).axes
-    np.testing.assert_allclose(left.lines[0].get_ydata(), 100 * MODEL.explained_variance_ratio_)
-    np.testing.assert_allclose(right.lines[0].get_ydata()[-1], 100 * MODEL.explained_variance_ratio_.sum())
-    assert all(place == round(place) for place in left.get_xticks())
+    for given in (MODEL, {"p-cov": MODEL}):
+        left, right = plots.scree(given).axes
+        (line,) = left.lines
+        np.testing.assert_allclose(line.get_ydata(), 100 * MODEL.explained_variance_ratio_)
+        np.testing.assert_allclose(right.lines[0].get_ydata()[-1], 100 * MODEL.explained_variance_ratio_.sum())
+        assert all(place == round(place) for place in left.get_xticks())
     lines = plots.angle_by_round({"sub-it": [10, 1, 0]}, tolerance=1e-6).axes[0].lines
     np.testing.assert_allclose(lines[0].get_ydata(), [10, 1, 1e-14])
-    (line,) = plots.scree(MODEL).axes[0].lines
-    np.testing.assert_allclose(line.get_ydata(), 100 * MODEL.explained_variance_ratio_)
     (legend,) = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)}).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["pooled = p-cov", "other"]
+    assert texts_of(legend) == ["pooled = p-cov", "other"]
 
 
-def test_the_front_is_what_nothing_beats_in_kilobytes_or_megabytes():
-    figure = plots.bytes_against_error({"a": [(2, 1e-9), (3, 1e-6)], "b": [(1, 1.0), (1.5, 2.0)]})
-    front = next(line for line in figure.axes[0].lines if line.get_label() == "front")
-    np.testing.assert_allclose(front.get_xydata(), [(1, 1.0), (2, 1e-6)])
-    # Rounding below a millionth of a degree made one exact method look better than another.
-    figure = plots.bytes_against_error({"a": [(2, 1e-9)], "b": [(3, 1e-13)]})
-    front = next(line for line in figure.axes[0].lines if line.get_label() == "front")
-    np.testing.assert_allclose(front.get_xydata(), [(2, 1e-6)])
+@pytest.mark.parametrize(
+    ("points", "front"),
+    [
+        ({"a": [(2, 1e-9), (3, 1e-6)], "b": [(1, 1.0), (1.5, 2.0)]}, [(1, 1.0), (2, 1e-6)]),
+        # Rounding below a millionth of a degree made one exact method look better than another.
+        ({"a": [(2, 1e-9)], "b": [(3, 1e-13)]}, [(2, 1e-6)]),
+    ],
+)
+def test_the_front_is_what_nothing_beats(points, front):
+    (axes,) = plots.bytes_against_error(points).axes
+    drawn = next(line for line in axes.lines if line.get_label() == "front")
+    np.testing.assert_allclose(drawn.get_xydata(), front)
+
+
+def test_bytes_are_in_kilobytes_or_megabytes():
     (axes,) = plots.bytes_against_error({"a": [(0.005, 0.02), (0.018, 1e-9)]}).axes
     assert axes.get_xlabel() == "kB up per client"
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [5, 18])
     (axes,) = plots.bytes_against_error({"a": [(0.005, 0.02), (1.5, 1e-9)]}).axes
     assert axes.get_xlabel() == "MB up per client"
-
-
-def heights(axes) -> list[float]:
-    return [bar.get_height() for bar in bars_of(axes)]
-
-
-def test_heterogeneity_names_the_parties_and_is_none_without_variance():
-    nothing = np.ones((6, 3))
-    axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
-    assert heights(axes[1]) == [0, 0]
-    assert heights(axes[2]) == [0, 0]
-    model = run("p-cov", dict(zip(["north", "south", "west"], PARTS, strict=True)), n_components=2)
-    for panel in plots.heterogeneity(PARTS, model).axes:
-        assert [text.get_text() for text in panel.get_xticklabels()] == ["north", "south", "west"]
-
-
-def test_heterogeneity_measures_each_client():
-    shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
-    counts, shift, kept = map(heights, plots.heterogeneity(shifted, MODEL).axes)
-    assert counts == [180, 100, 20]
-    distance = np.linalg.norm(shifted[1].mean(axis=0) - MODEL.mean_)
-    assert np.argmax(shift) == 1
-    np.testing.assert_allclose(shift[1], distance / np.sqrt(MODEL.total_variance))
-    own = shifted[1] - shifted[1].mean(axis=0)
-    held = own @ MODEL.components_.T
-    np.testing.assert_allclose(kept[1], 100 * np.vdot(held, held) / np.vdot(own, own))
 
 
 def test_components_as_images():
@@ -184,7 +195,7 @@ def test_components_as_images():
         plots.component_images(MODEL, (5, 5))
 
 
-def test_scores_of_a_private_model_without_a_component_above_the_noise_have_no_share():
-    unknown = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
-    assert plots.scores(PARTS, unknown).axes[0].get_xlabel() == "PC1"
-    assert [axes.get_title() for axes in plots.loadings(unknown).axes] == ["PC1", "PC2", "PC3"]
+def test_a_table_in_markdown_is_its_head_and_its_lines():
+    text = "| name | number |\n| --- | --- |\n| a | 1 |\n| b | 2.5 |"
+    assert markdown.table(["name", "number"], [["a", 1], ["b", 2.5]]) == text
+    assert "\n".join([markdown.head(["name", "number"]), markdown.row(["a", 1]), markdown.row(["b", 2.5])]) == text

@@ -6,113 +6,86 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.codecs import (
-    FILTERS,
-    Coded,
-    LowRank,
-    SharedStep,
-    TopEntries,
-    compress,
-    decompress,
-    dequantise,
-    forecast_bytes,
-    quantise,
-    unit_of,
-)
+from fedpca_flwr.maths import codecs
+from fedpca_flwr.maths.codecs import Coded, SharedStep, dequantise, quantise
 from tests.refusals import refused
 
 X = np.random.default_rng(0).standard_normal(1000) * np.logspace(-6, 3, 1000)
-
-
-@pytest.mark.parametrize("bits", [4, 5, 8, 11, 16, 24, 32])
-@pytest.mark.parametrize("size", [1, 127, 128, 1000])
-def test_quantised_numbers_are_within_the_bound(bits, size):
-    coded = quantise(X[:size], bits, 128)
-    decoded = dequantise(coded, bits, 128, size)
-    bound = np.repeat(coded.scales.astype(np.float64), 128)[:size] / 2
-    assert (np.abs(decoded - X[:size]) <= bound * (1 + 1e-12)).all()
-    assert bound.max() <= np.abs(X[:size]).max() / (2 ** (bits - 1) - 1)
-
-
 TRIANGLE = np.random.default_rng(1).standard_normal(820) * np.logspace(-6, 3, 820)  # of 40 features
 
 
-@pytest.mark.parametrize("step", [1e-3, 1.0])
-@pytest.mark.parametrize("smooth", [False, True])
-def test_numbers_on_a_shared_step_are_within_half_of_it_and_add_up(step, smooth):
-    grid = np.arange(40.0)
-    kernel = 900 * np.exp(-((grid[:, None] - grid) ** 2) / 200)
-    triangle = kernel[np.triu_indices(40)] if smooth else TRIANGLE
-    coded = SharedStep(step).encode(triangle, 40)
-    assert coded.code[0] == int(smooth)
-    values = SharedStep(step).decode(coded, 40)
-    assert np.abs(values - triangle).max() <= step / 2 * (1 + 1e-9)
-    np.testing.assert_allclose(values / step, np.rint(values / step), atol=1e-6)
+@pytest.mark.parametrize("bits", [4, 5, 8, 11, 16, 24, 32])
+def test_quantised_numbers_are_within_the_bound(bits):
+    for size in (1, 127, 128, 1000):
+        coded = quantise(X[:size], bits, 128)
+        bound = np.repeat(coded.scales.astype(np.float64), 128)[:size] / 2
+        assert (np.abs(dequantise(coded, bits, 128, size) - X[:size]) <= bound * (1 + 1e-12)).all()
+        assert bound.max() <= np.abs(X[:size]).max() / (2 ** (bits - 1) - 1)
 
 
-@pytest.mark.parametrize("smooth", [False, True])
-def test_bytes_on_a_shared_step_are_forecast(smooth):
-    """Of pixels, whose differences are small, and of features whose variances differ."""
-    d, rng = 150, np.random.default_rng(2)
-    rows = rng.standard_normal((400, d)) * np.logspace(0, -2, d)
+def kernel(d, width):
     grid = np.arange(float(d))
-    rows = rows @ np.exp(-((grid[:, None] - grid) ** 2) / 50) if smooth else rows
-    covariance = np.cov(rows.T)
+    return np.exp(-((grid[:, None] - grid) ** 2) / width)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_numbers_on_a_shared_step_are_within_half_of_it_and_their_bytes_are_forecast(smooth):
+    """Of pixels, whose differences are small, and of features whose variances differ."""
+    triangle = 900 * kernel(40, 200)[np.triu_indices(40)] if smooth else TRIANGLE
+    for step in (1e-3, 1.0):
+        coded = SharedStep(step).encode(triangle, 40)
+        assert coded.code[0] == int(smooth)
+        values = SharedStep(step).decode(coded, 40)
+        assert np.abs(values - triangle).max() <= step / 2 * (1 + 1e-9)
+        np.testing.assert_allclose(values / step, np.rint(values / step), atol=1e-6)
+    d = 150
+    rows = np.random.default_rng(2).standard_normal((400, d)) * np.logspace(0, -2, d)
+    covariance = np.cov((rows @ kernel(d, 50) if smooth else rows).T)
     triangle, steps = covariance[np.triu_indices(d)], np.trace(covariance) / d * np.array([1e-5, 1e-4])
-    taken = [SharedStep(step).encode(triangle, d) for step in steps]
-    assert [coded.code[0] for coded in taken] == [int(smooth)] * 2
-    np.testing.assert_allclose(forecast_bytes(triangle, d, steps), [coded.code.size for coded in taken], rtol=0.2)
+    taken = [SharedStep(step).encode(triangle, d).code for step in steps]
+    assert [code[0] for code in taken] == [int(smooth)] * 2
+    np.testing.assert_allclose(codecs.forecast_bytes(triangle, d, steps), [code.size for code in taken], rtol=0.2)
 
 
-def test_codecs_keep_what_they_promise_in_closed_form():
+def test_codecs_keep_what_they_promise_in_closed_form_and_end_where_they_must():
     assert quantise(np.zeros(10**5), 16, 128).code.size < 200
     assert dequantise(quantise(np.zeros(300), 8, 128), 8, 128, 300).max() == 0
-    codec = LowRank(1, 16)
-    found = codec.decode(codec.encode(np.array([5.0, 0.0, 1.0]), 2), 2)
+    lowest, largest = codecs.LowRank(1, 16), codecs.TopEntries(0.0, 16)
+    found = lowest.decode(lowest.encode(np.array([5.0, 0.0, 1.0]), 2), 2)
     np.testing.assert_allclose(found, [5.0, 0.0, 0.5], rtol=1e-3, atol=1e-12)
-    largest = TopEntries(0.0, 16)
     np.testing.assert_allclose(largest.decode(largest.encode(np.array([1.0, 5.0, 1.0]), 2), 2), [1, 0, 1], rtol=1e-4)
-    assert (unit_of(0.0), unit_of(3.0), unit_of(1.7e308)) == (1.0, 4.0, 2.0**1023)
-
-
-@pytest.mark.parametrize("change", [lambda c: c[:-5], lambda c: c[:0], lambda c: np.full(50, 7, np.uint8)])
-def test_a_damaged_code_is_refused(change):
-    coded, stepped = quantise(X, 8, 128), SharedStep(1e-3).encode(TRIANGLE, 40)
-    for decode in (
-        lambda: dequantise(Coded(coded.scales, change(coded.code)), 8, 128, 1000),
-        lambda: SharedStep(1e-3).decode(Coded(np.empty(0, np.float32), change(stepped.code)), 40),
-    ):
-        with pytest.raises(ValueError, match="code"):
-            decode()
-
-
-@pytest.mark.parametrize("scales", [np.ones(7), np.full(8, np.nan), np.zeros(8), -np.ones(8)])
-def test_scales_that_cannot_be_are_refused(scales):
-    coded = quantise(X, 8, 128)
-    with refused(ValueError, 8):
-        dequantise(Coded(scales.astype(np.float32), coded.code), 8, 128, 1000)
-
-
-def test_a_bomb_is_read_only_as_far_as_expected():
-    bomb = np.frombuffer(lzma.compress(bytes(200 * 2**20), lzma.FORMAT_RAW, filters=FILTERS), np.uint8)
-    tracemalloc.start()
-    with refused(ValueError, 3280):
-        SharedStep(1.0).decode(Coded(np.empty(0, np.float32), np.concatenate([np.zeros(1, np.uint8), bomb])), 40)
-    assert tracemalloc.get_traced_memory()[1] < 20e6
-    tracemalloc.stop()
-
-
-def test_words_and_codes_end_where_they_must():
-    """In 8 bits numbers are -127 to 127; the word 255 would be 128."""
-    codes = [Coded(np.ones(1, np.float32), compress(np.array([word], np.uint8))) for word in (254, 255)]
-    assert dequantise(codes[0], 8, 1, 1) == 127
+    assert [codecs.unit_of(size) for size in (0.0, 3.0, 1.7e308)] == [1.0, 4.0, 2.0**1023]
+    # In 8 bits numbers are -127 to 127; the word 255 would be 128.
+    last, beyond = (Coded(np.ones(1, np.float32), codecs.compress(np.array([w], np.uint8))) for w in (254, 255))
+    assert dequantise(last, 8, 1, 1) == 127
     with refused(ValueError):
-        dequantise(codes[1], 8, 1, 1)
-    code = compress(np.arange(5, dtype=np.uint8))
-    np.testing.assert_array_equal(decompress(code, 5), np.arange(5))
+        dequantise(beyond, 8, 1, 1)
+    code = codecs.compress(np.arange(5, dtype=np.uint8))
+    np.testing.assert_array_equal(codecs.decompress(code, 5), np.arange(5))
     with refused(ValueError):
-        decompress(np.append(code, np.uint8(0)), 5)
+        codecs.decompress(np.append(code, np.uint8(0)), 5)
     codec = SharedStep(1.0)
     assert codec.decode(codec.encode(np.array([2.0**27 - 1]), 1), 1) == 2**27 - 1
     with refused(ValueError, 27):
         codec.encode(np.array([2.0**27]), 1)
+
+
+NO_SCALES = np.empty(0, np.float32)
+
+
+def test_damaged_codes_and_scales_that_cannot_be_are_refused_and_a_bomb_read_only_as_far_as_expected():
+    for scales in (np.ones(7), np.full(8, np.nan), np.zeros(8), -np.ones(8)):
+        with refused(ValueError, 8):
+            dequantise(Coded(scales.astype(np.float32), quantise(X, 8, 128).code), 8, 128, 1000)
+    bomb = np.frombuffer(lzma.compress(bytes(40 * 2**20), lzma.FORMAT_RAW, filters=codecs.FILTERS), np.uint8)
+    tracemalloc.start()
+    with refused(ValueError, 3280):
+        SharedStep(1.0).decode(Coded(NO_SCALES, np.concatenate([np.zeros(1, np.uint8), bomb])), 40)
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+    for change in (lambda c: c[:-5], lambda c: c[:0], lambda c: np.full(50, 7, np.uint8)):
+        coded, stepped = quantise(X, 8, 128), SharedStep(1e-3).encode(TRIANGLE, 40)
+        with pytest.raises(ValueError, match="code"):
+            dequantise(Coded(coded.scales, change(coded.code)), 8, 128, 1000)
+        with pytest.raises(ValueError, match="code"):
+            SharedStep(1e-3).decode(Coded(NO_SCALES, change(stepped.code)), 40)

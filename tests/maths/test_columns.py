@@ -1,27 +1,15 @@
-"""A party's columns are the same factor of products, as an array, block by block and sparse."""
+"""A party's columns are the same factor of products, as an array, block by block and sparse; rows about a centre."""
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpca_flwr.maths import rows
-from fedpca_flwr.maths.columns import (
-    Columns,
-    Kernel,
-    centred,
-    columns_of,
-    default_gamma,
-    direction,
-    energies,
-    gram_product,
-    leading_directions,
-    local_product,
-    merged_directions,
-    nystrom_pairs,
-)
-from fedpca_flwr.maths.own_rows import own_rows
-from fedpca_flwr.maths.personalised import energy_of, largest_eigenvalue, scatter_times
-from fedpca_flwr.maths.rows import Blocks, sparse_rows
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths import columns, personalised, rows
+from fedpca_flwr.maths.columns import Kernel, columns_of
+from fedpca_flwr.maths.own_rows import OwnRows, own_rows
+from tests import families
+from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
 
@@ -38,8 +26,8 @@ def table(n=300, f=40):
 X = table()
 KINDS = {
     "array": X,
-    "blocks": Blocks(lambda: np.split(X, [1, 100, 130]), X.shape[1], X.dtype, count=len(X)),
-    "sparse": sparse_rows(sparse.csr_array(X)),
+    "blocks": rows.Blocks(lambda: np.split(X, [1, 100, 130]), X.shape[1], X.dtype, count=len(X)),
+    "sparse": rows.sparse_rows(sparse.csr_array(X)),
 }
 
 
@@ -55,22 +43,24 @@ def _many_chunks(monkeypatch):
 def test_products_are_those_of_the_centred_and_scaled_columns(kind, center, scale):
     found = columns_of(KINDS[kind], center=center, scale=scale)
     deviation = np.where(np.isin(np.arange(40), (8, 9, 10)), 1.0, X.std(axis=0)) if scale else np.ones(40)
-    expected = X / deviation
+    expected = (X - X.mean(axis=0) * center) / deviation
     if center:
-        expected = (X - X.mean(axis=0)) / deviation
-        expected[:, [8, 9]] = 0.0
-        assert not found.X[:, [8, 9]].any()
-        if scale:
-            expected[:, 10] = 0.0
-            assert not found.X[:, 10].any()
+        still = [8, 9, 10] if scale else [8, 9]
+        expected[:, still] = 0.0
+        assert not found.X[:, still].any()
     size = np.abs(expected).max()
     np.testing.assert_allclose(found.X, expected, rtol=1e-13, atol=1e-15 * 1e9)
     Q, V = np.linalg.qr(RNG.standard_normal((300, 3))).Q, RNG.standard_normal((40, 2))
     np.testing.assert_allclose(found.T @ Q, found.X.T @ Q, rtol=1e-12, atol=1e-12 * size)
     np.testing.assert_allclose(found @ V, found.X @ V, rtol=1e-12, atol=1e-12 * size)
-    np.testing.assert_allclose(gram_product(found, Q), found.X @ (found.X.T @ Q), rtol=1e-10, atol=1e-11 * size**2)
-    np.testing.assert_allclose(energies(found, Q), energies(found.X, Q), rtol=1e-10, atol=1e-11 * size**2)
+    product, energies = columns.gram_product(found, Q), columns.energies(found, Q)
+    np.testing.assert_allclose(product, found.X @ (found.X.T @ Q), rtol=1e-10, atol=1e-11 * size**2)
+    np.testing.assert_allclose(energies, columns.energies(found.X, Q), rtol=1e-10, atol=1e-11 * size**2)
     assert found.energy == pytest.approx(np.vdot(found.X, found.X), rel=1e-12)
+    if kind == "blocks":  # the bits of the array
+        array = columns_of(X, center=center, scale=scale)
+        assert columns.gram_product(array, Q).tobytes() == product.tobytes()
+        assert array.energy == found.energy
 
 
 def test_what_rounding_the_mean_lost_is_subtracted():
@@ -79,73 +69,83 @@ def test_what_rounding_the_mean_lost_is_subtracted():
     found = columns_of(far)
     assert abs(found.X.sum()) < 1e-9
     assert found.energy == pytest.approx(300 * 32 / 9, rel=1e-12)
-    ones = np.ones((300, 1))
-    assert abs((found.T @ ones).item()) < 1e-9
+    assert abs((found.T @ np.ones((300, 1))).item()) < 1e-9
     np.testing.assert_allclose(found @ np.ones((1, 1)), found.X, atol=1e-12)
     # Columns 1 and 3 about 1.5, whose mean is half a unit above, in units of 2.
-    found = Columns(np.array([[1.0], [3.0]]), np.array([1.5]), np.array([0.5]), np.array([2.0]), np.array([False]))
+    of_two = np.array([[1.0], [3.0]]), np.array([1.5]), np.array([0.5]), np.array([2.0]), np.array([False])
+    found = columns.Columns(*of_two)
     np.testing.assert_array_equal(found.X, [[-0.5], [0.5]])
     np.testing.assert_array_equal(found @ np.array([[4.0]]), [[-2.0], [2.0]])
     assert found.energy == 0.5
 
 
-def test_blocks_give_the_bits_of_the_array():
-    Q = np.linalg.qr(RNG.standard_normal((300, 3))).Q
-    one, other = columns_of(KINDS["array"]), columns_of(KINDS["blocks"])
-    assert gram_product(one, Q).tobytes() == gram_product(other, Q).tobytes()
-    assert one.energy == other.energy
-
-
-def test_what_personalised_components_need_of_rows_is_had_from_either():
-    X, centre = columns_of(KINDS["blocks"], center=False).X, RNG.standard_normal(40)
-    held, about = own_rows(KINDS["blocks"], centre, np.zeros(40)), X - centre
-    V = RNG.standard_normal((2, 40, 3))
-    product = scatter_times(about, V)
-    np.testing.assert_allclose(scatter_times(held, V), product, rtol=1e-10, atol=1e-10 * np.abs(product).max())
-    assert energy_of(held) == pytest.approx(energy_of(about), rel=1e-12)
-    assert largest_eigenvalue(held) == pytest.approx(largest_eigenvalue(about), rel=1e-10)
-
-
 def test_directions_of_the_authors_program():
     own = np.array([[0.0, 3.0], [-2.0, 0.0]])
-    np.testing.assert_allclose(leading_directions(own, 3), [[3.0, 0.0, 0.0], [0.0, 2.0, 0.0]], atol=1e-15)
+    np.testing.assert_allclose(columns.leading_directions(own, 3), [[3.0, 0, 0], [0, 2.0, 0]], atol=1e-15)
     for drawn in RNG.standard_normal((5, 6, 3)):
-        found = leading_directions(drawn, 3)
+        found = columns.leading_directions(drawn, 3)
         assert (found[np.abs(found).argmax(axis=0), range(3)] > 0).all()
-    basis, following = merged_directions([own], 1)
+    basis, following = columns.merged_directions([own], 1)
     np.testing.assert_allclose(np.abs(basis), [[1.0], [0.0]], atol=1e-15)
     assert following == pytest.approx(4.0)
     # Rows of two columns that differ by 2, and by 0: the first has a variance of 2.
-    product = local_product(np.array([[1.0, 3.0], [2.0, 2.0]]), faithful=True)
+    product = columns.local_product(np.array([[1.0, 3.0], [2.0, 2.0]]), faithful=True)
     np.testing.assert_array_equal(product(np.array([1.0, 0.0])), [2.0, 0.0])
-    found = np.eye(3)[:, :1]
-    np.testing.assert_array_equal(direction(np.array([2.0, 0.0, 0.0]), found), [0.0, 1.0, 0.0])
+    found = columns.direction(np.array([2.0, 0.0, 0.0]), np.eye(3)[:, :1])
+    np.testing.assert_array_equal(found, [0.0, 1.0, 0.0])
 
 
-def test_which_eigenvalues_of_a_kernel_count_as_positive():
+# Kernels
+
+
+def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_form():
     """Features of variances 1 and 1e-16: singular values of 1 and 1e-8."""
     features = np.array([[1.0, 1.0], [-1.0, 1.0], [1.0, 1 + 2e-8], [-1.0, 1 + 2e-8]])
     landmarks = np.arange(2)
-    pairs, total, positive = nystrom_pairs(features @ features[landmarks].T, landmarks, 1)
+    pairs, total, positive = columns.nystrom_pairs(features @ features[landmarks].T, landmarks, 1)
     assert positive == 1
     assert (pairs.values[0], total) == (pytest.approx(4.0), pytest.approx(4.0))
     assert [Kernel("polynomial", coef0=c).semidefinite for c in (-1.0, 0.0, 1.0)] == [False, True, True]
     assert not Kernel("sigmoid").semidefinite
-
-
-def test_the_error_of_a_kernel_is_that_of_both_triangles_and_of_its_steeper_side():
-    """Entries of 4 rows are each off by 1/2, with signs that centring leaves as they are: spectral norm 2."""
+    # Entries of 4 rows are each off by 1/2, with signs that centring leaves as they are: spectral norm 2.
     signs = np.array([1.0, -1.0, 1.0, -1.0])
-    wrong = np.linalg.norm(centred(np.outer(signs, signs) / 2), 2)
+    wrong = np.linalg.norm(columns.centred(np.outer(signs, signs) / 2), 2)
     assert wrong == pytest.approx(2)
     assert wrong <= Kernel("linear").error(np.zeros(10), 4, 0.5) <= 2 * wrong
     # exp(-x) at distances of 1 that may be off by a half changes more below than above.
     below = np.exp(-0.5) - np.exp(-1.0)
     assert Kernel("rbf", gamma=1.0).error(np.ones(3), 3, 0.5) >= np.sqrt(6) * below
-
-
-def test_the_default_gamma_is_that_of_all_columns():
     X = RNG.standard_normal((50, 6)) + np.arange(6)
-    parts = [X[:, :1], X[:, 1:]]
-    found = default_gamma(*np.array([[one.shape[1], one.mean(), one.var()] for one in parts]).T)
+    found = columns.default_gamma(*np.array([[p.shape[1], p.mean(), p.var()] for p in (X[:, :1], X[:, 1:])]).T)
     assert found == pytest.approx(1 / (6 * X.var()), rel=1e-12)
+
+
+# A party's rows about a centre that somebody else chose
+
+
+def test_what_personalised_components_need_of_rows_is_had_from_either():
+    X, centre = columns_of(KINDS["blocks"], center=False).X, RNG.standard_normal(40)
+    held, about, V = own_rows(KINDS["blocks"], centre, np.zeros(40)), X - centre, RNG.standard_normal((2, 40, 3))
+    product = personalised.scatter_times(about, V)
+    np.testing.assert_allclose(
+        personalised.scatter_times(held, V), product, rtol=1e-10, atol=1e-10 * np.abs(product).max()
+    )
+    assert personalised.energy_of(held) == pytest.approx(personalised.energy_of(about), rel=1e-12)
+    assert personalised.largest_eigenvalue(held) == pytest.approx(personalised.largest_eigenvalue(about), rel=1e-10)
+
+
+def test_the_energy_is_that_about_the_centre_also_of_numbers_far_apart():
+    """Rows 1 and 3 about 1: 4, of which half lies between their mean and the centre."""
+    own = own_rows(np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([1.0, 0.0]), np.zeros(2))
+    np.testing.assert_allclose(own.shift, [np.sqrt(2), 0.0])
+    np.testing.assert_allclose(own.energy, 4.0)
+    for seed in range(30):
+        basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((6, 6)))
+        assert own_rows(families.rows(6, 6, seed=seed), np.ones(6), np.zeros(6)).left_by(basis) >= 0
+    # Numbers far apart count for nothing or are refused.
+    own = OwnRows(np.array([[0.0, 1.0], [0.0, -1.0]]), np.zeros(2))
+    np.testing.assert_array_equal(own.times_any(np.array([[1.0, 0.0], [1e-150, 1e-150]])), [[0, 0], [0, 2e-150]])
+    X = np.array([[1.0, 0.0], [3.0, 0.0]])
+    np.testing.assert_allclose(own_rows(X, np.ones(2), np.array([0.5, 0.0])).shift, np.sqrt(2) * np.array([0.5, -1.0]))
+    with refused(ContractError):
+        own_rows(X, np.full(2, 1e160), np.zeros(2))

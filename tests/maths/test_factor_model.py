@@ -4,14 +4,20 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import anderson, gap_groups
-from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.factor_em import FactorEM, FactorGaussian, factor_sums, filled_by_factors
 from fedpca_flwr.maths.incomplete_rows import filled
 from fedpca_flwr.maths.krylov import random_block
 from tests.maths.test_incomplete import gapped, standardised, textbook, with_holes
 
-D, Q, NOISE = 7, 3, 0.4
+D, Q = 7, 3
+FACTORS = FactorGaussian(
+    np.random.default_rng(1).standard_normal(D),
+    np.linalg.qr(np.random.default_rng(0).standard_normal((D, Q)))[0],
+    np.array([3.0, 2.0, 1.3]),
+    0.4,
+)
+COVARIANCE = FACTORS.loadings @ FACTORS.loadings.T + FACTORS.noise * np.eye(D)
 
 
 def sums_of(rows, factors):
@@ -19,18 +25,8 @@ def sums_of(rows, factors):
     return factor_sums(gapped(rows), factors, np.zeros(D), np.ones(D))
 
 
-def model(seed=0):
-    rng = np.random.default_rng(seed)
-    basis, _ = np.linalg.qr(rng.standard_normal((D, Q)))
-    return FactorGaussian(rng.standard_normal(D), basis, np.array([3.0, 2.0, 1.3]), NOISE)
-
-
-def covariance(factors):
-    return factors.loadings @ factors.loadings.T + factors.noise * np.eye(len(factors.basis))
-
-
-def incomplete_rows(n=60, seed=2):
-    rows = with_holes(np.random.default_rng(seed).standard_normal((n, D)))
+def incomplete_rows():
+    rows = with_holes(np.random.default_rng(2).standard_normal((60, D)))
     rows[0], rows[1] = np.nan, 1.0
     return rows
 
@@ -49,35 +45,36 @@ def log_density(rows, S):
 def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypatch):
     """Rows that share their gaps among them; held at once, or read piece by piece."""
     monkeypatch.setattr(gap_groups, "ELEMENTS", elements)
-    factors, rows = model(), incomplete_rows()
+    rows = incomplete_rows()
     rows = np.vstack([rows, with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1), rows + 1.0])
-    sums = sums_of(rows, factors)
-    rows = rows[~np.isnan(rows).all(axis=1)]  # the others have no part in it
-    y, C = textbook(rows - factors.mean, covariance(factors))
+    sums = sums_of(rows, FACTORS)
+    deviations = (rows - FACTORS.mean)[~np.isnan(rows).all(axis=1)]  # the others have no part in it
+    y, C = textbook(deviations, COVARIANCE)
     expected = y.T @ y + C
     np.testing.assert_allclose(sums.first, y.sum(axis=0), atol=1e-11)
-    np.testing.assert_allclose(sums.product, expected @ factors.basis, rtol=1e-11)
+    np.testing.assert_allclose(sums.product, expected @ FACTORS.basis, rtol=1e-11)
     np.testing.assert_allclose(sums.square, np.trace(expected), rtol=1e-13)
-    np.testing.assert_allclose(sums.likelihood, log_density(rows - factors.mean, covariance(factors)), rtol=1e-13)
+    np.testing.assert_allclose(sums.likelihood, log_density(deviations, COVARIANCE), rtol=1e-13)
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e9])
 def test_rows_are_filled_in_any_unit(unit):
-    factors, rows, units = model(), incomplete_rows(), np.geomspace(1, unit, D)
-    arrays = np.vstack([(factors.loadings * units[:, None]).T, factors.noise * units**2])
-    whole = covariance(factors) * np.outer(units, units)
-    np.testing.assert_allclose(filled_by_factors(rows * units, arrays) / units, filled(rows * units, whole) / units)
+    rows, units = incomplete_rows(), np.geomspace(1, unit, D)
+    arrays = np.vstack([(FACTORS.loadings * units[:, None]).T, FACTORS.noise * units**2])
+    whole = filled(rows * units, COVARIANCE * np.outer(units, units))
+    np.testing.assert_allclose(filled_by_factors(rows * units, arrays) / units, whole / units)
 
 
-def rows_of_factors(n=150, share=0.3):
+def rows_of_factors(share):
     rng = np.random.default_rng(3)
-    rows = rng.standard_normal((n, Q)) * [3, 2, 1.5] @ rng.standard_normal((Q, D)) + 0.7 * rng.standard_normal((n, D))
-    return standardised(with_holes(rows, share))
+    rows = rng.standard_normal((150, Q)) * [3, 2, 1.5] @ rng.standard_normal((Q, D))
+    return standardised(with_holes(rows + 0.7 * rng.standard_normal((150, D)), share))
 
 
-def plain_ppca(rows, q, prior, steps):
+def plain_ppca(rows, q, prior, steps, m=None, S=None):
     """Mean, directions and noise by the closed M-step of Tipping and Bishop on whole matrices, nothing accelerated."""
-    (n, d), m, S = rows.shape, np.zeros(rows.shape[1]), np.eye(rows.shape[1])
+    n, d = rows.shape
+    m, S = (np.zeros(d), np.eye(d)) if m is None else (m, S)
     for _ in range(steps):
         y, C = textbook(rows - m, S)
         a = y.mean(axis=0)
@@ -88,41 +85,39 @@ def plain_ppca(rows, q, prior, steps):
     return m, U[:, : -q - 1 : -1], s
 
 
-def fitted(rows, q, prior, steps):
-    em = FactorEM(len(rows), np.zeros(rows.shape[1]), random_block(rows.shape[1], q, 1), prior=prior)
+def fitted(rows, q, steps):
+    em = FactorEM(len(rows), np.zeros(rows.shape[1]), random_block(rows.shape[1], q, 1), prior=5.0)
     for _ in range(steps):
         em.add(sums_of(rows, em.model))
     return em
 
 
 def test_em_of_factors_rests_where_the_textbook_does_and_at_the_scatter_of_whole_rows():
-    rows = rows_of_factors()
-    m, V, s = plain_ppca(rows, 2, 5.0, 120)
-    em = fitted(rows, 2, 5.0, 60)
-    assert principal_angles(em.vectors, V).max() < 1e-8
-    np.testing.assert_allclose(em.mean, m, atol=1e-10)
-    np.testing.assert_allclose(em.model.noise, s, rtol=1e-9)
-    rows = rows_of_factors(share=0.0)
-    em = fitted(rows, Q, 5.0, 40)
+    rows = rows_of_factors(0.3)
+    em = fitted(rows, 2, 60)
+    S = em.model.loadings @ em.model.loadings.T + em.model.noise * np.eye(D)
+    m, V, s = plain_ppca(rows, 2, 5.0, 2, em.mean, S)
+    assert principal_angles(em.vectors, V).max() < 1e-9
+    np.testing.assert_allclose(em.mean, m, atol=1e-11)
+    np.testing.assert_allclose(em.model.noise, s, rtol=1e-10)
+    rows = rows_of_factors(0.0)
+    em = fitted(rows, Q, 40)
     values, vectors = np.linalg.eigh(rows.T @ rows)
     assert principal_angles(em.vectors, vectors[:, -Q:]).max() < 1e-9
     np.testing.assert_allclose(em.values, values[::-1][:Q], rtol=1e-10)
     np.testing.assert_allclose(em.total, values.sum(), rtol=1e-12)
 
 
-def test_anderson_takes_fewer_steps_of_em(monkeypatch):
-    rows = rows_of_factors(share=0.5)
-    limit = fitted(rows, 2, 5.0, 120).vectors
-    ours = principal_angles(fitted(rows, 2, 5.0, 30).vectors, limit).max()
-    monkeypatch.setattr(anderson, "DEPTH", 0)
-    assert ours < principal_angles(fitted(rows, 2, 5.0, 30).vectors, limit).max() / 1000
-
-
-def test_where_the_function_is_lower_the_last_image_is_taken():
-    iteration = Anderson(np.array([4.0]), lambda point: True)
+def test_anderson_takes_fewer_steps_of_em_and_the_last_image_where_the_function_is_lower(monkeypatch):
+    iteration = anderson.Anderson(np.array([4.0]), lambda point: True)
     iteration.add(np.array([3.0]), -4.0)
     iteration.add(np.array([2.4]), -3.0)  # of steps -1 and -0.6 the combination is beyond both
     far = iteration.point
     assert far[0] < 2.0
     iteration.add(far - 1, -5.0)
     np.testing.assert_array_equal(iteration.point, [2.4])
+    rows = rows_of_factors(0.5)
+    limit = fitted(rows, 2, 60).vectors
+    ours = principal_angles(fitted(rows, 2, 30).vectors, limit).max()
+    monkeypatch.setattr(anderson, "DEPTH", 0)
+    assert ours < principal_angles(fitted(rows, 2, 30).vectors, limit).max() / 1000

@@ -6,7 +6,7 @@ import pytest
 from fedpca_flwr.maths import gap_groups
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
-from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, GaussianEM, Squarem, expected_sums
+from fedpca_flwr.maths.gaussian_em import Gaussian, GaussianEM, Squarem, expected_sums
 from fedpca_flwr.maths.incomplete_rows import FLOOR, completed, completed_sums, filled, precision_of
 from fedpca_flwr.maths.moments import Moments, symmetric
 from tests.refusals import refused
@@ -38,14 +38,17 @@ def gapped(rows):
     return GappedRows(rows, Patterns.in_rows(rows))
 
 
-def sums_of(rows, model) -> Expected:
+def sums_of(rows, model):
     """The E-step of rows that are standardised."""
     return expected_sums(gapped(rows), model, np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
 
 
-def test_what_is_missing_is_what_regression_on_the_rest_says():
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_what_is_missing_is_what_regression_on_the_rest_says_in_any_unit(unit):
     S, rows = covariance(), with_holes(np.random.default_rng(2).standard_normal((40, 6)))
-    np.testing.assert_allclose(completed(rows, precision_of(S)), textbook(rows, S)[0], atol=1e-12)
+    expected, units = textbook(rows, S)[0], np.geomspace(1, unit, 6)
+    np.testing.assert_allclose(completed(rows, precision_of(S)), expected, atol=1e-12)
+    np.testing.assert_allclose(filled(rows * units, S * np.outer(units, units)) / units, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])
@@ -53,93 +56,14 @@ def test_sums_over_rows_that_share_their_gaps_are_those_of_the_rows(elements, mo
     """Of groups of one row, of several, of all features; held at once, or read piece by piece."""
     monkeypatch.setattr(gap_groups, "ELEMENTS", elements)
     rng, S = np.random.default_rng(2), covariance()
-    rows = np.vstack(
-        [with_holes(rng.standard_normal((240, 6)), 0.1), rng.standard_normal((80, 6)) + 1e6, [[np.nan] * 6]]
-    )
+    some, whole = with_holes(rng.standard_normal((240, 6)), 0.1), rng.standard_normal((80, 6)) + 1e6
+    rows = np.vstack([some, whole, [[np.nan] * 6]])
     centre, unit, mean = rng.standard_normal(6), np.geomspace(0.1, 10, 6), rng.standard_normal(6)
     y, C = textbook((rows[:-1] - centre) / unit - mean, S)
     found = completed_sums(gapped(rows), precision_of(S), centre, unit, mean)
     np.testing.assert_allclose(found.first, y.sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.second, y.T @ y, rtol=1e-10)
     np.testing.assert_allclose(found.unsure, C, atol=1e-12)
-
-
-@pytest.mark.parametrize("unit", [1e-9, 1e9])
-def test_rows_are_filled_in_any_unit(unit):
-    S, rows = covariance(), with_holes(np.random.default_rng(2).standard_normal((40, 6)))
-    units = np.geomspace(1, unit, 6)
-    ours = filled(rows * units, S * np.outer(units, units)) / units
-    np.testing.assert_allclose(ours, textbook(rows, S)[0], atol=1e-10)
-
-
-def test_what_cannot_be_regressed_on_is_filled_by_its_mean():
-    S = covariance()
-    S[2], S[:, 2] = 0.0, 0.0
-    rows = np.random.default_rng(2).standard_normal((4, 6))
-    rows[:, 2] = np.nan
-    assert not filled(rows, S)[:, 2].any()
-    assert precision_of(np.diag([1.0, 2 * FLOOR])) is not None
-    assert precision_of(np.diag([1.0, FLOOR / 2])) is None
-    assert precision_of(np.array([[1.0, 2.0], [2.0, 1.0]])) is None
-    with refused(ValueError):
-        sums_of(np.zeros((1, 2)), Gaussian(np.zeros(2), np.ones((2, 2))))
-
-
-def standardised(rows):
-    return (rows - np.nanmean(rows, axis=0)) / np.nanstd(rows, axis=0)
-
-
-def plain_em(rows, prior, steps):
-    """The textbook's iteration, nothing accelerated."""
-    (n, d), m, S = rows.shape, np.zeros(rows.shape[1]), np.eye(rows.shape[1])
-    for _ in range(steps):
-        y, C = textbook(rows - m, S)
-        m = m + y.mean(axis=0)
-        T = (y - y.mean(axis=0)).T @ (y - y.mean(axis=0)) + C
-        S = (T + prior * np.eye(d)) / (n + prior)
-    return m, T
-
-
-def fitted(rows, prior, steps):
-    em = GaussianEM(len(rows), np.zeros(rows.shape[1]), prior=prior)
-    for _ in range(steps):
-        em.add(sums_of(rows, em.model))
-    return em
-
-
-@pytest.mark.parametrize("prior", [5.0, 20.0])
-def test_em_comes_to_rest_where_the_textbooks_iteration_does(prior):
-    rows = standardised(with_holes(np.random.default_rng(3).standard_normal((120, 6)) @ covariance(seed=4)))
-    m, T = plain_em(rows, prior, 300)
-    em = fitted(rows, prior, 60)
-    np.testing.assert_allclose(em.mean, m, atol=1e-10)
-    np.testing.assert_allclose(symmetric(em.scatter, 6), T, atol=1e-8)
-
-
-def test_squarem_takes_fewer_steps():
-    rows = standardised(with_holes(np.random.default_rng(3).standard_normal((120, 6)) @ covariance(seed=4), 0.5))
-    _, T = plain_em(rows, 5.0, 500)
-    plain = np.abs(plain_em(rows, 5.0, 30)[1] - T).max()
-    ours = np.abs(symmetric(fitted(rows, 5.0, 30).scatter, 6) - T).max()
-    assert ours < plain / 100
-
-
-def test_one_step_of_em_in_closed_form():
-    """Of one feature without missing values, n + prior rows whose variances are 1: the model's variance is 1 again."""
-    rows = standardised(np.random.default_rng(3).standard_normal((80, 2)) @ [[1.0, 2.0], [0.0, 1.0]])
-    r = float(rows[:, 0] @ rows[:, 1]) / 80
-    S = fitted(rows, 20.0, 1).fitted.covariance
-    np.testing.assert_allclose(S, [[1.0, r * 0.8], [r * 0.8, 1.0]], atol=1e-12)
-    rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
-    em = GaussianEM(80, np.full(6, 3.0), prior=10.0)
-    em.add(sums_of(rows, em.model))
-    np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
-    np.testing.assert_allclose(em.scatter, Moments.of(rows).scatter, atol=1e-10)
-    # Of 2^53, 2^53 + 2 and 2^53 + 2 the mean is 2^53 + 4/3, which float64 does not hold.
-    rows = 2.0**53 + np.array([[0.0], [2.0], [2.0], [np.nan]])
-    own = GappedRows(rows, Patterns.in_rows(rows)).own_values()
-    assert (own.mean - 2.0**53) + own.remainder == pytest.approx(4 / 3)
-    assert own.squares == pytest.approx(8 / 3)
 
 
 @pytest.mark.parametrize(
@@ -159,75 +83,120 @@ def test_rows_whose_gaps_enough_others_have_take_part(gaps, least, multiple, tak
     np.testing.assert_array_equal(Patterns.in_rows(rows).shared(least, multiple), taken)
 
 
-ANYWHERE = lambda point: True  # noqa: E731
+# The iteration
 
 
-def steps(mapping, start, target, least=1e-9, most=1000, allowed=ANYWHERE):
-    """Maps until the image is that near to the fixed point."""
-    iteration = Squarem(start, allowed)
-    for count in range(1, most + 1):
-        image = mapping(iteration.point)
-        if np.linalg.norm(image - target) < least:
-            return count
-        iteration.add(image)
-    return most
+def standardised(rows):
+    return (rows - np.nanmean(rows, axis=0)) / np.nanstd(rows, axis=0)
 
 
-def test_squarem_takes_far_fewer_steps_and_knows_what_is_ahead():
-    assert steps(lambda x: 0.99 * x + 1.0, np.zeros(3), np.full(3, 100.0)) == 3
-    rates = np.array([0.1, 0.5, 0.9, 0.99])
-    ours = steps(lambda x: rates * x, np.ones(4), np.zeros(4))
-    plain = np.log(1e-9) / np.log(0.99)
-    assert ours < plain / 10
-    iteration = Squarem(np.ones(1), ANYWHERE)
-    for _ in range(2):
-        assert iteration.ahead is None
-        iteration.add(0.9 * iteration.point)
-    np.testing.assert_allclose(iteration.ahead, 10.0)
+def plain_em(rows, prior, steps, m=None, S=None):
+    """The textbook's iteration from a mean and a covariance, nothing accelerated."""
+    n, d = rows.shape
+    m, S = (np.zeros(d), np.eye(d)) if m is None else (m, S)
+    for _ in range(steps):
+        y, C = textbook(rows - m, S)
+        m, T = m + y.mean(axis=0), (y - y.mean(axis=0)).T @ (y - y.mean(axis=0)) + C
+        S = (T + prior * np.eye(d)) / (n + prior)
+    return m, T
 
 
-def test_a_point_that_is_not_allowed_is_not_gone_to():
-    seen = []
-
-    def mapping(x):
-        seen.append(float(x[0]))
-        return 0.9 * x + 1.0
-
-    steps(mapping, np.zeros(1), np.full(1, 10.0), most=20, allowed=lambda point: bool(point[0] < 6.0))
-    np.testing.assert_allclose(seen, 10.0 * (1 - 0.9 ** np.arange(20)))  # the plain iteration, and no step is wasted
+def fitted(rows, prior, steps):
+    em = GaussianEM(len(rows), np.zeros(rows.shape[1]), prior=prior)
+    for _ in range(steps):
+        em.add(sums_of(rows, em.model))
+    return em
 
 
-def test_an_extrapolation_after_which_the_map_moves_further_is_given_up():
-    """Slow near the start, wild beyond 5: from there on the plain iteration's point is taken."""
+@pytest.mark.parametrize("prior", [5.0, 20.0])
+def test_em_comes_to_rest_where_the_textbooks_iteration_does_in_fewer_steps(prior):
+    whole = np.random.default_rng(3).standard_normal((120, 6)) @ covariance(seed=4)
+    rows = standardised(with_holes(whole))
+    em = fitted(rows, prior, 60)
+    T = symmetric(em.scatter, 6)
+    m, S = plain_em(rows, prior, 2, em.mean, (T + prior * np.eye(6)) / (len(rows) + prior))
+    np.testing.assert_allclose(em.mean, m, atol=1e-11)
+    np.testing.assert_allclose(T, S, atol=1e-9)
+    rows = standardised(with_holes(whole, 0.5))
+    T, ours = (symmetric(fitted(rows, prior, steps).scatter, 6) for steps in (100, 30))
+    assert np.abs(ours - T).max() < np.abs(plain_em(rows, prior, 30)[1] - T).max() / 100
 
-    def mapping(x):
-        return np.where(x < 5.0, 0.99 * x + 0.1, x + 1000.0)
 
-    iteration = Squarem(np.zeros(1), ANYWHERE)
-    points = []
-    for _ in range(4):
-        points.append(float(iteration.point[0]))
+def test_one_step_of_em_in_closed_form_and_what_cannot_be_regressed_on():
+    """Of one feature without missing values, n + prior rows whose variances are 1: the model's variance is 1 again."""
+    rows = standardised(np.random.default_rng(3).standard_normal((80, 2)) @ [[1.0, 2.0], [0.0, 1.0]])
+    r, S = float(rows[:, 0] @ rows[:, 1]) / 80, fitted(rows, 20.0, 1).fitted.covariance
+    np.testing.assert_allclose(S, [[1.0, r * 0.8], [r * 0.8, 1.0]], atol=1e-12)
+    rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
+    em = GaussianEM(80, np.full(6, 3.0), prior=10.0)
+    em.add(sums_of(rows, em.model))
+    np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
+    np.testing.assert_allclose(em.scatter, Moments.of(rows).scatter, atol=1e-10)
+    # Of 2^53, 2^53 + 2 and 2^53 + 2 the mean is 2^53 + 4/3, which float64 does not hold.
+    own = gapped(2.0**53 + np.array([[0.0], [2.0], [2.0], [np.nan]])).own_values()
+    assert (own.mean - 2.0**53) + own.remainder == pytest.approx(4 / 3)
+    assert own.squares == pytest.approx(8 / 3)
+    # What cannot be regressed on is filled by its mean.
+    S, rows = covariance(), np.random.default_rng(2).standard_normal((4, 6))
+    S[2], S[:, 2], rows[:, 2] = 0.0, 0.0, np.nan
+    assert not filled(rows, S)[:, 2].any()
+    assert precision_of(np.diag([1.0, 2 * FLOOR])) is not None
+    for singular in (np.diag([1.0, FLOOR / 2]), np.array([[1.0, 2.0], [2.0, 1.0]])):
+        assert precision_of(singular) is None
+    with refused(ValueError):
+        sums_of(np.zeros((1, 2)), Gaussian(np.zeros(2), np.ones((2, 2))))
+
+
+# What accelerates it
+
+
+def anywhere(point):
+    return True
+
+
+def points(mapping, start, count, allowed=anywhere):
+    """The points of so many steps of SQUAREM, and after the last."""
+    iteration, seen = Squarem(start, allowed), []
+    for _ in range(count):
+        seen.append(iteration.point)
         iteration.add(mapping(iteration.point))
-    np.testing.assert_allclose(points, [0.0, 0.1, 10.0, 0.199])
+    return np.array(seen), iteration
+
+
+def test_squarem_takes_far_fewer_steps_and_the_plain_ones_where_these_are_not_allowed():
+    seen, _ = points(lambda x: 0.99 * x + 1.0, np.zeros(3), 3)
+    np.testing.assert_allclose(seen[2], np.full(3, 100.0), rtol=1e-11)
+    assert seen[1].max() < 2
+    rates = np.array([0.1, 0.5, 0.9, 0.99])
+    seen, _ = points(lambda x: rates * x, np.ones(4), int(np.log(1e-9) / np.log(0.99) / 10))
+    assert min(np.linalg.norm(rates * point) for point in seen) < 1e-9
+    for count, ahead in ((0, None), (1, None), (2, pytest.approx(10.0))):
+        assert points(lambda x: 0.9 * x, np.ones(1), count)[1].ahead == ahead
+    # Where an extrapolation is not allowed or goes too far, the plain iteration goes on.
+    seen, _ = points(lambda x: 0.9 * x + 1.0, np.zeros(1), 20, allowed=lambda point: bool(point[0] < 6.0))
+    np.testing.assert_allclose(seen[:, 0], 10.0 * (1 - 0.9 ** np.arange(20)))  # no step is wasted
+    # Slow near the start, wild beyond 5: from there on the plain iteration's point is taken.
+    seen, _ = points(lambda x: np.where(x < 5.0, 0.99 * x + 0.1, x + 1000.0), np.zeros(1), 4)
+    np.testing.assert_allclose(seen[:, 0], [0.0, 0.1, 10.0, 0.199])
+
+
+def half_way(x):
+    return 0.5 * x + 1  # to 2
 
 
 def test_anderson_finds_a_fixed_point_and_gives_up_a_lower_one():
-    squarem, anderson = Squarem(np.ones(2), ANYWHERE), Anderson(np.ones(2), ANYWHERE)
+    squarem, anderson = Squarem(np.ones(2), anywhere), Anderson(np.ones(2), anywhere)
     for _ in range(5):
         squarem.add(np.ones(2))
         anderson.add(np.ones(2), 0.0)
         np.testing.assert_array_equal([squarem.point, anderson.point], np.ones((2, 2)))
-    found = Anderson(np.zeros(1), ANYWHERE)
+    found = Anderson(np.zeros(1), anywhere)
     for height in (0.0, 1.0):
         found.add(half_way(found.point), height)
     np.testing.assert_allclose(found.point, [2.0])
-    found = Anderson(np.zeros(1), ANYWHERE)
+    found = Anderson(np.zeros(1), anywhere)
     found.add(half_way(found.point), 0.0)
     found.add(np.array([5.0]), -1.0)
     np.testing.assert_array_equal(found.point, [1.0])
     found.add(half_way(found.point), 0.0)
     np.testing.assert_array_equal(found.point, [1.5])
-
-
-def half_way(x):
-    return 0.5 * x + 1  # to 2

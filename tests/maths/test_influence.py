@@ -8,31 +8,24 @@ from sklearn.datasets import load_wine
 from fedpca_flwr.maths import influence
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor, triangular
-from fedpca_flwr.maths.influence import (
-    GROUPS,
-    LEADING,
-    Influence,
-    RandomGroups,
-    Turn,
-    bounded_turn,
-    indefinite,
-    influences,
-    told,
-)
-from fedpca_flwr.maths.moments import Moments, pack, unpack
+from fedpca_flwr.maths.influence import Influence, Turn, indefinite, influences, told
+from fedpca_flwr.maths.moments import Moments, pack, symmetric
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
 
 
 def found(parties, k, *, scale=None, center=True, between=True, part=Moments.of):
-    """The influences of parties on the first k components of all their rows."""
+    """The influences of parties on the first k components of all their rows, these, and the rows about their mean."""
     pooled = np.vstack(parties)
     mean = pooled.mean(axis=0) if center else np.zeros(pooled.shape[1])
     own = [X - X.mean(axis=0) if not between else X - mean for X in parties]
     scatter = sum(X.T @ X for X in own) / (1.0 if scale is None else np.outer(scale, scale))
     pairs = leading_eigenpairs(np.asfortranarray(scatter), k)
-    parts = [part(X) for X in parties]
-    return influences(parts, pairs, mean, scale, center=center, between=between), pairs, own
+    return influences([part(X) for X in parties], pairs, mean, scale, center=center, between=between), pairs, own
+
+
+def of(parties, k, **options):
+    return found(parties, k, **options)[0]
 
 
 def factor(X):
@@ -47,24 +40,23 @@ def test_shares_are_those_of_the_rows(part, center, scale):
     parties = [X + 3 * i for i, X in enumerate(cut(rows(400), 200, 150, 49, 1))]
     everyone, pairs, own = found(parties, 5, scale=scale, center=center, part=part)
     unit = np.ones(12) if scale is None else scale
-    total = sum(((X / unit) ** 2).sum() for X in own)
-    usual = np.median([((X / unit) ** 2).sum() / len(X) for X in own])
-    for one, X, party in zip(everyone, own, parties, strict=True):
+    sizes = np.array([((X / unit) ** 2).sum() for X in own])
+    spreads = sizes / [len(X) for X in own]
+    for one, X, party, size, spread in zip(everyone, own, parties, sizes, spreads, strict=True):
         np.testing.assert_allclose(one.components, ((X / unit @ pairs.vectors) ** 2).sum(axis=0) / pairs.values)
-        np.testing.assert_allclose(one.variance, ((X / unit) ** 2).sum() / total)
-        np.testing.assert_allclose(one.rows, len(X) / 400)
-        np.testing.assert_allclose(one.spread, ((X / unit) ** 2).sum() / len(X) / usual)
+        np.testing.assert_allclose([one.variance, one.rows], [size / sizes.sum(), len(X) / 400])
+        np.testing.assert_allclose(one.spread, spread / np.median(spreads))
         alone = (party - party.mean(axis=0)) / unit
         held = ((alone @ pairs.vectors) ** 2).sum() / (alone**2).sum() if len(X) > 1 else np.nan
         np.testing.assert_allclose(one.fit, held)
     np.testing.assert_allclose(sum(one.components for one in everyone), 1)
+    if part is Moments.of and center and scale is None:  # and without what lies between the parties
+        everyone, pairs, own = found(parties, 5, between=False)
+        for one, X in zip(everyone, own, strict=True):
+            np.testing.assert_allclose(one.components, ((X @ pairs.vectors) ** 2).sum(axis=0) / pairs.values)
 
 
-def test_without_what_lies_between_the_parties_shares_are_those_of_their_own_scatters():
-    parties = [X + 3 * i for i, X in enumerate(cut(rows(400), 200, 150, 50))]
-    everyone, pairs, own = found(parties, 5, between=False)
-    for one, X in zip(everyone, own, strict=True):
-        np.testing.assert_allclose(one.components, ((X @ pairs.vectors) ** 2).sum(axis=0) / pairs.values)
+# Turns
 
 
 def turned(parties, k, left_out, *, scale=None, center=True):
@@ -93,96 +85,84 @@ PARTIES = {
 }
 
 
+def make_dear(monkeypatch):
+    """Components without each party cost too much."""
+    monkeypatch.setattr(influence, "CHEAP", 0)
+    monkeypatch.setattr(influence, "SHARE", 0)
+
+
 @pytest.mark.parametrize("name", PARTIES)
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("part", [Moments.of, factor])
-def test_angles_are_those_to_the_components_without_the_party(part, scaled, center, name):
+def test_angles_are_those_without_the_party_or_bound_them_where_these_are_dear(monkeypatch, scaled, center, name):
     """Of each axis, which the span of all of them does not tell."""
     parties = PARTIES[name]
-    scale = np.vstack(parties).std(axis=0) if scaled else None
+    how = {"scale": np.vstack(parties).std(axis=0) if scaled else None, "center": center}
     for k in (1, 2, 4):
-        everyone, _, _ = found(parties, k, scale=scale, center=center, part=part)
-        for i, one in enumerate(everyone):
-            axes, span = turned(parties, k, i, scale=scale, center=center)
-            np.testing.assert_allclose(one.turn.axes, axes, rtol=1e-5, atol=1e-4)
-            np.testing.assert_allclose(one.turn.span, span, rtol=1e-5, atol=1e-4)
+        true = [turned(parties, k, i, **how) for i in range(len(parties))]
+        for part in (Moments.of, factor):
+            for one, (axes, span) in zip(of(parties, k, part=part, **how), true, strict=True):
+                np.testing.assert_allclose(one.turn.axes, axes, rtol=1e-5, atol=1e-4)
+                np.testing.assert_allclose(one.turn.span, span, rtol=1e-5, atol=1e-4)
+        with monkeypatch.context() as within:
+            make_dear(within)
+            for one, (axes, span) in zip(of(parties, k, **how), true, strict=True):
+                assert (one.turn.axes >= axes - 1e-4).all()
+                assert (one.turn.axes <= 90).all()
+                assert span - 1e-4 <= one.turn.span <= 90
 
 
-@pytest.mark.parametrize("name", PARTIES)
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("scaled", [True, False])
-def test_where_components_without_each_party_are_dear_angles_are_bounded(monkeypatch, scaled, center, name):
-    monkeypatch.setattr(influence, "CHEAP", 0)
-    monkeypatch.setattr(influence, "SHARE", 0)
-    parties = PARTIES[name]
-    scale = np.vstack(parties).std(axis=0) if scaled else None
-    for k in (1, 2, 4):
-        everyone, _, _ = found(parties, k, scale=scale, center=center)
-        for i, one in enumerate(everyone):
-            axes, span = turned(parties, k, i, scale=scale, center=center)
-            assert (one.turn.axes >= axes - 1e-4).all()
-            assert (one.turn.axes <= 90).all()
-            assert span - 1e-4 <= one.turn.span <= 90
-
-
-def test_bounds_are_near_where_a_party_has_little(monkeypatch):
+def test_bounds_are_near_where_a_party_has_little_and_take_in_both_cuts(monkeypatch):
+    """Of eigenvalues 4 and 2, and 1 behind them, a change that couples both to the rest by 0.1 and 0.2."""
     parties = cut(rows(5000, 6), 2990, 2000, 10)
-    exact = found(parties, 3)[0][2].turn
-    monkeypatch.setattr(influence, "CHEAP", 0)
-    monkeypatch.setattr(influence, "SHARE", 0)
-    bound = found(parties, 3)[0][2].turn
+    exact = of(parties, 3)[2].turn
+    make_dear(monkeypatch)
+    bound = of(parties, 3)[2].turn
     assert (bound.axes <= 5 * exact.axes).all()
     assert bound.span <= 5 * exact.span
+    coupled = np.array([[0.0, 0.0], [0.0, 0.0], [0.1, 0.2]])
+    turn = influence.bounded_turn(coupled, np.eye(3)[:, :2], np.array([4.0, 2.0]), 1.0)
+    first = np.arctan2(2 * 0.1, 4 - (1.5 + np.hypot(0.5, 0.2))) / 2
+    both = np.arctan2(2 * np.hypot(0.1, 0.2), 2 - 1) / 2
+    second = np.arcsin(np.hypot(np.sin(first), np.sin(both)))
+    np.testing.assert_allclose(turn.axes, np.degrees([first, second]), rtol=1e-12)
+    assert turn.span == pytest.approx(np.degrees(both), rel=1e-12)
 
 
-def test_components_of_one_party_alone_turn_as_far_as_they_can():
-    X = rows(300) @ np.diag(np.repeat([1.0, 0.0], [11, 1]))
-    alone = np.zeros((20, 12))
+def test_components_of_one_party_alone_turn_as_far_as_they_can_and_all_directions_nowhere(monkeypatch):
+    X, alone = rows(300) @ np.diag(np.repeat([1.0, 0.0], [11, 1])), np.zeros((20, 12))
     alone[:, 11] = np.tile([9.0, -9.0], 10)
-    everyone, _, _ = found([X[:150], X[150:], alone], 3)
+    everyone = of([X[:150], X[150:], alone], 3)
     np.testing.assert_allclose(everyone[2].components[0], 1)
     np.testing.assert_allclose(everyone[2].turn.axes[0], 90)
     assert max(one.turn.axes[0] for one in everyone[:2]) < 1
     assert "share" in told(everyone)[2]
     # Without the third party two variances are the same, so any axes in their plane will do.
     square = np.array([[2.0, 0, 0, 0], [-2, 0, 0, 0], [0, 2, 0, 0], [0, -2, 0, 0], [0, 0, 1, 0], [0, 0, -1, 0]])
-    third = np.array([[1.0, 0, 0, 0.1], [-1, 0, 0, -0.1]])
-    everyone, _, _ = found([square, square, third], 2)
-    assert everyone[2].turn.axes.tolist() == [90, 90]
-    assert everyone[2].turn.span < 1
+    third = of([square, square, np.array([[1.0, 0, 0, 0.1], [-1, 0, 0, -0.1]])], 2)[2]
+    assert third.turn.axes.tolist() == [90, 90]
+    assert third.turn.span < 1
+    for cheap in (0, influence.CHEAP):
+        monkeypatch.setattr(influence, "CHEAP", cheap)
+        for one in of(cut(rows(300, 5), 200, 100), 5):
+            assert one.turn.span == 0 < one.turn.axes.min()
+        (only,) = of([rows(300)], 3)
+        np.testing.assert_allclose(only.components, 1)
+        np.testing.assert_allclose([*only.turn.axes, only.turn.span], 90)
+        assert told([only]) == {}
 
 
-@pytest.mark.parametrize("cheap", [0, influence.CHEAP])
-def test_all_directions_turn_nowhere_and_one_party_alone_is_all_there_is(cheap, monkeypatch):
-    monkeypatch.setattr(influence, "CHEAP", cheap)
-    everyone, _, _ = found(cut(rows(300, 5), 200, 100), 5)
-    assert all(one.turn.span == 0 for one in everyone)
-    assert all(one.turn.axes.min() > 0 for one in everyone)
-    (only,), _, _ = found([rows(300)], 3)
-    np.testing.assert_allclose(only.components, 1)
-    np.testing.assert_allclose(only.turn.axes, 90)
-    np.testing.assert_allclose(only.turn.span, 90)
-    assert told([only]) == {}
-
-
-@pytest.mark.parametrize("unit", [1e-130, 1e130])
-def test_no_unit_of_the_data_overflows(unit):
+def test_no_unit_of_the_data_overflows_and_parties_and_components_may_lack_variance():
     parties = cut(rows(300), 200, 100)
-    near = found(parties, 3)[0]
-    far = found([unit * X for X in parties], 3)[0]
-    for one, other in zip(near, far, strict=True):
-        np.testing.assert_allclose(one.components, other.components)
-        np.testing.assert_allclose(one.turn.axes, other.turn.axes)
-        np.testing.assert_allclose([one.variance, one.fit, one.spread], [other.variance, other.fit, other.spread])
-
-
-def test_parties_and_components_without_variance():
-    X = rows(300) * np.repeat([1.0, 1e-9], [2, 10])
-    assert found([X[:100], X[100:]], 5)[0][0].components.size == 2
-    assert found(cut(rows(300, 30), 100, 200), 20)[0][0].components.size == LEADING
-    X = rows(500)
-    everyone, _, _ = found([X[:1], X[1:2], X[2:3], X[3:]], 2)
+    for unit in (1e-130, 1e130):
+        for one, other in zip(of(parties, 3), of([unit * X for X in parties], 3), strict=True):
+            np.testing.assert_allclose(one.components, other.components)
+            np.testing.assert_allclose(one.turn.axes, other.turn.axes)
+            np.testing.assert_allclose([one.variance, one.fit, one.spread], [other.variance, other.fit, other.spread])
+    flat = rows(300) * np.repeat([1.0, 1e-9], [2, 10])
+    assert of([flat[:100], flat[100:]], 5)[0].components.size == 2
+    assert of(cut(rows(300, 30), 100, 200), 20)[0].components.size == influence.LEADING
+    everyone = of(cut(rows(500), 1, 1, 1, 497), 2)
     assert [np.isnan(one.fit) for one in everyone] == [True, True, True, False]
     assert set(told(everyone)) == {3}  # it has 497 of 500 rows
 
@@ -222,71 +202,47 @@ def test_who_is_not_told_to_stand_out():
 # What no rows have
 
 
-def erasing(parts, strength=1.0):
+def first_of(parts):
+    return leading_eigenpairs(symmetric(pool(parts).scatter, 12), 1)
+
+
+def largest(parts) -> float:
+    return float(first_of(parts).values[0])
+
+
+def erasing(parts):
     """Moments whose scatter takes the first component of ``parts`` away, with a diagonal that hides it."""
-    S = unpack(pool(parts).scatter, 12)
-    S = S + np.tril(S, -1).T
-    first = leading_eigenpairs(np.asfortranarray(S), 1)
-    u, value = first.vectors[:, 0], strength * first.values[0]
-    honest = parts[0]
-    return Moments(
-        honest.count, honest.mean, honest.remainder, pack(value * (np.eye(12) * (u**2).max() - np.outer(u, u)))
-    )
+    u, honest = first_of(parts).vectors[:, 0], parts[0]
+    taken = largest(parts) * (np.eye(12) * (u**2).max() - np.outer(u, u))
+    return Moments(honest.count, honest.mean, honest.remainder, pack(taken))
 
 
 UNITS = [np.logspace(-6, 6, 12), np.logspace(20, 32, 12), np.logspace(-112, -88, 12), np.logspace(88, 112, 12)]
 """Of features; float32 does not hold the squares of the last three."""
 
 
-def largest(parts) -> float:
-    return float(leading_eigenpairs(unpack(pool(parts).scatter, 12), 1).values[0])
-
-
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("count", [2, GROUPS, 10, 50])
-def test_a_share_that_takes_a_component_away_is_found(count, seed):
+@pytest.mark.parametrize("count", [2, influence.GROUPS, 10, 50])
+def test_a_share_that_takes_a_component_away_is_found(count):
     honest = [Moments.of(X) for X in np.array_split(rows(2000), count)]
     parts = [*honest[:-1], erasing(honest)]
     assert parts[-1].diagonal().min() >= 0
-    assert indefinite(parts, largest(parts), None, np.random.default_rng(seed)) == [count - 1]
+    for seed in range(20):
+        assert indefinite(parts, largest(parts), None, np.random.default_rng(seed)) == [count - 1]
 
 
-@pytest.mark.parametrize("scale", [None, *UNITS])
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 297), (100, 100, 100), (2, 298)])
-def test_scatters_of_rows_pass_whatever_their_rank_and_units(sizes, scale):
-    unit = 1.0 if scale is None else scale
+@pytest.mark.parametrize("unit", [None, *UNITS])
+def test_scatters_of_rows_pass_whatever_their_rank_and_units_in_which_a_share_is_found(unit):
     X = rows(300)
     X[:, 3] = 7.0
-    parts = [Moments.of((part + 5) * unit) for part in cut(X, *sizes)]
-    value = largest([Moments.of(part) for part in cut(X, *sizes)])
-    assert indefinite(parts, value, scale, np.random.default_rng(0)) == []
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_share_is_found_in_the_units_that_features_are_scaled_by(unit):
-    honest = [Moments.of(part) for part in cut(rows(300), 100, 100, 100)]
-    bad = [*honest[:2], erasing(honest)]
-    scaled = [Moments(p.count, p.mean * unit, p.remainder, p.scatter * pack(np.outer(unit, unit))) for p in bad]
-    assert indefinite(scaled, largest(bad), unit, np.random.default_rng(0)) == [2]
-
-
-def test_shares_that_cancel_and_groups_that_are_not_semidefinite_are_named():
-    X = Moments.of(rows(300))
-    huge = [Moments(X.count, X.mean, X.remainder, sign * 1e300 * X.scatter) for sign in (1, -1)]
-    assert indefinite([X, huge[0], X, huge[1]], 1.0, None, np.random.default_rng(1)) == [3]
-    groups = RandomGroups(1, np.random.default_rng(0))
-    groups.add("north", moments(1.0, 0.5, -2e-6))
-    assert groups.indefinite(3, 1.0, None) == [["north"]]
-
-
-def test_the_bound_on_a_turn_is_that_of_both_cuts():
-    """Of eigenvalues 4 and 2, and 1 behind them, a change that couples both to the rest by 0.1 and 0.2."""
-    turn = bounded_turn(np.array([[0.0, 0.0], [0.0, 0.0], [0.1, 0.2]]), np.eye(3)[:, :2], np.array([4.0, 2.0]), 1.0)
-    first = np.arctan2(2 * 0.1, 4 - (1.5 + np.hypot(0.5, 0.2))) / 2
-    both = np.arctan2(2 * np.hypot(0.1, 0.2), 2 - 1) / 2
-    second = np.arcsin(np.hypot(np.sin(first), np.sin(both)))
-    np.testing.assert_allclose(turn.axes, np.degrees([first, second]), rtol=1e-12)
-    assert turn.span == pytest.approx(np.degrees(both), rel=1e-12)
+    for sizes in ((1, 1, 1, 297), (100, 100, 100), (2, 298)):
+        parts = [Moments.of((part + 5) * (1.0 if unit is None else unit)) for part in cut(X, *sizes)]
+        value = largest([Moments.of(part) for part in cut(X, *sizes)])
+        assert indefinite(parts, value, unit, np.random.default_rng(0)) == []
+    if unit is not None:
+        honest = [Moments.of(part) for part in cut(rows(300), 100, 100, 100)]
+        bad = [*honest[:2], erasing(honest)]
+        scaled = [Moments(p.count, p.mean * unit, p.remainder, p.scatter * pack(np.outer(unit, unit))) for p in bad]
+        assert indefinite(scaled, largest(bad), unit, np.random.default_rng(0)) == [2]
 
 
 def moments(*diagonal):
@@ -295,9 +251,15 @@ def moments(*diagonal):
     return Moments(9, np.zeros(d), np.zeros(d), pack(np.diag(diagonal)))
 
 
-@pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200])
-def test_a_negative_eigenvalue_beyond_rounding_is_seen(unit):
+def test_shares_that_cancel_and_negative_eigenvalues_beyond_rounding_are_named():
     """Rounding are 4 d roundings of float32: 1.4e-6 of the largest eigenvalue for three features."""
-    rounded, false = (moments(unit, unit / 2, -part * unit) for part in (1e-6, 2e-6))
-    found = [indefinite([part], unit, None, np.random.default_rng(0)) for part in (rounded, false)]
-    assert found == [[], [0]]
+    X = Moments.of(rows(300))
+    huge = [Moments(X.count, X.mean, X.remainder, sign * 1e300 * X.scatter) for sign in (1, -1)]
+    assert indefinite([X, huge[0], X, huge[1]], 1.0, None, np.random.default_rng(1)) == [3]
+    groups = influence.RandomGroups(1, np.random.default_rng(0))
+    groups.add("north", moments(1.0, 0.5, -2e-6))
+    assert groups.indefinite(3, 1.0, None) == [["north"]]
+    for unit in (1e-200, 1.0, 1e200):
+        rounded, false = (moments(unit, unit / 2, -part * unit) for part in (1e-6, 2e-6))
+        assert indefinite([rounded], unit, None, np.random.default_rng(0)) == []
+        assert indefinite([false], unit, None, np.random.default_rng(0)) == [0]

@@ -10,23 +10,32 @@ from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import RefinedSketch
-
-
-def matrix(values, seed=0):
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((len(values), len(values))))
-    return (basis * values) @ basis.T, basis
+from tests.families import with_spectrum
 
 
 def begin(values, *, k, width, **options):
     return BlockIteration(random_block(len(values), width, 1), k, trace=float(np.sum(values)), **options)
 
 
-def iterate(values, *, k, width, rounds=200, **options):
-    A, basis = matrix(values)
-    found = begin(values, k=k, width=width, **options)
-    while not found.add(found.block, A @ found.block):
-        assert found.asked < rounds, f"no end: {measured(found)}"
+def run(found, A, rounds):
+    """Rounds until the end, or so many."""
+    while not found.add(found.block, A @ found.block) and found.asked < rounds:
+        pass
+    return found
+
+
+def iterate(values, *, k, width, **options):
+    A, basis = with_spectrum(values)
+    found = run(begin(values, k=k, width=width, **options), A, 200)
+    assert found.asked < 200, f"no end: {measured(found)}"
     return found, principal_angles(found.pairs.vectors, basis[:, :k]).max()
+
+
+def on_axes(k, values, width, *, trace, error=0.0):
+    """After one round from the first axes of a matrix, or of a diagonal one."""
+    A = np.diag(values) if np.ndim(values) == 1 else values
+    found = BlockIteration(np.eye(len(A))[:, :width], k, trace=trace)
+    return found, found.add(np.eye(len(A))[:, :width], A[:, :width], error=error)
 
 
 def lost(values, vectors, basis):
@@ -39,13 +48,12 @@ def lost(values, vectors, basis):
 
 
 def spectrum(kind, d, rng):
-    ones = np.ones(d)
     values = {
         "geometric": rng.uniform(0.3, 0.99) ** np.arange(d),
         "slow": np.arange(1, d + 1) ** -rng.uniform(0.2, 2.5),
         "tied": np.repeat(rng.uniform(0, 1, d), 4)[:d],
         "nearly isotropic": 1 + rng.uniform(0, 10 ** rng.uniform(-6, 0), d),
-        "two levels": np.concatenate([np.repeat([5.0, 4.0], rng.integers(1, 4, 2)), ones])[:d],
+        "two levels": np.concatenate([np.repeat([5.0, 4.0], rng.integers(1, 4, 2)), np.ones(d)])[:d],
         "twelve decades": 10.0 ** rng.uniform(-12, 0, d),
     }[kind]
     values = np.sort(values)[::-1]
@@ -63,15 +71,11 @@ def test_no_angle_is_larger_than_what_is_told(kind, seed):
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     d = int(rng.integers(3, 90))
     values = spectrum(kind, d, rng)
-    A, basis = matrix(values, seed)
+    A, basis = with_spectrum(values, seed)
     k = int(rng.integers(1, min(d, 9)))
-    found = BlockIteration(
-        random_block(d, min(d, k + int(rng.choice([1, 2, 5, 10]))), seed),
-        k,
-        trace=float(np.trace(A)),
-        tolerance=10.0 ** rng.uniform(-6, 1.5),
-        accelerated=bool(rng.random() < 0.8),
-    )
+    block = random_block(d, min(d, k + int(rng.choice([1, 2, 5, 10]))), seed)
+    tolerance, accelerated = 10.0 ** rng.uniform(-6, 1.5), bool(rng.random() < 0.8)
+    found = BlockIteration(block, k, trace=float(np.trace(A)), tolerance=tolerance, accelerated=accelerated)
     rough, done = rng.random() < 0.3, False
     while not done and found.asked < 40:
         V = found.block.astype(np.float32).astype(np.float64) if found.allows_float32 and found.asked else found.block
@@ -84,33 +88,26 @@ def test_no_angle_is_larger_than_what_is_told(kind, seed):
             assert lost(values, found.pairs.vectors, basis) <= found.certificate + 1e-8
 
 
+# Narrow blocks
+
+
 @pytest.mark.parametrize("width", [1, 2, 3])
-def test_narrow_blocks_are_certified_where_no_eigenvalue_is_repeated(width):
-    values = 0.8 ** np.arange(60)
-    found, angle = iterate(values, k=8, width=width)
+def test_narrow_blocks_are_certified_and_look_longer(width):
+    found, angle = iterate(0.8 ** np.arange(60), k=8, width=width)
     assert angle <= found.certificate + 1e-9
     assert found.exact
-
-
-@pytest.mark.parametrize("k", [2, 3, 5])
-@pytest.mark.parametrize("width", [1, 2])
-def test_eigenvalues_repeated_more_often_than_a_block_has_columns_are_found(k, width):
-    """One vector sees one direction of each eigenvalue, and then nothing more: that is not the end."""
-    values = np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])
-    found, _ = iterate(values, k=k, width=width)
-    np.testing.assert_allclose(found.pairs.values, values[:k], rtol=1e-9)
-
-
-@pytest.mark.parametrize("width", [2, 3])
-def test_narrow_blocks_look_longer_and_then_presume_nothing(width):
-    values = np.concatenate([[9.0, 5.0, 3.0], np.linspace(1, 0.9, 97)])
-    narrow, angle = iterate(values, k=3, width=width)
-    assert narrow._probes == 1
-    assert narrow.proven
-    assert angle <= narrow.certificate <= 1e-6
-    wide, _ = iterate(values, k=3, width=12)
-    assert wide.proven
-    assert wide._probes == 0
+    for k in (2, 3, 5):
+        # One vector sees one direction of each eigenvalue, and then nothing more: that is not the end.
+        values = np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])
+        np.testing.assert_allclose(iterate(values, k=k, width=width)[0].pairs.values, values[:k], rtol=1e-9)
+    if width > 1:
+        values = np.concatenate([[9.0, 5.0, 3.0], np.linspace(1, 0.9, 97)])
+        narrow, angle = iterate(values, k=3, width=width)
+        wide, _ = iterate(values, k=3, width=12)
+        assert angle <= narrow.certificate <= 1e-6
+        assert narrow.proven
+        assert wide.proven
+        assert (narrow._probes, wide._probes) == (1, 0)
 
 
 @pytest.mark.parametrize("copies", [2, 3, 4])
@@ -119,10 +116,8 @@ def test_narrow_blocks_look_longer_and_then_presume_nothing(width):
 def test_a_variance_that_occurs_more_often_than_the_block_has_columns_is_not_certified_away(others, width, k, copies):
     """Where many variances follow closely, three rounds from a random block do not show what hides."""
     values = np.concatenate([np.repeat(10.0, copies), np.linspace(*others, 120)])
-    A, basis = matrix(values)
-    found = begin(values, k=k, width=width)
-    while not found.add(found.block, A @ found.block) and found.asked < 120:
-        pass
+    A, basis = with_spectrum(values)
+    found = run(begin(values, k=k, width=width), A, 120)
     if found.certificate < 90:
         assert copies <= k
         assert lost(values, found.pairs.vectors, basis) <= found.certificate + 1e-8
@@ -133,29 +128,22 @@ def test_a_variance_that_occurs_more_often_than_the_block_has_columns_is_not_cer
         assert shortfall_notes(found, "max-rounds = 120")[0].startswith("stopped after max-rounds")
 
 
-@pytest.mark.parametrize(("k", "width"), [(1, 1), (2, 1), (2, 2), (3, 2)])
-def test_what_hides_from_narrow_blocks_is_found(k, width):
-    values = np.concatenate([np.repeat(10.0, k), [10.0 - 1e-9], np.linspace(8, 6, 120)])
-    A, _ = matrix(values)
-    found = begin(values, k=k, width=width)
-    while not found.add(found.block, A @ found.block) and found.asked < 120:
-        pass
-    np.testing.assert_allclose(found.ritz.values[: k + 1] * found._unit, 10.0, rtol=1e-8)
-    assert not found.exact
+def test_before_narrow_blocks_have_looked_nothing_is_told_and_what_hides_is_found():
+    for values in (np.r_[9, 5, 3, np.linspace(1, 0.9, 97)], np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])):
+        A, _ = with_spectrum(values)
+        found, told = begin(np.diag(A), k=3, width=2), []
+        while not found.add(found.block, A @ found.block):
+            told.append(measured(found))
+        assert told[0] == {"certified_angle_degrees": 90.0, "certified_components": 0}
+        assert max(one["certified_components"] for one in told) < 2  # two columns miss nothing of the first
+    for k, width in ((1, 1), (2, 1), (2, 2), (3, 2)):
+        values = np.concatenate([np.repeat(10.0, k), [10.0 - 1e-9], np.linspace(8, 6, 120)])
+        found = run(begin(values, k=k, width=width), with_spectrum(values)[0], 120)
+        np.testing.assert_allclose(found.ritz.values[: k + 1] * found._unit, 10.0, rtol=1e-8)
+        assert not found.exact
 
 
-@pytest.mark.parametrize(
-    "values",
-    [[9, 5, 3, *np.linspace(1, 0.9, 97)], np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])],
-    ids=["apart", "tied"],
-)
-def test_before_narrow_blocks_have_looked_nothing_is_told(values):
-    A, _ = matrix(np.array(values))
-    found, told = begin(np.diag(A), k=3, width=2), []
-    while not found.add(found.block, A @ found.block):
-        told.append(measured(found))
-    assert told[0] == {"certified_angle_degrees": 90.0, "certified_components": 0}
-    assert max(one["certified_components"] for one in told) < 2  # a block of two columns misses nothing of the first
+# The certificate
 
 
 def test_the_plain_iteration_gets_there_later_and_a_sketch_presumes_nothing():
@@ -166,39 +154,23 @@ def test_the_plain_iteration_gets_there_later_and_a_sketch_presumes_nothing():
     # They are not random: what the sketch has left out they do not show.
     rows = np.diag([2.0, 1.0])[:, [0, 1, 1, 1]] * [1, 1, 0, 0]
     sketch = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), rows, 10.0, 5.0))
-    found = BlockIteration(sketch, 1, width=2, trace=10.0)
-    found.add(found.block, np.diag([4.0, 1.0, 5.0, 0.0]) @ found.block)
+    found = run(BlockIteration(sketch, 1, width=2, trace=10.0), np.diag([4.0, 1.0, 5.0, 0.0]), 1)
     assert measured(found)["certified_angle_degrees"] == 90
 
 
-def test_spans_that_hold_all_variance_are_proven():
-    found, angle = iterate(np.repeat([2.0, 0.0], [3, 37]), k=3, width=2)
-    assert found.proven
-    assert angle <= found.certificate + 1e-10 <= 1e-6
-    found, _ = iterate(np.repeat([3.0, 2.0, 1.0, 0.0], [1, 1, 1, 37]), k=5, width=10)
-    assert found.exact
-    assert measured(found)["certified_components"] == 3
-    assert found.asked <= 3
-    found = BlockIteration(np.eye(4)[:, :2], 2, trace=7.0)
-    found.add(np.eye(4)[:, :2], np.diag([4.0, 0.0, 3.0, 0.0])[:, :2])
-    assert measured(found)["certified_components"] == 1  # what is left of the trace is less than it has
-
-
 @pytest.mark.parametrize("error", [1e-7, 1e-5, 1e-3])
-def test_where_the_span_is_everything_the_certificate_is_the_error_over_the_gap(error):
-    """sin(angle) <= (|R| + error) / (theta_k - theta_{k+1} - 2 error), with no residual left."""
-    found = BlockIteration(np.eye(4), 2, trace=9.0)
-    assert found.add(np.eye(4), np.diag([4.0, 3.0, 1.5, 0.5]), error=error)
+def test_the_error_of_products_counts_also_in_what_the_trace_leaves_outside(error):
+    """sin(angle) <= (|R| + error) / (theta_k - theta_{k+1} - 2 error), with no residual left where all is spanned.
+
+    Of the trace of three pairs each value may be wrong, by sqrt(3) errors together; then the ceiling, by two.
+    """
+    found, done = on_axes(2, [4.0, 3.0, 1.5, 0.5], 4, trace=9.0, error=error)
+    assert done
     assert found.certificate == pytest.approx(sine_theorem(error, 1.5 - 2 * error), rel=1e-3)
     assert not found.exact
-
-
-@pytest.mark.parametrize("error", [1e-5, 1e-3])
-def test_the_error_of_products_counts_in_what_the_trace_leaves_outside(error):
-    """Of the trace of three pairs each value may be wrong, by sqrt(3) errors together; then the ceiling, by two."""
-    found = BlockIteration(np.eye(4)[:, :3], 3, trace=9.25)
-    found.add(np.eye(4)[:, :3], np.diag([4.0, 3.0, 2.0, 0.25])[:, :3], error=error)
-    assert found.certificate == pytest.approx(sine_theorem(error, 2 - 0.25 - (2 + np.sqrt(3)) * error), rel=1e-7)
+    found, _ = on_axes(3, [4.0, 3.0, 2.0, 0.25], 3, trace=9.25, error=error)
+    expected = sine_theorem(error, 2 - 0.25 - (2 + np.sqrt(3)) * error)
+    assert found.certificate == pytest.approx(expected, rel=1e-7, abs=2e-12)
 
 
 @pytest.mark.parametrize(("k", "cut"), [(2, True), (3, False)])
@@ -207,8 +179,7 @@ def test_where_a_tie_is_cut_the_certificate_is_that_of_both_its_ends(k, cut):
     x, y = 0.02, 0.1
     A = np.diag([4.0, 2.0, 2.0, 0.0])
     A[3, :2] = A[:2, 3] = x, y
-    found = BlockIteration(np.eye(4)[:, :3], k, trace=8.0)
-    found.add(np.eye(4)[:, :3], A[:, :3])
+    found, _ = on_axes(k, A, 3, trace=8.0)
     first = sine_theorem(x, 4 - (2 + SHARES[-1] * 2)) if cut else 0.0
     assert found.certificate == pytest.approx(sine_theorem(np.hypot(x, y), 2) + first)
     assert measured(found)["certified_components"] == (1 if cut else 3)
@@ -227,21 +198,28 @@ def test_of_a_tie_at_the_cut_nothing_is_certified():
     assert shortfall_notes(found, "max-rounds = 100") == []
 
 
-def test_pairs_have_the_unit_of_the_matrix_and_ties_of_the_wire_no_certificate():
-    found = BlockIteration(np.eye(3), 1, trace=700.0)
-    found.add(np.eye(3), np.diag([400.0, 200.0, 100.0]))
-    assert (found.pairs.values.tolist(), found.pairs.following) == ([400], 200)
-    found = BlockIteration(np.eye(3), 1, trace=3.0)
-    found.add(np.eye(3), np.diag([1.0, 1.0, 1.0]), error=1e-6)
+def test_spans_that_hold_all_variance_are_proven_and_ties_of_the_wire_have_no_certificate():
+    pairs = on_axes(1, [400.0, 200.0, 100.0], 3, trace=700.0)[0].pairs
+    assert (pairs.values.tolist(), pairs.following) == ([400], 200)
+    found, _ = on_axes(1, np.ones(3), 3, trace=3.0, error=1e-6)
     assert measured(found)["certified_angle_degrees"] == 90
-    found = BlockIteration(np.eye(3), 1, trace=3.0)
-    assert found.add(np.eye(3), np.diag([1.0, 1.0, 1.0]))
+    found, done = on_axes(1, np.ones(3), 3, trace=3.0)
+    assert done
     assert shortfall_notes(found, "") == []
+    found, angle = iterate(np.repeat([2.0, 0.0], [3, 37]), k=3, width=2)
+    assert found.proven
+    assert angle <= found.certificate + 1e-10 <= 1e-6
+    found, _ = iterate(np.repeat([3.0, 2.0, 1.0, 0.0], [1, 1, 1, 37]), k=5, width=10)
+    assert found.exact
+    assert measured(found)["certified_components"] == 3
+    assert found.asked <= 3
+    found, _ = on_axes(2, [4.0, 0.0, 3.0, 0.0], 2, trace=7.0)
+    assert measured(found)["certified_components"] == 1  # what is left of the trace is less than it has
 
 
 def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up():
     values = 0.7 ** np.arange(200)
-    A, basis = matrix(values)
+    A, basis = with_spectrum(values)
     found, done = begin(values, k=4, width=14), False
     while not done:
         AV = A @ found.block

@@ -7,34 +7,37 @@ from fedpca_flwr.maths import krylov
 from fedpca_flwr.maths.angle_bounds import presumed_bound
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles, rounding
-from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Renewal, Restart, Ritz, columns_kept, random_block
+from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Ritz, random_block
+from tests.families import with_spectrum
+
+
+def known_of(*products, error=0.0):
+    """Blocks and their products."""
+    known = KnownProducts(len(products[0][0]))
+    for block, product in products:
+        known.add(block, product, error=error)
+    return known
 
 
 def test_errors_of_products_count_by_the_size_of_their_block():
     """A product with a short vector, wrong by as much, is wrong by more of its direction."""
-    known = KnownProducts(5)
-    known.add(0.1 * np.eye(5)[:, :2], 0.1 * np.eye(5)[:, :2], error=1e-6)
+    E = np.eye(5)
+    known = known_of((0.1 * E[:, :2], 0.1 * E[:, :2]), error=1e-6)
     assert known.error == pytest.approx(1e-5)
-    known.add(np.eye(5)[:, 2:3], np.eye(5)[:, 2:3], error=2e-5)
+    known.add(E[:, 2:3], E[:, 2:3], error=2e-5)
     assert known.error == pytest.approx(np.hypot(1e-5, 2e-5))
     assert known.ritz().error == pytest.approx(known.error, rel=1e-6)
-    known = KnownProducts(4)
-    known.add(np.eye(4)[:, :1], np.eye(4)[:, :1], error=1e-6)
-    block = np.array([[1.0, 1e-3, 0.0, 0.0]]).T
+    known = known_of((E[:, :1], E[:, :1]), error=1e-6)
+    block = np.array([[1.0, 1e-3, 0.0, 0.0, 0.0]]).T
     known.add(block, block)
     assert known.error >= 1e-6 / 1e-3
-
-
-def test_rounding_counts_in_units_of_the_largest_value_and_adds_up_over_blocks():
-    known = KnownProducts(5)
-    known.add(
-        np.diag([1.0, 0.01])[[0, 1, 1, 1, 1]][:, :2] * [[1], [1], [0], [0], [0]], np.diag([7.0, 0.07, 0, 0, 0])[:, :2]
-    )
+    # Rounding counts in units of the largest value, and adds up over blocks.
+    block = E[:, :2] * [1.0, 0.01]
+    known = known_of((block, 7 * block))
     assert known.ritz().error == pytest.approx(rounding(5) * 100 * 7.0, rel=1e-6, abs=0)
-    known = KnownProducts(5)
-    known.add(10 * np.eye(5)[:, :2], 70 * np.eye(5)[:, :2])
+    known = known_of((10 * E[:, :2], 70 * E[:, :2]))
     assert known.ritz().error == pytest.approx(rounding(5) * 7, rel=1e-6, abs=0)
-    known.add(np.eye(5)[:, 2:3], 7 * np.eye(5)[:, 2:3])
+    known.add(E[:, 2:3], 7 * E[:, 2:3])
     assert known.ritz().error == pytest.approx(np.sqrt(2) * rounding(5) * 7, rel=1e-6, abs=0)
 
 
@@ -46,19 +49,14 @@ def pairs_with(values, residuals, error=0.0):
 
 @pytest.mark.parametrize("left", [1.0, 1e-4, 1e-7])
 def test_a_block_almost_in_the_span_loses_no_digits(left):
-    rng = np.random.default_rng(3)
-    A = np.diag(1.0 / np.arange(1, 41))
+    rng, A = np.random.default_rng(3), np.diag(1.0 / np.arange(1, 41))
     first, others = rng.standard_normal((40, 4)), rng.standard_normal((40, 3)) * [1, 1e-3, 1e-5]
     second = first @ rng.standard_normal((4, 3)) + left * others
-    known = KnownProducts(40)
-    known.add(first, A @ first)
-    known.add(second, A @ second)
+    known = known_of((first, A @ first), (second, A @ second))
     assert np.abs(known.Q.T @ known.Q - np.eye(known.Q.shape[1])).max() <= 1e-14
     assert known.Q.shape[1] == (7 if left > 1e-7 else 5)  # the shorter directions are rounding then
-    values = known.ritz().values
-    np.testing.assert_allclose(
-        values, np.linalg.eigvalsh(known.Q.T @ A @ known.Q)[::-1], atol=1e-4 * rounding(40) / left**2
-    )
+    true = np.linalg.eigvalsh(known.Q.T @ A @ known.Q)[::-1]
+    np.testing.assert_allclose(known.ritz().values, true, atol=1e-4 * rounding(40) / left**2)
 
 
 def test_residuals_of_pairs_and_the_error_of_a_vector():
@@ -67,28 +65,11 @@ def test_residuals_of_pairs_and_the_error_of_a_vector():
     assert [ritz.pairs(k).following for k in (1, 2, 3)] == [2, 1, 0]
     turned = np.array([[0.8, -0.6], [0.6, 0.8]])
     ritz = Ritz(np.array([2.0, 1.0]), turned, np.eye(2), np.eye(2), 1.0, 0.1, 1)
-    assert ritz.error_of(1) == pytest.approx(0.1 + 0.6)
-    assert ritz.error_of(2) == 1.0
+    assert (ritz.error_of(1), ritz.error_of(2)) == (pytest.approx(0.1 + 0.6), 1.0)
 
 
-def test_the_next_block_is_what_room_and_components_need():
-    known, V = KnownProducts(6), random_block(6, 3, 0)
-    known.add(V, 2 * V)
-    known.add(V @ np.ones((3, 2)), 2 * V @ np.ones((3, 2)))
-    assert known.Q.shape == (6, 3)
-    # One direction has a residual, but blocks of two must span seven in four rounds.
-    known = KnownProducts(10)
-    known.add(np.eye(10)[:, :2], np.eye(10)[:, 2:4] * [1, 0])
-    assert known.next_block(known.ritz(), 2, 7).shape == (10, 2)
-    assert known.next_block(known.ritz(), 2, 3).shape == (10, 1)
-    known = KnownProducts(10)
-    known.add(random_block(10, 8, 0), random_block(10, 8, 0))
-    assert known.next_block(known.ritz(), 8, 2).shape == (10, 2)
-
-
-def test_an_invariant_span_is_filled_with_random_directions():
-    basis, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((60, 60)))
-    A = (basis[:, :3] * [3.0, 2.0, 1.0]) @ basis[:, :3].T
+def test_the_next_block_fills_an_invariant_span_with_random_directions_as_room_allows():
+    A, basis = with_spectrum(np.r_[3.0, 2.0, 1.0, np.zeros(57)])
     known, V, widths = KnownProducts(60), random_block(60, 8, 0), []
     for _ in range(3):
         known.add(V, A @ V)
@@ -98,6 +79,14 @@ def test_an_invariant_span_is_filled_with_random_directions():
         np.testing.assert_allclose(known.Q.T @ V, 0, atol=1e-12)
     assert widths == [3, 8, 8]
     assert principal_angles(known.ritz().vectors[:, :3], basis[:, :3]).max() < 1e-9
+    # It is as wide as room and components need.
+    V = random_block(6, 3, 0)
+    assert known_of((V, 2 * V), (V @ np.ones((3, 2)), 2 * V @ np.ones((3, 2)))).Q.shape == (6, 3)
+    # One direction has a residual, but blocks of two must span seven in four rounds.
+    known = known_of((np.eye(10)[:, :2], np.eye(10)[:, 2:4] * [1, 0]))
+    assert [known.next_block(known.ritz(), 2, k).shape for k in (7, 3)] == [(10, 2), (10, 1)]
+    known = known_of((random_block(10, 8, 0), random_block(10, 8, 0)))
+    assert known.next_block(known.ritz(), 8, 2).shape == (10, 2)
 
 
 def test_the_shared_block_is_the_same_everywhere():
@@ -110,33 +99,24 @@ def test_the_shared_block_is_the_same_everywhere():
     np.testing.assert_array_equal(random_block(7, 7, 1), np.eye(7))
 
 
-def test_products_had_again_in_full_take_the_error_of_the_others_away_but_for_an_angle():
+def test_products_asked_again_in_full_take_the_error_of_the_others_away():
     """Without what symmetry tells of the others, half of their error would stay in the first vectors."""
-    rng = np.random.default_rng(0)
     A = np.diag(np.r_[9.0, 8.0, np.linspace(1, 0, 18)])
-    wrong = 1e-6 * rng.standard_normal((20, 20))
-    known = KnownProducts(20)
-    known.add(np.eye(20), A + wrong, error=float(np.linalg.norm(wrong)))
+    wrong = 1e-6 * np.random.default_rng(0).standard_normal((20, 20))
+    known = known_of((np.eye(20), A + wrong), error=float(np.linalg.norm(wrong)))
     before = known.ritz()
-    U = before.vectors[:, :2]
-    known.renew(before, A @ U)
+    known.renew(before, A @ before.vectors[:, :2])
     after = known.ritz()
     true = [float(np.linalg.norm(A @ r.vectors[:, :2] - r.vectors[:, :2] * r.values[:2], 2)) for r in (before, after)]
-    assert true[0] > 1e-7
+    assert 1e-7 < true[0] <= before.residual(2)
     assert true[1] <= after.residual(2) < 1e-11
-    assert before.residual(2) >= true[0]
+    # Two rounds before the tolerance: of 0.6 and 0.006 degrees two more rounds of this rate reach a millionth.
+    renewal = krylov.Renewal(1, 1e-6)
+    ritz = [pairs_with(np.array([2.0, 1.0]), residual * np.eye(3)[:, :2], 1e-7) for residual in (1e-2, 1e-4)]
+    assert [renewal.wanted(one, last=False) for one in ritz] == [False, True]
 
 
-def test_products_are_asked_again_two_rounds_before_the_tolerance():
-    """Angles of 0.6 and 0.006 degrees: two more rounds of this rate reach a millionth, one does not."""
-    renewal = Renewal(1, 1e-6)
-
-    def wanted(residual):
-        ritz = pairs_with(np.array([2.0, 1.0]), residual * np.eye(3)[:, :2], 1e-7)
-        return renewal.wanted(ritz, last=False)
-
-    assert [wanted(1e-2), wanted(1e-4)] == [False, True]
-
+# Restarts
 
 VALUES = np.r_[3.0, 2.5, 2.2, np.linspace(2, 0, 197)]
 
@@ -168,28 +148,23 @@ def test_what_the_first_block_shows_of_eigenvectors_is_carried_over_restarts(cyc
     assert np.abs(shown).max() > 0.5
 
 
-@pytest.mark.parametrize("cycles", [1, 3, 6])
-def test_a_ceiling_holds_after_restarts_and_comes_near(cycles):
-    for seed in range(5):
-        first, known = restarted(cycles, kept=30, blocks=8, seed=seed)
-        ceiling = presumed_bound(known.ritz(), 3, first)
-        assert VALUES[3] <= ceiling <= VALUES[3] + (VALUES[2] - VALUES[3]) / 2
-
-
-def test_restarts_count_what_they_leave_outside():
+def test_restarts_count_what_they_leave_outside_and_ceilings_come_near():
     first, known = restarted(1, kept=8, blocks=2)
     assert presumed_bound(known.ritz(), 3, first) == np.inf
-    assert columns_kept(784, 50, 60)[0] > 784  # never restarted
-    assert columns_kept(54_051, 10, 20)[0] > 1000
-    assert columns_kept(10**6, 10, 20) == (220, 110)
+    assert krylov.columns_kept(784, 50, 60)[0] > 784  # never restarted
+    assert krylov.columns_kept(54_051, 10, 20)[0] > 1000
+    assert krylov.columns_kept(10**6, 10, 20) == (220, 110)
     # Of a vector that is given up a half is shown; 0.3 of its residual lies outside, and 0.2 of the quarter within.
-    first = FirstBlock(np.ones((5, 1)))
-    last = np.array([[0.0], [1.0]])
-    first.restarts = [Restart(last, np.array([1.0]), np.array([[0.5]]), 0.3, last, 0.2)]
-    ritz = pairs_with(np.array([2.0, 1.0]), np.zeros((5, 2)))
-    seen, outside = first.seen(ritz, 3.0)
+    first, last = FirstBlock(np.ones((5, 1))), np.array([[0.0], [1.0]])
+    first.restarts = [krylov.Restart(last, np.array([1.0]), np.array([[0.5]]), 0.3, last, 0.2)]
+    seen, outside = first.seen(pairs_with(np.array([2.0, 1.0]), np.zeros((5, 2))), 3.0)
     np.testing.assert_allclose(seen, [[0.0], [0.25]])
     assert outside == pytest.approx(0.3 * 0.5 + 0.2 * 0.25)
+    # A ceiling holds after restarts and comes near.
+    for cycles in (1, 6):
+        for seed in range(3):
+            first, known = restarted(cycles, kept=30, blocks=8, seed=seed)
+            assert VALUES[3] <= presumed_bound(known.ritz(), 3, first) <= VALUES[3] + (VALUES[2] - VALUES[3]) / 2
 
 
 def iterated(values, k, width):

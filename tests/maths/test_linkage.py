@@ -1,57 +1,17 @@
 """Pruning by linkage, beside PLINK's rule in plain loops and beside the program."""
 
-import itertools
 import shutil
 import subprocess
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from fedpca_flwr.maths import linkage
-from fedpca_flwr.maths.genotypes import AlleleCounts, count_alleles
+from fedpca_flwr.maths.genotypes import AlleleCounts, columns_of_others, count_alleles, deviation, standardised
+from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
+from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
 from tests.refusals import refused
-
-
-def linked_people(n=90, d=240, *, missing=0.05, seed=0):
-    """Genotypes (n, d) whose variants go together with their neighbours; three of them do not vary."""
-    rng = np.random.default_rng(seed)
-    founders = rng.random((12, d)) < rng.uniform(0.05, 0.95, d)
-    of = np.cumsum(rng.random((2 * n, d)) < 0.05, axis=1) + rng.integers(0, 12, (2 * n, 1))
-    copies = np.take_along_axis(founders, of % 12, axis=0)
-    G = copies[:n].astype(float) + copies[n:]
-    G[:, [5, 9]] = 2, 1
-    G[rng.random(G.shape) < missing] = np.nan
-    G[:, d // 2] = np.nan
-    return G
-
-
-def squared_correlation(one, other):
-    both = ~np.isnan(one) & ~np.isnan(other)
-    (a, _), (_, b) = np.cov(one[both], other[both], bias=True)
-    return np.cov(one[both], other[both], bias=True)[0, 1] ** 2 / (a * b) if a * b > 0 else 0.0
-
-
-def by_hand(G, begins, window, step, limit):
-    """PLINK's rule, as its sources have it, pair after pair."""
-    p = np.nanmean(np.where(np.isnan(G).all(axis=0), 0, G), axis=0) / 2
-    major, out = np.maximum(p, 1 - p), ~(np.nanstd(np.where(np.isnan(G).all(axis=0), 0, G), axis=0) > 0)
-    for begin, last in itertools.pairwise([*begins, G.shape[1]]):
-        unchecked = {i: i + 1 for i in range(begin, last)}
-        for start in range(begin, last, step):
-            end, before = min(start + window, last), -1
-            while before != out.sum():
-                before = out.sum()
-                for first in range(start, end):
-                    for second in range(unchecked[first], end):
-                        if out[first] or out[second]:
-                            continue
-                        unchecked[first] = second + 1
-                        if squared_correlation(G[:, first], G[:, second]) > limit:
-                            out[first if major[first] > major[second] * (1 + 1e-13) else second] = True
-                            break
-            if end == last:
-                break
-    return ~out
 
 
 def kept(parties, begins, window, step, limit, *, width=100):
@@ -65,20 +25,20 @@ def kept(parties, begins, window, step, limit, *, width=100):
     return linkage.kept(np.vstack(linked)[: chromosomes.size], counts, chromosomes, window, step)
 
 
-@pytest.mark.parametrize(("window", "step", "limit"), [(50, 7, 0.2), (20, 20, 0.05), (300, 25, 0.5)])
+@pytest.mark.parametrize(("window", "step", "limit"), [(50, 7, 0.2), (20, 20, 0.05), (180, 25, 0.5)])
 @pytest.mark.parametrize("missing", [0.0, 0.1])
 def test_the_kept_variants_are_those_of_plinks_rule_on_all_people(window, step, limit, missing):
-    G = linked_people(missing=missing)
+    G = linked_people(60, 160, missing=missing)
     if not missing:
         G = np.delete(G, G.shape[1] // 2, axis=1)
-    expected = by_hand(G, [0, 150], window, step, limit)
-    assert 20 < expected.sum() < 230
-    np.testing.assert_array_equal(kept([G[:20], G[20:55], G[55:]], [0, 150], window, step, limit), expected)
+    expected = plinks_rule(G, [0, 100], window, step, limit)
+    assert 10 < expected.sum() < 150
+    found = kept([G[:20], G[20:35], G[35:]], [0, 100], window, step, limit, width=70)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_the_kept_variants_are_those_of_the_program(tmp_path):
-    program = shutil.which("plink2")
-    to_bed = pytest.importorskip("bed_reader").to_bed
+    program, to_bed = shutil.which("plink2"), pytest.importorskip("bed_reader").to_bed
     if program is None:
         pytest.skip("Debian's package 'plink2'")
     G = linked_people(200, 3000)
@@ -99,3 +59,44 @@ def test_sums_that_no_genotypes_have_are_refused():
     sums[0, 20, 3] += 500
     with refused(ValueError):
         linkage.correlated(sums, 0, count_alleles(G), 0.2)
+
+
+# Allele counts and standardised genotypes, beside the formula on the whole table
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_rows_are_standardised_by_the_formula(dtype):
+    G = people(missing=0.1)
+    found = whole(standardised(G.astype(dtype), count_alleles(G.astype(dtype)).frequencies))
+    np.testing.assert_allclose(found, standardised_by_hand(G), atol=1e-12)
+    np.testing.assert_allclose(found.sum(axis=0), 0, atol=1e-12)
+
+
+def test_counts_give_the_diagonal_and_add_up_over_parties_and_blocks():
+    G = people(missing=0.1)
+    counts = count_alleles(G)
+    np.testing.assert_allclose(counts.diagonal, (standardised_by_hand(G) ** 2).sum(axis=0), rtol=1e-12, atol=1e-12)
+    assert counts.missing_share == pytest.approx(np.isnan(G).mean())
+    blocks = Blocks(lambda: [G[:17], G[17:60]], G.shape[1], G.dtype, count=60)
+    for one, other, both in zip(count_alleles(blocks), count_alleles(G[60:]), counts, strict=True):
+        np.testing.assert_array_equal(one + other, both)
+    # Whole numbers and sparse rows are genotypes, too.
+    G = people()
+    counts = count_alleles(G)
+    for same in (G.astype(np.int8), sparse_rows(sparse.csr_array(G))):
+        np.testing.assert_array_equal(count_alleles(same).alleles, counts.alleles)
+        found, expected = (whole(standardised(form, counts.frequencies)) for form in (same, G))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_variants_of_one_allele_and_what_is_no_genotype():
+    G = people(missing=0.1)
+    G[:, 3], G[:, 4], G[:, 5] = 0, 2, np.nan
+    counts = count_alleles(G)
+    assert counts.constant == 3
+    assert not whole(standardised(G, counts.frequencies))[:, 3:6].any()
+    assert not counts.diagonal[3:6].any()
+    np.testing.assert_array_equal(deviation(counts.frequencies)[3:6], 1)
+    assert not columns_of_others(G).size
+    G[3, 7], G[5, 2], G[9, 11] = 0.5, 3, -1
+    np.testing.assert_array_equal(columns_of_others(G), [2, 7, 11])

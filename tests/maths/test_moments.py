@@ -3,47 +3,35 @@
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
-from fedpca_flwr.maths.moments import (
-    Head,
-    Moments,
-    constant_features,
-    diagonal_positions,
-    head_and_diagonal,
-    pack,
-    packed_size,
-    safe_deviation,
-    scaled_columns,
-    scatter_product,
-    symmetric,
-    two_sum,
-    unpack,
-)
+from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, safe_deviation, symmetric
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
 
 
 def dense(moments):
-    lower = unpack(moments.scatter, moments.n_features)
-    return lower + np.tril(lower, -1).T
+    return symmetric(moments.scatter, moments.n_features)
 
 
-def test_moments_are_those_of_numpy_in_float64():
+def test_moments_are_those_of_numpy_in_float64_whatever_the_chunks(monkeypatch):
     X = rows(200) + 3
     moments = Moments.of(X)
     np.testing.assert_allclose(dense(moments), np.cov(X, rowvar=False, ddof=0) * 200, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(moments.mean, X.mean(axis=0), rtol=1e-14)
     assert moments.count == 200
-    X = np.round(rows(200) * 1000)
+    np.testing.assert_allclose(dense(moments.about_zero()), X.T @ X, rtol=1e-12)
     for dtype in (np.int16, np.int64, np.float32, bool):
-        own = X.astype(dtype)
+        own = np.round(rows(200) * 1000).astype(dtype)
         np.testing.assert_allclose(dense(Moments.of(own)), dense(Moments.of(own.astype(float))), rtol=1e-13)
-    X = rows(100) + 2
-    np.testing.assert_allclose(dense(Moments.of(X).about_zero()), X.T @ X, rtol=1e-12)
+    # Chunks change nothing but rounding.
+    for chunk in (64 * 5, 100 * 5):
+        X = rows(1000, 5) + np.linspace(0, 50, 1000)[:, None]  # the mean drifts from chunk to chunk
+        whole = Moments.of(X)
+        monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
+        np.testing.assert_allclose(dense(Moments.of(X)), dense(whole), rtol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -55,15 +43,7 @@ def test_pooling_parts_is_taking_all_rows(sizes, offset):
     np.testing.assert_allclose(pooled.mean, together.mean, rtol=1e-15, atol=1e-12)
 
 
-@pytest.mark.parametrize("chunk", [64 * 5, 100 * 5])
-def test_chunks_change_nothing_but_rounding(chunk, monkeypatch):
-    X = rows(1000, 5) + np.linspace(0, 50, 1000)[:, None]  # the mean drifts from chunk to chunk
-    whole = Moments.of(X)
-    monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
-    np.testing.assert_allclose(dense(Moments.of(X)), dense(whole), rtol=1e-12)
-
-
-def test_means_and_scatters_keep_what_float64_cannot():
+def test_means_scatters_and_sums_of_two_keep_what_float64_cannot():
     """At offset 1e8 a rounded mean is off by 1e-8; mean + remainder is not."""
     X = np.round(rows(300, 3) * 1024) + 1e8
     moments = pool(Moments.of(part) for part in cut(X, 100, 150, 50))
@@ -74,7 +54,10 @@ def test_means_and_scatters_keep_what_float64_cannot():
     np.testing.assert_array_equal(moments.scatter_about(np.array([2.0**53 - 2])), [2 + 3 * 2.5**2])
     # Rows 1 and 3 about 1.5, whose mean is half a unit above: their scatter is 2, not the 2.5 about 1.5.
     head = Head(2, np.array([1.5]), np.array([0.5]))
-    np.testing.assert_array_equal(scatter_product(np.array([[1.0], [3.0]]), head, np.array([[4.0]])), [[8.0]])
+    np.testing.assert_array_equal(module.scatter_product(np.array([[1.0], [3.0]]), head, np.array([[4.0]])), [[8.0]])
+    for a, b in ((2.0**60, 0.1), (0.1, 2.0**60), (1.0, 2.0**53), (0.1, 0.2), (-1e8, 1e8 + 1e-7)):
+        high, low = module.two_sum(np.array([a]), np.array([b]))
+        assert (high[0], Fraction(high[0]) + Fraction(low[0])) == (a + b, Fraction(a) + Fraction(b))
 
 
 def test_pixels_and_parts_are_exact():
@@ -85,9 +68,8 @@ def test_pixels_and_parts_are_exact():
     pixels[4000:, 5:15] |= 192  # bright rows at the end: sums beyond 2^24, so blocks must be halved
     exact, floats = Moments.of(pixels), Moments.of(pixels.astype(np.float64))
     np.testing.assert_allclose(dense(exact), dense(floats), rtol=1e-12, atol=1e-6)
-    integers = pixels.astype(object) * 5000 - pixels.astype(object).sum(axis=0)
-    truth = integers.T @ integers / 5000**2
-    np.testing.assert_allclose(dense(exact), truth.astype(float), rtol=1e-14, atol=1e-9)
+    integers = pixels.astype(np.int64) * 5000 - pixels.sum(axis=0, dtype=np.int64)
+    np.testing.assert_allclose(dense(exact), integers.T @ integers / 5000**2, rtol=1e-14, atol=1e-9)
     np.testing.assert_array_equal(dense(exact)[3], 0)
     parts = [Moments.of(part) for part in cut(rows(300), 100, 100, 60, 40)]
     one, other = pool(parts), pool(parts[::-1])
@@ -101,33 +83,20 @@ def test_pixels_and_parts_are_exact():
 
 def test_triangles_are_packed_row_by_row():
     S = dense(Moments.of(rows(50, 7)))
-    np.testing.assert_array_equal(pack(np.asfortranarray(S)), S[np.triu_indices(7)])
-    np.testing.assert_array_equal(S[np.triu_indices(7)][diagonal_positions(7)], S.diagonal())
-    assert packed_size(7) == len(S[np.triu_indices(7)])
+    packed = S[np.triu_indices(7)]
+    np.testing.assert_array_equal(module.pack(np.asfortranarray(S)), packed)
+    np.testing.assert_array_equal(packed[module.diagonal_positions(7)], S.diagonal())
+    np.testing.assert_array_equal(np.tril(module.unpack(packed, 7)), np.tril(S))
+    assert module.packed_size(7) == len(packed)
     np.testing.assert_array_equal(symmetric(np.array([1.0, 2.0, 3.0]), 2), [[1, 2], [2, 3]])
     V = np.array([[3.0, 0.0, 2.0**-900], [-5.0, 0.0, 0.0]])
-    scaled, exponents = scaled_columns(V)
+    scaled, exponents = module.scaled_columns(V)
     np.testing.assert_array_equal(exponents, [3, 0, -899])
     np.testing.assert_array_equal(scaled, [[3 / 8, 0, 0.5], [-5 / 8, 0, 0]])
     np.testing.assert_array_equal(np.ldexp(scaled, exponents), V)
 
 
-@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e8 + 0.1, -7e-9])
-@pytest.mark.parametrize("n", [3, 15, 17, 100, 1000])
-def test_a_constant_feature_never_has_a_negative_scatter(value, n):
-    X = np.column_stack([np.full(n, value), rows(n, 3)])
-    assert 0 <= Moments.of(X).diagonal()[0] <= 1e-28 * value**2
-    assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
-
-
-@pytest.mark.parametrize(("a", "b"), [(2.0**60, 0.1), (0.1, 2.0**60), (1.0, 2.0**53), (0.1, 0.2), (-1e8, 1e8 + 1e-7)])
-def test_a_sum_of_two_loses_nothing(a, b):
-    high, low = two_sum(np.array([a]), np.array([b]))
-    assert high[0] == a + b
-    assert Fraction(high[0]) + Fraction(low[0]) == Fraction(a) + Fraction(b)
-
-
-def test_a_constant_feature_has_deviation_one_within_the_rounding_of_its_mean():
+def test_a_constant_feature_has_deviation_one_and_never_a_negative_scatter():
     X = rows(100, 4)
     X[:, 1] = 0.1
     moments = Moments.of(X)
@@ -136,7 +105,11 @@ def test_a_constant_feature_has_deviation_one_within_the_rounding_of_its_mean():
     np.testing.assert_allclose(np.delete(deviation, 1), np.delete(X.std(axis=0), 1), rtol=1e-12)
     # A mean of n values of 5 may be off by n roundings of 5.
     n, rounding = 1000, 1000 * 5 * 2.0**-52
-    deviations = np.array([0.5, 2.0]) * rounding
-    found = constant_features(n * deviations**2, n, np.full(2, 5.0))
+    found = module.constant_features(n * (np.array([0.5, 2.0]) * rounding) ** 2, n, np.full(2, 5.0))
     np.testing.assert_array_equal(found, [True, False])
     np.testing.assert_array_equal(safe_deviation(np.array([0.0, 8.0]), 2, np.zeros(2)), [1, 2])
+    for value in (0.1, 1 / 3, 1e8 + 0.1, -7e-9):
+        for n in (3, 15, 17, 100, 1000):
+            X = np.column_stack([np.full(n, value), rows(n, 3)])
+            assert 0 <= Moments.of(X).diagonal()[0] <= 1e-28 * value**2
+            assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2

@@ -1,25 +1,15 @@
-"""Ozkara et al. 2023's mathematics: gradients by finite differences, the gauge, both solvers, the ends."""
+"""Ozkara et al. 2023's mathematics: gradients by finite differences, the gauge, both solvers, the ends; and the
+manifold of orthonormal columns on which it works."""
 
 import numpy as np
 import pytest
-from scipy.linalg import eigh
+from scipy.linalg import eigh, sqrtm
 
+from fedpca_flwr.maths import personalised as module
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.personalised import (
-    converged_components,
-    distance,
-    gradient_step,
-    local_components,
-    objective,
-    own_gradient,
-    perpca,
-    personal_components,
-    shared,
-    shared_gradient,
-    strength,
-)
+from fedpca_flwr.maths.personalised import distance, local_components, objective, personal_components
 from fedpca_flwr.maths.rows import held_out
-from fedpca_flwr.maths.stiefel import polar, retraction, tangent
+from fedpca_flwr.maths.stiefel import aligned, polar, retraction, symmetric, tangent, transposed
 
 NOISE, SPREAD = 0.5, 0.04
 
@@ -32,102 +22,84 @@ def setting(n=20, d=12, r=3, m=6):
 
 def dense_objective(rows, U, V):
     """Equation (4) with its d x d matrices, and no turning."""
-    W = U @ U.T + NOISE * np.eye(len(U))
-    S = rows.T @ rows / len(rows)
+    W, S = U @ U.T + NOISE * np.eye(len(U)), rows.T @ rows / len(rows)
     prior = np.square(tangent(V, U)).sum() / (2 * SPREAD)
     return len(rows) / 2 * (np.linalg.slogdet(W)[1] + np.trace(np.linalg.solve(W, S))) + prior
 
 
-def test_objective_and_distance_are_those_over_all_rotations():
+def test_objective_distance_retraction_and_alignment_are_those_of_the_paper():
     rows, U, V = setting()
     value = objective(rows[0], U, V, noise=NOISE, spread=SPREAD)
     left, _, right = np.linalg.svd(U.T @ V)
-    assert value == pytest.approx(dense_objective(rows[0], U @ left @ right, V), rel=1e-12)
+    turned = U @ left @ right
+    assert value == pytest.approx(dense_objective(rows[0], turned, V), rel=1e-12)
     assert value < dense_objective(rows[0], U, V)
-    _, U, V = setting()
-    W, _, Z = np.linalg.svd(U.T @ V)
-    turned = U @ W @ Z
     assert np.square(tangent(V, turned)).sum() == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
     assert distance(U, V) == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
     assert distance(V, V) < 1e-28
+    # Retraction and alignment are those of the paper.
+    rng = np.random.default_rng(2)
+    U = polar(rng.standard_normal((9, 3)))
+    X = tangent(U, rng.standard_normal((9, 3)))
+    formula = (U + X) @ np.linalg.inv(sqrtm(np.eye(3) + X.T @ X))
+    np.testing.assert_allclose(retraction(U, X), formula, atol=1e-13)
+    np.testing.assert_allclose(retraction(U, X), polar(U + X), atol=1e-13)
+    turned = U @ polar(rng.standard_normal((3, 3)))
+    np.testing.assert_allclose(aligned(turned, U), U, atol=1e-14)
 
 
 def test_gradients_are_those_of_finite_differences():
     rows, U, V = setting()
-    c, scale = strength(NOISE, SPREAD), NOISE * (1 + NOISE)
-    gradient = tangent(U, own_gradient(rows[0], U, V, c)) / scale
+    gradient = tangent(U, module.own_gradient(rows[0], U, V, module.strength(NOISE, SPREAD))) / (NOISE * (1 + NOISE))
     rng, h = np.random.default_rng(1), 1e-4
     for _ in range(5):
         T = tangent(U, rng.standard_normal(U.shape))
         ends = [dense_objective(rows[0], retraction(U, step * T), V) for step in (2 * h, h, -h, -2 * h)]
         slope = (-ends[0] + 8 * ends[1] - 8 * ends[2] + ends[3]) / (12 * h)
         assert np.vdot(gradient, T) == pytest.approx(slope, rel=1e-6)
-    _, U, V = setting()
-    rng, h = np.random.default_rng(2), 1e-4
-    for _ in range(5):
         T = tangent(V, rng.standard_normal(V.shape))
         halves = [np.square(tangent(W, U)).sum() / 2 for W in (retraction(V, h * T), retraction(V, -h * T))]
-        assert np.vdot(shared_gradient(U, V), T) == pytest.approx((halves[0] - halves[1]) / (2 * h), rel=1e-6)
+        assert np.vdot(module.shared_gradient(U, V), T) == pytest.approx((halves[0] - halves[1]) / (2 * h), rel=1e-6)
 
 
-@pytest.mark.parametrize("n", [4, 9, 40])
-def test_personal_components_are_the_leading_eigenvectors(n):
-    rows, _, V = setting(n=n)
-    own = converged_components(rows[0], V, 5.0, V)
-    _, vectors = eigh(rows[0].T @ rows[0] + 5.0 * V @ V.T)
-    assert principal_angles(own, vectors[:, -3:]).max() < 1e-5
-
-
-def test_components_of_many_are_their_members_and_never_lose():
+def test_components_are_leading_eigenvectors_of_one_or_many_and_never_lose():
     rows, _, V = setting(n=7)
     strengths, several = np.array([0.5, 2.0]), np.array([V, V[:, ::-1]])
     for i in range(2):
         one = personal_components(rows[0], several[i], strengths[i], several[i])
         assert principal_angles(personal_components(rows[0], several, strengths, several)[i], one).max() < 1e-6
     rows, U, V = setting(n=40, d=30, r=3)
-
-    def gain(own):
-        return np.square(rows[0] @ own).sum() + 2.0 * np.square(V.T @ own).sum()
-
-    gains = [gain(U)]
-    for _ in range(6):
+    gains = []
+    for _ in range(7):
+        gains.append(np.square(rows[0] @ U).sum() + 2.0 * np.square(V.T @ U).sum())
         U = personal_components(rows[0], V, 2.0, U)
-        gains.append(gain(U))
     assert (np.diff(gains) >= -1e-10).all()
-
-
-@pytest.mark.parametrize("n", [2, 8, 40])
-def test_local_components_are_the_partys_pca(n):
-    rows, _, V = setting(n=n)
-    own = local_components(rows[0], V)
-    np.testing.assert_allclose(own.T @ own, np.eye(3), atol=1e-13)
-    _, vectors = eigh(rows[0].T @ rows[0])
-    rank = min(n, 3)
-    assert principal_angles(own[:, :rank], vectors[:, -rank:]).max() < 1e-6
-
-
-def test_a_local_pca_of_few_rows_is_filled_by_what_it_is_given():
-    rows, _, V = setting(n=2)
-    own = local_components(rows[0], V)
-    limit = personal_components(rows[0], V, 1e-9, V)
-    assert principal_angles(own, limit).max() < 1e-3
-    assert distance(local_components(np.zeros((2, 12)), V), V) < 1e-25
+    for n in (2, 4, 9, 40):
+        rows, _, V = setting(n=n)
+        scatter, rank = rows[0].T @ rows[0], min(n, 3)
+        own = module.converged_components(rows[0], V, 5.0, V)
+        assert principal_angles(own, eigh(scatter + 5.0 * V @ V.T)[1][:, -3:]).max() < 1e-5
+        own = local_components(rows[0], V)
+        np.testing.assert_allclose(own.T @ own, np.eye(3), atol=1e-13)
+        assert principal_angles(own[:, :rank], eigh(scatter)[1][:, -rank:]).max() < 1e-6
+        if n == 2:  # a PCA of few rows is filled by what it is given
+            assert principal_angles(own, personal_components(rows[0], V, 1e-9, V)).max() < 1e-3
+            assert distance(local_components(np.zeros((2, 12)), V), V) < 1e-25
 
 
 def test_both_solvers_reach_the_same_objective():
     rows, _, _ = setting(n=20, d=12, r=3, m=8)
-    _, _, vectors = np.linalg.svd(rows.reshape(-1, 12), full_matrices=False)
-    start = vectors[:3].T
-    c = strength(NOISE, SPREAD)
+    start = np.linalg.svd(rows.reshape(-1, 12), full_matrices=False)[2][:3].T
+    c = module.strength(NOISE, SPREAD)
     U, V = np.broadcast_to(start, (8, 12, 3)), start
-    for _ in range(200):
+    for _ in range(100):
         U = personal_components(rows, V, c, U)
-        V = np.linalg.qr(shared(U, V).mean(axis=0)).Q
+        V = np.linalg.qr(module.shared(U, V).mean(axis=0)).Q
     closed = objective(rows, U, V, noise=NOISE, spread=SPREAD).mean()
     largest = np.linalg.norm(rows, 2, axis=(-2, -1)) ** 2
     U, V, values = np.broadcast_to(start, (8, 12, 3)), start, []
     for _ in range(1500):
-        U, versions = gradient_step(rows, U, V, c, largest)
+        U, versions = module.gradient_step(rows, U, V, c, largest)
         V = retraction(V, versions.mean(axis=0) - V)
         values.append(objective(rows, U, V, noise=NOISE, spread=SPREAD).mean())
     assert values[-1] == pytest.approx(closed, abs=5e-3)
@@ -135,8 +107,7 @@ def test_both_solvers_reach_the_same_objective():
 
 
 def test_what_is_held_out_depends_on_the_rows_and_not_on_their_order():
-    X = np.random.default_rng(4).standard_normal((53, 4))
-    order = np.random.default_rng(5).permutation(53)
+    X, order = np.random.default_rng(4).standard_normal((53, 4)), np.random.default_rng(5).permutation(53)
     assert held_out(X, 1).sum() == 10
     np.testing.assert_array_equal(held_out(X[order], 1), held_out(X, 1)[order])
     assert (held_out(X, 1) != held_out(X, 2)).any()
@@ -151,10 +122,30 @@ def test_perpca_finds_what_is_shared_and_what_is_not_and_keeps_them_apart():
     rows = (rng.standard_normal((4, 400, 3)) * [3, 2, 1.5]) @ np.swapaxes(truth, 1, 2)
     rows = rows + 0.05 * rng.standard_normal(rows.shape)
     _, _, vectors = np.linalg.svd(rows.reshape(-1, 10), full_matrices=False)
-    found = perpca(rows, vectors[:3].T, 2)
+    found = module.perpca(rows, vectors[:3].T, 2)
     assert principal_angles(found[0][:, :2], basis[:, :2]).max() < 1
     assert max(principal_angles(one, true).max() for one, true in zip(found, truth, strict=True)) < 1
     parties = np.random.default_rng(0).standard_normal((3, 20, 6))
     start = np.linalg.svd(parties.reshape(-1, 6))[2][:3].T
-    for U in perpca(parties, start, 1, iterations=2):
+    for U in module.perpca(parties, start, 1, iterations=2):
         np.testing.assert_allclose(U.T @ U, np.eye(3), atol=1e-12)
+
+
+# The manifold
+
+
+@pytest.mark.parametrize("several", [(), (4,)], ids=["one", "a stack"])
+def test_tangents_and_retractions_of_a_point(several):
+    rng = np.random.default_rng(0)
+    U, X = polar(rng.standard_normal((*several, 9, 3))), rng.standard_normal((*several, 9, 3))
+    T, other = tangent(U, X), tangent(U, rng.standard_normal(U.shape))
+    np.testing.assert_allclose(symmetric(transposed(U) @ T), 0, atol=1e-14)
+    np.testing.assert_allclose(tangent(U, T), T, atol=1e-14)
+    np.testing.assert_allclose(np.vdot(X - T, other), 0, atol=1e-12)
+    for length in (1e-8, 1.0, 1e6):
+        end = retraction(U, length * T)
+        np.testing.assert_allclose(transposed(end) @ end, np.broadcast_to(np.eye(3), (*several, 3, 3)), atol=1e-13)
+    # Lemma 1: the distance to U + tX falls with the square of t.
+    left = [np.linalg.norm(retraction(U, t * T) - (U + t * T)) for t in (1e-2, 1e-3)]
+    assert left[0] / left[1] == pytest.approx(100, rel=0.05)
+    np.testing.assert_array_equal(retraction(U, 0 * T), U)

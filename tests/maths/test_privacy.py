@@ -1,21 +1,26 @@
-"""The claims that privacy rests on: rows on a grid, sensitivities, noise against two accountants, an attack."""
+"""The claims that privacy rests on: rows on a grid, sensitivities, noise against two accountants, an attack.
+
+And noise in whole numbers: the discrete Gaussian distribution, held against its exact probabilities.
+"""
 
 import functools
 import math
+from decimal import Decimal, localcontext
 
 import dp_accounting
 import numpy as np
 import pytest
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from scipy.integrate import quad
 from scipy.optimize import minimize
-from scipy.stats import norm
+from scipy.stats import chi2, kstest, norm
 
 from fedpca_flwr.maths import privacy
 from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.privacy import (
+    LARGEST,
     STEPS,
     clip,
-    composed,
     fixed,
     gaussian,
     gaussian_delta,
@@ -23,16 +28,14 @@ from fedpca_flwr.maths.privacy import (
     gaussian_multiplier,
     on_grid,
     sensitivity,
-    symmetric,
-    system,
     whole_deviation,
     whole_products,
     whole_sum,
 )
 from fedpca_flwr.maths.rows import chunks
 from tests.families import rows
+from tests.refusals import refused
 
-EPSILONS = [0.01, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0]
 BOUND = 2.5
 WEIGHTS = {
     "sum": {"sums": 1.0},
@@ -53,9 +56,9 @@ def statistic(data, sums=0.0, products=0.0, count=0.0):
     return np.concatenate([sums * whole_sum(data, np.zeros(d), BOUND) / STEPS, products * packed, [count * len(data)]])
 
 
-def largest_change(relation, weights, d=4):
+def largest_change(relation, weights, d=3):
     """The largest change of the statistic that a search over neighbours finds; rows may be outside the bound."""
-    others = rows(5, d) * BOUND
+    others = rows(2, d) * BOUND
 
     def change(flat):
         pair = flat.reshape(2, 1, d)
@@ -63,7 +66,7 @@ def largest_change(relation, weights, d=4):
         after = others if relation == "add-remove" else np.vstack([others, pair[1]])
         return float(np.linalg.norm(statistic(before, **weights) - statistic(after, **weights)))
 
-    starts = np.random.default_rng(0).standard_normal((3, 2 * d)) * 2 * BOUND
+    starts = np.random.default_rng(0).standard_normal((2, 2 * d)) * 2 * BOUND
     return max(-minimize(lambda x: -change(x), start, method="Powell").fun for start in starts)
 
 
@@ -74,48 +77,44 @@ def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(r
     assert 0.99 * claimed <= found <= claimed * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_the_noise_is_the_accountants(epsilon, delta):
-    ours = gaussian_multiplier(epsilon, delta)
-    np.testing.assert_allclose(ours, dp_accounting.get_sigma_gaussian(epsilon, delta), rtol=1e-6)
-    assert 0.999999 * delta <= gaussian_delta(epsilon, ours) <= delta
-    np.testing.assert_allclose(gaussian_epsilon(ours, delta), epsilon, rtol=1e-6)
+@pytest.mark.parametrize("sums", [0.0, 0.5, 0.9, 1.1, 1.3, 1.41, 1.42, 2.0, 5.0])
+def test_the_sensitivity_of_a_replacement_is_that_of_the_worst_cosine(sums):
+    """Two rows of length 1 with cosine t, for t in small steps: (a^2 (2 - 2t) + b^2 (2 - 2t^2))^(1/2)."""
+    cosines = np.linspace(-1, 1, 200_001)
+    squares = sums**2 * (2 - 2 * cosines) + 2 - 2 * cosines**2
+    found = sensitivity("replace-one", sums=sums, products=1.0)
+    assert found == pytest.approx(math.sqrt(squares.max()), rel=1e-9)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 5.0])
-def test_delta_is_the_integral_that_it_stands_for(epsilon):
-    """Without any accountant: the hockey-stick divergence of N(1, s^2) from N(0, s^2), summed numerically."""
-    s = gaussian_multiplier(epsilon, 1e-5)
-    x = np.linspace(-12 * s, 12 * s + 1, 2_000_001)
-    excess = norm.pdf(x, 1, s) - np.exp(epsilon) * norm.pdf(x, 0, s)
-    np.testing.assert_allclose(np.trapezoid(excess.clip(min=0), x), 1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 5.0])
-def test_flowers_accountant_finds_no_more_spent_than_renyi_loses(epsilon):
-    """Its bound is looser (Rényi), from above."""
-    multiplier = gaussian_multiplier(epsilon, 1e-5)
-    everybody = SamplingMethod.NO_AMPLIFICATION
-    accountant = RdpAccountant(PrivacyConfig(1e-5, 10, NeighboringRelation.ADD_OR_REMOVE_ONE, everybody))
-    accountant.compose(GaussianPrivacyEvent(noise_multiplier=multiplier, sample_size=10, population_size=10))
-    assert epsilon <= accountant.get_privacy_spent().epsilon <= 1.25 * epsilon
+def test_noise_and_delta_are_those_of_accountants_and_of_the_integral_for_which_delta_stands():
+    """The hockey-stick divergence of N(1, s^2) from N(0, s^2), summed numerically; Rényi's bound is looser."""
+    for delta in (1e-9, 1e-5, 1e-2):
+        for epsilon in (0.01, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0):
+            ours = gaussian_multiplier(epsilon, delta)
+            np.testing.assert_allclose(ours, dp_accounting.get_sigma_gaussian(epsilon, delta), rtol=1e-6)
+            assert 0.999999 * delta <= gaussian_delta(epsilon, ours) <= delta
+            np.testing.assert_allclose(gaussian_epsilon(ours, delta), epsilon, rtol=1e-6)
+    for epsilon in (0.5, 1.0, 5.0):
+        s = gaussian_multiplier(epsilon, 1e-5)
+        x = np.linspace(-12 * s, 12 * s + 1, 200_001)
+        excess = norm.pdf(x, 1, s) - np.exp(epsilon) * norm.pdf(x, 0, s)
+        np.testing.assert_allclose(np.trapezoid(excess.clip(min=0), x), 1e-5, rtol=1e-4)
+        # Flower's accountant finds no more than Rényi loses.
+        everybody = SamplingMethod.NO_AMPLIFICATION
+        accountant = RdpAccountant(PrivacyConfig(1e-5, 10, NeighboringRelation.ADD_OR_REMOVE_ONE, everybody))
+        accountant.compose(GaussianPrivacyEvent(noise_multiplier=s, sample_size=10, population_size=10))
+        assert epsilon <= accountant.get_privacy_spent().epsilon <= 1.25 * epsilon
 
 
 def test_releases_compose_exactly_to_the_extremes():
-    first, second = 12.0, 2.5
-    together = composed([first, second])
-    events = [dp_accounting.GaussianDpEvent(s) for s in (first, second)]
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
-    for event in events:
-        accountant.compose(event)
-    np.testing.assert_allclose(gaussian_epsilon(together, 1e-5), accountant.get_epsilon(1e-5), rtol=1e-3)
-    assert composed([]) == math.inf
-    assert composed([3.0, 0.0]) == 0.0
-    assert gaussian_multiplier(math.inf, 1e-5) == 0.0
-    assert gaussian_epsilon(0.0, 1e-5) == math.inf
-    assert gaussian_epsilon(1e9, 1e-5) == 0.0
-    assert gaussian_delta(1.0, math.inf) == 0.0
+    for multiplier in (12.0, 2.5):
+        accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
+    found = gaussian_epsilon(privacy.composed([12.0, 2.5]), 1e-5)
+    np.testing.assert_allclose(found, accountant.get_epsilon(1e-5), rtol=1e-3)
+    assert (privacy.composed([]), privacy.composed([3.0, 0.0])) == (math.inf, 0.0)
+    assert (gaussian_multiplier(math.inf, 1e-5), gaussian_epsilon(0.0, 1e-5)) == (0.0, math.inf)
+    assert (gaussian_epsilon(1e9, 1e-5), gaussian_delta(1.0, math.inf)) == (0.0, 0.0)
 
 
 INTERVAL = 1e-4
@@ -132,22 +131,19 @@ def discrete_epsilon(changes, deviations):
     return functools.reduce(lambda first, second: first.compose(second), changed).get_epsilon_for_delta(1e-5)
 
 
-@pytest.mark.parametrize("changes", [[1], [2], [16], [8, 8, 8, 8], [STEPS]], ids=str)
 @pytest.mark.parametrize("epsilon", [1.0, 5.0])
-def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, changes):
+def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatch):
     """On the grid of the sums, and on coarser ones, where whole noise differs more from continuous noise."""
-    deviation = whole_deviation(gaussian_multiplier(epsilon, 1e-5) * math.hypot(*changes))
-    found = discrete_epsilon(changes, [deviation] * len(changes))
-    assert found <= epsilon + 3 * INTERVAL
-    if changes == [STEPS]:
-        assert found >= 0.999 * epsilon  # and there it costs nothing
-
-
-@pytest.mark.parametrize("epsilon", [1.0, 5.0])
-def test_the_same_of_products_with_the_noise_of_both_kinds(epsilon, monkeypatch):
-    """The row (3, 4) on a coarse grid: the accountant cannot hold the noise of the true one."""
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.full(size, deviation))
-    deviations = symmetric(2, whole_deviation(gaussian_multiplier(epsilon, 1e-5) * 25), fixed(1))
+    multiplier = gaussian_multiplier(epsilon, 1e-5)
+    for changes in ([1], [2], [16], [8, 8, 8, 8]):
+        deviation = whole_deviation(multiplier * math.hypot(*changes))
+        assert discrete_epsilon(changes, [deviation] * len(changes)) <= epsilon + 3 * INTERVAL
+    if epsilon == 5.0:  # and there it costs nothing
+        found = discrete_epsilon([STEPS], [whole_deviation(multiplier * STEPS)])
+        assert 0.999 * epsilon <= found <= epsilon + 3 * INTERVAL
+    # Products of the row (3, 4), with the noise of both kinds; the accountant cannot hold that of the true grid.
+    monkeypatch.setattr(privacy, "gaussian", lambda size, deviation, source: np.full(size, deviation))
+    deviations = privacy.symmetric(2, whole_deviation(multiplier * 25), fixed(1))
     assert discrete_epsilon([9, 12, 16], deviations) <= epsilon + 3 * INTERVAL
 
 
@@ -157,17 +153,15 @@ def advantage(multiplier, trials=4000):
     The attacker knows all other rows and looks along the product of the row in question.
     """
     d = 5
-    data = rows(12, d) * BOUND
-    row = rows(1, d, seed=9) * 100
+    data, row = rows(12, d) * BOUND, rows(1, d, seed=9) * 100
     others = whole_products(data, np.zeros(d), BOUND)  # what the attacker knows
     (own,) = on_grid(row, BOUND)
     deviation = whole_deviation(multiplier * STEPS**2)
     test = np.outer(own, own) * (2 - np.eye(d))  # a packed triangle holds one of two equal entries
-    weights = test[np.triu_indices(d)]
-    guesses = []
+    weights, guesses = test[np.triu_indices(d)], []
     for members in (data, np.vstack([data, row])):
         seen = whole_products(members, np.zeros(d), BOUND) - others
-        noise = gaussian(trials * seen.size, deviation, system()).reshape(trials, -1) / deviation
+        noise = gaussian(trials * seen.size, deviation, privacy.system()).reshape(trials, -1) / deviation
         noise *= np.sqrt((1 + np.eye(d)) / 2)[np.triu_indices(d)]
         guesses.append(((seen + deviation * noise) @ weights > STEPS**4 / 2).mean())
     return guesses[1] - guesses[0]
@@ -184,37 +178,26 @@ def test_a_membership_attack_on_a_tiny_party_succeeds_without_noise_and_fails_wi
     assert expected < allowed
 
 
-@pytest.mark.parametrize("sums", [0.0, 0.5, 0.9, 1.1, 1.3, 1.41, 1.42, 2.0, 5.0])
-def test_the_sensitivity_of_a_replacement_is_that_of_the_worst_cosine(sums):
-    """Two rows of length 1 with cosine t, for t in small steps: (a^2 (2 - 2t) + b^2 (2 - 2t^2))^(1/2)."""
-    cosines = np.linspace(-1, 1, 200_001)
-    squares = sums**2 * (2 - 2 * cosines) + 2 - 2 * cosines**2
-    found = sensitivity("replace-one", sums=sums, products=1.0)
-    assert found == pytest.approx(math.sqrt(squares.max()), rel=1e-9)
+# Rows on a grid
 
 
 def test_clipping_and_rounding_make_no_row_longer_and_leave_variances():
     data = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    clipped = clip(data, 1.0)
-    np.testing.assert_allclose(clipped, [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
+    np.testing.assert_allclose(clip(data, 1.0), [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
     assert (np.linalg.norm(clip(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
     # At the bound, each value half a step above a whole number: to the nearest, without a margin, is beyond.
     row = np.full((1, 900), (STEPS // 30 + 0.5) / STEPS)
-    assert float((np.rint(row * STEPS) ** 2).sum()) > STEPS**2
-    assert float((on_grid(row, 1.0) ** 2).sum()) <= STEPS**2
+    assert float((on_grid(row, 1.0) ** 2).sum()) <= STEPS**2 < float((np.rint(row * STEPS) ** 2).sum())
     # Of rows far below the bound; toward zero, each would be smaller by a hundredth.
     data = rows(20_000, 5)
     placed = on_grid(data, 100.0) * (100.0 / STEPS)
     np.testing.assert_allclose((placed**2).sum(axis=0), (data**2).sum(axis=0), rtol=2e-3)
-
-
-@pytest.mark.parametrize("size", [1e-3, 1.0, 1e8, 1e150])
-@pytest.mark.parametrize("bound", [1e-150, 0.1, 7.0, 1e150])
-def test_no_row_on_the_grid_is_longer_than_the_bound(size, bound):
-    """Counted in Python's whole numbers: the sum of squares is at most the square of the steps, with nothing over."""
-    placed = on_grid(rows(500, 20) * size, bound)
-    assert np.array_equal(placed, np.round(placed))
-    assert max(sum(int(value) ** 2 for value in row) for row in placed) <= STEPS**2
+    # Counted in Python's whole numbers: the sum of squares is at most the square of the steps, with nothing over.
+    for bound in (1e-150, 0.1, 7.0, 1e150):
+        for size in (1e-3, 1.0, 1e8, 1e150):
+            placed = on_grid(rows(500, 20) * size, bound)
+            assert np.array_equal(placed, np.round(placed))
+            assert max(sum(int(value) ** 2 for value in row) for row in placed) <= STEPS**2
 
 
 @pytest.mark.parametrize("at_once", [2**22, 100])
@@ -226,4 +209,121 @@ def test_sums_are_exact_whole_numbers(at_once, monkeypatch):
     placed = on_grid(data - centre, 2.0).astype(int).astype(object)
     expected = (placed.T @ placed)[np.triu_indices(5)]
     assert [int(value) for value in whole_products(data, centre, 2.0)] == list(expected)
-    assert [int(v) for v in whole_sum(data, centre, 2.0)] == list(placed.sum(axis=0))
+    assert [int(value) for value in whole_sum(data, centre, 2.0)] == list(placed.sum(axis=0))
+
+
+# Noise in whole numbers
+
+UNLIKELY = 1e-6
+LARGE = 2**30
+
+
+def surprise(drawn, values, expected):
+    """The p-value of Pearson's chi-square, rare values taken together."""
+    counted = np.array([(drawn == value).sum() for value in values])
+    common = expected * drawn.size >= 10
+    seen = np.append(counted[common], drawn.size - counted[common].sum())
+    due = np.append(expected[common], expected[~common].sum()) * drawn.size
+    assert (seen[due == 0] == 0).all()
+    return chi2.sf(((seen - due)[due > 0] ** 2 / due[due > 0]).sum(), common.sum())
+
+
+@pytest.mark.parametrize("deviation", [1, 2, 3, 7])
+def test_each_whole_number_has_its_probability(deviation):
+    """Of the whole numbers up to twelve deviations, by the definition."""
+    values = np.arange(-12 * deviation, 12 * deviation + 1)
+    weights = np.exp(-(values**2) / (2 * deviation**2))
+    drawn = gaussian(200_000, deviation, fixed(1, deviation))
+    assert drawn.dtype == np.int64
+    assert surprise(drawn, values, weights / weights.sum()) > UNLIKELY
+
+
+def test_large_noise_is_normal_down_to_its_last_digits_and_far_out():
+    """Kolmogorov and Smirnov, the variance, and each remainder by 16 equally often; too light a tail shows a sum."""
+    drawn = gaussian(400_000, LARGE, fixed(2))
+    noise = drawn / LARGE
+    assert kstest(noise, norm.cdf).pvalue > UNLIKELY
+    assert abs(float((noise**2).sum()) - drawn.size) < 5 * math.sqrt(2 * drawn.size)
+    assert surprise(drawn % 16, np.arange(16), np.full(16, 1 / 16)) > UNLIKELY
+    for level in (1.0, 2.0, 3.0, 4.0):
+        due = norm.sf(level) * drawn.size
+        for tail in (noise > level, noise < -level):
+            assert abs(tail.sum() - due) < 5 * math.sqrt(due)
+
+
+def test_rounding_continuous_noise_gives_the_discrete_one_which_has_the_variance_for_it():
+    """What lets the accounting of continuous noise hold, at a rounding small enough for the difference to show."""
+    whole, rounding = 0.5, 0.2
+    continuous, factor = math.sqrt(whole - rounding), 2 * math.exp(-2 * math.pi**2 * rounding)
+
+    def rounded(x):
+        def given(y):
+            near = round(y) + np.arange(-12, 13)
+            weights = np.exp(-((near - y) ** 2) / (2 * rounding))
+            return norm.pdf(y, scale=continuous) * math.exp(-((x - y) ** 2) / (2 * rounding)) / weights.sum()
+
+        return quad(given, x - 15, x + 15, epsabs=0, epsrel=1e-12, limit=500)[0]
+
+    ratios = [rounded(x) / (norm.pdf(x / math.sqrt(whole)) / math.sqrt(whole)) for x in range(4)]
+    assert 1e-6 < max(abs(ratio - 1) for ratio in ratios) < 2 * factor
+    # Whole noise has the variance that this needs, also off the diagonal; counted in Python's whole numbers.
+    for deviation in (0.0, 0.3, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 1e6, 2.5e8, 2.0**38):
+        whole = whole_deviation(deviation)
+        off = math.isqrt(whole**2 // 2) + 1
+        least = math.ceil(deviation) ** 2 if deviation >= 1 else 0
+        assert whole**2 >= least + 8
+        assert 2 * off**2 >= least + 8
+        assert whole <= deviation + 5
+
+
+def test_noise_of_products_is_smaller_for_two_entries_and_the_systems_never_repeats(monkeypatch):
+    d, deviation = 300, 2**20
+    drawn, on = privacy.symmetric(d, deviation, fixed(4)) / deviation, diagonal_positions(d)
+    for values, variance in ((drawn[on], 1.0), (np.delete(drawn, on), 0.5)):
+        squares, n = float((values**2).sum()) / variance, values.size
+        assert abs(squares - n) < 5 * math.sqrt(2 * n)
+        assert abs(float(values.sum())) < 5 * math.sqrt(n * variance)
+    assert not np.array_equal(gaussian(10, LARGE, privacy.system()), gaussian(10, LARGE, privacy.system()))
+    assert np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 2)))
+    assert not np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 3)))
+    # Of deviation 5 it is the root of 12.5, which is no less than 3.5: 4.
+    monkeypatch.setattr(privacy, "gaussian", lambda size, deviation, source: np.full(size, deviation))
+    np.testing.assert_array_equal(privacy.symmetric(2, 5, fixed(0)), [5, 4, 5])
+
+
+@pytest.mark.parametrize("deviation", [1, 2, 1000, LARGEST])
+def test_where_floats_do_not_decide_whole_numbers_decide_the_same(deviation, monkeypatch):
+    """Of 2,000 numbers, each as if floats were sure of nothing."""
+    by_floats = gaussian(2000, deviation, fixed(5))
+    monkeypatch.setattr(privacy, "UNSURE", 2.0)
+    np.testing.assert_array_equal(gaussian(2000, deviation, fixed(5)), by_floats)
+
+
+def test_words_and_coins_are_used_without_favour_and_noise_that_cannot_be_drawn_is_refused():
+    """2^64 is 2 beyond a multiple of 7: the last two words would make 0 and 1 more likely than others."""
+    words, given = [2**64 - 1, 5, 2**64 - 2, 2**64 - 3, 11, 13], []
+
+    def source(size):
+        given.append(size)
+        return b"".join(words.pop(0).to_bytes(8, "little") for _ in range(size // 8))
+
+    np.testing.assert_array_equal(privacy._below(7, 4, source), [5, 6, 4, 6])
+    assert given == [32, 16]
+    # Ten coins, ten more, and one: twenty deviations, and two of the next one; which no number below 1 keeps.
+    words += [0, 0, 1, 2, 2**64 - 1]
+    drawn, kept = privacy._proposed(1, 7, source)
+    assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])
+    for deviation in (0, -1, LARGEST + 1):
+        with refused(ValueError, deviation, 1):
+            gaussian(3, deviation, privacy.system())
+    # Of numbers that begin as their probability does the first and the last, then its neighbours 192 bits further on.
+    for k, j in ((0, 1), (0, 6), (1, 3), (2, 0), (5, 4), (12, 0)):
+        with localcontext(prec=200):
+            power = Decimal(49 - (7 * k + j) ** 2) / 98
+            known = int(power.exp() * Decimal(2) ** (k - 1 + 53 + 192))
+        first, rest = known >> 192, known % 2**192
+
+        for further, below in ((0, True), (rest - 1, True), (rest + 1, False), (2**192 - 1, False)):
+            words += [(further >> shift) % 2**64 for shift in (128, 64, 0)]
+            assert privacy._exactly_kept(first, 7 * k + j, 7, source) is below
+            words.clear()

@@ -3,23 +3,15 @@
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths import refine
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.codecs import dequantise, quantise
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, principal_angles
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.refine import (
-    CORRECTION_BITS,
-    DEVIATIONS,
-    Corrections,
-    RefinedSketch,
-    block_bits,
-    coded_bits,
-    corrected,
-    corrected_angle_bound,
-    rounded_share,
-)
+from fedpca_flwr.maths.refine import Corrections, RefinedSketch, corrected, corrected_angle_bound
 from fedpca_flwr.maths.stiefel import polar
+from tests.families import with_spectrum
 
 
 def sketch_of(A, rank):
@@ -32,27 +24,38 @@ def sketch_of(A, rank):
     )
 
 
-def matrix(d, seed=0):
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))
-    return (basis / np.arange(1, d + 1) ** 2.0) @ basis.T, basis
+def matrix(d):
+    return with_spectrum(1 / np.arange(1, d + 1) ** 2.0)
+
+
+def assert_knows(refined, A):
+    """On the span of the known products the refined sketch is the matrix."""
+    Q, change = refined.known.Q, refined._change()
+    np.testing.assert_allclose(refined.product(Q) + change + Q @ (change.T @ Q), A @ Q, atol=1e-12)
+    return Q, change
 
 
 @pytest.mark.parametrize("d", [60, 120])  # through the matrix itself, and through the span of few rows
-def test_a_refined_sketch_agrees_with_all_products_asked(d):
+def test_a_refined_sketch_agrees_with_all_products_asked_and_with_those_that_came_again(d):
     A, basis = matrix(d)
-    refined, angles = sketch_of(A, 12), []
+    refined = sketch_of(A, 12)
     for _ in range(3):
         block = refined.next_block(15)
         refined.known.add(block, A @ block)
-        Q, change = refined.known.Q, refined._change()
-        np.testing.assert_allclose(refined.product(Q) + change + Q @ (change.T @ Q), A @ Q, atol=1e-12)
+        Q, change = assert_knows(refined, A)
         M = refined.product(np.eye(d)) + change @ Q.T + Q @ change.T
         np.testing.assert_allclose(refined.leading(5).values, np.linalg.eigvalsh(M)[:-6:-1], rtol=1e-10)
-        angles.append(principal_angles(refined.leading(5).vectors, basis[:, :5]).max())
-    assert angles[-1] < 1e-6
+    assert principal_angles(refined.leading(5).vectors, basis[:, :5]).max() < 1e-6
+    refined = sketch_of(A, 12)
+    block = refined.next_block(15)
+    refined.known.add(block, A @ block)
+    refined.leading(5)
+    ritz = refined.known.ritz()
+    refined.renew(ritz, A @ ritz.vectors[:, :5])
+    assert_knows(refined, A)
 
 
-def test_sketches_err_by_what_they_say():
+def test_sketches_err_by_what_they_say_and_answers_by_what_they_differ_from_ritz_pairs():
     """lambda_max(P M_0 P) + the error of M_0, in closed form on a diagonal matrix."""
     rows = np.diag([3.0, 2.0, 1.0])[:, [0, 1, 2, 2, 2]] * [1, 1, 1, 0, 0]
     sketch = RefinedSketch(Factor(Head(9, np.zeros(5), np.zeros(5)), rows, 14.5, 0.5, 0.25))
@@ -63,22 +66,7 @@ def test_sketches_err_by_what_they_say():
     assert sketch.outside == pytest.approx(0.25 + sketch.error)
     tiny = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), np.zeros((2, 4)), 1e-92))
     assert tiny.error > 1e-92
-
-
-@pytest.mark.parametrize("d", [40, 300])
-@pytest.mark.parametrize("rank", [6, 30])
-def test_the_certificate_of_a_refined_sketch_holds(d, rank):
-    A, basis = matrix(d)
-    found = BlockIteration(sketch_of(A, rank), 5, width=8, trace=float(np.trace(A)))
-    done = False
-    while not done:
-        done = found.add(found.block, A @ found.block)
-        assert principal_angles(found.pairs.vectors, basis[:, :5]).max() <= found.certificate + 1e-9
-    assert found.exact
-    assert found.proven
-
-
-def test_what_an_answer_differs_from_the_ritz_pairs_counts_in_its_certificate():
+    # What an answer differs from the Ritz pairs counts in its certificate.
     A, _ = matrix(40)
     found = BlockIteration(sketch_of(A, 3), 5, width=8, trace=float(np.trace(A)))
     for _ in range(3):
@@ -88,20 +76,33 @@ def test_what_an_answer_differs_from_the_ritz_pairs_counts_in_its_certificate():
     assert found.certificate == pytest.approx(found._angle_bound() + apart)
 
 
+@pytest.mark.parametrize("d", [40, 300])
+@pytest.mark.parametrize("rank", [6, 30])
+def test_the_certificate_of_a_refined_sketch_holds(d, rank):
+    A, basis = matrix(d)
+    found, done = BlockIteration(sketch_of(A, rank), 5, width=8, trace=float(np.trace(A))), False
+    while not done:
+        done = found.add(found.block, A @ found.block)
+        assert principal_angles(found.pairs.vectors, basis[:, :5]).max() <= found.certificate + 1e-9
+    assert found.exact
+    assert found.proven
+
+
+# Corrections
+
+
 @pytest.mark.parametrize("gap", [0.3, 0.01])
 @pytest.mark.parametrize("noise", [1e-4, 1e-6])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_bound_of_a_corrected_matrix_holds_and_needs_no_gap_as_wide_as_the_error(gap, noise, seed):
     """Five components, a sixth that is `gap` behind, and an error everywhere of up to `noise` a direction."""
-    d, k, rng = 60, 5, np.random.default_rng(seed)
+    d, k, rng = 60, 5, np.random.default_rng(100 + seed)
     values = np.array([9.0, 7.0, 5.0, 4.0, 3.0, 3.0 - gap, 2.5, *np.linspace(1.0, 0.5, d - 7)])
-    basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    A = basis * values @ basis.T
+    A, basis = with_spectrum(values, seed)
     wrong = rng.standard_normal((d, d)) * noise
     M, V, bounds = A + wrong + wrong.T, None, []
     for _ in range(8):
-        pairs = leading_eigenpairs(np.asfortranarray(M), k + 5)
-        error = np.linalg.norm(A - M, 2)
+        pairs, error = leading_eigenpairs(np.asfortranarray(M), k + 5), np.linalg.norm(A - M, 2)
         on_block = error if V is None else np.linalg.norm((A - M) @ V, 2)
         bound, value_error = corrected_angle_bound(pairs, k, error, on_block, V)
         bounds.append(bound)
@@ -113,16 +114,7 @@ def test_the_bound_of_a_corrected_matrix_holds_and_needs_no_gap_as_wide_as_the_e
     assert bounds[-1] < 1e-6 < bounds[0]
 
 
-def test_ties_and_gaps_that_are_not_there_have_no_bound():
-    A = np.diag([3.0, 2.0, 2.0, 1.0])
-    pairs = leading_eigenpairs(np.asfortranarray(A), 3)
-    assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
-    values = SPECTRUM.copy()
-    values[K] = values[K - 1]
-    assert Corrections(values, K, WIDTH, PARTIES, 1e-4).needed(1.0, 6) is None
-
-
-def test_errors_of_vectors_on_the_block_and_beside_it():
+def test_errors_of_vectors_on_the_block_and_beside_it_and_ties_without_a_bound():
     pairs = Eigenpairs(np.array([4.0]), np.eye(3)[:, :1], 1.0)
     block, beside = np.array([[np.cos(0.3)], [np.sin(0.3)], [0.0]]), np.sin(0.3)
     degrees, wrong = corrected_angle_bound(pairs, 1, 0.1, 0.01, block)
@@ -137,18 +129,11 @@ def test_errors_of_vectors_on_the_block_and_beside_it():
     beside = (0.01 * to_rest + 0.02 * 0.01) / (to_next * to_rest - 0.02**2)
     behind = (0.01 + 0.02 * beside) / to_rest
     assert degrees == pytest.approx(np.degrees(np.arcsin(np.hypot(beside, behind))), rel=1e-9)
-
-
-def test_products_that_came_again_are_those_of_their_own_vectors():
-    A, _ = matrix(60)
-    refined = sketch_of(A, 12)
-    block = refined.next_block(15)
-    refined.known.add(block, A @ block)
-    refined.leading(5)
-    ritz = refined.known.ritz()
-    refined.renew(ritz, A @ ritz.vectors[:, :5])
-    Q, change = refined.known.Q, refined._change()
-    np.testing.assert_allclose(refined.product(Q) + change + Q @ (change.T @ Q), A @ Q, atol=1e-12)
+    pairs = leading_eigenpairs(np.diag([3.0, 2.0, 2.0, 1.0]), 3)
+    assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
+    values = SPECTRUM.copy()
+    values[K] = values[K - 1]
+    assert Corrections(values, K, WIDTH, PARTIES, 1e-4).needed(1.0, 6) is None
 
 
 D, K, WIDTH, PARTIES = 120, 4, 14, 5
@@ -162,39 +147,37 @@ def rounded(block, bits):
 
 def bounds(step: float, most: int) -> list[float]:
     """What happens: parties whose scatters have errors of rounding, corrected by the method's own update."""
-    rng = np.random.default_rng(1)
-    basis = np.linalg.qr(rng.standard_normal((D, D)))[0]
-    matrix, missing = (basis * SPECTRUM) @ basis.T, []
+    rng, missing = np.random.default_rng(1), []
     for _ in range(PARTIES):
         noise = np.triu(rng.uniform(-step / 2, step / 2, (D, D)))
         missing.append(noise + np.triu(noise, 1).T)
-    approximate, block, found = matrix - np.sum(missing, axis=0), None, []
+    approximate, block, found = with_spectrum(SPECTRUM)[0] - np.sum(missing, axis=0), None, []
     for number in range(most + 1):
         pairs = leading_eigenpairs(np.asfortranarray(approximate), WIDTH)
         wrong = sum(np.linalg.norm(part, 2) for part in missing)
         on_block = wrong if block is None else sum(np.linalg.norm(part @ block, 2) for part in missing)
         found.append(corrected_angle_bound(pairs, K, wrong, on_block, block)[0])
-        block = polar(rounded(pairs.vectors, block_bits(number)))
-        told = [rounded(part @ block, CORRECTION_BITS) for part in missing]
+        block = polar(rounded(pairs.vectors, refine.block_bits(number)))
+        told = [rounded(part @ block, refine.CORRECTION_BITS) for part in missing]
         approximate = corrected(approximate, block, np.sum(told, axis=0))
         missing = [corrected(part, block, -one) for part, one in zip(missing, told, strict=True)]
     return found
 
 
 @pytest.mark.parametrize("step", [1e-4, 1e-3, 2e-3])
-@pytest.mark.parametrize("tolerance", [10.0, 0.5, 0.02, 1e-4])
-def test_a_run_needs_as_many_as_are_forecast(step, tolerance):
-    happened = next(number for number, bound in enumerate(bounds(step, 6)) if bound <= tolerance)
-    forecast = Corrections(SPECTRUM, K, WIDTH, PARTIES, step).needed(tolerance, 6)
-    assert forecast is not None
-    assert happened <= forecast <= happened + 1
+def test_a_run_needs_as_many_as_are_forecast(step):
+    fell = bounds(step, 6)
+    for tolerance in (10.0, 0.5, 0.02, 1e-4):
+        happened = next(number for number, bound in enumerate(fell) if bound <= tolerance)
+        forecast = Corrections(SPECTRUM, K, WIDTH, PARTIES, step).needed(tolerance, 6)
+        assert forecast is not None
+        assert happened <= forecast <= happened + 1
 
 
 def test_rounding_and_entropy_of_numbers_that_share_a_scale():
     values = np.random.default_rng(0).standard_normal(20000)
     off = dequantise(quantise(values, 8, 20000), 8, 20000, 20000) - values
-    assert rounded_share(8) / 2 < off.std() / values.std() < rounded_share(8)
-    integers = np.rint(values / (DEVIATIONS * values.std() / 127))
-    _, counts = np.unique(integers, return_counts=True)
-    shares = counts / counts.sum()
-    assert -(shares * np.log2(shares)).sum() == pytest.approx(coded_bits(8), abs=0.05)
+    assert refine.rounded_share(8) / 2 < off.std() / values.std() < refine.rounded_share(8)
+    integers = np.rint(values / (refine.DEVIATIONS * values.std() / 127))
+    shares = np.unique(integers, return_counts=True)[1] / values.size
+    assert -(shares * np.log2(shares)).sum() == pytest.approx(refine.coded_bits(8), abs=0.05)

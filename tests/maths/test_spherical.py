@@ -1,81 +1,70 @@
-"""Directions and lengths of rows of any size, shells of them, and what noisy numbers of rows tell."""
+"""Directions and lengths of rows of any size, shells of them, what noisy numbers of rows tell, and what is left of a
+spectrum when the noise is known."""
 
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.maths import private_scatter as module
+from fedpca_flwr.maths.moments import pack, unpack
 from fedpca_flwr.maths.privacy import clip
-from fedpca_flwr.maths.private_scatter import (
-    HIGHEST,
-    LOWEST,
-    OCTAVES,
-    NoisyCentre,
-    beyond,
-    descending,
-    directions,
-    moved,
-    octaves,
-    placed,
-    reach,
-    shell_of,
-)
+from fedpca_flwr.maths.private_scatter import HIGHEST, LOWEST, OCTAVES, NoisyCentre, denoised, directions, moved, reach
 from fedpca_flwr.maths.rows import lengths
 from fedpca_flwr.maths.shells import MOST_SHELLS, combined, one_shell, shells_of
 from tests.families import rows
 
-SIZES = [5e-324, 1e-300, 1e-5, 1.0, 1e160, 1e307]
 
-
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [5e-324, 1e-300, 1e-5, 1.0, 1e160, 1e307])
 def test_lengths_and_directions_are_those_of_rows_of_any_size(size):
     data = np.array([[3.0, 4.0], [0.0, -1.0], [0.0, 0.0]]) * size
     np.testing.assert_allclose(lengths(data), np.array([5.0, 1.0, 0.0]) * size, rtol=1e-12)
     np.testing.assert_allclose(directions(data), [[0.6, 0.8], [0.0, -1.0], [0.0, 0.0]], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("length", "exponent"), [(1.0, 1), (1.99, 1), (2.0, 2), (0.5, 0), (0.0, LOWEST), (1e-200, LOWEST), (1e200, HIGHEST)]
-)
-def test_each_row_is_in_one_octave(length, exponent):
-    found = octaves(np.array([[length, 0.0]]))
-    assert found.shape == (OCTAVES,)
-    assert found.sum() == found[exponent - LOWEST] == 1
-
-
-def test_rows_and_scores_are_within_their_bounds():
-    data, basis = rows(50, 6), np.linalg.qr(rows(6, 6))[0][:2]
-    found = placed(data, basis, 1.5)
-    np.testing.assert_allclose(lengths(found), np.minimum(lengths(data), 1.5), rtol=1e-12)
-    np.testing.assert_allclose(found[:, :2], clip(data, 1.5) @ basis.T, rtol=1e-9, atol=1e-12)
-    assert reach(noisy({3: 5000, 4: 900, 300: 650}, 20.0), 20.0) == (16.0, True)
-    assert reach(noisy({3: 5000, 4: 900}, 20.0), 20.0) == (16.0, True)
-    assert reach(noisy({3: 6000}, 20.0), 20.0) == (8.0, True)
-    told = counts(o2=900, o3=60, o5=40)
-    assert reach(told, 1.0).bound == 4.0
-    assert reach(told, 1.0, noise=0.01).bound == 32.0
-    assert reach(counts(o2=900, o3=60, o300=40), 1.0, noise=0.01).bound <= 8.0
-    # Lengths of 4 to 8 have a mean of 4 / ln 2 where their logarithms are even, a mean square of 24 / ln 4.
-    told = counts(o2=10, o3=5)
-    assert abs(beyond(told, 2 - LOWEST, 1) * 4 - 5 * (4 / np.log(2) - 4)) < 1e-9
-    assert abs(beyond(told, 2 - LOWEST, 2) * 16 - 5 * (24 / np.log(2) - 16)) < 1e-9
-
-
-def noisy(counts, deviation, seed=0):
-    told = deviation * np.random.default_rng(seed).standard_normal(OCTAVES)
-    for exponent, count in counts.items():
-        told[exponent - LOWEST] += count
+def counts(*, noise=0.0, seed=0, **rows):
+    """Numbers of rows by octave: ``o3=50`` has fifty at distances from 4 to 8; with noise of some deviation."""
+    told = noise * np.random.default_rng(seed).standard_normal(OCTAVES)
+    for octave, number in rows.items():
+        told[int(octave[1:]) - LOWEST] += number
     return told
 
 
-def test_what_noise_explains_stands_out_by_nothing():
-    assert sum(reach(noisy({}, 20.0, seed), 20.0).stands_out for seed in range(200)) <= 3
-    assert not reach(noisy({3: 60}, 20.0), 20.0).stands_out
-    step = NoisyCentre(np.array([0.1, 0.0]), 10, 1.0, of_rows=0.0, of_sum=1.0)
-    assert (moved(np.ones(2), step)[0] == 1.0).all()
-    clear = NoisyCentre(np.array([100.0, 0.0]), 10, 200.0, of_rows=0.0, of_sum=1.0)
-    np.testing.assert_allclose(moved(np.ones(2), clear)[0], [101.0, 1.0], rtol=1e-5)
-    values = descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
-    np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
+def test_rows_and_scores_are_within_their_bounds_and_each_row_in_one_octave():
+    octave = {1.0: 1, 1.99: 1, 2.0: 2, 0.5: 0, 0.0: LOWEST, 1e-200: LOWEST, 1e200: HIGHEST}
+    for length, exponent in octave.items():
+        np.testing.assert_array_equal(module.octaves(np.array([[length, 0.0]])), counts(**{f"o{exponent}": 1}))
+    data, basis = rows(50, 6), np.linalg.qr(rows(6, 6))[0][:2]
+    found = module.placed(data, basis, 1.5)
+    np.testing.assert_allclose(lengths(found), np.minimum(lengths(data), 1.5), rtol=1e-12)
+    np.testing.assert_allclose(found[:, :2], clip(data, 1.5) @ basis.T, rtol=1e-9, atol=1e-12)
+    assert reach(counts(o3=5000, o4=900, o300=650, noise=20.0), 20.0) == (16.0, True)
+    assert reach(counts(o3=5000, o4=900, noise=20.0), 20.0) == (16.0, True)
+    assert reach(counts(o3=6000, noise=20.0), 20.0) == (8.0, True)
+    told = counts(o2=900, o3=60, o5=40)
+    assert (reach(told, 1.0).bound, reach(told, 1.0, noise=0.01).bound) == (4.0, 32.0)
+    assert reach(counts(o2=900, o3=60, o300=40), 1.0, noise=0.01).bound <= 8.0
+    # Lengths of 4 to 8 have a mean of 4 / ln 2 where their logarithms are even, a mean square of 24 / ln 2.
+    told = counts(o2=10, o3=5)
+    assert abs(module.beyond(told, 2 - LOWEST, 1) * 4 - 5 * (4 / np.log(2) - 4)) < 1e-9
+    assert abs(module.beyond(told, 2 - LOWEST, 2) * 16 - 5 * (24 / np.log(2) - 16)) < 1e-9
+
+
+# Noisy centres
+
+
+@pytest.mark.parametrize("of_rows", [0.0, 3.0])
+@pytest.mark.parametrize("length", [0.0, 1.0, 2.0])
+def test_a_noisy_centre_is_as_far_off_as_it_says(length, of_rows):
+    """And what it shows of rows without variance is no more than it says: about it, and by its square."""
+    d, n, bound, rng = 6, 40, 2.0, np.random.default_rng(3)
+    mean, missed = np.array([length, *np.zeros(d - 1)]), np.zeros(3)
+    for _ in range(500):
+        told = n + round(of_rows * rng.standard_normal())
+        value = clip((n * mean + 2.0 * rng.standard_normal(d))[None] / told, bound)[0]
+        centre, off = NoisyCentre(value, told, bound, of_rows=of_rows, of_sum=2.0), mean - value
+        left = np.linalg.eigvalsh(n * np.outer(mean, mean) - told * np.outer(value, value))[-1]
+        seen = off @ off, n * off @ off, left
+        missed += np.greater(seen, [centre.radius**2, centre.seen_about(10.0), centre.seen_by_subtraction()])
+    assert (missed <= 10).all()  # 5 are one in a hundred
 
 
 @pytest.mark.parametrize("length", [0.0, 0.5, 3.0])
@@ -90,7 +79,7 @@ def test_a_centre_that_moved_is_as_far_off_as_it_says(length):
     assert missed <= 10  # 5 are one in a hundred
 
 
-def test_a_noisy_centre_moves_and_is_seen_as_far_as_it_is_off():
+def test_a_noisy_centre_moves_as_far_as_it_is_off_and_not_for_what_noise_explains():
     """A step of length 5 with noise of 3 in it: 16 / 25 of it are kept, and the rest is how far off it may be."""
     step = NoisyCentre(np.array([3.0, 4.0]), 2, 100.0, 0.0, 3 * 2 / np.sqrt(2))
     centre, radius = moved(np.ones(2), step)
@@ -99,17 +88,18 @@ def test_a_noisy_centre_moves_and_is_seen_as_far_as_it_is_off():
     still = NoisyCentre(np.zeros(4), 10, 100.0, 0.0, 5.0)
     assert still.radius > 0.5
     assert still.seen_about(0.5) == 10 * 0.25
+    # What noise explains stands out by nothing.
+    assert sum(reach(counts(noise=20.0, seed=seed), 20.0).stands_out for seed in range(200)) <= 3
+    assert not reach(counts(o3=60, noise=20.0), 20.0).stands_out
+    step = NoisyCentre(np.array([0.1, 0.0]), 10, 1.0, of_rows=0.0, of_sum=1.0)
+    assert (moved(np.ones(2), step)[0] == 1.0).all()
+    clear = NoisyCentre(np.array([100.0, 0.0]), 10, 200.0, of_rows=0.0, of_sum=1.0)
+    np.testing.assert_allclose(moved(np.ones(2), clear)[0], [101.0, 1.0], rtol=1e-5)
+    values = module.descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
+    np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
 
 
-D = 6
-
-
-def counts(**rows):
-    """Numbers of rows by octave: ``o3=50`` has fifty at distances from 4 to 8."""
-    told = np.zeros(OCTAVES)
-    for octave, number in rows.items():
-        told[int(octave[1:]) - LOWEST] = number
-    return told
+# Shells
 
 
 def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
@@ -118,8 +108,8 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     expected = [[0.0, 4.0, 0.0], [4.0, 8.0, 8.0], [8.0, 128.0, 0.0]]
     np.testing.assert_array_equal(shells_of(told, 0.1, 1.0, 2), expected)
     np.testing.assert_array_equal(shells_of(told, 0.1, 50.0, 2), one_shell(128.0))
-    blurred = [[0.0, 8.0, 0.0], [8.0, 128.0, 0.0]]
-    np.testing.assert_array_equal(shells_of(told, 0.1, 1.0, 2, moved=2.0)[:, :2], np.array(blurred)[:, :2])
+    blurred = [[0.0, 8.0], [8.0, 128.0]]
+    np.testing.assert_array_equal(shells_of(told, 0.1, 1.0, 2, moved=2.0)[:, :2], blurred)
     many = shells_of(counts(**{f"o{i}": 1e6 for i in range(12)}), 1.0, 1.0, 2)
     assert len(many) == MOST_SHELLS
     np.testing.assert_array_equal(many[1:, 0], many[:-1, 1])
@@ -127,26 +117,89 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     # The outer shell holds noise only, which would be sixteen times the inner one's components.
     inner, noise = np.diag([900.0, 500.0, 30.0, 0.0, 0.0, 0.0]), np.diag([0.0, 0.0, 0.0, 0.0, 60.0, 60.0])
     shells = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
-    found = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), shells, D, 2, 20.0).found
+    found = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), shells, 6, 2, 20.0).found
     assert np.abs(found.pairs.vectors[:2]).sum() > 2 - 1e-3
 
 
-def heavy():
-    """Rows whose axes depend on how far they are: near ones lie along the last, far ones along the first."""
-    rng = np.random.default_rng(3)
-    near = rng.standard_normal((3000, D)) * [0.3, 0.3, 0.3, 0.3, 1.0, 2.0]
-    return np.vstack([near, rng.standard_normal((600, D)) * [12.0, 6.0, 0.3, 0.3, 0.3, 0.3]])
-
-
 def test_shells_find_the_components_of_the_covariance_where_directions_do_not():
-    rows = heavy()
-    shells = shells_of(counts(o1=1200, o2=1300, o3=700, o4=400), 0.1, 1.0, 2) * [1, 1, 0]
-    held = {}
-    for name, asked in (("shells", shells), ("one", one_shell(32.0))):
-        shell, unit, length = shell_of(lengths(rows), asked), directions(rows), lengths(rows)
+    """Of rows whose axes depend on how far they are: near ones lie along the last, far ones along the first."""
+    rng = np.random.default_rng(3)
+    near = rng.standard_normal((3000, 6)) * [0.3, 0.3, 0.3, 0.3, 1.0, 2.0]
+    rows = np.vstack([near, rng.standard_normal((600, 6)) * [12.0, 6.0, 0.3, 0.3, 0.3, 0.3]])
+    unit, length, held = directions(rows), lengths(rows), []
+    for asked in (shells_of(counts(o1=1200, o2=1300, o3=700, o4=400), 0.1, 1.0, 2) * [1, 1, 0], one_shell(32.0)):
+        shell = module.shell_of(length, asked)
         sums = np.array([pack(unit[shell == i].T @ unit[shell == i]) for i in range(len(asked))])
         share = np.minimum(length / asked[shell, 1], 1.0) ** 2
-        found = combined(sums, np.bincount(shell, share, minlength=len(asked)), asked, D, 2, 0.01).found
-        held[name] = ((rows @ found.pairs.vectors) ** 2).sum() / (np.linalg.svd(rows)[1][:2] ** 2).sum()
-    assert held["shells"] > 0.99
-    assert held["one"] < 0.9
+        found = combined(sums, np.bincount(shell, share, minlength=len(asked)), asked, 6, 2, 0.01).found
+        held.append(((rows @ found.pairs.vectors) ** 2).sum() / (np.linalg.svd(rows, False)[1][:2] ** 2).sum())
+    assert held[0] > 0.99
+    assert held[1] < 0.9
+
+
+# Known noise
+
+D = 300
+
+
+def noise(d, *seed):
+    """Normal noise of deviation 1 on the diagonal, as a packed triangle."""
+    drawn = np.random.default_rng(seed).standard_normal((d, d))
+    return pack((drawn + drawn.T) / 2)
+
+
+def planted(*values, width=D):
+    """A packed scatter with these eigenvalues on the first ``width`` features, and its vectors."""
+    basis, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((width, len(values))))
+    vectors = np.vstack([basis, np.zeros((D - width, len(values)))])
+    return pack((vectors * values) @ vectors.T), vectors
+
+
+@pytest.mark.parametrize("times", [0.0, 0.5, 1.0, 1.5, 4.0])
+def test_noise_alone_and_what_the_centre_adds_show_no_component(times):
+    """An eigenvalue of known size beside the noise, around the edge at which it shows; and one that it does not give.
+
+    Also where the noise chooses which features stay; 2 of 200 may be above the 99 % level, 8 are not chance.
+    """
+    d, edge = 20, np.sqrt(10)
+    spike = pack(np.diag([times * edge, *np.zeros(d - 1)]))
+    alarms = [denoised(spike + noise(d, 8, i), d, 2, 1.0, excess=times * edge).detectable for i in range(200)]
+    assert sum(count > 0 for count in alarms) < 8
+    more = pack(np.diag([2 * times * edge + 3 * edge, *np.zeros(d - 1)])) + noise(d, 9)
+    assert denoised(more, d, 2, 1.0, excess=times * edge).detectable == 1
+
+
+def test_which_features_stay_and_eigenvalues_lose_what_the_noise_adds():
+    """Those without signal are left out where the components come nearer, beside those of the whole matrix."""
+    scatter, vectors = planted(480.0, 400.0, 320.0, width=30)
+    found, whole = denoised(scatter + noise(D, 5), D, 3, 1.0), np.linalg.eigh(unpack(scatter + noise(D, 5), D))[1]
+    lost = [3 - np.linalg.norm(vectors.T @ estimated) ** 2 for estimated in (found.pairs.vectors, whole[:, -3:])]
+    assert found.kept < D / 3
+    assert lost[0] < lost[1] / 2
+    # Each has less than its own noise, and all of them a component.
+    scatter, vectors = planted(60.0)
+    found = denoised(scatter + noise(D, 5), D, 1, 1.0)
+    assert found.kept == D
+    assert abs(vectors[:, 0] @ found.pairs.vectors[:, 0]) > 0.95
+    # As rows that are far off make one: beside it, twenty components of few features.
+    scatter, vectors = planted(*[25.0] * 20, width=40)
+    everywhere = pack(np.full((D, D), 300.0 / D))
+    found = denoised(scatter + everywhere + noise(D, 5), D, 21, 1.0)
+    assert found.kept < D / 2
+    assert np.linalg.norm(vectors.T @ found.pairs.vectors) ** 2 > 17
+    found = denoised(-np.abs(noise(D, 6)), D, 7, 1.0)
+    assert found.kept == 7
+    np.testing.assert_allclose(found.pairs.vectors.T @ found.pairs.vectors, np.eye(7), atol=1e-12)
+    assert (found.pairs.values >= 0).all()
+    # Eigenvalues lose what the noise adds, and those above it are counted.
+    edge = np.sqrt(D / 2)
+    truth = np.array([6.0, 4.0, 2.0]) * edge
+    scatter, _ = planted(*truth)
+    np.testing.assert_allclose(denoised(scatter, D, 3, 0.0).pairs.values, truth, rtol=1e-10)
+    # The noise makes the last one larger by a quarter.
+    np.testing.assert_allclose(denoised(scatter + noise(D, 3), D, 3, 1.0).pairs.values, truth, rtol=0.1)
+    scatter, _ = planted(6 * edge, 3 * edge, 0.3 * edge)
+    assert denoised(scatter + noise(D, 4), D, 5, 1.0).detectable == 2
+    values = module.without_noise(np.linspace(5, -1, 601), 1.0)
+    assert (values >= 0).all()
+    assert (np.diff(values) <= 0).all()

@@ -19,6 +19,14 @@ from tests.refusals import refused
 FILE = "federation.sqlite"
 
 NORTH, SOUTH, EAST = cut(rows(300), 180, 100, 20)
+GOOD = Moments.of(EAST)
+IMPOSSIBLE = (
+    replace(GOOD, count=-5),
+    replace(GOOD, scatter=-GOOD.scatter),
+    replace(GOOD, scatter=GOOD.scatter[:-1]),
+    replace(GOOD, mean=GOOD.mean * np.nan),
+)
+NO_COMPONENTS = (2.5, 1.0, 0, -1, float("nan"), True, "x", None)
 
 
 @pytest.fixture
@@ -67,11 +75,11 @@ def drift(scatter, X):
     return np.abs(scatter - truth).max() / np.abs(truth).max()
 
 
-def test_ten_thousand_operations_do_not_drift(tmp_path):
+def test_two_thousand_operations_do_not_drift(tmp_path):
     """Members with an offset of 1e8 come and go; the last digits of the others survive only without subtraction."""
     rng, federation, naive = np.random.default_rng(0), Federation.open(tmp_path / "state"), Downdated(4)
     held, worst = {}, 0.0
-    for step in range(10_000):
+    for step in range(2_000):
         key = f"member {rng.integers(12)}"
         X = np.round(rng.standard_normal((rng.integers(1, 6), 4)) * 2**10) / 2**10
         if key not in held:
@@ -100,7 +108,7 @@ def test_ten_thousand_operations_do_not_drift(tmp_path):
     left = np.vstack([held[key] for key in near])
     matrix = unpack(federation.moments().scatter, 4)
     worst = max(worst, drift(matrix + np.tril(matrix, -1).T, left))
-    assert len(federation.journal) >= 10_000
+    assert len(federation.journal) >= 2_000
     assert federation.moments().count == naive.count == len(left)
     assert worst <= 1e-14
     assert drift(naive.scatter, left) > 0.1
@@ -128,20 +136,13 @@ def test_appended_rows_are_as_good_as_rows_that_came_at_once(folder):
 
 
 @pytest.mark.parametrize("options", [{"center": False}, {"scale": True}], ids=str)
-def test_the_model_has_the_options_of_the_covariance_methods(folder, options):
+def test_the_model_has_the_options_of_the_covariance_methods_and_says_what_it_was_made_of(folder, options):
     model, truth = Federation.open(folder).model(3, **options), pooled_pca(rows(300)[:280], 3, **options)
     assert principal_angles(model, truth).max <= 1e-6
     assert Federation.open(folder).model(0.9).explained_variance_ratio_.sum() > 0.9
-
-
-def test_the_model_says_what_it_was_made_of(folder):
-    text = Federation.open(folder).model(3).summary()
-    for part in (
-        "streaming (exact)",
-        "2 (north, south), with 100 to 180 rows",
-        "280 of 12 features",
-        "revision              1",
-    ):
+    text = model.summary()
+    made_of = "2 (north, south), with 100 to 180 rows"
+    for part in ("streaming (exact)", made_of, "280 of 12 features", "revision              1"):
         assert part in text
     assert "bytes" not in text
 
@@ -168,11 +169,15 @@ def test_of_a_member_that_has_left_no_value_stays(folder):
 
 
 def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder):
-    federation = Federation.open(folder)
+    federation, late = Federation.open(folder), Federation.open(folder)
     federation.join("east", SOUTH)
     federation.leave("south")
     federation.save()
     assert Federation.open(folder).moments().count == 280
+    federation.leave("east")
+    federation.save()
+    with refused(ContractError, folder / FILE, match="change"):  # another run took them away
+        late.moments()
 
 
 @pytest.mark.parametrize(
@@ -187,8 +192,10 @@ def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder
         (lambda f: f.append("south", SOUTH), ConfigError, ["'south'", 100]),
         (lambda f: f.join("east", EAST[:, :11]), ContractError, ["'east'", 11, 12]),
         (lambda f: f.join("east", EAST * np.nan), DataError, ["NaN"]),
+        *[(lambda f, key=key: f.join(key, EAST), ConfigError, [1, 64, "_.-"]) for key in (" east", "east ", 3, None)],
+        *[(lambda f, wrong=wrong: f.join("east", wrong), ContractError, ["'east'"]) for wrong in IMPOSSIBLE],
+        *[(lambda f, wanted=wanted: f.model(wanted), ConfigError, ["n-components"]) for wanted in NO_COMPONENTS],
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error, named):
     federation, before = Federation.open(folder), contents(folder)
@@ -200,20 +207,15 @@ def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error,
     assert contents(folder) == before
 
 
-def test_other_column_names_are_named(folder):
-    federation = Federation.open(folder)
-    federation.join("east", EAST, "ab" * 8)
-    with refused(ConfigError, "'west'"):
-        federation.join("west", EAST, "cd" * 8)
-
-
 def test_without_members_there_is_no_model_and_other_features_may_join(folder):
     federation = Federation.open(folder)
     federation.leave("north")
     federation.leave("south")
     with refused(DataError, folder):
         federation.model(2)
-    federation.join("east", rows(30, 5))
+    federation.join("east", rows(30, 5), "ab" * 8)
+    with refused(ConfigError, "'west'"):
+        federation.join("west", rows(30, 5), "cd" * 8)
     federation.save()
     assert Federation.open(folder).features == 5
 
@@ -250,26 +252,14 @@ def test_a_changed_value_is_named(folder, was):
         Federation.open(folder).moments()
 
 
-def test_moments_that_another_run_took_away_are_named(folder):
-    late, now = Federation.open(folder), Federation.open(folder)
-    now.leave("south")
-    now.save()
-    with refused(ContractError, folder / FILE, match="change"):
-        late.moments()
-
-
 @pytest.mark.parametrize("name", ["federation.json", f"{'a' * 64}.moments"])
-def test_a_folder_of_an_earlier_version_is_refused_and_stays(tmp_path, name):
+def test_a_folder_of_an_earlier_version_is_refused_and_stays_and_a_file_is_none(tmp_path, name):
     (tmp_path / name).write_text("old")
     with refused(ContractError, tmp_path / name, "0.1.0"):
         Federation.open(tmp_path)
     assert contents(tmp_path) == {name: b"old"}
-
-
-def test_a_file_is_not_a_federation(tmp_path):
-    (tmp_path / "model.npz").touch()
-    with refused(ConfigError, "model.npz"):
-        Federation.open(tmp_path / "model.npz")
+    with refused(ConfigError, name):
+        Federation.open(tmp_path / name)
 
 
 def changed(folder):
@@ -308,30 +298,6 @@ def test_of_two_that_race_one_is_told(folder):
     with refused(ContractError, folder):
         other.save()
     assert contents(folder) == before
-
-
-@pytest.mark.parametrize("wanted", [2.5, 1.0, 0, -1, float("nan"), True, "x", None])
-def test_a_number_of_components_that_is_none_is_named(wanted, folder):
-    with refused(ConfigError, "n-components"):
-        Federation.open(folder).model(wanted)
-
-
-def test_moments_that_cannot_be_are_refused(folder):
-    good, federation = Moments.of(EAST), Federation.open(folder)
-    for change in (
-        {"count": -5},
-        {"scatter": -good.scatter},
-        {"scatter": good.scatter[:-1]},
-        {"mean": good.mean * np.nan},
-    ):
-        with refused(ContractError, "'east'"):
-            federation.join("east", replace(good, **change))
-
-
-@pytest.mark.parametrize("key", [" east", "east ", 3, None])
-def test_a_key_that_leave_could_not_name_is_refused(key, folder):
-    with refused(ConfigError, 1, 64, "_.-"):
-        Federation.open(folder).join(key, EAST)
 
 
 @pytest.mark.parametrize("path", ["/dev/null/x", "/proc/nope/x", "x" * 5000, "nul\0byte"])

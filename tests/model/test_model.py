@@ -11,12 +11,7 @@ from sklearn.pipeline import Pipeline
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.model import model_file
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.reference import (
-    captured_variance,
-    knn_accuracy,
-    pooled_pca,
-    principal_angles,
-)
+from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca, principal_angles
 from fedpca_flwr.state import files
 from simulations import run
 from tests.families import cut, rows
@@ -176,16 +171,20 @@ def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
     np.testing.assert_array_equal(again.components_, model.components_)
 
 
-@pytest.mark.parametrize("log", [None, [], {"measured": 3}, {"measured": {}, "notes": 3}], ids=str)
-def test_a_file_of_format_1_that_is_not_whole_is_named(model, log, tmp_path):
-    with refused(ContractError, "model.npz"):
-        PCAModel.load(rewritten(model, tmp_path / "model", format=1, log=log))
-
-
-@pytest.mark.parametrize("version", [0, 3, "2"])
-def test_a_format_that_nobody_knows_is_named(model, version, tmp_path):
-    with refused(ContractError, version, 1, 2):
-        PCAModel.load(rewritten(model, tmp_path / "model", format=version))
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        *[({"format": 1, "log": log}, []) for log in (None, [], {"measured": 3}, {"measured": {}, "notes": 3})],
+        *[({"format": version}, [version, 1, 2]) for version in (0, 3, "2")],
+        *[({"without": key}, [key]) for key in ("format", "log", "n_samples_")],
+        ({"without": "noise_variance_"}, []),
+    ],
+    ids=str,
+)
+def test_a_file_of_no_known_format_or_that_is_not_whole_is_named(model, change, named, tmp_path):
+    path = rewritten(model, tmp_path / "model", **change).with_suffix(".npz")
+    with refused(ContractError, *(named if "format" in change and named else [path, *named])):
+        PCAModel.load(path)
 
 
 def test_files_of_before_and_scaled_models_are_read_in_their_units(model, tmp_path):
@@ -231,22 +230,12 @@ def test_files_as_large_as_they_say_or_as_a_caller_allows_are_read(model, tmp_pa
     monkeypatch.setattr(files, "SMALL", 0)
     wide = pooled_pca(np.eye(3, 10**5), 2)
     np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
-
-
-def test_a_caller_who_knows_a_file_can_allow_more(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL", 2**10)
     told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
     path = rewritten(told, tmp_path / "model", compression=zipfile.ZIP_DEFLATED)
     with refused(ContractError, "most_bytes"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
-
-
-@pytest.mark.parametrize("key", ["format", "log", "n_samples_", "noise_variance_"])
-def test_a_key_that_is_missing_is_one_sentence(model, key, tmp_path):
-    path = rewritten(model, tmp_path / "model", without=key).with_suffix(".npz")
-    with refused(ContractError, path, *[key] * (key != "noise_variance_")):
-        PCAModel.load(path)
 
 
 @pytest.mark.parametrize(
@@ -260,11 +249,11 @@ def test_a_history_of_other_types_is_refused(model, wrong, tmp_path):
         PCAModel.load(other.save(tmp_path / "model"))
 
 
-@pytest.mark.parametrize("key", ["method", "exact", "parties", "rounds"])
-def test_a_summary_without_a_history_is_one_sentence(model, key, tmp_path):
-    other = dataclasses.replace(model, log={name: value for name, value in model.log.items() if name != key})
-    with refused(ContractError, key):
-        PCAModel.load(other.save(tmp_path / "model")).summary()
+def test_a_summary_without_a_history_is_one_sentence(model, tmp_path):
+    for key in ("method", "exact", "parties", "rounds"):
+        other = dataclasses.replace(model, log={name: value for name, value in model.log.items() if name != key})
+        with refused(ContractError, key):
+            PCAModel.load(other.save(tmp_path / "model")).summary()
 
 
 def test_what_a_file_says_shows_itself_without_control_characters(model, tmp_path):

@@ -95,7 +95,7 @@ def test_a_model_of_frames_takes_every_order_of_their_columns(model, bare, kind,
         np.testing.assert_allclose(one.centred(turned(kind)), X - bare.mean_, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["pandas", "cells, sparse"])
 def test_figures_and_metrics_of_frames_take_every_order_of_their_columns(model, bare, kind):
     """The fault: a distance of 363 deviations in the place of 0.037."""
     found = plots.heterogeneity([turned(kind, part) for part in PARTS], model)

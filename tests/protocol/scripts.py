@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fedpca_flwr.protocol.card import MethodCard
 from strategies import METHODS, TRAVEL, script_of, transports_of
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -28,28 +29,27 @@ class Script:
 
     run: Mapping[str, Any]
     times: Mapping[str, int]
+    way: str
     constant: Sequence[str] = ()
 
     def __str__(self) -> str:
         return " ".join(f"{value}" if key == "method" else f"{key}={value}" for key, value in self.run.items())
 
     @property
+    def card(self) -> MethodCard:
+        return METHODS[self.run["method"]].strategy.card
+
+    @property
     def columns(self) -> bool:
-        return METHODS[self.run["method"]].strategy.card.split == "columns"
+        return self.card.split == "columns"
 
     @property
     def noised(self) -> bool:
-        return METHODS[self.run["method"]].strategy.card.differentially_private
+        return self.card.differentially_private
 
     @property
     def secure(self) -> bool:
-        return "secure-aggregation" in self.run
-
-    @property
-    def transport(self) -> str:
-        if not self.secure:
-            return "clear"
-        return "surviving" if "survivors" in self.run else "masked"
+        return self.way != "clear"
 
     @property
     def hidden(self) -> bool:
@@ -147,13 +147,10 @@ def written(line: str) -> Script:
     method, *words = how.split()
     way = words.pop() if words and words[-1] in WAYS else "clear"
     own = {key: _value(text) for key, _, text in (word.partition("=") for word in words)}
-    times = {}
-    for one in asked.split(", "):
-        name, _, number = one.partition(" *")
-        times[name] = int(number or 1)
-    phases = {name.rstrip("!"): number for name, number in times.items()}
+    found = re.findall(r"([^,!*]+?)(!?)(?: \*(\d+))?(?:, |$)", asked)
+    times = {name: int(number or 1) for name, _, number in found}
     run = {"method": method, "n-components": 2, **own, **WAYS[way]}
-    return Script(run, phases, [name[:-1] for name in times if name.endswith("!")])
+    return Script(run, times, way, [name for name, mark, _ in found if mark])
 
 
 def _value(text: str) -> Any:
@@ -167,10 +164,10 @@ def of_the_card(method: str, way: str) -> Script:
     own = {"n-components": 2, **METHODS[method].strategy.card.examples[0]}
     phases = script_of(METHODS[method], TRAVEL[way], own) or {}
     times = {name: phase.times for name, phase in phases.items() if not callable(phase.times)}
-    return Script({"method": method, **own, **WAYS[way]}, times)
+    return Script({"method": method, **own, **WAYS[way]}, times, way)
 
 
 SCRIPTS = [written(line) for line in re.split(r"\n(?! )", WRITTEN.strip())]
-_KNOWN = {(script.run["method"], script.transport) for script in SCRIPTS}
+_KNOWN = {(script.run["method"], script.way) for script in SCRIPTS}
 _OF_ALL = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
 SCRIPTS += [of_the_card(*way) for way in _OF_ALL if way not in _KNOWN]

@@ -1,22 +1,14 @@
-"""What clients say of themselves, held against the run and against each other."""
+"""What clients say of themselves and of an error, held against the run and against each other."""
 
 import numpy as np
 import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
-from fedpca_flwr.errors import ContractError, DataError
-from fedpca_flwr.protocol.admission import (
-    MOST_FEATURES,
-    arrays_in,
-    doubled,
-    impostors,
-    info_of,
-    of_other_width,
-    reply_of,
-    reported,
-    unlike,
-    without_features,
-)
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.protocol import admission
+from fedpca_flwr.protocol.admission import MOST_FEATURES, info_of, reply_of
+from tests.families import rows
+from tests.harness import client_of, server_of
 from tests.refusals import refused
 
 
@@ -30,40 +22,36 @@ def result(rows, *arrays):
 
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_partition_is_of_one_client(times):
-    (fault,) = doubled([says(0), *[says(1)] * times])
+    (fault,) = admission.doubled([says(0), *[says(1)] * times])
     assert "[1]" in str(fault)
-    assert not doubled([says(0), says(1), says(2)])
+    assert not admission.doubled([says(0), says(1), says(2)])
+
+
+@pytest.mark.parametrize(
+    ("odd", "more", "partitions"),
+    [
+        *[(odd, {"features": 5}, 3) for odd in range(3)],  # the width of most counts, whoever is first
+        (2, {"num-partitions": 4}, 3),
+        (2, {"num-partitions": 2}, 3),
+        (2, {"num-partitions": 4}, None),
+        (2, {"covariates": "0 1"}, 3),
+        (0, {"columns": "ab"}, 3),
+        (2, {"columns": "ab"}, 3),
+    ],
+)
+def test_who_says_otherwise_than_the_run_or_most_is_named(odd, more, partitions):
+    everyone = [says(i, **{"columns": "cd", **(more if i == odd else {})}) for i in range(3)]
+    (fault,) = admission.unfit(everyone, partitions=partitions, same_features=True)
+    assert str(fault).startswith(f"client {odd}")
+    for features in (1, MOST_FEATURES):
+        said = [says(i, columns="cd", features=features) for i in range(3)]
+        assert not admission.unfit(said, partitions=partitions, same_features=True)
 
 
 @pytest.mark.parametrize("features", [0, MOST_FEATURES + 1])
 def test_a_number_of_features_is_one_that_can_be(features):
-    assert not without_features([says(0, features=1), says(1, features=MOST_FEATURES)])
-    (fault,) = without_features([says(0), says(1, features=features)])
-    assert str(fault).startswith("client 1")
-
-
-@pytest.mark.parametrize("odd", range(3))
-def test_the_width_of_most_counts_whoever_is_first(odd):
-    (fault,) = of_other_width([says(i, features=5 if i == odd else 4) for i in range(3)])
-    assert str(fault).startswith(f"client {odd}")
-
-
-@pytest.mark.parametrize(
-    ("odd", "partitions"),
-    [
-        ({"num-partitions": 4}, 3),
-        ({"num-partitions": 2}, 3),
-        ({"num-partitions": 4}, None),
-        ({"covariates": "0 1"}, 3),
-        ({"columns": "ab"}, 3),
-    ],
-)
-def test_parts_of_one_run_say_the_same(odd, partitions):
-    same = {"columns": "cd"}
-    everyone = [says(0, **same), says(1, **same), says(2, **{**same, **odd})]
-    (fault,) = unlike(everyone, partitions=partitions)
-    assert str(fault).startswith("client 2")
-    assert not unlike(everyone[:2] + [says(2, **same)], partitions=partitions)
+    said = [says(i, features=features) for i in range(3)]
+    assert len(admission.unfit(said, partitions=3, same_features=True)) == 3
 
 
 def test_replies_are_of_a_row_and_their_lines_of_who_sent_them():
@@ -71,25 +59,48 @@ def test_replies_are_of_a_row_and_their_lines_of_who_sent_them():
     with refused(ContractError, "client 0", 0):
         reply_of(result(0), says(0))
     error = {"partition-id": 1, "error": "DataError", "message": "first\nclient 0: second"}
-    (found,) = reported([says(0), info_of(error)])
+    (found,) = admission.reported([says(0), info_of(error)])
     assert isinstance(found, DataError)
     assert str(found) == "client 1: first\nclient 1: client 0: second"
-    (fault,) = unlike([says(0, simulated=False), says(1)], partitions=3)
+    (fault,) = admission.unlike([says(0, simulated=False), says(1)], partitions=3)
     assert str(fault).startswith("client 1")
-    assert not unlike([says(0, simulated=False), says(1, simulated=False)], partitions=3)
+    assert not admission.unlike([says(0, simulated=False), says(1, simulated=False)], partitions=3)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_come_as_they_were_sent_in_either_order(order):
     sent = np.asarray(np.arange(6.0).reshape(2, 3), order=order)
-    (came,) = arrays_in(reply_of(result(1, sent), says(0)))
-    np.testing.assert_array_equal(came, sent)
+    np.testing.assert_array_equal(admission.arrays_in(reply_of(result(1, sent), says(0))), [sent])
 
 
-@pytest.mark.parametrize(
-    ("node", "party"), [("a", 1), ("b", 2), ("new", 0)], ids=["as another", "as nobody yet", "in the place of one"]
-)
+@pytest.mark.parametrize(("node", "party"), [("a", 1), ("b", 2), ("new", 0)])
 def test_a_node_speaks_as_the_partition_that_it_said_first(node, party):
+    """Not as another, nor as nobody yet, nor in the place of one."""
     seats = {"a": 0, "b": 1}
-    assert len(impostors([node], [says(party)], seats)) == 1
-    assert not impostors(["a", "b", "new"], [says(0), says(1), says(2)], seats)
+    assert len(admission.impostors([node], [says(party)], seats)) == 1
+    assert not admission.impostors(["a", "b", "new"], [says(0), says(1), says(2)], seats)
+
+
+def test_no_control_character_of_an_error_leaves_a_site_or_is_taken():
+    """Only a line may end: a terminal that shows the text of a stranger does nothing else."""
+    client = client_of(server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2), 0)
+    for code in [*range(10), *range(11, 32), 127]:
+        said = client.site.report(ConfigError(f"one{chr(code)}two\nthree"))
+        assert said["message"] == info_of(said).message == "one?two\nthree"
+        with refused(ContractError, "client 0", match="control"):
+            info_of({**said, "message": f"one{chr(code)}two"})
+
+
+def test_parties_are_not_compared_pair_by_pair(monkeypatch):
+    looks = {"simulated": 0, "covariates": 0, "columns": 0, "features": 0}
+    read = admission.PartyInfo.__getattribute__
+
+    def counted(info, name):
+        if name in looks:
+            looks[name] += 1
+        return read(info, name)
+
+    said = [says(i, **{"num-partitions": 50}) for i in range(50)]
+    monkeypatch.setattr(admission.PartyInfo, "__getattribute__", counted)
+    assert admission.unfit(said, partitions=50, same_features=True) == []
+    assert max(looks.values()) <= 5 * len(said), looks

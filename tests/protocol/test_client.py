@@ -1,15 +1,20 @@
-"""A party's half of a run: what leaves it, and how its journal knows a question."""
+"""A party's half of a run: what leaves it, how its journal knows a question, and what outlives no run."""
 
 import sqlite3
 from contextlib import closing
 
 import numpy as np
 import pytest
+from flwr.app import RecordDict
 
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.protocol.journal import StateJournal
 from tests.families import rows
 from tests.harness import client_of, server_of
 from tests.hostile import HostileSession
-from tests.refusals import unnamed
+from tests.refusals import refused, unnamed
+
+RUN = {"method": "p-cov", "n-components": 2}
 
 
 @pytest.mark.parametrize(
@@ -21,38 +26,53 @@ def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
     honest = client.statistics
     client.statistics = lambda phase, asked: {**honest(phase, asked), **wrong}
     arrays, count, said = client.fit([], {"phase": "moments"})
-    assert (arrays, count) == ([], 0)
-    assert said["error"]
+    assert (arrays, count, bool(said["error"])) == ([], 0, True)
     assert not unnamed(caplog.text, f"'{next(iter(wrong))}'")
 
 
-def digest_of(folder, *arrays):
-    """By which a site's journal knows a question, which it refuses here."""
-    site = HostileSession(folder, rows(30, 4), {"method": "p-cov", "n-components": 2})
-    assert not site.ask("no such phase", list(arrays))[0]
+def noted(folder):
+    """What the journal of a site holds, in order."""
     with closing(sqlite3.connect(folder / "journal" / "site.sqlite")) as database:
-        ((digest,),) = database.execute("SELECT digest FROM event WHERE kind = 'refused'")
-    return digest
+        return list(database.execute("SELECT kind, digest FROM event ORDER BY number"))
 
 
-def test_questions_of_other_forms_have_other_digests(tmp_path):
-    """Though all their bytes are the same: 48 zeros."""
+def test_questions_of_other_forms_have_other_digests_and_a_refused_one_ends_the_run(tmp_path):
+    """Though all their bytes are the same: 48 zeros. A server need not ask first what a site holds."""
     forms = [[np.zeros((2, 3))], [np.zeros((3, 2))], [np.zeros(6)], [np.zeros(6, np.int64)], [np.zeros(3)] * 2]
-    digests = [digest_of(tmp_path / str(i), *arrays) for i, arrays in enumerate(forms)]
+    digests = []
+    for i, arrays in enumerate([*forms, forms[0]]):
+        site = HostileSession(tmp_path / str(i), rows(30, 4), RUN)
+        site.refusal("no such phase", arrays)
+        site.refusal("moments", [])
+        (run, _), (refusal, digest), (ended, _), *_ = noted(tmp_path / str(i))
+        assert (run, refusal, ended) == ("run", "refused", "ended")
+        digests.append(digest)
     assert len(set(digests)) == 5
-    assert digest_of(tmp_path / "again", np.zeros((2, 3))) == digests[0]
+    assert digests[-1] == digests[0]
 
 
-def test_the_rules_of_a_site_hold_for_every_question_and_after_a_refusal_nothing_is_answered(tmp_path):
-    """A server need not ask first what a site holds."""
-    site = HostileSession(tmp_path, rows(4, 4), {"method": "p-cov", "n-components": 2})
-    replied, said = site.ask("moments", [])
-    assert not replied
-    assert not unnamed(said["message"], "'min-rows' = 5")
-    # Also where it was the first question of the run: the journal holds that it was refused.
-    site = HostileSession(tmp_path / "2", rows(30, 4), {"method": "p-cov", "n-components": 2})
-    assert not site.ask("no such phase", [])[0]
-    assert not site.ask("moments", [])[0]
-    with closing(sqlite3.connect(tmp_path / "2" / "journal" / "site.sqlite")) as database:
-        kinds = [kind for (kind,) in database.execute("SELECT kind FROM event ORDER BY number")]
-    assert kinds[:3] == ["run", "refused", "ended"]
+def test_the_rules_of_a_site_hold_for_every_question(tmp_path):
+    assert not unnamed(HostileSession(tmp_path, rows(4, 4), RUN).refusal("moments", []), "'min-rows' = 5")
+
+
+def test_no_secret_outlives_its_run_however_it_ends():
+    """Flower keeps the state after the run has ended."""
+
+    def refuse(answered):
+        raise ContractError("out of its script")
+
+    state = RecordDict()
+    journal = StateJournal(state)
+    journal.begin("keys", "", b"options", lambda answered: None)
+    journal.keep("private", b"a private key")
+    assert StateJournal(state).recall("private") == b"a private key"
+    journal.end("ContractError")
+    assert StateJournal(state).recall("private") is None
+    assert b"a private key" not in state["journal"].values()
+    with refused(ContractError):
+        journal.begin("project", "", b"options", lambda answered: None)
+    journal = StateJournal(RecordDict())
+    journal.keep("private", b"a private key")
+    with refused(ContractError):
+        journal.begin("moments", "", b"options", refuse)
+    assert journal.recall("private") is None

@@ -13,15 +13,15 @@ from tests.families import cut, rows
 from tests.harness import finish, fit, own, server_of, tamper_arrays
 from tests.refusals import refused, unnamed
 
-FITTING = [name for name, method in METHODS.items() if not method.strategy.card.after]
+CARDS = {name: method.strategy.card for name, method in METHODS.items()}
+FITTING = [name for name, card in CARDS.items() if not card.after]
 """Methods that compute a model of what parties reply."""
 
-CASES = [(name, n) for name in FITTING for n in range(len(METHODS[name].strategy.card.examples))]
-"""Every method with each set of options of its card; with those after the first, what is false takes turns."""
+CASES = [(name, n) for name in FITTING for n in range(len(CARDS[name].examples))]
+"""Every method with each set of options of its card; what is false takes turns."""
 
 SECURE = {"secure_aggregation": True, "bound": 100.0, "min_parties": 2}
 WAYS = {"masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
-SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) if way in WAYS]
 
 
 def up_to(size):
@@ -29,28 +29,31 @@ def up_to(size):
     return lambda values: values * (size / (np.abs(values).max(initial=0.0) or 1.0))
 
 
-FALSE = {
+HUGE = {
     "times 1e300": lambda values: values * 1e300,
     "times 1e200": lambda values: values * 1e200,
-    "times 1e150": lambda values: values * 1e150,
-    "times 1e-300": lambda values: values * 1e-300,
     "up to 1e308": up_to(1e308),
     "all 1e308": lambda values: np.full_like(values, 1e308),
+}
+FALSE = {
+    **HUGE,
+    "times 1e150": lambda values: values * 1e150,
+    "times 1e-300": lambda values: values * 1e-300,
     "zero": np.zeros_like,
     "negative": np.negative,
 }
+PLACES = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
+"""Questions and fields, by their number."""
 
 
-def in_turn(every, i, case):
-    """Half of all that is false for a method's first options, and one for each of the others."""
-    return every[i % len(every) :: len(every)] if case[1] else every[i % 2 :: 2]
-
-
-HUGE = ["times 1e300", "times 1e200", "up to 1e308", "all 1e308"]
+def in_turn(every, times):
+    """Each case with one of all that there is; with so many for a method's first options."""
+    drawn = iter(list(every) * len(CASES) * times)
+    return [(*case, next(drawn)) for case in CASES for _ in range(1 if case[1] else times)]
 
 
 def parties_of_three(method, example):
-    if METHODS[method].strategy.card.split == "columns":
+    if CARDS[method].split == "columns":
         return np.split(rows(60), [6, 10], axis=1)
     parties = cut(rows(300), 180, 100, 20)
     return [np.digitize(part, [-0.1, 0.1]) * 1.0 for part in parties] if example.get("genotypes") else parties
@@ -59,15 +62,11 @@ def parties_of_three(method, example):
 def outcome(method, number, change, *, field=None, asked=None):
     """The error's text, or none, of a run in which client 1's real numbers are changed.
 
-    Parameters
-    ----------
-    field, asked : int, optional
-        Only in this array of a reply, and only in the reply to this question.
+    Only in this array of a reply, and only in the reply to this question, where their numbers are given.
     """
-    example = METHODS[method].strategy.card.examples[number]
+    example, before = CARDS[method].examples[number], []
     options = {"n_components": 2, **example, **own(method)}  # what a run needs here, as a state of its own
     server = server_of(method, parties_of_three(method, example), **options)
-    before = []
 
     def changed(arrays):
         before.append(None)
@@ -97,64 +96,51 @@ def ended(server):
     return ""
 
 
-@pytest.mark.parametrize(
-    ("method", "number", "kind"),
-    [(*case, kind) for i, case in enumerate(CASES) for kind in in_turn(list(FALSE), i, case)],
-)
+@pytest.mark.parametrize(("method", "number", "kind"), in_turn(FALSE, 3))
 def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind):
     told = outcome(method, number, FALSE[kind])
-    if kind in HUGE and told:
-        assert "client 1: " in told.split("\n")[0]
+    assert kind not in HUGE or not told or "client 1: " in told.split("\n")[0]
 
 
-PLACES = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
-"""Questions and fields, by their number."""
-
-
-@pytest.mark.parametrize(
-    ("method", "number", "asked", "field"),
-    [(*case, *place) for i, case in enumerate(CASES) for place in in_turn(PLACES, i, case)],
-)
-def test_one_false_array_in_one_reply_does_too(method, number, asked, field):
-    told = outcome(method, number, FALSE["times 1e300"], field=field, asked=asked)
+@pytest.mark.parametrize(("method", "number", "place"), in_turn(PLACES, 2))
+def test_one_false_array_in_one_reply_does_too(method, number, place):
+    asked, field = place
+    told = outcome(method, number, HUGE["times 1e300"], field=field, asked=asked)
     assert not told or "client 1: " in told.split("\n")[0]
 
 
-def random_words(vector, rng):
-    return np.concatenate([vector[:1], np.frombuffer(rng.bytes(8 * (vector.size - 1)), "<u8")])
+def random_words(size):
+    return np.frombuffer(np.random.default_rng(0).bytes(8 * size), "<u8")
 
 
-def random_half(vector, rng):
-    half = vector.size // 2
-    return np.concatenate([vector[:half], np.frombuffer(rng.bytes(8 * (vector.size - half)), "<u8")])
+SHARES = {
+    "random words": lambda vector: np.concatenate([vector[:1], random_words(vector.size - 1)]),
+    "half random": lambda vector: np.concatenate([vector[: vector.size // 2], random_words((vector.size + 1) // 2)]),
+    "negative": lambda vector: np.concatenate([vector[:1], -vector[1:]]),
+}
+SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) if way in WAYS]
 
 
-def negative(vector, rng):
-    return np.concatenate([vector[:1], -vector[1:]])
-
-
-@pytest.mark.parametrize("change", [random_words, random_half, negative])
-@pytest.mark.parametrize(("method", "way"), SUMS)
-def test_a_false_share_of_a_secure_sum_does_too(method, way, change, monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "way", "share"),
+    [(*one, share) for i, one in enumerate(SUMS) for share in (list(SHARES)[i % 3], list(SHARES)[(i + 1) % 3])],
+)
+def test_a_false_share_of_a_secure_sum_does_too(method, way, share, monkeypatch):
     """Client 1 takes part by all rules, and says that it is one party, but what it adds is no part of anything."""
-    rng, honest = np.random.default_rng(0), encoding.encoded
+    honest = encoding.encoded
 
     def encoded(party, *asked):
         vector = honest(party, *asked)
-        return change(vector, rng) if party.site.node.partition_id == 1 else vector
+        return SHARES[share](vector) if party.site.node.partition_id == 1 else vector
 
     monkeypatch.setattr(masked, "encoded", encoded)
     monkeypatch.setattr(surviving, "encoded", encoded)
-    told = ended(server_of(method, parties_of_three(method, {}), n_components=2, **WAYS[way]))
-    assert "client 1" not in told
+    assert "client 1" not in ended(server_of(method, parties_of_three(method, {}), n_components=2, **WAYS[way]))
 
 
 def test_false_numbers_are_told_with_those_of_the_others():
-    sizes = Sizes(sums_only=True)
-    with (
-        refused(ContractError, "'scatter'", "LinAlgError"),
-        sizes.computing("scatter", {"client 0": 1e300, "client 1": 1.0}),
-    ):
+    told = Sizes(sums_only=True).computing("scatter", {"client 0": 1e300, "client 1": 1.0})
+    with refused(ContractError, "'scatter'", "LinAlgError"), told:
         raise np.linalg.LinAlgError
     server = server_of("sapca", parties_of_three("sapca", {}), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [a * 1e300 if a.dtype.kind == "f" else a for a in arrays])
@@ -168,22 +154,19 @@ def test_false_numbers_are_told_with_those_of_the_others():
     option, sizes = str(caught.value).splitlines()
     assert not unnamed(option, "'landmarks'", 2, "n_components")
     assert not unnamed(sizes, "client 1", "'rows'")
-
-
-@pytest.mark.parametrize("number", [0, 2])
-def test_distances_below_zero_are_no_distances(number):
-    told = outcome("vertical-kernel", number, np.negative, field=0, asked=1)
-    assert "squared distances between rows add up to -" in told
+    for number in (0, 2):  # distances below zero are none
+        below = outcome("vertical-kernel", number, np.negative, field=0, asked=1)
+        assert "squared distances between rows add up to -" in below
 
 
 def test_a_failure_that_no_size_explains_names_nobody(monkeypatch):
     server = server_of("p-cov", parties_of_three("p-cov", {}), n_components=2)
+    honest = type(server.strategy).program
 
     def failing(self):
-        yield from (question for question in [next(honest(self))])
+        yield next(honest(self))
         raise np.linalg.LinAlgError("of the library")
 
-    honest = type(server.strategy).program
     monkeypatch.setattr(type(server.strategy), "program", failing)
     with refused(ContractError, "'moments'") as caught:
         finish(server)

@@ -1,4 +1,6 @@
-"""The order in which questions may come, numbers of the run that stay, and what an answer takes."""
+"""The order of questions, numbers of the run that stay, what an answer takes, and who drives a program."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +9,8 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.protocol.memory import largest
 from fedpca_flwr.protocol.payload import HEADER, Field, Payload
-from fedpca_flwr.protocol.question import ROUNDING, Public, Question, require_as_told, require_next
+from fedpca_flwr.protocol.question import ROUNDING, Ask, Public, Question, Sum, require_as_told, require_next
+from fedpca_flwr.protocol.transport import relayed
 from tests.refusals import refused
 
 PUBLIC = Public(RunConfig(), None, parties=3, features=5)
@@ -21,51 +24,42 @@ SCRIPT = {
 }
 
 
-@pytest.mark.parametrize("asked", [["first", "twice", "twice", "or not", "last"], ["first", "twice", "last"]])
-def test_a_script_is_asked_in_its_order(asked):
-    for i, phase in enumerate(asked):
-        require_next(SCRIPT, asked[:i], phase, PUBLIC)
-
-
-@pytest.mark.parametrize(
-    ("answered", "phase"),
-    [
-        ([], "twice"),
-        (["first"], "first"),
-        (["first"], "or not"),
-        (["first"], "last"),
-        (["first", "twice", "twice"], "twice"),
-        (["first", "twice", "or not"], "twice"),
-        (["first", "twice", "or not"], "or not"),
-        (["first", "twice", "last"], "or not"),
-        (["first", "twice", "last"], "last"),
-        (["first", "twice"], "never"),
-        (["first", "twice"], "another"),
-    ],
-)
-def test_nothing_is_left_out_repeated_or_asked_again(answered, phase):
-    with refused(ContractError, phase):
-        require_next(SCRIPT, answered, phase, PUBLIC)
+def test_a_script_is_asked_in_its_order_and_nothing_left_out_repeated_or_asked_again():
+    for asked in ("first, twice, twice, or not, last", "first, twice, last"):
+        names = asked.split(", ")
+        for i, phase in enumerate(names):
+            require_next(SCRIPT, names[:i], phase, PUBLIC)
+    for answered, wrong in (
+        ("", "twice"),
+        ("first", "first, or not, last"),
+        ("first, twice", "never, another"),
+        ("first, twice, twice", "twice"),
+        ("first, twice, or not", "twice, or not"),
+        ("first, twice, last", "or not, last"),
+    ):
+        for phase in wrong.split(", "):
+            with refused(ContractError, phase):
+                require_next(SCRIPT, answered.split(", ") if answered else [], phase, PUBLIC)
 
 
 TOLD = Payload((Field("centre", ("d",), fixed="centre"), Field("spread", ("d",), fixed="spread")))
 NEAR = Payload((Field("mean", ("d",), near="centre"),))
 CENTRE, SPREAD = np.array([1000.0, 0.0]), np.array([1.0, 2.0])
+ASKED = {"centre": CENTRE, "spread": SPREAD}
 
 
 @pytest.fixture
 def told():
     state: dict[str, list] = {}
-    require_as_told(TOLD, {"centre": CENTRE, "spread": SPREAD}, state)
+    require_as_told(TOLD, ASKED, state)
     return state
 
 
 @pytest.mark.parametrize("changed", ["centre", "spread"])
 def test_a_number_of_the_run_stays_to_the_last_bit(changed, told):
-    asked = {"centre": CENTRE, "spread": SPREAD}
-    require_as_told(TOLD, asked, told)
+    require_as_told(TOLD, ASKED, told)
     with refused(ContractError, f"'{changed}'"):
-        require_as_told(TOLD, {**asked, changed: np.nextafter(asked[changed], 2000)}, told)
+        require_as_told(TOLD, {**ASKED, changed: np.nextafter(ASKED[changed], 2000)}, told)
 
 
 def test_a_mean_is_the_centre_but_for_its_rounding_or_zero(told):
@@ -85,3 +79,43 @@ def test_bytes_and_memory_of_questions_and_answers():
     assert Question(reply=VALUES, forms=("d", "d")).memory({"d": 5}) == HEADER + 8 * 5**2
     wide = Question(reply=Payload((Field("wide", ("d", "d")),)), optional=True)
     assert largest({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER + 8 * 5, HEADER + 8 * 5)
+
+
+# Programs
+
+
+def driven(put):
+    """The phases that a relayed program asks, each answered by its name, and what the program returns."""
+
+    def program():
+        first = yield Ask("first")
+        return first, (yield Sum("second"))
+
+    run, asked, answer = relayed(program(), put), [], None
+    while True:
+        try:
+            answer = run.send(answer).phase
+        except StopIteration as end:
+            return asked, end.value
+        asked.append(answer)
+
+
+def test_a_question_may_bring_another_or_be_answered_without_being_asked():
+    def put(question):
+        if not isinstance(question, Sum):
+            return (yield question)
+        keys = yield Ask("keys")
+        return keys, (yield question)
+
+    def answered(question):
+        return None if isinstance(question, Sum) else (yield question)
+
+    assert driven(put) == (["first", "keys", "second"], ("first", ("keys", "second")))
+    assert driven(answered) == (["first"], ("first", None))
+
+
+def test_nothing_but_the_relay_and_the_strategy_drives_a_program():
+    root = Path(__file__).parents[2]
+    modules = [path for folder in ("fedpca_flwr", "strategies") for path in (root / folder).rglob("*.py")]
+    drive = {str(path.relative_to(root)) for path in modules if ".send(" in path.read_text("utf-8")}
+    assert drive == {"fedpca_flwr/protocol/transport.py", "fedpca_flwr/protocol/strategy.py"}

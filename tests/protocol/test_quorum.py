@@ -11,11 +11,12 @@ from tests.families import cut, rows
 from tests.harness import Clock, context_of, finish, fit, proxy_of, server_of
 from tests.refusals import refused, unnamed
 
+PARTIES = cut(rows(90), 60, 30)
 METHOD = {"block_size": 3, "n_components": 2, "max_rounds": 6}
 
 
 def of_two(**options):
-    return server_of("sub-it", cut(rows(90), 60, 30), **METHOD, **options)
+    return server_of("sub-it", PARTIES, **METHOD, **options)
 
 
 def twin(server, party, name="1234"):
@@ -24,16 +25,17 @@ def twin(server, party, name="1234"):
 
 
 def before(server, phase, happens):
-    """Let something happen when the first party is asked in a phase."""
+    """Let something happen when the first party is asked in a phase; what it holds, where there is none."""
     proxy = proxy_of(server, 0)
-    honest = proxy.fit
+    kind = "fit" if phase else "get_properties"
+    honest = getattr(proxy, kind)
 
-    def fit(ins, timeout, group_id):
-        if ins.config["phase"] == phase:
+    def asked(ins, timeout, group_id):
+        if ins.config.get("phase", "") == phase:
             happens()
         return honest(ins, timeout, group_id)
 
-    proxy.fit = fit
+    setattr(proxy, kind, asked)
 
 
 @pytest.mark.parametrize("more", [1, 2])
@@ -46,22 +48,14 @@ def test_one_client_too_many_is_refused(more):
     assert unnamed(str(caught.value), "client 0"), "it has its partition for itself"
 
 
-def test_nodes_that_sign_in_later_are_not_asked():
+@pytest.mark.parametrize("phase", ["", "start"])
+def test_nodes_that_sign_in_later_are_not_asked(phase):
     server = of_two()
     stranger = twin(server, 1)
     stranger.get_properties = stranger.fit = lambda *_, **__: pytest.fail("it was asked")
-    before(server, "start", lambda: server.client_manager().register(stranger))
-    assert finish(server).components_.tobytes() == fit("sub-it", cut(rows(90), 60, 30), **METHOD).components_.tobytes()
+    before(server, phase, lambda: server.client_manager().register(stranger))
+    assert finish(server).components_.tobytes() == fit("sub-it", PARTIES, **METHOD).components_.tobytes()
     assert len(server.client_manager().all()) == 3
-    server = of_two()
-    honest = proxy_of(server, 0).get_properties
-
-    def slow(ins, timeout, group_id):
-        server.client_manager().register(twin(server, 1))
-        return honest(ins, timeout, group_id)
-
-    proxy_of(server, 0).get_properties = slow
-    assert finish(server).n_samples_ == 90
 
 
 def test_a_node_that_is_needed_by_nobody_may_die():
@@ -90,20 +84,24 @@ def test_a_member_that_is_away_is_named(another, monkeypatch):
             manager.register(joins)
 
     context_of(server, 1).node_config["name"] = "south"
-    before(server, "project", change)
     before(server, "start", change)
     with refused(QuorumError, "client 1", "south", "join-deadline", 40):
         finish(server)
 
 
-def test_a_member_that_comes_back_goes_on(monkeypatch):
-    clock = Clock()
+@pytest.mark.parametrize("phase", ["joins late", "start"])
+def test_a_member_is_waited_for_and_named_while_it_has_not_joined(phase, monkeypatch):
+    clock, lines, server = Clock(), [], of_two()
+    manager, away = server.client_manager(), proxy_of(server, 1)
     monkeypatch.setattr(quorum, "time", clock)
-    server = of_two()
-    manager, leaves = server.client_manager(), proxy_of(server, 1)
-    monkeypatch.setattr(clock, "sleep", lambda _: manager.register(leaves))
-    before(server, "start", lambda: manager.unregister(leaves))
+    monkeypatch.setattr(quorum, "tell", lambda text, *values: lines.append(text % values))
+    monkeypatch.setattr(clock, "sleep", lambda _: manager.register(away))
+    if phase == "start":
+        before(server, phase, lambda: manager.unregister(away))
+    else:
+        manager.unregister(away)
     assert finish(server).n_samples_ == 90
+    assert [line.endswith("missing: client 1") for line in lines] == [True]
 
 
 def test_those_that_never_join_are_named(monkeypatch):
@@ -118,8 +116,7 @@ def test_those_that_never_join_are_named(monkeypatch):
 
 @pytest.mark.parametrize("hang", [[1], [0, 1]])
 def test_a_node_that_does_not_say_what_it_holds_is_named_with_its_deadline(hang):
-    server = of_two(join_deadline=0.2)
-    release = threading.Event()
+    server, release = of_two(join_deadline=0.2), threading.Event()
     for party in hang:
         proxy_of(server, party).make = release.wait
     try:
@@ -130,13 +127,13 @@ def test_a_node_that_does_not_say_what_it_holds_is_named_with_its_deadline(hang)
     assert unnamed(str(caught.value), "round-deadline")
 
 
-def test_who_has_not_joined_yet_is_named_while_others_wait(monkeypatch):
-    clock, lines = Clock(), []
-    monkeypatch.setattr(quorum, "time", clock)
-    monkeypatch.setattr(quorum, "tell", lambda text, *values: lines.append(text % values))
-    server = of_two()
-    manager, late = server.client_manager(), proxy_of(server, 1)
-    manager.unregister(late)
-    monkeypatch.setattr(clock, "sleep", lambda _: manager.register(late))
-    finish(server)
-    assert [line.endswith("missing: client 1") for line in lines] == [True]
+def test_parties_with_little_work_are_asked_one_after_the_other(monkeypatch):
+    asked, honest = [], LoopbackProxy.get_properties
+
+    def noted(self, ins, timeout, group_id):
+        asked.append(threading.current_thread())
+        return honest(self, ins, timeout, group_id)
+
+    monkeypatch.setattr(LoopbackProxy, "get_properties", noted)
+    fit("p-cov", cut(rows(60), *[6] * 10), n_components=2)
+    assert (len(asked), len(set(asked))) == (10, 1)

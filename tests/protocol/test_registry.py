@@ -3,12 +3,15 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.refusals import unnamed
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.protocol import registry
+from strategies import METHODS
+from tests.refusals import refused, unnamed
 
-ROOT = Path(__file__).parents[2]
 MODULE = """
 from dataclasses import replace
 
@@ -23,52 +26,44 @@ class Foreign(strategy):
 
 
 METHOD = Method(Foreign, client)
-NONE = Foreign
 """
 RUN = """
 import numpy as np
-from fedpca_flwr import METHODS, ConfigError, battery, run
+from fedpca_flwr import METHODS, battery, run
 
 parties = [np.random.default_rng(i).normal(size=(20, 3)) for i in range(2)]
-try:
-    model = run("foreign scale=true", parties, n_components=2)
-    print(model.log["method"], "foreign" in METHODS, list(METHODS)[-1], model.rounds)
-    checks = battery("foreign")
-    for check in checks.values():
-        check()
-    print(list(checks))
-except ConfigError as error:
-    print(error)
+model = run("foreign scale=true", parties, n_components=2)
+print(model.log["method"], "foreign" in METHODS, list(METHODS)[-1], model.rounds)
+checks = battery("foreign")
+checks["exact"]()
+print(list(checks))
+print(METHODS["p-cov"].strategy.__name__, list(METHODS).count("p-cov"))
+"""
+POINTS = """
+[fedpca_flwr.methods]
+p-cov = foreign_pca:METHOD
+foreign = foreign_pca:METHOD
 """
 
 
-def said(folder: Path, **points: str) -> str:
-    """What a fresh process prints beside a package with these entry points."""
-    (folder / "foreign_pca.py").write_text(MODULE)
-    about = folder / "foreign_pca-1.0.dist-info"
+def test_a_method_of_another_package_runs_by_its_name_and_replaces_none_of_ours(tmp_path):
+    (tmp_path / "foreign_pca.py").write_text(MODULE)
+    about = tmp_path / "foreign_pca-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign-pca\nVersion: 1.0\n")
-    lines = [f"{name} = {value}" for name, value in points.items()]
-    (about / "entry_points.txt").write_text("\n".join(["[fedpca_flwr.methods]", *lines]))
-    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(folder)!r}]\n{RUN}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=True)
-    return done.stdout.strip()
-
-
-def test_a_method_of_another_package_runs_by_its_name(tmp_path):
-    first, checks = said(tmp_path, foreign="foreign_pca:METHOD").splitlines()
+    (about / "entry_points.txt").write_text(POINTS)
+    code = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}]\n{RUN}"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True)
+    first, checks, ours = done.stdout.strip().splitlines()
     assert first == "foreign True foreign 1"
-    assert "exact" in checks
-    assert "masked" in checks
+    assert not unnamed(checks, "'exact'", "'masked'")
+    assert ours == "PooledCovariance 1"
 
 
-def test_what_is_no_method_is_refused_with_its_package(tmp_path):
-    text = said(tmp_path, foreign="foreign_pca:NONE")
-    assert "'foreign'" in text
-    assert "foreign_pca:NONE" in text
-    assert "foreign-pca" in text
-
-
-@pytest.mark.parametrize("name", ["p-cov"])
-def test_no_method_of_ours_is_replaced(name, tmp_path):
-    assert not unnamed(said(tmp_path, **{name: "foreign_pca:METHOD"}), name)
+@pytest.mark.parametrize("given", [METHODS["p-cov"].strategy, METHODS["p-cov"]], ids=["no method", "of another name"])
+def test_what_is_no_method_of_its_name_is_refused_with_its_package(given, monkeypatch):
+    package = SimpleNamespace(name="foreign-pca")
+    point = SimpleNamespace(name="foreign", value="foreign_pca:NONE", load=lambda: given, dist=package)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    with refused(ConfigError, "'foreign'", "foreign_pca:NONE", "foreign-pca", registry.GROUP):
+        registry.Registry("strategies", {})["foreign"]

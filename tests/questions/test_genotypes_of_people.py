@@ -1,13 +1,17 @@
-"""The option ``genotypes``: the textbook's PCA of standardised genotypes, whoever holds which people."""
+"""The option ``genotypes``: the textbook's PCA of standardised genotypes, whoever holds which people; and
+``prune``: that of the variants which pruning leaves."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.genotypes import columns_of_others
-from fedpca_flwr.questions import genotypes
-from tests.harness import client_of, fit, server_of
+from fedpca_flwr.protocol.question import Total
+from fedpca_flwr.questions import genotypes, linkage
+from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
+from tests.harness import client_of, finish, fit, server_of, tamper_arrays
 from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
@@ -23,25 +27,12 @@ WAYS = [
 ]
 
 
-def people(n: int = 90, d: int = 120, *, missing: float = 0.0, seed: int = 0):
-    """Genotypes (n, d) of three populations, in the order in which they live."""
-    rng = np.random.default_rng(seed)
-    ancestral = rng.uniform(0.3, 0.7, d)
-    populations = rng.beta(ancestral * 4, (1 - ancestral) * 4, size=(3, d))
-    G = rng.binomial(2, np.repeat(populations, n // 3, axis=0)).astype(float)
-    G[rng.random(G.shape) < missing] = np.nan
-    return G
-
-
-def by_hand(G):
-    """The standardised genotypes, by the formula."""
-    p = np.nanmean(G, axis=0) / 2
-    variance = 2 * p * (1 - p)
-    return np.nan_to_num((G - 2 * p) / np.sqrt(np.where(variance > 0, variance, 1)))
-
-
 def parties_of(G):
     return [G[:50], G[50:62], G[62:]]
+
+
+def analysed(parties, method="qr-pca", **options):
+    return fit(method, parties, **{"n_components": 2, "genotypes": True, **options})
 
 
 @pytest.mark.parametrize(("method", "way"), WAYS, ids=str)
@@ -49,12 +40,12 @@ def test_components_are_those_of_the_standardised_genotypes(method, way):
     G = people(missing=0.05)
     G[:, 5] = 2
     G[:50, 9] = np.nan  # a party that never called a variant
-    model = fit(method, parties_of(G), n_components=2, genotypes=True, **way)
-    _, values, vectors = np.linalg.svd(by_hand(G), full_matrices=False)
+    model = analysed(parties_of(G), method, **way)
+    _, values, vectors = np.linalg.svd(standardised_by_hand(G), full_matrices=False)
     assert principal_angles(model.components_.T, vectors[:2].T).max() <= 2e-6
     np.testing.assert_allclose(model.singular_values_, values[:2], rtol=1e-7 if "wire" in way else 1e-9)
     np.testing.assert_allclose(model.mean_, np.nanmean(G, axis=0), atol=1e-12)
-    np.testing.assert_allclose(model.transform(G), by_hand(G) @ model.components_.T, atol=1e-9)
+    np.testing.assert_allclose(model.transform(G), standardised_by_hand(G) @ model.components_.T, atol=1e-9)
     measured = model.log["measured"]
     assert measured["squared_error_per_row"] == pytest.approx(measured["predicted_squared_error_per_row"])
     assert any("1 variants have one allele only" in note for note in model.log["notes"])
@@ -65,8 +56,7 @@ def test_components_are_those_of_the_standardised_genotypes(method, way):
 def test_frequencies_are_those_of_all_rows_and_not_of_a_party(way):
     """Parties that hold a population each: scaled by their own frequencies, the populations would not stand apart."""
     G = people()
-    apart = fit("p-cov", [G[:30], G[30:60], G[60:]], n_components=2, genotypes=True, **way)
-    mixed = fit("p-cov", [G[::2], G[1::2]], n_components=2, genotypes=True, **way)
+    apart, mixed = (analysed(parties, "p-cov", **way) for parties in (np.split(G, 3), [G[::2], G[1::2]]))
     assert principal_angles(apart.components_.T, mixed.components_.T).max() <= 1e-9
     np.testing.assert_array_equal(apart.mean_, mixed.mean_)
 
@@ -74,7 +64,7 @@ def test_frequencies_are_those_of_all_rows_and_not_of_a_party(way):
 def test_a_site_writes_the_scores_of_people_with_missing_calls(tmp_path):
     parties = parties_of(people(missing=0.05))
     files = [tmp_path / f"{party}.npy" for party in range(3)]
-    model = fit("qr-pca", parties, n_components=2, genotypes=True, scores=files, round_rows=10)
+    model = analysed(parties, scores=files, round_rows=10)
     assert model.n_samples_ == 50 + 10 + 20
     for rows, file in zip(parties, files, strict=True):
         np.testing.assert_allclose(np.load(file), model.transform(rows), atol=1e-9)
@@ -82,7 +72,7 @@ def test_a_site_writes_the_scores_of_people_with_missing_calls(tmp_path):
 
 def test_adaptive_counts_alleles_once_and_forecasts_of_standardised_genotypes():
     G = people(d=2000, missing=0.05)
-    model = fit("adaptive", parties_of(G), n_components=2, genotypes=True, round_bytes=1e5)
+    model = analysed(parties_of(G), "adaptive", round_bytes=1e5)
     phases = [entry["phase"] for entry in model.log["rounds"]]
     assert phases.count("alleles") == phases.count("survey") == 1
     told = [entry["down"][0] > 8 * 2000 for entry in model.log["rounds"][:3]]
@@ -93,8 +83,18 @@ def test_adaptive_counts_alleles_once_and_forecasts_of_standardised_genotypes():
 
 
 def test_masked_sums_need_no_bound_and_no_more_rounds_than_the_method():
-    model = fit("p-cov", parties_of(people()), n_components=2, genotypes=True, **SUMS)
+    model = analysed(parties_of(people()), "p-cov", **SUMS)
     assert [entry["phase"] for entry in model.log["rounds"]] == ["keys", "alleles", "scatter", "project"]
+
+
+def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
+    looked, look = [], columns_of_others
+    monkeypatch.setattr(genotypes, "columns_of_others", lambda rows: looked.append(len(rows)) or look(rows))
+    analysed(parties_of(people()), "sub-it")
+    assert sorted(looked) == [12, 28, 50]
+
+
+# What is refused
 
 
 @pytest.mark.parametrize(
@@ -103,44 +103,35 @@ def test_masked_sums_need_no_bound_and_no_more_rounds_than_the_method():
         ({"scale": True}, ["scale=False"]),
         ({"center": False}, ["center=True"]),
         ({"keep": "moments", "scale": True}, ["scale=False", "keep=nothing"]),
+        ({"survivors": 3, **SUMS}, ["'survivors'", "p-cov", "alleles", "uncentred"]),  # for a second sum
+        ({"genotypes": False, "prune": 0.2}, ["'prune'", 0.2, "genotypes=True"]),
+        ({"prune": 0.2, "prune_window": 50, "prune_step": 60}, ["'prune_step'", 60, 50]),
     ],
     ids=str,
 )
 def test_options_that_contradict_it_are_refused(options, named):
     with refused(ConfigError, *named):
-        fit("p-cov", parties_of(people()), n_components=2, genotypes=True, **options)
+        analysed(parties_of(people()), "p-cov", **options)
 
 
-def test_survivors_are_refused_for_a_second_sum():
-    with refused(ConfigError, "'survivors'", "p-cov", "alleles", "uncentred"):
-        fit("p-cov", parties_of(people()), n_components=2, genotypes=True, survivors=3, **SUMS)
-
-
-def test_rows_that_are_no_genotypes_are_refused_by_number_of_columns():
+def with_calls(party, rows, variant, value):
     parties = parties_of(people())
-    parties[1][0, 3], parties[1][2, 4] = 1.5, 3
-    with refused(DataError, 0, 1, 2, "genotypes=True"):
-        fit("qr-pca", parties, n_components=2, genotypes=True)
+    parties[party][rows, variant] = value
+    return parties
 
 
-def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
-    looked, look = [], columns_of_others
-    monkeypatch.setattr(genotypes, "columns_of_others", lambda rows: looked.append(len(rows)) or look(rows))
-    fit("sub-it", parties_of(people()), n_components=2, genotypes=True)
-    assert sorted(looked) == [12, 28, 50]
-
-
-def test_missing_calls_say_what_to_do():
-    with refused(DataError, "genotypes=True", "NaN"):
-        fit("qr-pca", parties_of(people(missing=0.1)), n_components=2)
-
-
-def test_a_variant_called_in_few_people_is_refused():
-    """Its counts would be those of fewer people than the site answers about."""
-    parties = parties_of(people())
-    parties[0][3:, 7] = np.nan
-    with refused(DisclosureError, "client 0", "min_rows"):
-        fit("qr-pca", parties, n_components=2, genotypes=True, min_rows=10)
+@pytest.mark.parametrize(
+    ("parties", "options", "error", "named"),
+    [
+        (with_calls(1, [0, 2], [3, 4], [1.5, 3]), {}, DataError, [0, 1, 2, "genotypes=True"]),  # a number of columns
+        (parties_of(people(missing=0.1)), {"genotypes": False}, DataError, ["genotypes=True", "NaN"]),
+        # Counts of fewer people than the site answers about.
+        (with_calls(0, slice(3, None), 7, np.nan), {"min_rows": 10}, DisclosureError, ["client 0", "min_rows"]),
+    ],
+)
+def test_rows_that_are_no_genotypes_or_of_few_people_are_refused(parties, options, error, named):
+    with refused(error, *named):
+        analysed(parties, **options)
 
 
 def alleles_asked(**options):
@@ -160,3 +151,82 @@ def test_a_party_takes_no_frequencies_that_cannot_be(value):
 def test_a_party_answers_nothing_about_genotypes_that_it_cannot_standardise():
     assert alleles_asked().fit([np.empty(0)], {"phase": "factor"})[2]["error"] == "ContractError"
     assert alleles_asked().fit([np.full(120, 0.5)], {"phase": "factor"})[0]
+
+
+def opened(called, alleles, squares):
+    """What the counts of two parties with five rows, one of one variant, are taken for."""
+    program = genotypes.pooled_counts()
+    next(program)
+    counts = {"called": called, "alleles": alleles, "squares": squares}
+    each = {name: np.array([value], float) for name, value in counts.items()}
+    with pytest.raises(StopIteration) as end:
+        program.send(Total({"count": np.asarray(5.0), **each}, 2))
+    return end.value.value
+
+
+@pytest.mark.parametrize("right", [(5, 10, 20), (5, 4, 4), (5, 4, 8), (5, 3, 5), (0, 0, 0)], ids=str)
+def test_counts_that_genotypes_have_are_taken(right):
+    counts = opened(*right)
+    assert (counts.rows, counts.called, counts.alleles, counts.squares) == (5, *right)
+
+
+@pytest.mark.parametrize("false", [(6, 4, 4), (5, 11, 20), (2, 5, 8), (5, 4, 3), (5, 4, 9)], ids=str)
+def test_counts_that_no_genotypes_have_are_a_false_share(false):
+    """Too many calls, copies, copies of calls; the square of 0, 1 or 2 copies is their number to twice that."""
+    with refused(ContractError, 1, match="allele"):
+        opened(*false)
+
+
+# Pruning
+
+
+PRUNED = {"prune": 0.2, "prune_window": 50, "prune_step": 7}
+LINKED = linked_people()
+
+
+@pytest.mark.parametrize(
+    ("method", "way", "missing"),
+    [
+        ("qr-pca", {}, 0.0),
+        ("p-cov", SUMS, 0.05),
+        ("sub-it", {}, 0.05),
+        ("sub-it", SUMS, 0.0),
+        ("adaptive", {}, 0.05),
+    ],
+    ids=str,
+)
+def test_components_are_those_of_the_kept_variants(method, way, missing, monkeypatch):
+    monkeypatch.setattr(linkage, "PAIRS", 4000)  # so that several questions are needed
+    G = np.delete(linked_people(missing=missing), 120, axis=1)
+    model = analysed(parties_of(G), method, **PRUNED, **way)
+    expected = plinks_rule(G, [0], 50, 7, 0.2)
+    np.testing.assert_array_equal(model.components_.any(axis=0), expected)
+    vectors = np.linalg.svd(standardised_by_hand(G) * expected)[2][:2]
+    assert principal_angles(model.components_.T, vectors.T).max() <= 2e-6
+    asked = [entry["phase"] for entry in model.log["rounds"]]
+    assert asked.count("gapped_neighbours" if missing else "neighbours") == 3
+    assert any(note.startswith(f"{expected.sum()} variants are kept") for note in model.log["notes"])
+    assert model.transform(G).shape == (90, 2)
+
+
+def test_a_window_ends_with_its_chromosome():
+    G = np.delete(LINKED, 120, axis=1)
+    names = [f"{1 + (place >= 100)}:{place}:A:G" for place in range(G.shape[1])]
+    model = analysed([pd.DataFrame(part, columns=names) for part in parties_of(G)], **PRUNED)
+    np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0, 100], 50, 7, 0.2))
+
+
+def test_sums_that_no_genotypes_have_and_pairs_beyond_the_variants_are_refused():
+    server = server_of("qr-pca", parties_of(LINKED), n_components=2, genotypes=True, **PRUNED)
+    assert client_of(server, 0).fit([], {"phase": "alleles"})[0]
+    reply = client_of(server, 0).fit([np.asarray(240)], {"phase": "gapped_neighbours"})
+    assert reply[2]["error"] == "ContractError"
+
+    def change(arrays):
+        arrays[0][0, 30, 2] += 500
+        return arrays
+
+    server = server_of("qr-pca", parties_of(LINKED), n_components=2, genotypes=True, **PRUNED)
+    tamper_arrays(server, 1, change, "gapped_neighbours")
+    with refused(ContractError):
+        finish(server)

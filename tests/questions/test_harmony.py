@@ -11,7 +11,6 @@ from tests.harness import fit
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
-SECURE = {"secure_aggregation": True, "bound": 100.0}
 HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
 
 
@@ -61,9 +60,8 @@ def mixed(Z, labels, near=30):
     return ((1 / (shares**2).sum(axis=0)).mean() - 1) / (len(np.unique(labels)) - 1)
 
 
-def test_batches_are_mixed_as_by_the_papers_program(tmp_path):
-    paths = [tmp_path / f"{i}.csv" for i in range(3)]
-    model = fit("p-cov", PARTIES, **HARMONY, scores=paths)
+def test_batches_are_mixed_as_by_the_papers_program_and_secure_sums_give_the_same(tmp_path):
+    model = fit("p-cov", PARTIES, **HARMONY, scores=[tmp_path / f"{i}.csv" for i in range(3)])
     Z = model.transform(np.vstack(PARTIES))
     ours = np.vstack([analyses.harmonised(model, rows, i) for i, rows in enumerate(PARTIES)])
     assert mixed(Z, BATCH) < 0.2 < 0.4 < mixed(ours, BATCH)
@@ -71,11 +69,10 @@ def test_batches_are_mixed_as_by_the_papers_program(tmp_path):
     assert mixed(ours, np.concatenate(KINDS)) < 0.01
     written = np.vstack([np.loadtxt(tmp_path / f"{i}-harmony.csv", delimiter=",", skiprows=1) for i in range(3)])
     np.testing.assert_allclose(written, ours, atol=1e-7)
-
-
-def test_secure_sums_give_the_same():
-    steps = [fit("p-cov", PARTIES, **HARMONY, **way).log["harmony"] for way in ({}, SECURE)]
-    np.testing.assert_allclose(steps[0]["moves"], steps[1]["moves"], atol=1e-8)
+    secure = fit("p-cov", PARTIES, **HARMONY, secure_aggregation=True, bound=100.0)
+    np.testing.assert_allclose(secure.log["harmony"]["moves"], model.log["harmony"]["moves"], atol=1e-8)
+    with refused(ConfigError, "'party'", 3):
+        analyses.harmonised(model, PARTIES[0], 3)
 
 
 def test_moves_are_those_of_a_ridge_regression_of_the_rows():
@@ -95,34 +92,23 @@ def test_one_party_has_nothing_taken_off():
     assert np.abs(moved - model.transform(PARTIES[0])).max() < 1e-6
 
 
-def test_a_site_must_allow_that_scores_are_seen():
+def test_sites_must_allow_that_scores_are_seen_and_models_must_have_moves():
     with refused(DisclosureError, "scores", "distribution"):
         fit("p-cov", PARTIES, **HARMONY, may_show="distribution")
+    with refused(ContractError, "clustering='harmony'"):
+        analyses.harmonised(fit("p-cov", PARTIES, n_components=2), PARTIES[0], 0)
 
 
 @pytest.mark.parametrize(
-    ("centres", "penalties", "moves"),
-    [
-        (np.ones((2, 3, 2)), np.zeros((2, 3, 3)), np.empty((0, 0, 0, 0))),
-        (np.ones((1, 3, 2)), np.zeros((1, 2, 3)), np.empty((0, 0, 0, 0))),
-        (np.ones((1, 3, 3)), np.zeros((1, 3, 3)), np.empty((0, 0, 0, 0))),
-    ],
+    ("centres", "penalties"), [((2, 3, 2), (2, 3, 3)), ((1, 3, 2), (1, 2, 3)), ((1, 3, 3), (1, 3, 3))]
 )
-def test_steps_that_do_not_fit_are_refused(tmp_path, caplog, centres, penalties, moves):
+def test_steps_that_do_not_fit_are_refused(tmp_path, caplog, centres, penalties):
     run = {"method": "p-cov", "n-components": 2, "clusters": 3, "clustering": "harmony"}
     asked = HostileSession(tmp_path, PARTIES[0][:, :4], run)
     assert asked.ask("moments", [])[0]
     told = [np.eye(4)[:2], np.zeros(4), np.empty(0)]
-    assert asked.refusal("mixed", [*told, centres, penalties, moves])
+    assert asked.refusal("mixed", [*told, np.ones(centres), np.zeros(penalties), np.empty((0, 0, 0, 0))])
     assert not unnamed(caplog.text, "'penalties'")
-
-
-def test_parties_and_models_that_cannot_be_are_named():
-    model = fit("p-cov", PARTIES, **HARMONY)
-    with refused(ConfigError, "'party'", 3):
-        analyses.harmonised(model, PARTIES[0], 3)
-    with refused(ContractError, "clustering='harmony'"):
-        analyses.harmonised(fit("p-cov", PARTIES, n_components=2), PARTIES[0], 0)
 
 
 def test_a_batch_that_its_clusters_describe_without_error_needs_no_second_correction():

@@ -9,16 +9,14 @@ from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.questions.last_round import told_count
-from simulations import run
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
 SECURE = {"secure_aggregation": True, "bound": 1000.0}
-WAYS = {"clear": {}, "masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
 
-each_way = pytest.mark.parametrize("way", WAYS)
+each_way = pytest.mark.parametrize("way", [{}, SECURE, {**SECURE, "survivors": 3}], ids=str)
 
 
 def mixed():
@@ -41,55 +39,43 @@ def written(path):
 @pytest.mark.parametrize("scale", [False, True])
 def test_each_site_judges_its_own_rows_as_the_pooled_analysis_does(way, scale, tmp_path):
     paths = [tmp_path / f"scores{i}.npy" for i in range(3)]
-    model = fit("p-cov", PARTIES, n_components=3, outliers="sites", scale=scale, scores=paths, **WAYS[way])
+    model = fit("p-cov", PARTIES, n_components=3, outliers="sites", scale=scale, scores=paths, **way)
     found = analyses.outliers(analyses.pca(SecondMoments.of(X), 3, scale=scale), X)
-    expected = np.column_stack(
-        [found.t_squared, [found.t_squared_limit] * 600, found.spe, [found.spe_limit] * 600, found.odd]
-    )
+    limits = [found.t_squared_limit] * 600, [found.spe_limit] * 600
     told = np.vstack([written(tmp_path / f"scores{i}-outliers.csv") for i in range(3)])
+    expected = np.column_stack([found.t_squared, limits[0], found.spe, limits[1], found.odd])
     np.testing.assert_allclose(told, expected, rtol=1e-6)
     line = (tmp_path / "scores0-outliers.csv").read_text().splitlines()[1]
-    most = np.argsort(-found.spe_contributions[0])[:3]
-    assert line.split(",")[-1] == " ".join(map(str, most))
+    assert line.split(",")[-1] == " ".join(map(str, np.argsort(-found.spe_contributions[0])[:3]))
     assert "rows_above_spe_limit" not in model.log["measured"]
     assert [np.load(path).shape for path in paths] == [(300, 3), (200, 3), (100, 3)]
 
 
 def test_sparse_rows_are_judged_too(tmp_path):
     counts = np.random.default_rng(1).poisson(0.3, (300, 8)).astype(float)
-    paths = [tmp_path / f"{i}.csv" for i in range(2)]
-    fit(
-        "p-cov",
-        [sparse.csr_array(part) for part in cut(counts, 200, 100)],
-        n_components=2,
-        outliers="sites",
-        scores=paths,
-    )
+    parties, paths = [sparse.csr_array(part) for part in cut(counts, 200, 100)], [tmp_path / f"{i}.csv" for i in (0, 1)]
+    fit("p-cov", parties, n_components=2, outliers="sites", scores=paths)
     found = analyses.outliers(analyses.pca(SecondMoments.of(counts), 2), counts[200:])
-    np.testing.assert_allclose(
-        written(tmp_path / "1-outliers.csv")[:, [0, 2]].T, [found.t_squared, found.spe], rtol=1e-6
-    )
+    told = written(tmp_path / "1-outliers.csv")[:, [0, 2]]
+    np.testing.assert_allclose(told, np.column_stack([found.t_squared, found.spe]), rtol=1e-6)
 
 
 @each_way
 def test_rows_beyond_the_limits_are_counted(way):
-    model = fit("p-cov", PARTIES, n_components=3, outliers="counts", min_rows=10, **WAYS[way])
+    model = fit("p-cov", PARTIES, n_components=3, outliers="counts", min_rows=10, **way)
     found = analyses.outliers(model, X)
     t_squared, spe = found.t_squared > found.t_squared_limit, found.spe > found.spe_limit
     assert t_squared[:300].sum() >= 10
     assert 0 < t_squared[300:500].sum() < 10
-    told = model.log["measured"]
-    assert told["rows_above_t_squared_limit"] == t_squared[:300].sum()
-    assert told["rows_above_spe_limit"] == spe[:300].sum()
+    told, counted = model.log["measured"], [t_squared[:300].sum(), spe[:300].sum()]
+    assert [told["rows_above_t_squared_limit"], told["rows_above_spe_limit"]] == counted
     line = next(line for line in model.summary().splitlines() if "odd rows" in line)
-    if way == "clear":
+    assert ("most at" in line) == bool(model.log["outliers"]) == (not way)
+    if not way:
         first, second, _ = model.log["outliers"]
-        assert (first["above_t_squared_limit"], first["above_spe_limit"]) == (t_squared[:300].sum(), spe[:300].sum())
+        assert [first["above_t_squared_limit"], first["above_spe_limit"]] == counted
         assert second["above_t_squared_limit"] == 0
-        assert f"most at client 0: {max(t_squared[:300].mean(), spe[:300].mean()):.1%} of its rows" in line
-    else:
-        assert not model.log["outliers"]
-        assert "most at" not in line
+        assert f"most at client 0: {max(counted) / 300:.1%} of its rows" in line
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, 0), (9, 0), (10, 10), (90, 90), (91, 100), (100, 100)], ids=str)
@@ -100,28 +86,31 @@ def test_no_count_is_of_fewer_rows_than_a_sites_minimum(count, told):
 @each_way
 def test_intervals_by_fourth_moments_are_those_of_the_pooled_rows(way):
     heavy = np.random.default_rng(0).standard_t(9, (900, 5)) * [4, 3, 2, 1, 1]
-    model = fit("p-cov", cut(heavy, 500, 300, 100), n_components=2, fourth_moments=True, **WAYS[way])
-    scores = model.transform(heavy)
-    n = len(heavy)
-    known = kurtosis(scores, fisher=False) * ((n - 1) / n) ** 2  # variances with divisor n - 1
+    model = fit("p-cov", cut(heavy, 500, 300, 100), n_components=2, fourth_moments=True, **way)
+    known = kurtosis(model.transform(heavy), fisher=False) * (899 / 900) ** 2  # variances with divisor n - 1
     np.testing.assert_allclose(model.log["kurtosis"], known, rtol=1e-9)
-    step = 1.959963984540054 * np.sqrt((known - 1) / n)
+    step = 1.959963984540054 * np.sqrt((known - 1) / 900)
     expected = model.explained_variance_[:, None] / np.column_stack([1 + step, 1 - step])
     np.testing.assert_allclose(analyses.variance_intervals(model), expected, rtol=1e-9)
     assert f"{expected[0, 0]:.6g} to {expected[0, 1]:.6g} (95 %, by fourth moments)" in model.summary()
 
 
-def test_options_and_components_without_limits_are_said(tmp_path):
-    for options, named in (
-        ({"outliers": "sites", "center": False}, ["'outliers'", "center=True"]),
-        ({"fourth_moments": True, "scale": True}, ["fourth_moments", "center=True", "scale=False"]),
-    ):
-        with refused(ConfigError, *named):
-            fit("p-cov", PARTIES, n_components=2, **options)
-    with refused(ConfigError, "sub-it", "'outliers'"):
-        fit("sub-it", PARTIES, n_components=2, outliers="sites")
+@pytest.mark.parametrize(
+    ("method", "options", "named"),
+    [
+        ("p-cov", {"outliers": "sites", "center": False}, ["'outliers'", "center=True"]),
+        ("p-cov", {"fourth_moments": True, "scale": True}, ["fourth_moments", "center=True", "scale=False"]),
+        ("sub-it", {"outliers": "sites"}, ["sub-it", "'outliers'"]),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(method, options, named):
+    with refused(ConfigError, *named):
+        fit(method, PARTIES, n_components=2, **options)
+
+
+def test_models_without_fourth_moments_and_components_without_limits_are_said(tmp_path):
     with refused(ConfigError, "p-cov", "fourth_moments=True"):
-        analyses.variance_intervals(run("p-cov", PARTIES, n_components=2))
+        analyses.variance_intervals(fit("p-cov", PARTIES, n_components=2))
     paths = [tmp_path / f"{i}.csv" for i in range(3)]
     model = fit("p-cov", PARTIES, n_components=12, outliers="counts", scores=paths)
     assert any("rows have no limits" in note for note in model.log["notes"])
@@ -132,7 +121,14 @@ def test_options_and_components_without_limits_are_said(tmp_path):
 
 
 PEOPLE = np.random.default_rng(1).integers(18, 98, (40, 3)).astype(float)
-COUNTS = {"method": "p-cov", "n-components": 1, "outliers": "counts"}
+RUN = {"method": "p-cov", "n-components": 1}
+
+
+def asked_for_moments(folder, **node):
+    """A site that counts, asked for its moments."""
+    session = HostileSession(folder, PEOPLE, {**RUN, "outliers": "counts"}, **{"may-show": "distribution", **node})
+    assert session.ask("moments", [])[0]
+    return session
 
 
 def boundary(mean, limit):
@@ -142,28 +138,19 @@ def boundary(mean, limit):
 
 @pytest.mark.parametrize("options", [{"outliers": "counts"}, {"fourth-moments": True}], ids=str)
 def test_a_site_tells_nothing_of_single_rows_unless_it_says_so(tmp_path, options):
-    run = {"method": "p-cov", "n-components": 1, **options}
-    replied, said = HostileSession(tmp_path, PEOPLE, run).ask("moments", [])
+    replied, said = HostileSession(tmp_path, PEOPLE, {**RUN, **options}).ask("moments", [])
     assert not replied
     assert not unnamed(said["message"], "may-show", "distribution", "nothing")
+    method = " ".join(["p-cov", *(f"{key}={str(value).lower()}" for key, value in options.items())])
     with refused(DisclosureError, "client 0", "may_show"):
-        fit(
-            "p-cov",
-            PARTIES,
-            n_components=2,
-            may_show="nothing",
-            **{key.replace("-", "_"): v for key, v in options.items()},
-        )
+        fit(method, PARTIES, n_components=2, may_show="nothing")
 
 
 def test_no_boundary_is_drawn_around_a_few_rows(tmp_path):
     """A server that knows a person's values draws it around them, and all others, at any size."""
-    person = PEOPLE[7]
-    for i, limit in enumerate(np.geomspace(1e-6, 2e4, 30)):
-        session = HostileSession(
-            tmp_path / str(i), PEOPLE, COUNTS, run_id=i + 1, **{"may-show": "distribution", "min-rows": 10}
-        )
-        assert session.ask("moments", [])[0]
+    person, limits = PEOPLE[7], np.geomspace(1e-6, 2e4, 30)
+    for i, limit in enumerate(limits):
+        session = asked_for_moments(tmp_path / str(i), run_id=i + 1, **{"min-rows": 10})
         (_, _, above), _ = session.ask("project", boundary(person, limit))
         beyond = int((((PEOPLE - person) ** 2)[:, 1:].sum(axis=1) > limit).sum())
         assert above[1] in (0, 40) or 10 <= above[1] <= 30
@@ -171,10 +158,7 @@ def test_no_boundary_is_drawn_around_a_few_rows(tmp_path):
 
 
 def test_variances_are_as_many_as_components(tmp_path):
-    session = HostileSession(tmp_path, PEOPLE, COUNTS, **{"may-show": "distribution"})
-    assert session.ask("moments", [])[0]
     question = boundary(np.zeros(3), 1.0)
     question[3] = np.ones(2)
-    replied, said = session.ask("project", question)
-    assert not replied
-    assert said["error"] in {"ContractError", "PartyError"}
+    refusal = asked_for_moments(tmp_path).refusal("project", question)
+    assert refusal.startswith(("ContractError", "PartyError"))

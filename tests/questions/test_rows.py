@@ -1,6 +1,5 @@
 """Rows of which only sums are shown: what fixed point may cost is told, and the last round is of the same rows."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,13 +9,15 @@ from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.questions.row_limits import ROWS
 from fedpca_flwr.questions.rows import _resolved_diagonal
+from strategies import METHODS
 from strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
-from tests.harness import finish, fit, proxy_of, server_of, tamper_arrays
+from tests.harness import finish, fit, heard, server_of
 from tests.refusals import refused
 
 PARTIES = cut(rows(90, 4), 40, 30, 20)
-TOTAL = float(np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum())
+DIAGONAL = np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum(axis=0)
+TOTAL = float(DIAGONAL.sum())
 
 
 def told_share(bound, **options):
@@ -27,90 +28,65 @@ def told_share(bound, **options):
 
 def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     """Beside a bound of 1e24 the squared deviations, in four words, are coarser than the scatter about their mean."""
-    deviations = 3 * 4 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)  # parties, features, the limit, steps of it
+    one = 3 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)  # of a feature: parties, the limit, steps of it
     scatter = 3 * TOTAL * 2.0**-62
-    assert deviations > 100 * scatter
-    assert told_share(1e24) == pytest.approx((deviations + scatter) / TOTAL, rel=1e-3, abs=0)
+    assert 4 * one > 100 * scatter
+    assert told_share(1e24) == pytest.approx((4 * one + scatter) / TOTAL, rel=1e-3, abs=0)
+    # Of scaled features, the larger a share the less it varies.
+    assert DIAGONAL.max() > 2 * DIAGONAL.min()
+    assert told_share(1e24, scale=True) == pytest.approx((one / DIAGONAL).mean(), rel=1e-2, abs=0)
     # Scatter, products of the mean, and what float64 rounds off these: each in three words of its own.
     one = 3 * 4 * (ROWS * 1e6**2) * 2.0 ** -(62 + 2 * 46)
     assert told_share(1e6, survivors=3) == pytest.approx(3 * one / TOTAL, rel=1e-9, abs=0)
-    # The same of each feature, and so the larger a share the less it varies.
-    one = 3 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)
-    diagonal = np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum(axis=0)
-    assert diagonal.max() > 2 * diagonal.min()
-    assert told_share(1e24, scale=True) == pytest.approx((one / diagonal).mean(), rel=1e-2, abs=0)
 
 
-@pytest.mark.parametrize("way", [{"secure_aggregation": True, "bound": 100.0}, {}], ids=["masked", "clear"])
-def test_a_last_round_of_other_rows_is_refused(way):
+@pytest.mark.parametrize(
+    ("way", "named"), [({"secure_aggregation": True, "bound": 100.0}, [89, 90]), ({}, ["client 1", 29, 30])], ids=str
+)
+def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
     """One party leaves a row out, and says so wherever it is asked."""
-    server = server_of("p-cov", PARTIES, n_components=2, **way)
-    proxy = proxy_of(server, 1)
-    make = proxy.make
+    honest = METHODS["p-cov"].client.statistics
 
-    def changed():
-        made = make()
-        honest = made.numpy_client.statistics
+    def statistics(self, phase, asked):
+        reply = honest(self, phase, asked)
+        other = phase == "project" and self.site.node.partition_id == 1
+        return {**reply, "count": reply["count"] - 1} if other else reply
 
-        def statistics(phase, asked):
-            reply = honest(phase, asked)
-            return {**reply, "count": reply["count"] - 1} if phase == "project" else reply
-
-        made.numpy_client.statistics = statistics
-        return made
-
-    proxy.make = changed
-    named = [89, 90] if way else ["client 1", 29, 30]
+    monkeypatch.setattr(METHODS["p-cov"].client, "statistics", statistics)
     with refused(ContractError, *named):
-        finish(server)
+        fit("p-cov", PARTIES, n_components=2, **way)
 
 
-@pytest.mark.parametrize("size", [40, 41, 400])
-def test_a_private_last_round_tells_no_number_of_rows(size):
-    """It is one constant, however many rows a party has."""
-    server = server_of("dp-pca", [rows(size, 4), *PARTIES], n_components=2, epsilon=10.0)
-    told = []
-
-    def noted(arrays):
-        told.append(arrays)
-        return arrays
-
-    tamper_arrays(server, 0, noted)
-    finish(server)
-    count, squared = told[-1]
-    assert (count.tolist(), squared.tolist()) == (1, 0.0)
-
-
-def test_a_private_last_round_tells_no_error_of_the_rows(monkeypatch):
-    """Not even that they cannot be projected."""
+def test_a_private_last_round_tells_a_constant_whatever_the_rows_are(monkeypatch):
+    """Neither how many there are, nor that they cannot be projected."""
 
     def fail(party, asked):
         raise ValueError
 
-    monkeypatch.setattr(DPPCAClient, "keep_scores", fail)
-    finish(server_of("dp-pca", PARTIES, n_components=2, epsilon=10.0))
+    for size in (40, 41, 400):
+        server = server_of("dp-pca", [rows(size, 4), *PARTIES], n_components=2, epsilon=10.0)
+        said = heard(server, 0)
+        finish(server)
+        assert [array.tolist() for array in said[-1].said] == [1, 0.0]
+        monkeypatch.setattr(DPPCAClient, "keep_scores", fail)
 
 
-@pytest.mark.parametrize("scaled", [True, False])
-def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled):
+def resolved(missed, diagonal, *, bound=1.0, indicators=0, scaled=True):
+    config, options = SimpleNamespace(bound=bound, indicators=indicators), SimpleNamespace(centred=True, scaled=scaled)
+    run, head = SimpleNamespace(config=config, options=options), Head(10, np.zeros(2), np.zeros(2))
+    return _resolved_diagonal(run, np.array(missed), np.array(diagonal), head, which="", joined=0.0)
+
+
+@pytest.mark.parametrize(("scaled", "expected"), [(True, [4.0, 0.0]), (False, [4.0, 1e-30])])
+def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled, expected):
     """Or it would be divided by what rounding left of it."""
-    run = SimpleNamespace(
-        config=SimpleNamespace(bound=1.0, indicators=0), options=SimpleNamespace(centred=True, scaled=scaled)
-    )
-    diagonal, missed = np.array([4.0, 1e-30]), np.array([0.0, 1e-30])
-    head = Head(10, np.zeros(2), np.zeros(2))
-    found, cautions = _resolved_diagonal(run, missed, diagonal, head, which="", joined=0.0)
-    np.testing.assert_array_equal(found, [4.0, 0.0] if scaled else diagonal)
+    found, cautions = resolved([0.0, 1e-30], [4.0, 1e-30], scaled=scaled)
+    np.testing.assert_array_equal(found, expected)
     assert len(cautions) == scaled
 
 
-@pytest.mark.parametrize("bound", [1.0, 1e70])
-def test_indicators_that_fixed_point_does_not_see_are_refused(bound):
+def test_indicators_that_fixed_point_does_not_see_are_refused():
     """Those of levels that nobody has are constant; beside a huge bound all of them would be."""
-    run = SimpleNamespace(
-        config=SimpleNamespace(bound=bound, indicators=1), options=SimpleNamespace(centred=True, scaled=True)
-    )
-    missed, head = np.full(2, 1e-20 * bound), Head(10, np.zeros(2), np.zeros(2))
-    arguments = run, missed, np.array([4.0 * bound**2, 0.0]), head
-    with refused(ConfigError, "'bound'", "1e+70") if bound > 1 else nullcontext():
-        assert _resolved_diagonal(*arguments, which="", joined=0.0) == (pytest.approx([4.0, 0.0]), ())
+    assert resolved([1e-20, 1e-20], [4.0, 0.0], indicators=1) == (pytest.approx([4.0, 0.0]), ())
+    with refused(ConfigError, "'bound'", "1e+70"):
+        resolved([1e50, 1e50], [4e140, 0.0], bound=1e70, indicators=1)

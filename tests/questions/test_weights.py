@@ -13,42 +13,41 @@ from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused
 from tests.site.test_features import site
 
-TRAVEL = {
-    "clear": {},
-    "masked": {"secure_aggregation": True, "bound": 1e7},
-    "surviving": {"secure_aggregation": True, "bound": 1e7, "survivors": 3},
-}
+SECURE = {"secure_aggregation": True, "bound": 1e7}
 X = rows(120, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 0, 1e3, 0, -50]
 WEIGHTS = np.random.default_rng(5).uniform(0.2, 4, len(X)) * (np.arange(len(X)) % 5 > 0)
 
 
-def with_weights(weights=WEIGHTS):
+def with_weights(weights=WEIGHTS, X=X):
     """Three parties whose last column has the weights."""
     return cut(np.column_stack([X, weights]), 60, 35, 25)
 
 
+def weigh(method="p-cov", parties=None, **options):
+    return fit(method, parties or with_weights(), **{"n_components": 2, "weights": "6", **options})
+
+
 def oracle(weights, k, *, scale=False):
     """Variances (k,) and components (k, d) of weighted rows, by the definition."""
-    total = weights.sum()
     centred = X - np.average(X, axis=0, weights=weights)
     if scale:
         centred = centred / np.sqrt(np.average(centred**2, axis=0, weights=weights))
-    values, vectors = np.linalg.eigh((centred * weights[:, None]).T @ centred / (total - 1))
+    values, vectors = np.linalg.eigh((centred * weights[:, None]).T @ centred / (weights.sum() - 1))
     return values[::-1][:k], vectors.T[::-1][:k]
 
 
 @pytest.mark.parametrize(
     ("method", "travel"),
     [
-        ("p-cov", "clear"),
-        ("p-cov scale=true", "masked"),
-        ("p-cov", "surviving"),
-        ("sub-it scale=true block-size=2", "clear"),
-        ("sub-it", "masked"),
+        ("p-cov", {}),
+        ("p-cov scale=true", SECURE),
+        ("p-cov", {**SECURE, "survivors": 3}),
+        ("sub-it scale=true block-size=2", {}),
+        ("sub-it", SECURE),
     ],
 )
 def test_a_run_is_the_weighted_pca_of_all_rows(method, travel):
-    model = fit(method, with_weights(), n_components=3, weights="6", **TRAVEL[travel])
+    model = weigh(method, n_components=3, **travel)
     variances, components = oracle(WEIGHTS, 3, scale="scale" in method)
     assert model.n_samples_ == pytest.approx(WEIGHTS.sum(), rel=1e-14)
     assert model.explained_variance_ == pytest.approx(variances, rel=1e-10)
@@ -59,47 +58,34 @@ def test_a_run_is_the_weighted_pca_of_all_rows(method, travel):
 
 def test_weights_bound_no_components_and_models_of_them_are_kept(tmp_path):
     times = np.arange(len(X)) % 4
-    weighed = fit("p-cov", with_weights(times), n_components=4, weights="6")
+    weighed = weigh(parties=with_weights(times), n_components=4)
     repeated = fit("p-cov", np.array_split(np.repeat(X, times, axis=0), 3), n_components=4)
-    assert weighed.n_samples_ == repeated.n_samples_
-    for name in ("explained_variance_", "explained_variance_ratio_", "mean_", "components_"):
+    for name in ("n_samples_", "explained_variance_", "explained_variance_ratio_", "mean_", "components_"):
         assert getattr(weighed, name) == pytest.approx(getattr(repeated, name), rel=1e-9, abs=1e-10), name
     assert weighed.noise_variance_ == pytest.approx(repeated.noise_variance_)
     # The sum of weights is 3.7 here, and tells nothing of how many directions the rows have.
     weights = WEIGHTS * 3.7 / WEIGHTS.sum()
-    model = fit("p-cov", with_weights(weights), n_components=5, weights="6")
+    model = weigh(parties=with_weights(weights), n_components=5)
     assert model.explained_variance_ == pytest.approx(oracle(weights, 5)[0], rel=1e-10)
-    model = fit("p-cov", with_weights(), n_components=2, weights="6")
     assert PCAModel.load(model.save(tmp_path / "model")).n_samples_ == model.n_samples_
 
 
 def test_rows_of_weight_0_take_no_part_and_have_scores(tmp_path):
     files = [tmp_path / f"{party}.npy" for party in range(3)]
     far = np.where(WEIGHTS[:, None] == 0, X + 100, X)
-    parties = cut(np.column_stack([far, WEIGHTS]), 60, 35, 25)
-    model = fit("p-cov", parties, n_components=2, weights="6", scores=files)
+    model = weigh(parties=with_weights(X=far), scores=files)
     assert model.explained_variance_ == pytest.approx(oracle(WEIGHTS, 2)[0], rel=1e-10)
     assert np.concatenate([np.load(file) for file in files]) == pytest.approx(model.transform(far), abs=1e-9)
-
-
-@pytest.mark.parametrize("wrong", [-1.0, np.nan])
-def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
-    weights = WEIGHTS.copy()
-    weights[7] = wrong
-    with refused(DataError, "'6'", 7):
-        fit("p-cov", with_weights(weights), n_components=2, weights="6")
 
 
 def test_the_minimum_of_rows_holds_for_weights():
     weights = np.ones(len(X))
     weights[3] = 9.0  # of 68 in all: more than a tenth
-    with refused(DisclosureError, 10):
-        fit("p-cov", with_weights(weights), n_components=2, weights="6", min_rows=10)
+    for few in (weights, np.where(np.arange(len(X)) % 60 < 9, 100.0, 0.0)):
+        with refused(DisclosureError, 10):
+            weigh(parties=with_weights(few), min_rows=10)
     weights[3] = 6.0
-    assert fit("p-cov", with_weights(weights), n_components=2, weights="6", min_rows=10).n_samples_ == weights.sum()
-    weights = np.where(np.arange(len(X)) % 60 < 9, 100.0, 0.0)
-    with refused(DisclosureError, 10):
-        fit("p-cov", with_weights(weights), n_components=2, weights="6", min_rows=10)
+    assert weigh(parties=with_weights(weights), min_rows=10).n_samples_ == weights.sum()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +99,13 @@ def test_the_minimum_of_rows_holds_for_weights():
 )
 def test_what_weights_do_not_go_with_is_named(method, options, named):
     with refused(ConfigError, "'6'", named):
-        fit(method, with_weights(), **{"n_components": 2, **options}, weights="6")
+        weigh(method, **options)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, np.nan])
+def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
+    with refused(DataError, "'6'", 7):
+        weigh(parties=with_weights(np.where(np.arange(len(X)) == 7, wrong, WEIGHTS)))
 
 
 def test_a_site_says_itself_which_column_has_its_weights(tmp_path):
@@ -121,7 +113,7 @@ def test_a_site_says_itself_which_column_has_its_weights(tmp_path):
     names = [*"abcdef", "w"]
     parties = with_weights(weights := WEIGHTS + 0.2)
     nodes = [site(tmp_path / f"{party}.csv", rows, range(7), names, weights="w") for party, rows in enumerate(parties)]
-    run = {"n_components": 2, "secure_aggregation": True, "bound": 1e7}
+    run = {"n_components": 2, **SECURE}
     weighed = finish(at_sites(server_of("p-cov", parties, weights="w", **run), nodes))
     assert weighed.explained_variance_ == pytest.approx(oracle(weights, 2)[0], rel=1e-10)
     for asked in ({"weights": "a"}, {}):  # without, the same rows count otherwise: the difference would tell of few
@@ -134,8 +126,7 @@ def test_moments_in_blocks_are_those_of_all_weighted_rows():
     counts = np.random.default_rng(1).poisson(0.3, (400, 5)).astype(np.uint8)
     weights = np.random.default_rng(2).uniform(0, 3, 400)
     expected = np.cov(counts.T, aweights=weights, ddof=0) * weights.sum()
-    for given in (counts, sparse_rows(sparse.csr_array(counts.astype(float)))):
-        found = Moments.of(weighted(given, weights))
+    whole = [counts, sparse_rows(sparse.csr_array(counts.astype(float)))]
+    halves = [Moments.of(weighted(counts[part], weights[part])) for part in (slice(0, 150), slice(150, 400))]
+    for found in [*(Moments.of(weighted(given, weights)) for given in whole), pool(halves)]:
         assert symmetric(found.scatter, 5) == pytest.approx(expected, rel=1e-12, abs=1e-12)
-    halves = pool([Moments.of(weighted(counts[part], weights[part])) for part in (slice(0, 150), slice(150, 400))])
-    assert symmetric(halves.scatter, 5) == pytest.approx(expected, rel=1e-12, abs=1e-12)

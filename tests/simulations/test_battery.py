@@ -16,6 +16,7 @@ from strategies import METHODS
 from tests.harness import own
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("method", METHODS)
 def test_our_methods_pass(method):
     few = {key: value for key, value in own(method).items() if key in ("iterations", "graph", "noise_seed")}

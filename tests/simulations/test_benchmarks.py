@@ -1,7 +1,6 @@
 """Benchmarks run on small data, and what they quote is what the notes print."""
 
 import json
-from importlib import import_module
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -27,7 +26,7 @@ from simulations.benchmarks import (
     postgresql_server,
     speed,
 )
-from simulations.benchmarks.__main__ import NAMED, TOPICS, main
+from simulations.benchmarks.__main__ import NAMED, main
 from simulations.benchmarks.harness import BENCHMARKS
 from simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
@@ -43,9 +42,14 @@ def cells(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
+def told(capsys, *arguments):
+    """What a benchmark prints."""
+    assert main(arguments) in (0, None)
+    return capsys.readouterr().out
+
+
 def test_as_written_has_the_faults_that_it_is_there_for(capsys):
-    main(["side-by-side", *DIGITS, "--repeats", "1"])
-    rows = {row[0]: row[1:] for row in cells(capsys.readouterr().out)}
+    rows = {row[0]: row[1:] for row in cells(told(capsys, "side-by-side", *DIGITS, "--repeats", "1"))}
     angles = {name: [[float(part) for part in cell.split("/")] for cell in row[:2]] for name, row in rows.items()}
     errors = {name: [float(cell) for cell in row[2:4]] for name, row in rows.items()}
     for name in ("p-cov", "sub-it", "qr-pca"):
@@ -66,7 +70,6 @@ def test_what_is_as_written_differs_as_the_notes_say():
     assert as_written.heterogeneity([X, X + 50]) == pytest.approx(0.25)
     assert 0.5 < as_written.heterogeneity([X, X * [1e3, 1, 1, 1]]) < 1
     assert as_written.adaptive([X, X + 50], 2).variances == pytest.approx(as_written.ap_cov([X, X + 50], 2).variances)
-    X = np.random.default_rng(0).standard_normal((60, 4))
     shifted = [X[:30], X[30:] + 50]
     assert as_written.ap_cov(shifted, 1).variances[0] < 5 < as_written.p_cov(shifted, 1).variances[0]
 
@@ -74,9 +77,7 @@ def test_what_is_as_written_differs_as_the_notes_say():
 def test_growth_has_a_line_a_point_and_an_exponent_a_method(monkeypatch, tmp_path, capsys):
     few = {"rows": [growth.Point(200, 12, 2, 4), growth.Point(400, 12, 2, 4)]}
     monkeypatch.setattr(growth, "GROWN", {**few, "sparse features": [growth.Point(40, 30, 2, 4, share=0.2)]})
-    main(["growth", "--figure", str(tmp_path / "growth.svg")])
-    said = capsys.readouterr().out
-    dense, thin = said.split("sparse features:")
+    dense, thin = told(capsys, "growth", "--figure", str(tmp_path / "growth.svg")).split("sparse features:")
     lines = cells(dense)
     assert [line[0] for line in lines] == ["200", "400", "exponent"]
     assert all(cell.split("; ")[1] == "1" for cell in (lines[0][1], lines[0][3]))  # rounds of p-cov and qr-pca
@@ -85,10 +86,7 @@ def test_growth_has_a_line_a_point_and_an_exponent_a_method(monkeypatch, tmp_pat
     drawn = (tmp_path / "growth.svg").read_text()
     assert "CPU seconds" in drawn
     assert "sparse features" in drawn
-
-
-def test_an_exponent_is_that_between_the_two_largest():
-    assert growth.exponent([(10, 1.0), (100, 2.0), (1000, 200.0)]) == "2.00"
+    assert growth.exponent([(10, 1.0), (100, 2.0), (1000, 200.0)]) == "2.00"  # between the two largest
 
 
 def test_rivals_are_held_against_the_exact_components(monkeypatch, tmp_path, capsys):
@@ -97,25 +95,23 @@ def test_rivals_are_held_against_the_exact_components(monkeypatch, tmp_path, cap
 
     few = {name: growth.RIVALS[name] for name in ("`p-cov`, 10 parties", "scikit-learn, `IncrementalPCA`")}
     monkeypatch.setattr(growth, "RIVALS", {**few, "missing": missing})
-    main(["rivals", "--components", "5", "--figure", str(tmp_path / "rivals.svg")])
-    ours, theirs, none = cells(capsys.readouterr().out)
+    said = told(capsys, "rivals", "--components", "5", "--figure", str(tmp_path / "rivals.svg"))
+    ours, theirs, none = cells(said)
     assert float(ours[2]) < 1e-6 < float(theirs[2])
     assert none == ["missing", "not installed", "-"]
     assert "missing" not in (tmp_path / "rivals.svg").read_text()
 
 
+@pytest.mark.engine
 def test_benchmarks_of_messages_servers_and_partitions_have_a_line_each(capsys):
-    main(["truncation", *DIGITS, "--seeds", "42", "1"])
-    assert [row[0] for row in cells(capsys.readouterr().out)] == ["42", "1"]
+    assert [row[0] for row in cells(told(capsys, "truncation", *DIGITS, "--seeds", "42", "1"))] == ["42", "1"]
     # On replies that no party sent, after a question that it did ask.
-    main(["memory", "--clients", "3", "--features", "60", "--ways", *memory.WAYS])
-    assert capsys.readouterr().out.count("| 60 |") == len(memory.WAYS)
+    said = told(capsys, "memory", "--clients", "3", "--features", "60", "--ways", *memory.WAYS)
+    assert said.count("| 60 |") == len(memory.WAYS)
     parts = [Moments.of(part) for part in cut(rows(300, 60), 100, 100, 100)]
     assert len(speed.server_speed(parts, repeats=1)) == 3
-    main(["parties", "--few", "4", "--many", "8"])
-    assert [line[0] for line in cells(capsys.readouterr().out)] == ["4", "8"]
-    assert main(["influence", "--cost", "--repeats", "1"]) == 0
-    assert [row[0] for row in cells(capsys.readouterr().out)] == ["10", "50"]
+    assert [line[0] for line in cells(told(capsys, "parties", "--few", "4", "--many", "8"))] == ["4", "8"]
+    assert [row[0] for row in cells(told(capsys, "influence", "--cost", "--repeats", "1"))] == ["10", "50"]
 
 
 def test_sparse_rows_give_what_scikit_learn_gives(tmp_path):
@@ -140,29 +136,23 @@ def test_every_way_to_read_a_database_gives_the_same_rows(monkeypatch):
     np.testing.assert_allclose(ways, ways[0], rtol=1e-12)
 
 
-def test_every_benchmark_is_named_and_an_unknown_one_answered_by_all_names(capsys):
+def test_every_benchmark_says_what_it_measures_and_an_unknown_one_is_answered_by_all_names(capsys):
     assert main(["side-by-sight"]) == 2
     said = capsys.readouterr().err
     assert not unnamed(said, "side-by-sight")
     assert said.splitlines()[-1] == f"Benchmarks: {', '.join(sorted(NAMED))}"
     assert {"accuracy", "side-by-side"} < NAMED.keys()
-    for topic in TOPICS:
-        import_module(f"simulations.benchmarks.{topic}")
+    for name in NAMED:
+        with pytest.raises(SystemExit) as end:
+            main([name, "--help"])
+        assert end.value.code == 0
+        assert f"python -m simulations.benchmarks {name}" in capsys.readouterr().out
     assert BENCHMARKS.keys() == NAMED.keys()
     assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
 
 
-@pytest.mark.parametrize("name", sorted(NAMED))
-def test_every_benchmark_says_what_it_measures(name, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([name, "--help"])
-    assert end.value.code == 0
-    assert f"python -m simulations.benchmarks {name}" in capsys.readouterr().out
-
-
 def test_liars_are_named_and_nobody_else(capsys):
-    assert main(["influence", "--seeds", "1"]) == 0
-    (none, *lies) = cells(capsys.readouterr().out)
+    (none, *lies) = cells(told(capsys, "influence", "--seeds", "1"))
     assert none[1:4] == ["0 of 0", "0 of 0", "0 of 10"]
     assert [line[2:4] for line in lies] == [["2 of 2", "0 of 8"]] * 4
     assert all(float(line[5]) == float(line[6]) < float(line[4]) / 1.5 for line in lies)
@@ -173,11 +163,10 @@ def test_a_median_is_where_most_groups_are_and_takes_a_part_of_a_lie_away(capsys
     np.testing.assert_allclose(influence.geometric_median([A, A, A, B]), A, atol=1e-6)
     np.testing.assert_allclose(influence.geometric_median([A, B]), (A + B) / 2)
     monkeypatch.setattr(influence, "CASES", [("IID", 30, 2)])
-    assert main(["groups", "--seeds", "1"]) == 0
-    (line,) = cells(capsys.readouterr().out)
-    hit, lied, honest, quiet, told = map(float, line[2:7])
+    (line,) = cells(told(capsys, "groups", "--seeds", "1"))
+    hit, lied, honest, quiet, known = map(float, line[2:7])
     assert 1 <= hit <= 2
-    assert max(honest, quiet) < told < lied
+    assert max(honest, quiet) < known < lied
 
 
 def test_drawn_genotypes_give_the_components_of_all_people(tmp_path):
@@ -194,10 +183,9 @@ def test_drawn_genotypes_give_the_components_of_all_people(tmp_path):
 def test_ratios_stand_beside_those_of_the_release_and_fail_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(speed, "RELEASED", tmp_path / "released.json")
     monkeypatch.setattr(speed, "RATIOS", {"one": lambda repeats: 2.0, "other": lambda repeats: float(repeats)})
-    main(["all", "--quick", "--keep"])
-    assert [row[1:3] for row in cells(capsys.readouterr().out)] == [["2.00", "-"], ["3.00", "-"]]
-    main(["all"])  # three times the repetitions, three times the ratio of one of the two
-    assert [row[3] for row in cells(capsys.readouterr().out)] == ["", "slower: 3.00 times the release's"]
+    assert [row[1:3] for row in cells(told(capsys, "all", "--quick", "--keep"))] == [["2.00", "-"], ["3.00", "-"]]
+    # Three times the repetitions, three times the ratio of one of the two.
+    assert [row[3] for row in cells(told(capsys, "all"))] == ["", "slower: 3.00 times the release's"]
 
 
 def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
@@ -235,11 +223,6 @@ def test_lines_are_on_the_front_and_squares_of_rows_refused():
 def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
     monkeypatch.setattr(messages, "OURS", [("p-cov", {}), ("sub-it", {"tolerance": 1.0})])
     monkeypatch.setattr(messages, "PUBLISHED", {"P-COV": as_written.p_cov, "AP-COV": as_written.ap_cov})
-    main(["front", *DIGITS])
-    on = {line[0]: line[-1] for line in cells(capsys.readouterr().out)}
-    assert on == {
-        "p-cov": "up, up + down",
-        "sub-it tolerance=1.0": "-",
-        "P-COV, published": "-",
-        "AP-COV, published": "-",
-    }
+    on = {line[0]: line[-1] for line in cells(told(capsys, "front", *DIGITS))}
+    published = dict.fromkeys(["P-COV, published", "AP-COV, published"], "-")
+    assert on == {"p-cov": "up, up + down", "sub-it tolerance=1.0": "-", **published}

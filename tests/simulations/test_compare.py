@@ -6,22 +6,25 @@ import re
 import shlex
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import load
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
-from simulations import engines, measuring, report_page
+from simulations import engines, measuring, report_page, sources
 from simulations.compare import main, parser
-from simulations.comparing import compare, table
-from simulations.records import FLAGS, command, read, title
+from simulations.comparing import compare, settings, table
+from simulations.records import AS_GIVEN, FLAGS, RUNS, command, read, title
 from simulations.report import write_report
 from strategies import METHODS
-from tests.refusals import unnamed
+from tests.refusals import refused, unnamed
+
+WINE = {"datasets": ["wine"], "clients": [3], "components": 2}
 
 
-@pytest.fixture
 def undrawn(monkeypatch):
     """Pages without figures: drawing them is most of the work."""
     monkeypatch.setattr(report_page, "figures", lambda *_: [])
@@ -38,124 +41,66 @@ def draw_pictures(folder, labels=("one", "two"), *, count=8, seed=0, step=0, mos
             Image.fromarray(pixels).save(folder / label / f"{number}.png")
 
 
+def lines_of(folder):
+    return (folder / RUNS).read_text().splitlines()
+
+
+# What is run, and what is kept
+
+
 def test_every_combination_is_one_record_and_every_method_is_compared():
-    records = compare(
-        methods=["p-cov", "sub-it block-size=4"], partitions=["iid", "dirichlet"], alphas=[0.1, 0.5], clients=[3, 5]
-    )
+    wine = {"datasets": ["wine"], "components": 2}
+    several = {"partitions": ["iid", "dirichlet"], "alphas": [0.1, 0.5], "clients": [3, 5]}
+    records = compare(methods=["p-cov", "sub-it block-size=4"], **several, **wine)
     assert len(records) == 2 * 3 * 2
     assert {record["alpha"] for record in records if record["partition"] == "iid"} == {None}
     assert max(record["max angle"] for record in records) < 1e-6
     assert records[1]["options"] == {"block-size": 4}
+    values = 13 * 14 // 2 + 13 + 1  # of d = 13 features: the scatter's triangle, the mean, the number of rows
+    assert records[0]["MB up"] == (8 * values + 4 * 128) / 1e6  # four arrays, the mean's second float among them
     # Of vertical-scores the rows themselves are the new ones: it gives the scores that vertical found.
-    records = compare(methods=["all"], datasets=["wine"], clients=[2], components=2)
     cards = {name: method.strategy.card for name, method in METHODS.items()}
+    few = [f"{name} iterations=3" if "iterations" in cards[name].options.model_fields else name for name in cards]
+    records = compare(methods=few, clients=[2], **wine)
+    assert [one["method"] for one in settings(["all"], ["wine"], ["iid"], [0.1], [2], [0.0])] == [*cards]
     assert {record["method"] for record in records} == cards.keys()
     assert not [record for record in records if "error" in record]
     exact = {record["method"] for record in records if record["exact"] and record["max angle"] < 1e-6}
     assert exact == {name for name, card in cards.items() if card.exact}
 
 
-def test_a_comparison_goes_on_where_it_was_cut(tmp_path, monkeypatch):
-    target = tmp_path / "runs.jsonl"
-    first = compare(methods=["p-cov", "ap-cov"], clients=[4], output=tmp_path)
-    lines = target.read_text().splitlines()
-    target.write_text(lines[0] + "\n" + lines[1][:50])
-    called = []
-    honest = engines.run
-    monkeypatch.setattr(
-        measuring, "run", lambda method, *rest, **more: called.append(method) or honest(method, *rest, **more)
-    )
-    second = compare(methods=["p-cov", "ap-cov"], clients=[4], output=tmp_path)
-    assert called == ["ap-cov"]
-    assert [r["max angle"] for r in first] == [r["max angle"] for r in second]
-    assert len([json.loads(line) for line in target.read_text().splitlines()]) == 2
-
-
-def test_an_infinite_number_is_json_and_comes_back(tmp_path):
-    (first,) = compare(methods=["personalised mu=infinity"], clients=[3], output=tmp_path)
-    assert "Infinity" not in (tmp_path / "runs.jsonl").read_text()
-    (again,) = compare(methods=["personalised mu=infinity"], clients=[3], output=tmp_path)
-    assert again == first
-    assert again["measured"]["mu"] == math.inf
+def test_a_comparison_goes_on_where_it_was_cut_and_runs_no_option_in_another_spelling_again(tmp_path, monkeypatch):
+    methods = ["personalised mu=infinity", "sub-it block-size=4 scale=true"]
+    first = compare(methods=methods, output=tmp_path, **WINE)
+    assert "Infinity" not in (tmp_path / RUNS).read_text()
+    lines = lines_of(tmp_path)
+    (tmp_path / RUNS).write_text(lines[0] + "\n" + lines[1][:50])
+    called, honest = [], engines.run
+    monkeypatch.setattr(measuring, "run", lambda *given, **more: called.append(given[0]) or honest(*given, **more))
+    second = compare(methods=[methods[0], "sub-it scale=true tolerance=0.000001 block-size=4"], output=tmp_path, **WINE)
+    assert called == ["sub-it block-size=4 scale=true"]
+    assert second[0] == first[0]
+    assert second[0]["measured"]["mu"] == math.inf
+    assert second[1]["max angle"] == first[1]["max angle"]
+    assert len([json.loads(line) for line in lines_of(tmp_path)]) == 2
 
 
 @pytest.mark.parametrize("text", ["dear diary\n", "precious line one\nprecious last line without newline"])
 def test_another_file_is_not_overwritten(text, tmp_path):
-    other = tmp_path / "runs.jsonl"
-    other.write_text(text)
+    (tmp_path / RUNS).write_text(text)
     assert main(["--methods", "p-cov", "--output", str(tmp_path)]) == 2
-    assert other.read_text() == text
+    assert (tmp_path / RUNS).read_text() == text
 
 
-def test_a_method_that_fails_and_too_many_clients_are_a_row_and_a_status(capsys):
-    assert main(["--methods", "p-cov", "qr-pca rank=2", "--clients", "3"]) == 1
-    out = capsys.readouterr().out
-    assert "| p-cov |" in out
-    assert "ConfigError: 'rank' is 2" in out
-    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "3", "1000"]) == 1
-    out = capsys.readouterr().out
-    assert not unnamed(out, 1000, 178)
-    assert out.count("| wine |") == 2
-    assert main(["--methods", "p-cov", "--dataset", "wine", "--components", "100"]) == 1
-    assert not unnamed(capsys.readouterr().out, "'components'", 100, 13, "wine")
-    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "3", "0", "-2"]) == 2
-    assert not unnamed(capsys.readouterr().err, "'clients'", 0, -2)
-    assert main(["--methods", "p-cov", "--dataset", "wine", "--clients", "500"]) == 1
-    assert not unnamed(capsys.readouterr().out.splitlines()[-1], 500, 178)
-
-
-@pytest.mark.parametrize("word", ["block-size", "=3", "block-size="])
-def test_a_word_that_is_no_option_is_named(word, capsys):
-    assert main(["--methods", f"sub-it {word}"]) == 2
-    assert not unnamed(capsys.readouterr().err, f"'{word}'", "key=value")
-
-
-def test_the_table_shows_options_and_megabytes_of_one_client_without_the_last_round():
-    text = table(compare(methods=["compressed bits=12 codec=auto rank=0"], clients=[3], engine="loopback"))
-    assert "| compressed bits=12 |" in text
-    assert "| up per client (mean) | down per client (mean, before the last round) |" in text.splitlines()[0]
-    (record,) = compare(methods=["p-cov"], clients=[7])
-    values = 64 * 65 // 2 + 64 + 1  # of d = 64 features: the scatter's triangle, the mean, the number of rows
-    assert record["MB up"] == (8 * values + 4 * 128) / 1e6  # four arrays, the mean's second float among them
-
-
-def test_another_folder_of_data_is_another_run(tmp_path):
+def test_another_folder_of_data_is_another_run_and_only_of_data_that_are_read_from_it(tmp_path):
     for name, shade in (("a", 1), ("b", 3)):
-        draw_pictures(tmp_path / name, seed=shade, most=80 * shade)
-    common = {"methods": ["p-cov"], "datasets": ["images"], "clients": [2], "components": 2, "output": tmp_path}
-    results = [compare(data_root=tmp_path / name, **common) for name in ("a", "b", "a")]
-    ratios = [record["explained variance"] for (record,) in results]
+        draw_pictures(tmp_path / name, seed=shade, most=80 * shade, count=4)
+    common = {"methods": ["p-cov"], "clients": [2], "components": 2, "output": tmp_path}
+    results = [compare(datasets=["wine", "images"], data_root=tmp_path / name, **common) for name in ("a", "b", "a")]
+    ratios = [images["explained variance"] for _, images in results]
     assert ratios[0] == ratios[2] != ratios[1]
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--methods", ""],
-        ["--methods", "p-cov", "--alpha", "nan"],
-        ["--methods", "p-cov", "--seed", "-1"],
-        ["--methods", "p-cov engine=ray"],
-        ["--methods", "p-cov dataset=wine"],
-        ["--methods", "p-cov n-components=5"],
-        ["--methods", "p-cov secure-aggregation=true bound=16"],
-        ["--methods", "p-cov", "--bound", "-1"],
-    ],
-    ids=str,
-)
-def test_a_wrong_argument_is_named_before_anything_runs(arguments, capsys):
-    assert main(arguments) == 2
-    assert "ConfigError" in capsys.readouterr().err
-
-
-def test_keys_of_the_run_are_flags_of_the_comparison(capsys):
-    assert main(["--methods", "p-cov secure-aggregation=true bound=16 n_components=5"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("--bound") == 2
-    assert not unnamed(said, "secure-aggregation", "'bound'", "n-components", "--components")
-    flags = {flag for action in parser()._actions for flag in action.option_strings}
-    assert {text.split(",")[0] for text in FLAGS.values()} <= flags
-    assert {*FLAGS} <= {*RunConfig.keys()}
+    compare(datasets=["wine"], **common)
+    assert len(lines_of(tmp_path)) == 3
 
 
 def test_the_accuracy_of_the_pooled_rows_is_beside_that_of_the_model(tmp_path):
@@ -167,7 +112,8 @@ def test_the_accuracy_of_the_pooled_rows_is_beside_that_of_the_model(tmp_path):
     assert 0.5 < exact["knn accuracy"] == exact["pooled knn accuracy"] == other["pooled knn accuracy"] <= 1
 
 
-def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_one(tmp_path, undrawn):
+def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_one(tmp_path, monkeypatch):
+    undrawn(monkeypatch)
     common = {"methods": ["p-cov"], "clients": [3], "output": tmp_path}
     (plain,), (secure,) = compare(**common), compare(**common, bounds=[16.0])
     assert "fixed_point_variance_share" in secure["measured"]
@@ -176,16 +122,10 @@ def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_
     line = command([secure])
     assert line.endswith("--engine loopback --bound 16.0")
     assert main([*shlex.split(line)[4:], "--output", str(tmp_path)]) == 0
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+    assert len(lines_of(tmp_path)) == 2
 
 
-def test_options_in_another_order_or_spelling_are_not_run_again(tmp_path):
-    for method in ("sub-it block-size=4 scale=true", "sub-it scale=true tolerance=0.000001 block-size=4"):
-        compare(methods=[method], clients=[3], output=tmp_path)
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 1
-
-
-def test_what_noise_claims_is_not_what_the_components_capture(tmp_path):
+def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypatch):
     """dp-pca's model counts its own noise as variance, and says nothing of variance where all components are noise."""
     rows, two_stage = load("digits").all_rows(), "release=two-stage clip=60 centre-clip=60 noise-seed=1"
     noise, noisy = compare(methods=[f"dp-pca epsilon={epsilon} {two_stage}" for epsilon in (1, 10)], output=tmp_path)
@@ -208,30 +148,90 @@ def test_what_noise_claims_is_not_what_the_components_capture(tmp_path):
 
 
 def test_captured_variance_is_that_of_each_clients_components_and_exact_where_the_model_is():
-    methods = ["p-cov", "p-cov scale=true", "p-cov center=false", "qr-pca"]
-    for record in compare(methods=methods, datasets=["wine"], clients=[3]):
+    for record in compare(methods=["p-cov", "p-cov scale=true", "p-cov center=false", "qr-pca"], **WINE):
         assert record["max angle"] < 1e-6
         np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
-    (alone,) = compare(methods=["personalised mu=0"], datasets=["wine"], clients=[3], components=2)
-    (together,) = compare(methods=["p-cov"], datasets=["wine"], clients=[3], components=2)
+    alone, together = compare(methods=["personalised mu=0", "p-cov"], **WINE)
     assert alone["max angle"] is None
     assert 0.9 < alone["captured variance"] <= 1
     assert together["captured variance"] <= 1
 
 
-def test_a_second_comparison_adds_to_the_report(tmp_path, undrawn):
-    plenty = ["--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", "--output", str(tmp_path)]
-    assert main(plenty) == 0
-    other = ["--dataset", "wine", "--components", "3", "--seed", "7", "--clients", "3", "--output", str(tmp_path)]
-    assert main(["--methods", "p-cov", *other]) == 0
+# The command
+
+
+def test_a_method_that_fails_and_too_many_clients_are_a_row_and_a_status(capsys):
+    def told(*arguments, status=1):
+        assert main(["--methods", "p-cov", *arguments]) == status
+        return capsys.readouterr()
+
+    out = told("qr-pca rank=2", "--clients", "3").out
+    assert "| p-cov |" in out
+    assert "ConfigError: 'rank' is 2" in out
+    out = told("--dataset", "wine", "--clients", "3", "1000").out
+    assert not unnamed(out, 1000, 178)
+    assert out.count("| wine |") == 2
+    assert not unnamed(told("--dataset", "wine", "--components", "100").out, "'components'", 100, 13, "wine")
+    assert not unnamed(told("--dataset", "wine", "--clients", "3", "0", "-2", status=2).err, "'clients'", 0, -2)
+    assert not unnamed(told("--dataset", "wine", "--clients", "500").out.splitlines()[-1], 500, 178)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["sub-it block-size"], ["'block-size'", "key=value"]),
+        (["sub-it =3"], ["'=3'", "key=value"]),
+        (["sub-it block-size="], ["'block-size='", "key=value"]),
+        ([""], ["ConfigError"]),
+        (["p-cov", "--alpha", "nan"], ["ConfigError"]),
+        (["p-cov", "--seed", "-1"], ["ConfigError"]),
+        (["p-cov", "--bound", "-1"], ["ConfigError"]),
+        (["p-cov engine=ray"], ["ConfigError"]),
+        (["p-cov dataset=wine"], ["ConfigError", "--dataset"]),
+        (["p-cov secure-aggregation=true bound=16"], ["secure-aggregation", "'bound'", "--bound"]),
+        (["p-cov bound=16 n_components=5"], ["'bound'", "--bound", "n-components", "--components"]),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named_before_anything_runs(arguments, named, capsys, monkeypatch):
+    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
+    assert main(["--methods", *arguments]) == 2
+    assert not unnamed(capsys.readouterr().err, *named)
+
+
+def test_keys_of_the_run_are_flags_of_the_comparison():
+    flags = {flag for action in parser()._actions for flag in action.option_strings}
+    assert {text.split(",")[0] for text in FLAGS.values()} <= flags
+    assert {*FLAGS} <= {*RunConfig.keys()}
+
+
+def test_the_table_shows_options_and_megabytes_of_one_client_without_the_last_round():
+    text = table(compare(methods=["compressed bits=12 codec=auto rank=0"], **WINE, engine="loopback"))
+    assert "| compressed bits=12 |" in text
+    assert "| up per client (mean) | down per client (mean, before the last round) |" in text.splitlines()[0]
+
+
+def test_a_second_comparison_adds_to_the_report_and_a_fresh_one_forgets_those_before(tmp_path, monkeypatch, capsys):
+    """Among those before may be runs of a time when captures were not measured."""
+    undrawn(monkeypatch)
+    given = ["--dataset", "wine", "--components", "3", "--output", str(tmp_path)]
+    assert main(["--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", *given]) == 0
+    runs = read(tmp_path)
+    del runs[0]["captured variance"]
+    (tmp_path / RUNS).write_text("".join(f"{json.dumps(run)}\n" for run in runs))
+    capsys.readouterr()
+    assert main(["--methods", "p-cov", "ap-cov", "--clients", "3", *given]) == 0
+    assert f"|  | {runs[0]['explained variance']:.2%} |" in capsys.readouterr().out
+    assert main(["--methods", "p-cov", "--clients", "3", "--seed", "7", *given]) == 0
     page = (tmp_path / "report.html").read_text()
     assert page.count('<tr id="run-') == 7  # rows of the tables of runs
-    for heading in (
-        "digits, dirichlet 0.1, 3 clients, 10 components, seed 42",
-        "digits, dirichlet 0.1, 4 clients, 10 components, seed 42",
-        "wine, dirichlet 0.1, 3 clients, 3 components, seed 7",
-    ):
-        assert f"<h2>{heading}</h2>" in page
+    for clients, seed in ((3, 42), (4, 42), (3, 7)):
+        assert f"<h2>wine, dirichlet 0.1, {clients} clients, 3 components, seed {seed}</h2>" in page
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["--methods", "ap-cov", "--clients", "3", *given, "--fresh"]) == 0
+    assert [json.loads(line)["method"] for line in lines_of(tmp_path)] == ["ap-cov"]
+    assert len(list((tmp_path / "models").iterdir())) == 1
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("place", ["file", "file/deeper"])
@@ -243,22 +243,6 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(place, tmp_
     assert said.startswith("ConfigError: ")
     assert not unnamed(said, tmp_path / place)
     assert "\n" not in said
-
-
-def test_data_that_are_not_read_from_a_folder_are_the_same_beside_those_that_are(tmp_path):
-    draw_pictures(tmp_path, count=4)
-    common = {"clients": [2], "components": 2, "output": tmp_path / "runs", "data_root": str(tmp_path)}
-    compare(methods=["p-cov"], datasets=["wine", "images"], **common)
-    compare(methods=["p-cov"], datasets=["wine"], **common)
-    assert len((tmp_path / "runs" / "runs.jsonl").read_text().splitlines()) == 2
-
-
-def test_runs_of_before_captures_were_measured_are_still_shown(tmp_path, capsys, undrawn):
-    (record,) = compare(methods=["p-cov"], clients=[3], output=tmp_path)
-    del record["captured variance"]
-    (tmp_path / "runs.jsonl").write_text(json.dumps(record) + "\n")
-    assert main(["--methods", "p-cov", "ap-cov", "--clients", "3", "--output", str(tmp_path)]) == 0
-    assert f"|  | {record['explained variance']:.2%} |" in capsys.readouterr().out
 
 
 def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):
@@ -284,11 +268,63 @@ def test_a_comparison_that_is_interrupted_says_what_is_kept(tmp_path, monkeypatc
     assert not unnamed(capsys.readouterr().err, tmp_path)
 
 
-def test_a_fresh_comparison_forgets_those_before_and_nothing_else(tmp_path, undrawn):
-    given = ["--clients", "3", "--dataset", "wine", "--components", "2", "--output", str(tmp_path)]
-    assert main(["--methods", "p-cov", *given]) == 0
-    (tmp_path / "notes.txt").write_text("mine")
-    assert main(["--methods", "ap-cov", *given, "--fresh"]) == 0
-    assert [json.loads(line)["method"] for line in (tmp_path / "runs.jsonl").read_text().splitlines()] == ["ap-cov"]
-    assert len(list((tmp_path / "models").iterdir())) == 1
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+# Tables of one's own
+
+RNG = np.random.default_rng(3)
+NORTH, SOUTH = (pd.DataFrame(RNG.standard_normal((50, 4)) * [4, 3, 2, 1], columns=list("abcd")) for _ in "ns")
+POOLED = np.vstack([NORTH, SOUTH])
+
+
+def written(folder):
+    NORTH.to_csv(folder / "north.csv", index=False)
+    np.save(folder / "south.npy", SOUTH.to_numpy())
+    return [str(folder / "north.csv"), str(folder / "south.npy")]
+
+
+def test_tables_are_the_parties_whatever_the_order_of_their_columns():
+    made = compare({"north": NORTH, "south": SOUTH[list("dcba")]}, methods=["p-cov", "vertical"], components=2)
+    assert [(one["clients"], one["partition"]) for one in made] == [(2, AS_GIVEN)] * 2
+    assert max(one["max angle"] for one in made) < 1e-6
+
+
+def test_files_and_their_folder_are_the_same_data_in_clear_and_in_secure_sums(tmp_path):
+    files = written(tmp_path)
+    first = compare(files, methods=["p-cov"], components=2, bounds=[0.0, 50.0])
+    again = compare([str(tmp_path)], methods=["p-cov"], components=2)
+    assert first[0]["dataset"] == again[0]["dataset"]
+    assert list(first.frame()["bound"]) == [0.0, 50.0]
+    assert "secure, bound 50" in str(first)
+    assert "<table>" in first._repr_html_()
+
+
+def test_other_rows_in_a_file_are_another_run_and_those_of_the_first_are_gone(tmp_path):
+    files, output = written(tmp_path), tmp_path / "out"
+    (first,) = compare(files, methods=["p-cov"], components=2, output=output)
+    np.save(files[1], SOUTH.to_numpy() * 2)
+    (then,) = compare(files, methods=["p-cov"], components=2, output=output)
+    assert then["max angle"] < 1e-6
+    sources.HANDED.clear()
+    with refused(ConfigError, f"'{first['dataset']}'"):
+        sources.load(first["dataset"], first["data root"])
+
+
+def test_the_page_has_the_command_that_reads_the_files_again(tmp_path, monkeypatch):
+    undrawn(monkeypatch)
+    files, output = written(tmp_path), tmp_path / "out"
+    assert main(["--data", *files, "--methods", "p-cov", "--components", "2", "--output", str(output)]) == 0
+    (record,) = read(output)
+    page = (output / "report.html").read_text()
+    assert f"--data {files[0]} {files[1]} --components 2" in page
+    assert page.count(files[0]) == 1  # no heading is as long as paths are
+    sources.HANDED.clear()
+    assert np.array_equal(sources.load(record["dataset"], record["data root"]).all_rows(), POOLED)
+
+
+def test_what_cannot_be_the_parties_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with refused(ConfigError, "nothere.csv"):
+        compare(["nothere.csv"], methods=["p-cov"])
+    with refused(ConfigError, ".csv"):
+        compare(["."], methods=["p-cov"])
+    with refused(ConfigError, "clients", "partitions"):
+        compare(["."], methods=["p-cov"], clients=[3], partitions=["iid"])

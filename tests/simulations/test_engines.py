@@ -50,27 +50,17 @@ def test_one_thread_works_for_all_messages_and_ends_with_who_waits_for_it():
     assert not seen[0].is_alive()
 
 
-@pytest.fixture
-def nothing_begins(monkeypatch):
-    monkeypatch.setattr(simulation, "run_simulation", lambda *_, **__: pytest.fail("the simulation has begun"))
-    assert vars(ray_engine)["simulation"] is simulation
-
-
-def go():
-    return run("p-cov", cut(rows(60), 30, 30), n_components=2, engine="ray")
-
-
-def test_ray_that_is_missing(nothing_begins, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with refused(FedPCAError, "'flwr[simulation]'", 'engine="loopback"'):
-        go()
-
-
-def test_ray_that_does_not_start(nothing_begins, monkeypatch):
+@pytest.mark.parametrize("missing", [True, False])
+def test_ray_that_is_missing_or_does_not_start(missing, monkeypatch):
     def fail(**_):
         raise RuntimeError("the object store has 64 MB")
 
+    monkeypatch.setattr(simulation, "run_simulation", lambda *_, **__: pytest.fail("the simulation has begun"))
+    assert vars(ray_engine)["simulation"] is simulation
+    if missing:
+        monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # another test of this process may have started it
     monkeypatch.setattr(ray, "init", fail)
-    with refused(FedPCAError, "RuntimeError", 64, "/dev/shm", 'engine="loopback"'):
-        go()
+    named = ["'flwr[simulation]'"] if missing else ["RuntimeError", 64, "/dev/shm"]
+    with refused(FedPCAError, *named, 'engine="loopback"'):
+        run("p-cov", cut(rows(60), 30, 30), n_components=2, engine="ray")

@@ -16,13 +16,16 @@ every_notebook = pytest.mark.parametrize("name", sorted(path.name for path in NO
 
 def kinds(outputs: Sequence[Any]) -> list[tuple[str, ...]]:
     """What a cell shows: tables, pictures, and the first word of each line of text; numbers depend on the machine."""
-    shown = []
+    shown: list[tuple[str, ...]] = []
     for output in outputs:
         if output["output_type"] == "display_data":  # the progress of a run that took more than a second
             continue
         text = output.get("text", output.get("data", {}).get("text/plain", ""))
         words = [line.split()[0] for line in text.splitlines() if line.strip() and line[:1].isspace()]
-        shown.append((output["output_type"], *sorted(output.get("data", {})), *words))
+        if output["output_type"] == "stream" and shown and shown[-1][0] == "stream":  # parted by such a progress
+            shown[-1] += (*words,)
+        else:
+            shown.append((output["output_type"], *sorted(output.get("data", {})), *words))
     return shown
 
 

@@ -1,16 +1,27 @@
-"""Papers' figures: complete, resumable without recomputing, the same every time."""
+"""Papers' figures: complete, resumable without recomputing, the same every time, and their numbers."""
 
 import json
+import os
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from fedpca_flwr.errors import ConfigError
-from simulations.papers import experiment, personalised
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.eigen import projector_distance
+from fedpca_flwr.maths.rows import pieces
+from simulations.papers import adaptive_rank, decentralised, experiment, notes, personalised, streams, vertical
 from simulations.papers.__main__ import PAPERS, main
-from simulations.papers.experiment import Step, read_table, run_steps, write_table
+from simulations.papers.experiment import Line, Panel, Step, plot, read_table, run_steps, write_table
 from simulations.papers.hierarchical import Federation, best_perpca, closed_form, iterations_needed
 from simulations.papers.personalised import compared, means
+from simulations.papers.streams import FrequentDirections, Grouse, PowerMethod, Spirit
+from simulations.papers.vertical import densities, matrix
+from simulations.papers.vertical_program import distances, graph_images, images, kernel_images
+from tests.families import rows
 from tests.refusals import refused, unnamed
+
+# Steps and reports, as Ozkara et al. 2023 have them
 
 TINY = ["--datasets", "1", "--shrink", "100"]
 
@@ -23,6 +34,7 @@ def whole(tmp_path_factory):
         patch.setattr(personalised, "SPREADS", (0.01, 0.1))
         patch.setattr(personalised, "ROWS", (5, 10))
         patch.setattr(personalised, "PARTIES", (200, 300))
+        patch.setattr(personalised, "LARGE", {"d": 20, "r": 4})
         assert main(["personalised", "--output", str(folder), *TINY]) == 0
         yield folder
 
@@ -31,6 +43,7 @@ def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.engine
 def test_every_figure_has_a_table_and_a_plot_and_stands_in_the_report(whole):
     report = (whole / "report.md").read_text()
     for name in ("1a", "1b", "1c", "1d", "2"):
@@ -38,10 +51,14 @@ def test_every_figure_has_a_table_and_a_plot_and_stands_in_the_report(whole):
         assert (whole / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert f"![]({name}.png)" in report
     assert [row["spread"] for row in read_table(whole / "1b.csv")] == [0.01, 0.1]
+    one, other = whole.parent / "one.png", whole.parent / "other.png"
+    for target in (one, other):
+        plot(target, [Panel([Line("a line", [1, 2], [3, 5], {})], {})])
+    assert one.read_bytes() == other.read_bytes()
 
 
 def test_an_interrupted_run_goes_on_and_gives_the_same_files(whole, tmp_path, monkeypatch):
-    called, honest, cut = [], personalised.compared, tmp_path
+    called, honest = [], personalised.compared
 
     def counted(**settings):
         called.append(settings)
@@ -50,36 +67,34 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_files(whole, tmp_path, mo
         return honest(**settings)
 
     monkeypatch.setattr(personalised, "compared", counted)
+    monkeypatch.setattr(personalised, "draw", lambda *_: None)  # what is drawn of the same is the same
     with pytest.raises(KeyboardInterrupt):
-        main(["personalised", "--output", str(cut), *TINY])
-    before = contents(cut)
-    assert main(["personalised", "--output", str(cut), *TINY]) == 0
+        main(["personalised", "--output", str(tmp_path), *TINY])
+    before = contents(tmp_path)
+    assert main(["personalised", "--output", str(tmp_path), *TINY]) == 0
     assert len({json.dumps(settings, sort_keys=True) for settings in called}) == len(called) - 1  # only the cut one
-    after = contents(cut)
-    assert after == contents(whole)
+    after = contents(tmp_path)
+    assert after == {name: content for name, content in contents(whole).items() if name.suffix != ".png"}
     assert all(after[name] == content for name, content in before.items())
 
 
-def test_other_settings_are_computed_anew(tmp_path):
+def test_steps_are_computed_where_settings_are_others_and_leave_no_file_where_they_fail(tmp_path):
     calls = []
 
     def function(x):
         calls.append(x)
         yield {"twice": 2.0 * x, "name": "a, b"}
 
-    for x in (1, 1, 2):
-        assert run_steps([Step("one", function, {"x": x})], tmp_path)["one"] == [{"twice": 2.0 * x, "name": "a, b"}]
-    assert calls == [1, 2]
-
-
-def test_a_step_that_fails_leaves_no_file_and_another_file_stays(tmp_path):
-    def function():
+    def fails():
         yield {"x": 1}
         raise ValueError("no")
 
     with refused(ValueError):
-        run_steps([Step("one", function)], tmp_path)
+        run_steps([Step("one", fails)], tmp_path)
     assert not list(tmp_path.rglob("*"))
+    for x in (1, 1, 2):
+        assert run_steps([Step("one", function, {"x": x})], tmp_path)["one"] == [{"twice": 2.0 * x, "name": "a, b"}]
+    assert calls == [1, 2]
     (tmp_path / "one.csv").write_text("dear diary\n")
     with refused(ConfigError, "one.csv"):
         run_steps([Step("one", lambda: [{"x": 1}])], tmp_path)
@@ -106,6 +121,7 @@ def test_papers_are_named_and_the_truth_has_ratios_of_one(capsys):
     assert 1 < data.test_ratio(U) < best_perpca(data, data.pooled())
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("spread", "expected"),
     [
@@ -134,3 +150,254 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(paper, tmp_
     assert said.startswith("ConfigError: ")
     assert str(tmp_path / "file") in said
     assert "\n" not in said
+
+
+# The design notes and the graphs, on digits
+
+DIGITS = {"dataset": "digits", "data_root": "."}
+SKEWED = {**DIGITS, "partition": "Dirichlet 0.1"}
+
+
+def test_streaming_and_five_clients_are_exact_and_the_rule_takes_the_average_for_parties_that_are_alike():
+    rows = list(notes.streamed(**DIGITS))
+    assert [row["operation"] for row in rows] == ["initial fit", "add a client", "remove a client", "update a client"]
+    assert max(row["max"] for row in rows) < 1e-9
+    exact, average = notes.compared(**SKEWED, methods=["p-cov", "ap-cov"], clients=[5])
+    assert (exact["clients"], exact["rounds"]) == (5, 1)
+    assert exact["max"] < 1e-9 < 0.01 < average["mean"] < average["max"]
+    chosen = {part: next(iter(notes.rule(**{**SKEWED, "partition": part})))["chosen"] for part in ("IID", "shards")}
+    assert chosen == {"IID": "ap-cov", "shards": "p-cov"}
+
+
+def test_crosses_of_an_exact_method_stand_in_their_circles_and_are_drawn(tmp_path):
+    steps = [step for step in notes.steps() if step.name == "overlay-digits-Dirichlet-0.1"]
+    results = run_steps(steps, tmp_path / "steps")
+    apart = dict.fromkeys(notes.DRAWN, 0.0)
+    for row in results[steps[0].name]:
+        far = max(abs(row["x"] - row["pooled x"]), abs(row["y"] - row["pooled y"]))
+        apart[row["method"]] = max(apart[row["method"]], far)
+    assert apart["p-cov"] < 1e-9 < 0.01 < apart["ap-cov"]
+    sections = notes.figures(results, tmp_path)
+    assert "| digits-Dirichlet-0.1 |" in next(iter(sections.values()))
+    for kind in ("overlay", "grid"):
+        assert (tmp_path / f"{kind}-digits-Dirichlet-0.1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_graphs_are_drawn_by_rounds_and_bytes_beside_one_round(tmp_path, monkeypatch):
+    monkeypatch.setattr(decentralised, "GRAPHS", ("complete",))
+    results = run_steps([step for step in decentralised.steps([2, 4]) if step.name.endswith("IID")], tmp_path / "steps")
+    few, more = results["fast-pca-complete-IID"]
+    assert more["MB up"] > few["MB up"] > results["dsa-complete-IID"][0]["MB up"]
+    assert (more["rounds"] - few["rounds"], results["p-cov-IID"][0]["angle"]) == (2, pytest.approx(0, abs=1e-9))
+    assert "decentralised.png" in decentralised.figures(results, tmp_path)["Error by rounds and by bytes"]
+    assert (tmp_path / "decentralised.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Cheung et al. 2022
+
+TABLES = os.environ.get("FEDPCA_TABLES", "")
+
+PUBLISHED = {
+    (3, False): (0.272, 0.333, 0.247, 0.194, 0.189),
+    (5, False): (0.309, 0.360, 0.238, 0.137, 0.119),
+    (10, False): (0.517, 0.637, 0.488, 0.310, 0.228),
+    (3, True): (0.272, 0.355, 0.242, 0.181, 0.179),
+    (5, True): (0.309, 0.361, 0.225, 0.121, 0.109),
+    (10, True): (0.517, 0.635, 0.479, 0.300, 0.221),
+}
+"""Distances of the authors' program on sonar after 0, 1, 2, 5 and 10 periods, by parties and weight scaling."""
+
+
+@pytest.mark.skipif(not TABLES, reason="set FEDPCA_TABLES to the folder of Sonar.csv")
+@pytest.mark.parametrize(("parties", "scaled"), PUBLISHED, ids=str)
+def test_the_authors_distances_on_sonar(parties, scaled):
+    runs = [distances(matrix("Sonar", TABLES), parties, scaled=scaled, seed=seed) for seed in range(5)]
+    found = np.mean(runs, axis=0)[[0, 1, 2, 5, 10]]
+    np.testing.assert_allclose(found, PUBLISHED[parties, scaled], rtol=0, atol=0.005)
+
+
+FIGURES = ("6-clients-wine", "7-iterations-mixture-5000", "8-warm-breast-cancer", "9", "images-digits-3", "12-", "14-")
+"""One of each kind, of which figures are drawn: that is most of the work."""
+
+
+@pytest.mark.engine
+def test_a_run_is_whole_and_resumed_and_finds_what_the_paper_and_exact_methods_give(tmp_path):
+    """The authors' program adds vectors of arbitrary sign: a figure of its own says what that costs."""
+    honest, steps = vertical.draw, tmp_path / "steps"
+
+    def few(results, folder):
+        return honest({name: rows for name, rows in results.items() if name.startswith(FIGURES)}, folder)
+
+    def run():
+        assert main(["vertical", "--output", str(tmp_path), "--shrink", "20"]) == 0
+        return {path: path.stat().st_mtime_ns for path in steps.iterdir()}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vertical, "PARTIES", (3,))
+        patch.setattr(vertical, "BUNDLED", {"wine": ((3,), 10, (3,), 3), "breast-cancer": ((3,), 10, (3,), 3)})
+        patch.setattr(vertical, "SIZES", ((1000, 200), (5000, 1000)))
+        patch.setattr(vertical, "draw", few)
+        before = run()
+        patch.setattr(vertical, "draw", lambda *_: list[str]())
+        report = (tmp_path / "report.md").read_text()
+        assert run() == before
+    for name in ("12-digits-3", "14-digits-3", *FIGURES[:-2]):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert f"![]({name}.png)" in report
+    rows = read_table(steps / "angles-breast-cancer.csv")
+    assert max(row["angle"] for row in rows if row["method"] == "vertical") <= 1e-5
+    assert min(row["angle"] for row in rows if row["method"].startswith("vfedpca")) > 0.5
+    kernels = read_table(steps / "kernels-breast-cancer.csv")
+    assert max(row["angle"] for row in kernels if row["method"] == "vertical-kernel") <= 1e-8
+    assert min(row["angle"] for row in kernels if row["method"] == "vfedakpca") > 1
+    published = read_table(steps / "6-clients-breast-cancer-3.csv")
+    split = {how: read_table(steps / f"9-{how}-3.csv") for how in ("vertical", "horizontal")}
+    as_they_come = [row["distance"] for row in split["vertical"] if row["signs"] == "as they come"]
+    assert as_they_come == [row["distance"] for row in published if row["lists"] == "as published"]
+    for rows in split.values():
+        aligned = [row["distance"] for row in rows if row["signs"] == "aligned"]
+        assert len(aligned) == 11
+        assert max(aligned) <= np.sqrt(2)
+
+
+def test_images_have_a_value_for_every_pixel_and_are_one_with_one_party_and_over_the_complete_graph():
+    X = matrix("digits")
+    made = images(X, 5)
+    assert {image.shape for image in made.values()} == {(2, 64)}
+    assert all(set(image[1]) == {0.0, 1.0, 2.0} for image in made.values())
+    alone = kernel_images(X, 1)
+    for name in ("AKPCA, federated", "AKPCA, isolated", "KPCA, isolated"):
+        np.testing.assert_allclose(alone[name], alone[f"{name.split(',')[0]}, all columns"], atol=1e-9)
+    made, kernels = graph_images(X, 5), kernel_images(X, 5)
+    assert {image.shape for image in (*made.values(), *kernels.values())} == {(64,)}
+    for method in ("VFedPCA", "VFedAKPCA"):
+        np.testing.assert_allclose(made[f"{method}, complete"], made[f"{method}, server"], atol=1e-9)
+        assert np.abs(made[f"{method}, star"] - made[f"{method}, server"]).max() > 1e-3
+    np.testing.assert_allclose(kernels["AKPCA, federated"], made["VFedAKPCA, server"], atol=1e-9)
+    assert np.corrcoef(kernels["KPCA, all columns"], X.mean(axis=0))[0, 1] > 0.9
+
+
+def test_synthetic_data_are_densities_and_the_same_each_time():
+    single = densities("single", 30, 20)
+    assert single.shape == (20, 30)
+    assert 0 < single.min() < single.max() <= 1 / np.sqrt(2 * np.pi)
+    assert densities("mixture", 30, 20).tobytes() == densities("mixture", 30, 20).tobytes()
+
+
+def test_tables_of_numbers_are_read_and_those_that_are_missing_named(tmp_path):
+    with refused(ConfigError, "--tables", str(tmp_path), "Sonar.csv"):
+        vertical.steps(str(tmp_path), "")
+    X = np.random.default_rng(0).uniform(2, 5, (12, 6))
+    np.savetxt(tmp_path / "Musk.csv", X, delimiter=",", header="a,b,c,d,e,f", comments="")
+    steps = {step.name: step.settings for step in vertical.steps(str(tmp_path), "", shrink=5)}
+    settings = {"data": "Musk", "path": str(tmp_path), "seeds": 1, "parties": 10, "iterations": 10}
+    assert steps["6-clients-Musk-10"] == settings
+    scaled = matrix("Musk", str(tmp_path))
+    assert (scaled.min(), scaled.max()) == (0, pytest.approx(1))
+    np.testing.assert_allclose(scaled[:, 0], (X[:, 0] - X[:, 0].min()) / np.ptp(X[:, 0]))
+
+
+def test_variants_from_the_same_starts_are_compared_with_the_exact_pca():
+    """As published the rows are centred, not the columns: that is another matrix than the one whose PCA it is about."""
+    rows = {row["method"]: row for row in vertical.starts(data="wine", path="", seeds=3)}
+    assert rows.keys() == {"merge, rank 1", *vertical.VARIANTS}
+    for row in rows.values():
+        assert 0 <= row["least"] <= row["mean"] <= row["most"] <= 90
+    assert rows["corrected"]["most"] < 45 < rows["as published"]["least"]
+
+
+# Grammenos et al. 2019
+
+
+@pytest.mark.nightly  # every figure is drawn by what CI runs before the tests, and how a run goes on is seen above
+def test_a_quick_look_draws_every_figure_and_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    readings = np.random.default_rng(0).standard_normal((120, 12)) * np.arange(1, 13) + 100
+    np.savetxt(tmp_path / "q8calibLight.dat", readings)
+    given = ["adaptive-rank", "--output", str(tmp_path / "out"), "--shrink", "40", "--motes", str(tmp_path)]
+    assert main(given) == 0
+    report = (tmp_path / "out/report.md").read_text()
+    for name in (*(f"figure{number}.png" for number in range(1, 9)), "table1.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG"), name
+        assert f"]({name})" in report
+    assert "Light" in report
+    monkeypatch.setattr(adaptive_rank, "PAPER", replace(adaptive_rank.PAPER, figures=lambda *_: {}))  # drawn already
+    kept, lost = tmp_path / "out/steps/synthetic-2.csv", tmp_path / "out/steps/memory.csv"
+    before = kept.stat().st_mtime_ns
+    lost.unlink()
+    assert main(given) == 0
+    assert kept.stat().st_mtime_ns == before
+    assert lost.exists()
+
+
+def test_every_method_is_followed_to_the_last_block_and_sensors_are_named(tmp_path):
+    with refused(DataError, tmp_path, "q8calibHumid.dat"):
+        adaptive_rank.steps(str(tmp_path))
+    X = streams.synthetic(1, seed=0, d=30, n=120)
+    rows = list(streams.followed(X, streams.methods(30)))
+    assert {row["method"] for row in rows if row["rows"] == 120} == streams.methods(30).keys()
+    spca = next(row for row in rows if row["rows"] == 120 and row["method"] == "SPCA")
+    assert streams.error(X, streams.offline(X, 10)) <= spca["error"] < np.vdot(X, X) / 120
+
+
+def fed(method, X, block=50):
+    for part in pieces(X, block):
+        method.update(part)
+    return method
+
+
+def low_rank(n, *, noise=0.0, seed=0):
+    """Rows in four directions of 30, and those directions."""
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((30, 4)))
+    return rng.standard_normal((n, 4)) @ basis.T + noise * rng.standard_normal((n, 30)), basis
+
+
+@pytest.mark.parametrize("ell", [4, 8])
+def test_frequent_directions_lose_no_more_than_their_bound(ell):
+    X = rows(500)
+    sketch = fed(FrequentDirections(12, 3, ell=ell), X)
+    lost = np.linalg.eigvalsh(X.T @ X - sketch.sketch.T @ sketch.sketch)
+    assert lost.min() >= -1e-9 * np.vdot(X, X)
+    assert 0 < lost.max() <= sketch.shrunk * (1 + 1e-12)
+    assert ell * sketch.shrunk <= np.vdot(X, X)
+
+
+def test_frequent_directions_and_one_power_step_keep_a_low_rank_whole():
+    X, basis = low_rank(300)
+    assert projector_distance(fed(FrequentDirections(30, 4), X).vectors, basis) < 1e-10
+    X, basis = low_rank(60)
+    assert projector_distance(fed(PowerMethod(30, 4, rng=np.random.default_rng(1)), X).vectors, basis) < 1e-10
+    X, _ = low_rank(59, noise=0.1)
+    one, other = (fed(PowerMethod(30, 4, rng=np.random.default_rng(1)), part) for part in (X, X[:30]))
+    assert one.vectors.tobytes() == other.vectors.tobytes()
+
+
+@pytest.mark.parametrize("block", [1, 7, 50])
+def test_the_results_do_not_depend_on_how_the_rows_arrive(block):
+    X = rows(200)
+    for make in (
+        lambda: PowerMethod(12, 3, rng=np.random.default_rng(0)),
+        lambda: FrequentDirections(12, 3),
+        lambda: Grouse(12, 3, rng=np.random.default_rng(0)),
+        lambda: Spirit(12),
+    ):
+        np.testing.assert_allclose(fed(make(), X, block).vectors, fed(make(), X, 200).vectors, atol=1e-10)
+
+
+def test_grouse_stays_orthonormal_and_turns_to_the_rows():
+    X, basis = low_rank(4000)
+    method = Grouse(30, 4, rng=np.random.default_rng(2))
+    before = projector_distance(method.vectors, basis)
+    fed(method, X)
+    np.testing.assert_allclose(method.vectors.T @ method.vectors, np.eye(4), atol=1e-10)
+    assert projector_distance(method.vectors, basis) < 0.1 < before
+
+
+def test_spirit_follows_a_hidden_variable_and_adds_directions_for_the_energy():
+    scores, (direction, *_) = np.random.default_rng(3).standard_normal((2000, 1)), np.linalg.qr(np.ones((30, 1)))[0].T
+    method = fed(Spirit(30, forgetting=0.96), scores * direction)
+    assert (method.rank, method.largest) == (1, 3)
+    assert abs(method.vectors[:, 0] @ direction) > 1 - 1e-6
+    X, _ = low_rank(100)
+    assert fed(Spirit(30, 1), X).largest > 1
+    assert fed(Spirit(30, 1, low=0.0, high=2.0), X).largest == 1

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -38,19 +39,16 @@ def test_every_row_has_a_state_and_what_was_reproduced_a_number_within_its_inter
     assert len({(seed.paper, shown.what) for seed, shown in SHOWN}) == len(SHOWN)
 
 
-@pytest.mark.parametrize("seed", seeds(), ids=lambda seed: seed.paper)
-def test_steps_that_are_named_are_there(seed):
+def test_steps_that_are_named_are_there():
     """Those of bundled data; quick ones have numbers."""
-    paper = __import__(f"simulations.papers.{seed.paper.replace('-', '_')}", fromlist=["PAPER"]).PAPER
-    usual = vars(parser("", None, paper.options).parse_args([]))
-    steps = {step.name for step in paper.steps(**usual)}
-    named = {number.step for shown in seed.shows for number in shown.numbers}
-    assert set(seed.quick) <= steps & named
+    for seed in seeds():
+        paper = import_module(f"simulations.papers.{seed.paper.replace('-', '_')}").PAPER
+        steps = {step.name for step in paper.steps(**vars(parser("", None, paper.options).parse_args([])))}
+        assert set(seed.quick) <= steps & {number.step for shown in seed.shows for number in shown.numbers}
 
 
-@pytest.fixture
-def one(monkeypatch):
-    """A table of one paper with one number, and what its step was asked."""
+def test_the_quick_run_computes_nothing_twice_and_fails_outside_the_interval(tmp_path, monkeypatch):
+    """Of a table of one paper with one number."""
     calls = []
 
     def function(x):
@@ -61,24 +59,16 @@ def one(monkeypatch):
     def steps(**_):
         return [Step("one", function, {"x": 1}), Step("long", lambda: pytest.fail("not a quick step"))]
 
-    paper = replace(notes.PAPER, steps=steps, figures=lambda *_: {})
-    monkeypatch.setattr(notes, "PAPER", paper)
-
-    def table(low, high):
+    def expected(low, high):
         shown = Shown("it", "reproduced", numbers=[Number("a", "one", "angle", low, high, "2.1", {"method": "a"})])
         monkeypatch.setattr(published, "seeds", lambda: [Seed("notes", "Notes", "text", ["one"], [shown])])
 
-    return table, calls
-
-
-def test_the_quick_run_computes_nothing_twice_and_fails_outside_the_interval(one, tmp_path):
-    table, calls = one
-    table(1.9, 2.1)
+    monkeypatch.setattr(notes, "PAPER", replace(notes.PAPER, steps=steps, figures=lambda *_: {}))
+    expected(1.9, 2.1)
     for _ in range(2):
         assert main(["all", "--output", str(tmp_path), "--quick"]) == 0
-    assert calls == [1]
     assert json.loads((tmp_path / "numbers.json").read_text()) == {"notes": {"it": {"a": 2.0}}}
-    table(2.1, 3)
+    expected(2.1, 3)
     with pytest.raises(SystemExit) as stopped:
         main(["all", "--output", str(tmp_path), "--quick"])
     assert all(named in str(stopped.value) for named in ("notes", "it", "a is 2", "2.1", "3"))
@@ -87,11 +77,9 @@ def test_the_quick_run_computes_nothing_twice_and_fails_outside_the_interval(one
 
 def test_options_of_the_model_change_only_the_steps_that_they_are_about():
     given = {"datasets": 1, "shrink": 10}
-    usual, other = (
-        {step.name: step.settings for step in personalised.steps(**given, **more)} for more in ({}, {"alpha": 0.5})
-    )
-    assert {name for name in usual if usual[name] != other[name]} == {
-        name for name in usual if name.startswith(("1a-trace", "2-", "local"))
-    }
+    usual = {step.name: step.settings for step in personalised.steps(**given)}
+    other = {step.name: step.settings for step in personalised.steps(**given, alpha=0.5)}
+    changed = [name for name in usual if usual[name] != other[name]]
+    assert changed == [name for name in usual if name.startswith(("1a-trace", "2-", "local"))]
     assert all("alpha" in other[name]["solver"] for name in other if name.startswith("2-"))
     assert all(step.settings["noise"] == 0.3 for step in personalised.steps(**given, noise=0.3))

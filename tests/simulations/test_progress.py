@@ -5,7 +5,6 @@ import logging
 import sys
 import threading
 
-import numpy as np
 import pytest
 
 from fedpca_flwr import run
@@ -14,6 +13,8 @@ from fedpca_flwr.protocol.progress import shown_by
 from simulations import progress
 from tests.families import cut, rows
 from tests.harness import context_of, finish, proxy_of, server_of
+
+PARTIES = cut(rows(60), 40, 20)
 
 
 class Board:
@@ -28,6 +29,15 @@ class Board:
         self.seen.set()
 
 
+@pytest.fixture
+def board(monkeypatch):
+    """The screen of runs, to which each takes long."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "screen", lambda: board)
+    board = Board()
+    return board
+
+
 class Records(logging.Handler):
     def __init__(self):
         super().__init__()
@@ -40,7 +50,7 @@ class Records(logging.Handler):
 def told(method, **options):
     records = Records()
     with shown_by(records):
-        run(method, cut(rows(60), 40, 20), n_components=2, **options)
+        run(method, PARTIES, n_components=2, **options)
     return records.lines
 
 
@@ -54,9 +64,8 @@ def test_each_round_has_a_line_with_sizes_that_are_known():
     # That of a code is known when it is made, that of masked words before.
     (coded,) = [line for line in told("compressed") if "(encoded)" in line]
     assert "bytes" not in coded
-    (masked,) = [
-        line for line in told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2) if "(scatter)" in line
-    ]
+    secure = told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2)
+    (masked,) = [line for line in secure if "(scatter)" in line]
     assert "each sends at most" in masked
 
 
@@ -87,11 +96,8 @@ def test_who_is_still_waited_for_is_named(monkeypatch):
     assert any(line.startswith("round 1 (moments): still waiting after ") for line in lines.lines)
 
 
-def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(monkeypatch):
-    board = Board()
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    monkeypatch.setattr(progress, "screen", lambda: board)
-    server = server_of("p-cov", cut(rows(60), 40, 20), n_components=2)
+def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(board):
+    server = server_of("p-cov", PARTIES, n_components=2)
     slow = proxy_of(server, 1)
     answer = slow.fit
 
@@ -107,19 +113,7 @@ def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(monkeypatch):
     assert any("p-cov, " in line and "(moments): waiting for 2 parties" in line for line in board.lines)
 
 
-def test_a_short_run_shows_nothing(monkeypatch):
-    board = Board()
-    monkeypatch.setattr(progress, "PATIENCE", 1e6)
-    monkeypatch.setattr(progress, "screen", lambda: board)
-    run("p-cov", cut(rows(60), 40, 20), n_components=2)
-    assert not board.lines
-
-
-def test_the_line_goes_away_also_when_the_run_fails(monkeypatch):
-    board = Board()
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    monkeypatch.setattr(progress, "screen", lambda: board)
-
+def test_the_line_goes_away_also_when_the_run_fails(board):
     def fail():
         with progress.shown("p-cov"):
             assert board.seen.wait(60)
@@ -130,6 +124,14 @@ def test_the_line_goes_away_also_when_the_run_fails(monkeypatch):
     assert board.lines[-1] == ""
 
 
+def test_a_short_run_shows_nothing_and_nobody_is_told_who_asked_not_to_be(board, monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE", 1e6)
+    run("p-cov", PARTIES, n_components=2)
+    assert not board.lines
+    monkeypatch.setattr(progress, "screen", lambda: pytest.fail("looked for a screen"))
+    run("p-cov", PARTIES, n_components=2, progress=False)
+
+
 def test_a_line_is_for_a_terminal_and_never_longer_than_it(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert progress.screen() is None
@@ -138,8 +140,3 @@ def test_a_line_is_for_a_terminal_and_never_longer_than_it(monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     progress.terminal("x" * 50)
     assert written.getvalue() == "\r\x1b[K" + "x" * 19
-
-
-def test_nobody_is_told_who_asked_not_to_be(monkeypatch):
-    monkeypatch.setattr(progress, "screen", lambda: pytest.fail("looked for a screen"))
-    run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2, progress=False)

@@ -1,18 +1,29 @@
-"""A site's journal for its reader: a table, a file, and every line that is not as it was written."""
+"""A site's journal for its reader: a table, a file, what became of each run, and every line that is not as written."""
 
 import contextlib
 import hashlib
 import json
+import logging
+import re
 import sqlite3
 import stat
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedpca_flwr import site_app
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.site.__main__ import main
+from fedpca_flwr.site.audit import audit
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.repeats import ACCOUNTS, Bounded, HeldOut, Release, SecureSum, sentence
+from tests.families import cut, rows
+from tests.harness import at_sites, context_of, finish, proxy_of, server_of
 from tests.refusals import refused, unnamed
+
+SECRET = b"a secret of the run"
 
 
 def written(folder):
@@ -22,7 +33,7 @@ def written(folder):
         for phase in ("keys", "sums"):
             journal.begin(phase, "ab" * 32, b"", lambda answered: None)
             journal.answered("masked", 4096)
-        journal.keep("private", b"a secret of the run")
+        journal.keep("private", SECRET)
         bounded = Bounded(16.0, within=run == "22").text()
         journal.remember("bound", "cd" * 32, lambda same, others, text=bounded: text)
         journal.remember("opened", "cd" * 32, lambda same, others: SecureSum(("a", "b", "c"), 180).text())
@@ -31,24 +42,22 @@ def written(folder):
 
 
 def changed(folder, *statements):
-    with contextlib.closing(sqlite3.connect(folder / "site.sqlite")) as database:
+    with contextlib.closing(sqlite3.connect(folder / "site.sqlite")) as database, database:
         for statement in statements:
             database.execute(statement)
-        database.commit()
 
 
-def verdict(folder, capsys):
-    """Exit code and what is printed."""
+def told(capsys, folder, *more):
+    """Exit code of `site journal`, and what is printed."""
     try:
-        main(["journal", str(folder), "--check"])
+        main(["journal", str(folder), *more])
     except SystemExit as ended:
         return ended.code, capsys.readouterr().err
     return 0, capsys.readouterr().out
 
 
 def test_it_is_printed_as_a_table(tmp_path, capsys):
-    main(["journal", str(written(tmp_path))])
-    header, *lines, said = capsys.readouterr().out.splitlines()
+    header, *lines, said = told(capsys, written(tmp_path))[1].splitlines()
     assert header.split() == ["time", "run", "party", "kind", "about", "bytes"]
     assert len(lines) == 13
     assert lines[0].split()[1:] == ["11", "3", "question", "keys", "0"]
@@ -56,54 +65,48 @@ def test_it_is_printed_as_a_table(tmp_path, capsys):
     assert "bound     rows beyond 16 " in lines[4]
     assert "opened    180 rows in a sum over 3 parties " in lines[5]
     assert lines[-1].split()[1:] == ["22", "3", "ended", "QuorumError", "0"]
-    assert len({line.index(end) for line, end in zip(lines[:2], ("question", "answer"), strict=True)}) == 1
+    assert lines[0].index("question") == lines[1].index("answer")
     assert said.startswith("13 events, none is missing or was changed since it was written; last digest: ")
 
 
-def test_whoever_has_the_export_can_follow_the_chain(tmp_path, capsys):
+def test_whoever_has_the_export_can_follow_the_chain_and_finds_no_secret(tmp_path, capsys):
     """By what the docs say of it, and nothing of ours."""
-    file = tmp_path / "audit" / "journal.jsonl"
-    main(["journal", str(written(tmp_path / "journal")), "--export", str(file)])
-    lines, last = [json.loads(line) for line in file.read_text().splitlines()], ""
+    file, last = tmp_path / "audit" / "journal.jsonl", ""
+    key = FileJournal(str(written(tmp_path / "journal")), "11", 3).data_key
+    said = told(capsys, tmp_path / "journal", "--export", str(file))[1]
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(lines) == 13
     for line in lines:
         *content, digest = line.values()
         assert list(line) == ["number", "time", "run", "party", "kind", "about", "digest", "bytes", "chain"]
         assert hashlib.sha256(json.dumps([last, *content]).encode()).hexdigest() == digest
         last = digest
-    assert last in capsys.readouterr().out
+    assert last in said
+    assert not any(secret in file.read_text() for secret in (SECRET.decode(), SECRET.hex(), key.hex()))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == ["journal.jsonl"]
-
-
-def test_an_export_holds_no_secret(tmp_path):
-    folder = written(tmp_path / "journal")
-    FileJournal(str(folder), "33", 3).keep("private", b"a secret of the run")
-    key = FileJournal(str(folder), "33", 3).data_key
-    main(["journal", str(folder), "--export", str(tmp_path / "out")])
-    content = (tmp_path / "out").read_text()
-    assert not any(secret in content for secret in ("a secret of the run", key.hex(), b"a secret of the run".hex()))
+    (tmp_path / "file").touch()
+    code, said = told(capsys, tmp_path / "journal", "--export", str(tmp_path / "file" / "out"))
+    assert (code, unnamed(said, tmp_path / "file" / "out")) == (1, [])
 
 
 def test_a_whole_journal_says_its_last_digest_which_grows_with_it(tmp_path, capsys):
-    code, first = verdict(written(tmp_path), capsys)
-    assert code == 0
-    assert verdict(tmp_path, capsys) == (0, first)
+    code, first = told(capsys, written(tmp_path), "--check")
+    assert (code, first) == told(capsys, tmp_path, "--check") == (0, first)
     FileJournal(str(tmp_path), "33", 3).end("QuorumError")
-    code, second = verdict(tmp_path, capsys)
+    code, second = told(capsys, tmp_path, "--check")
     assert code == 0
     assert first.split("last digest: ")[1] != second.split("last digest: ")[1]
 
 
 COPY = "INSERT INTO event SELECT number + 100, time, run, party, kind, about, digest, bytes, chain FROM event "
+MOVED = [f"UPDATE event SET number = {to} WHERE number = {number}" for number, to in ((4, 99), (5, 4), (99, 5))]
 
 
 @pytest.mark.parametrize(
     ("gap", "statements"),
     [
-        (5, ["DELETE FROM event WHERE number = 5"]),
-        (1, ["DELETE FROM event WHERE number = 1"]),
-        (13, ["DELETE FROM event WHERE number = 13"]),
+        *((number, [f"DELETE FROM event WHERE number = {number}"]) for number in (1, 5, 13)),
         (1, ["DELETE FROM event"]),
         (5, ["DELETE FROM event WHERE number = 5", "UPDATE event SET number = number - 1 WHERE number > 5"]),
         (2, ["UPDATE event SET bytes = 4095 WHERE number = 2"]),
@@ -112,14 +115,7 @@ COPY = "INSERT INTO event SELECT number + 100, time, run, party, kind, about, di
         (6, ["UPDATE event SET digest = 'x' WHERE number = 6"]),
         (7, ["UPDATE event SET run = '11' WHERE number = 7"]),
         (13, ["UPDATE event SET chain = 'x' WHERE number = 13"]),
-        (
-            4,
-            [
-                "UPDATE event SET number = 99 WHERE number = 4",
-                "UPDATE event SET number = 4 WHERE number = 5",
-                "UPDATE event SET number = 5 WHERE number = 99",
-            ],
-        ),
+        (4, MOVED),
         (14, [COPY + "WHERE number = 13"]),
         (14, ["UPDATE chain SET events = 12"]),
         (14, ["DELETE FROM chain"]),
@@ -128,57 +124,42 @@ COPY = "INSERT INTO event SELECT number + 100, time, run, party, kind, about, di
 )
 def test_a_line_that_was_removed_changed_moved_or_added_is_found(tmp_path, capsys, gap, statements):
     changed(written(tmp_path), *statements)
-    code, said = verdict(tmp_path, capsys)
-    assert code == 1
-    assert not unnamed(said, f"event {gap}")
+    code, said = told(capsys, tmp_path, "--check")
+    assert (code, unnamed(said, f"event {gap}")) == (1, [])
 
 
 def test_a_line_that_was_changed_with_its_digest_is_found_by_the_next_one(tmp_path, capsys):
-    with contextlib.closing(sqlite3.connect(written(tmp_path) / "site.sqlite")) as database:
-        lines = database.execute("SELECT * FROM event WHERE number IN (4, 5) ORDER BY number").fetchall()
-        content = [*lines[1][:5], "something else", *lines[1][6:8]]
-        digest = hashlib.sha256(json.dumps([lines[0][-1], *content]).encode()).hexdigest()
-        database.execute("UPDATE event SET about = ?, chain = ? WHERE number = 5", (content[5], digest))
-        database.commit()
-    code, said = verdict(tmp_path, capsys)
-    assert code == 1
-    assert not unnamed(said, "event 6")
+    events = audit(str(written(tmp_path))).events
+    content = [*events[4][:5], "something else", *events[4][6:8]]
+    digest = hashlib.sha256(json.dumps([events[3].chain, *content]).encode()).hexdigest()
+    changed(tmp_path, f"UPDATE event SET about = 'something else', chain = '{digest}' WHERE number = 5")
+    code, said = told(capsys, tmp_path, "--check")
+    assert (code, unnamed(said, "event 6")) == (1, [])
 
 
 def test_a_journal_with_a_gap_goes_on_is_read_and_exported_but_not_without_its_last_digest(tmp_path, capsys):
-    changed(written(tmp_path / "journal"), "UPDATE event SET bytes = 1 WHERE number = 2")
+    changed(written(tmp_path / "1"), "DELETE FROM event WHERE number = 13")
+    FileJournal(str(tmp_path / "1"), "33", 3).end("QuorumError")
     for more in ([], ["--export", str(tmp_path / "out")]):
-        with pytest.raises(SystemExit) as ended:
-            main(["journal", str(tmp_path / "journal"), *more])
-        assert ended.value.code == 1
-    assert len(capsys.readouterr().out.splitlines()) == 14
+        with pytest.raises(SystemExit, match="1"):
+            main(["journal", str(tmp_path / "1"), *more])
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 14
+    assert not unnamed(printed.err, "event 13")
     assert len((tmp_path / "out").read_text().splitlines()) == 13
-    changed(written(tmp_path / "2"), "DELETE FROM event WHERE number = 13")
-    FileJournal(str(tmp_path / "2"), "33", 3).end("QuorumError")
-    code, said = verdict(tmp_path / "2", capsys)
-    assert code == 1
-    assert not unnamed(said, "event 13")
-    changed(written(tmp_path / "3"), "DELETE FROM chain")
+    changed(written(tmp_path / "2"), "DELETE FROM chain")
     with refused(DisclosureError) as caught:
-        FileJournal(str(tmp_path / "3"), "33", 3).end("QuorumError")
+        FileJournal(str(tmp_path / "2"), "33", 3).end("QuorumError")
     assert "digest" in caught.value.local
 
 
 def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
-    code, said = verdict(tmp_path / "none", capsys)
+    code, said = told(capsys, tmp_path / "none", "--check")
     assert (code, unnamed(said, tmp_path / "none")) == (1, [])
     assert not (tmp_path / "none").exists()
     changed(written(tmp_path), "PRAGMA user_version = 1")
-    code, said = verdict(tmp_path, capsys)
-    assert code == 1
-    assert not unnamed(said, 1, 3)
-
-
-def test_an_export_that_cannot_be_written_is_named(tmp_path, capsys):
-    (tmp_path / "file").touch()
-    with pytest.raises(SystemExit):
-        main(["journal", str(written(tmp_path / "journal")), "--export", str(tmp_path / "file" / "out")])
-    assert not unnamed(capsys.readouterr().err, tmp_path / "file" / "out")
+    code, said = told(capsys, tmp_path, "--check")
+    assert (code, unnamed(said, 1, 3)) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -190,11 +171,103 @@ def test_an_export_that_cannot_be_written_is_named(tmp_path, capsys):
         (Bounded(16.0, True), '{"bound": 16.0, "within": true}'),
     ],
 )
-def test_what_an_event_says_is_written_and_read_by_its_class(account, text):
+def test_what_an_event_says_is_written_and_read_by_its_class_or_shown_as_it_stands(account, text):
     assert account.text() == text
     assert ACCOUNTS[account.kind].of(text) == account
     assert sentence(account.kind, text) == account.sentence()
-
-
-def test_what_no_class_reads_is_shown_as_it_stands():
     assert sentence("question", "sums") == "sums"
+
+
+# Of runs
+
+PARTIES = cut(rows(90), 60, 30)
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """A server of two sites with rows and journals of their own."""
+    nodes = []
+    for party, own in enumerate(PARTIES):
+        np.save(tmp_path / f"rows{party}.npy", own)
+        data = str(tmp_path / f"rows{party}.npy")
+        nodes.append({"data": data, "journal": str(tmp_path / f"journal{party}"), "split": "rows"})
+    return at_sites(server_of("sub-it", PARTIES, n_components=2, block_size=4, max_rounds=3), nodes)
+
+
+def events_of(server):
+    return audit(context_of(server, 0).node_config["journal"]).events
+
+
+def test_the_first_line_of_a_run_says_what_it_is(sites, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "apps" / "lab.fedpca-flwr.0.2.0.ab12cd34"), *sys.path])
+    finish(sites)
+    first, *others = events_of(sites)
+    assert first.kind == "run"
+    for said in ("sub-it", "block-size=4", "max-rounds=3", "n-components=2", "lab.fedpca-flwr.0.2.0.ab12cd34"):
+        assert said in first.about
+    assert "run" not in [event.kind for event in others]
+
+
+def test_a_refusal_before_the_first_round_is_noted_once(sites):
+    context_of(sites, 0).node_config["min-rows"] = 70
+    for _ in range(2):
+        with refused(DisclosureError, "client 0", "min-rows", 70):
+            finish(sites)
+    run, refusal = events_of(sites)
+    assert (run.kind, refusal.kind, refusal.about) == ("run", "refused", "DisclosureError")
+
+
+def test_a_run_whose_configuration_is_wrong_is_noted_too(sites):
+    context_of(sites, 0).run_config = {**context_of(sites, 0).run_config, "method": "strange"}
+    with pytest.raises(Exception, match="strange"):
+        finish(sites)
+    assert [event.kind for event in events_of(sites)] == ["run", "refused"]
+
+
+def test_status_says_what_became_of_each_run_and_which_copies_of_rows_are_left(sites, capsys):
+    """A run that broke off leaves one, until another begins ten minutes later."""
+    finish(sites)
+    context = context_of(sites, 0)
+    context.run_id += 1
+    context.node_config["min-rows"] = 70
+    proxy_of(sites, 0).make().numpy_client.get_properties({})
+    folder = Path(context.node_config["journal"])
+    main(["status", str(folder), "--json"])
+    first, second = json.loads(capsys.readouterr().out)
+    answers = [event.bytes for event in events_of(sites)]
+    assert first["questions"] == answers.count(0) - 3 > 1  # without two lines that say what a run is, and a refusal
+    assert first["bytes"] == sum(answers) > 0
+    assert "sub-it" in first["about"]
+    assert (second["questions"], second["bytes"], second["refused"]) == (0, 0, "DisclosureError")
+    main(["status", str(folder)])
+    said = capsys.readouterr().out
+    assert f"{sum(answers):,} bytes" in said
+    assert "refused: DisclosureError" in said
+    assert "--remove-rows" not in said
+    for name in ("rows.0123456789abcdef", "rows.0123456789abcdef.part", "rows.fedcba9876543210"):
+        (folder / name).mkdir()
+    main(["status", str(folder)])
+    assert f"copies of rows of 2 runs are in {folder}" in capsys.readouterr().out
+    assert "2" in told(capsys, folder, "--remove-rows")[1]
+    assert not list(folder.glob("rows.*"))
+    assert len(events_of(sites)) == len(answers)
+
+
+def test_the_log_of_a_site_has_time_run_phase_and_bytes_and_that_of_a_simulated_party_none(sites, monkeypatch, capfd):
+    logger = logging.getLogger("fedpca_flwr.client")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    getattr(logger.manager, "_clear_cache")()  # noqa: B009 - of the standard library, and not in its types
+    site_app.client_fn(context_of(server_of("p-cov", PARTIES, n_components=2), 0))
+    assert not logger.handlers
+    for party in (0, 1):
+        context = context_of(sites, party)
+        proxy_of(sites, party).make = lambda context=context: site_app.client_fn(context)
+    finish(sites)
+    answered = [event for event in events_of(sites) if event.kind == "answer"]
+    assert answered
+    said = capfd.readouterr().err
+    for event in answered:
+        line = rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\S* INFO run {event.run}: '[\w-]+' .* {event.bytes} bytes$"
+        assert re.search(line, said, re.M), said
+    assert re.search(r"^\d{4}-.* WARNING there is no journal", said, re.M), "one that vanished would be told so too"

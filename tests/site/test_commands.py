@@ -1,8 +1,10 @@
-"""`python -m fedpca_flwr site`: keys and certificates, which are never overwritten."""
+"""`python -m fedpca_flwr site`: keys and certificates, which are never overwritten, and levels of categories."""
 
+import json
 import ssl
 import stat
 
+import pandas as pd
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -10,39 +12,22 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.local_table import ids_secret
+from tests.refusals import unnamed
+
+HOSTS = ["link.example.org", "10.0.0.7", "*.example.org", "link", "::1", "xn--hst-sna.org"]
 
 
-def test_certificates_name_the_hosts_and_a_client_trusts_them(tmp_path):
-    main(["certificates", str(tmp_path), "--host", "link.example.org", "10.0.0.7", "--days", "30"])
+def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(tmp_path):
+    main(["certificates", str(tmp_path), "--host", *HOSTS, "--days", "30"])
     leaf = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
     root = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
     leaf.verify_directly_issued_by(root)
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [str(name.value) for name in names] == ["link.example.org", "10.0.0.7"]
+    assert [str(name.value) for name in names] == HOSTS
     assert (leaf.not_valid_after_utc - leaf.not_valid_before_utc).days == 30
     key = load_pem_private_key((tmp_path / "server.key").read_bytes(), None)
     assert key.public_key() == leaf.public_key()
     ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))  # OpenSSL reads it
-
-
-@pytest.mark.parametrize(
-    ("command", "files"),
-    [
-        (["node-key", "site0"], ["site0"]),
-        (["ids-secret", "salt"], ["salt"]),
-        (["certificates", ".", "--host", "localhost"], ["ca.key", "server.key"]),
-    ],
-    ids=lambda value: value[0],
-)
-def test_secrets_are_for_their_owner_and_never_overwritten(command, files, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    main(command)
-    before = [(tmp_path / file).read_bytes() for file in files]
-    assert [stat.S_IMODE((tmp_path / file).stat().st_mode) for file in files] == [0o600] * len(files)
-    with pytest.raises(SystemExit):
-        main(command)
-    assert "exists already, and was left as it is" in capsys.readouterr().err
-    assert [(tmp_path / file).read_bytes() for file in files] == before
 
 
 def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
@@ -56,38 +41,67 @@ def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("app", "made", "why"), [(".", "old", "is not empty"), ("nowhere", "", "is not this project's folder")]
+    ("command", "files"),
+    [
+        (["keys", "key", "--partition-id", "0"], ["key"]),
+        (["node-key", "site0"], ["site0"]),
+        (["ids-secret", "salt"], ["salt"]),
+        (["certificates", ".", "--host", "localhost"], ["ca.key", "server.key"]),
+    ],
+    ids=lambda value: value[0],
 )
-def test_a_rehearsal_that_cannot_begin_says_why(app, made, why, tmp_path, capsys):
-    if made:
-        (tmp_path / made).touch()
-    with pytest.raises(SystemExit):
-        main(["rehearse", str(tmp_path), "--app", app])
-    assert why in capsys.readouterr().err
+def test_secrets_are_for_their_owner_and_never_overwritten(command, files, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(command)
+    before = [(tmp_path / file).read_bytes() for file in files]
+    assert [stat.S_IMODE((tmp_path / file).stat().st_mode) for file in files] == [0o600] * len(files)
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 1
+    assert not unnamed(capsys.readouterr().err, files[0])
+    assert [(tmp_path / file).read_bytes() for file in files] == before
+
+
+BAD_HOSTS = ["good.org", "höst", "a b", "link:18000", "https://x"]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("command", "told"),
     [
-        (["--host", ""], "host is '', expected names"),
-        (
-            ["--host", "good.org", "höst", "a b", "link:18000", "https://x"],
-            "host is 'höst', 'a b', 'link:18000', 'https",
-        ),
-        (["--host", "localhost", "--days", "0"], "days is 0, expected 1 to 36500"),
-        (["--host", "localhost", "--days", "999999999"], "days is 999999999, expected 1 to 36500"),
+        (["certificates", "new", "--host", ""], ["host is '', expected"]),
+        (["certificates", "new", "--host", *BAD_HOSTS], ["host is 'höst', 'a b', 'link:18000', 'https://x'"]),
+        (["certificates", "new", "--host", "localhost", "--days", "0"], ["days is 0", "1 to 36500"]),
+        (["certificates", "new", "--host", "localhost", "--days", "36501"], ["days is 36501", "1 to 36500"]),
+        (["rehearse", ".", "--app", "."], ["is not empty"]),
+        (["rehearse", "new", "--app", "nowhere"], ["nowhere is not this project's folder"]),
+        (["variants", "mine.bim"], ["mine.bim"]),
+        *((["levels", file], ["levels"]) for file in ("no.json", "list.json", "empty.json")),
+        (["levels", "no.json", "list.json", "--categories", "ward"], ["--categories", "2 files"]),
     ],
 )
-def test_certificates_of_nothing_are_refused(given, message, tmp_path, capsys):
+def test_what_cannot_be_done_is_named(command, told, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file, text in (("no.json", "no json"), ("list.json", '["a"]'), ("empty.json", '{"ward": []}')):
+        (tmp_path / file).write_text(text)
     with pytest.raises(SystemExit):
-        main(["certificates", str(tmp_path), *given])
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+        main(command)
+    said = capsys.readouterr().err.replace("level of", "levels of")
+    assert [text for text in told if text not in said] == []
+    assert not list(tmp_path.glob("new/*"))
 
 
-def test_hosts_of_every_kind_are_taken_and_missing_files_named(tmp_path, capsys):
-    main(["certificates", str(tmp_path), "--host", "*.example.org", "link", "10.0.0.7", "::1", "xn--hst-sna.org"])
-    assert (tmp_path / "server.pem").exists()
-    with pytest.raises(SystemExit):
-        main(["variants", str(tmp_path / "mine.bim")])
-    assert "mine.bim" in capsys.readouterr().err
+SITES = {"north": ["a"] * 12 + ["b"] * 11 + ["rare"] + [None] * 12, "south": ["c"] * 10 + ["b"] * 3}
+
+
+def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys):
+    def told(*arguments):
+        main(["levels", *map(str, arguments)])
+        return json.loads(capsys.readouterr().out)
+
+    for name, cells in SITES.items():
+        rows = pd.DataFrame({"mass": range(len(cells)), "ward": cells, "label": 1.0})
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+        own = told(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
+        assert own == {"ward": {"north": ["a", "b"], "south": ["c"]}[name]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(own))
+    assert told(tmp_path / "north.json", tmp_path / "south.json") == {"ward": ["a", "b", "c"]}

@@ -55,6 +55,7 @@ main(["journal", str(folder / "journal0"), "--check"])
 """
 
 
+@pytest.mark.engine
 def test_sites_need_nothing_of_posix(tmp_path):
     """Modules load, keys are made, two sites with files and journals run a secure sum: without POSIX's own calls."""
     done = subprocess.run(

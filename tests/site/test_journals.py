@@ -21,12 +21,15 @@ BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.spli
 """The noise of `dp-pca` is never the same; its journals have tests of their own."""
 
 CONNECT = sqlite3.connect
+PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)
+RUN = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 99.0, "centre-clip": 99.0}
+SUMS = {"method": "p-cov", "n-components": 2}
+LAST = "project", [np.eye(2, 3), np.zeros(3), np.empty(0)]
 
 
 @pytest.mark.parametrize("method", BY_ROWS)
 def test_a_journal_changes_no_bit(method, tmp_path):
-    parties = cut(rows(120, 6), 50, 40, 30)
-    nodes = []
+    parties, nodes = cut(rows(120, 6), 50, 40, 30), []
     for party, own_rows in enumerate(parties):
         np.save(tmp_path / f"rows{party}.npy", own_rows)
         files = {"data": str(tmp_path / f"rows{party}.npy"), "journal": str(tmp_path / f"journal{party}")}
@@ -34,8 +37,10 @@ def test_a_journal_changes_no_bit(method, tmp_path):
     given = {"mu": 1.0} if method == "personalised" else {}  # to choose it, a site draws rows that no simulation knows
     options = {"n_components": 3, **own(method), **given}
     model = finish(at_sites(server_of(method, parties, **options), nodes))
-    expected = fit(method, parties, min_rows=10, **options)
-    assert model.components_.tobytes() == expected.components_.tobytes()
+    assert model.components_.tobytes() == fit(method, parties, min_rows=10, **options).components_.tobytes()
+
+
+# What is noted
 
 
 def release(folder, party, phase, multiplier, seen):
@@ -70,21 +75,6 @@ def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
     assert not seen
 
 
-def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):
-    """The report of the error looks into the journal again, and waited for as long as the question."""
-    monkeypatch.setattr(store, "PATIENCE", 0.05)
-    session = HostileSession(tmp_path, rows(40, 3), {"method": "p-cov", "n-components": 2})
-    assert session.ask("moments", [])[0]
-    tries = []
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: tries.append(args) or CONNECT(*args, **options))
-    with closing(CONNECT(tmp_path / "journal" / "site.sqlite", isolation_level=None)) as backup:
-        backup.execute("BEGIN EXCLUSIVE")
-        replied, said = session.ask("project", [np.eye(2, 3), np.zeros(3), np.empty(0)])
-    assert (replied, said["error"], len(tries)) == ([], "DisclosureError", 1)
-    assert "locked" in caplog.text
-    assert session.ask("project", [np.eye(2, 3), np.zeros(3), np.empty(0)])[0]
-
-
 def test_runs_share_a_journal_with_secrets_of_their_own(tmp_path):
     journals = [FileJournal(str(tmp_path), run, party) for run, party in (("1", 0), ("1", 1), ("2", 0))]
     for number, journal in enumerate(journals):
@@ -98,13 +88,21 @@ def test_runs_share_a_journal_with_secrets_of_their_own(tmp_path):
     assert session.ask("products", [np.zeros(3)])[0]
 
 
-PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)
-RUN = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 99.0, "centre-clip": 99.0}
-SUMS = {"method": "p-cov", "n-components": 2}
+def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):
+    """The report of the error looks into the journal again, and waited for as long as the question."""
+    monkeypatch.setattr(store, "PATIENCE", 0.05)
+    session, tries = HostileSession(tmp_path, PEOPLE, SUMS), []
+    assert session.ask("moments", [])[0]
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: tries.append(args) or CONNECT(*args, **options))
+    with closing(CONNECT(tmp_path / "journal" / "site.sqlite", isolation_level=None)) as backup:
+        backup.execute("BEGIN EXCLUSIVE")
+        replied, said = session.ask(*LAST)
+    assert (replied, said["error"], len(tries)) == ([], "DisclosureError", 1)
+    assert "locked" in caplog.text
+    assert session.ask(*LAST)[0]
 
 
-def copied(folder, to):
-    shutil.copytree(folder / "journal", folder / to)
+# Older ones, and those that are gone
 
 
 def put_back(folder, copy):
@@ -115,16 +113,16 @@ def put_back(folder, copy):
 def test_a_journal_that_was_rolled_back_in_a_run_releases_no_phase_twice(tmp_path, caplog):
     session = HostileSession(tmp_path, PEOPLE, RUN)
     assert session.ask("centre", [])[0]
-    copied(tmp_path, "older")
+    shutil.copytree(tmp_path / "journal", tmp_path / "older")
     assert session.ask("products", [np.zeros(3)])[0]
-    copied(tmp_path, "newest")
+    shutil.copytree(tmp_path / "journal", tmp_path / "newest")
     put_back(tmp_path, "older")
     replied, said = session.ask("products", [np.zeros(3)])
     assert (replied, said["error"]) == ([], "DisclosureError")
     assert "older" in caplog.text
     assert released(tmp_path / "journal") == ["centre"]
     put_back(tmp_path, "newest")
-    assert session.ask("project", [np.eye(2, 3), np.zeros(3), np.empty(0)])[0]
+    assert session.ask(*LAST)[0]
 
 
 @pytest.mark.parametrize("run", [RUN, SUMS], ids=["private", "clear"])
@@ -136,25 +134,20 @@ def test_a_journal_of_another_past_is_refused_however_long_it_is(tmp_path, run):
         HostileSession(tmp_path / "other", PEOPLE, run, run_id=i).ask(first, [])
     assert session.ask(first, [])[0]
     put_back(tmp_path, "other/journal")
-    replied, said = session.ask("project", [np.eye(2, 3), np.zeros(3), np.empty(0)])
+    replied, said = session.ask(*LAST)
     assert (replied, said["error"]) == ([], "DisclosureError")
 
 
-def test_where_a_new_journal_begins_the_sites_log_warns(tmp_path, caplog):
+def test_where_a_new_journal_begins_the_log_warns_and_a_run_that_has_seen_one_begins_none(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     for run_id in (1, 2):
-        assert HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id).ask("centre", [])[0]
+        session = HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id)
+        assert session.ask("centre", [])[0]
         assert caplog.text.count(str(tmp_path / "journal")) == 1
-    shutil.rmtree(tmp_path / "journal")
-    _, said = HostileSession(tmp_path, PEOPLE, RUN, run_id=3).ask("centre", [])
-    assert caplog.text.count(str(tmp_path / "journal")) == 2
-    assert "message" not in said
-
-
-def test_a_run_that_has_seen_a_journal_begins_no_new_one(tmp_path, caplog):
-    session = HostileSession(tmp_path, PEOPLE, RUN)
-    assert session.ask("centre", [])[0]
     shutil.rmtree(tmp_path / "journal")
     assert session.ask("products", [np.zeros(3)])[1]["error"] == "DisclosureError"
     assert not (tmp_path / "journal").exists()
     assert not unnamed(caplog.text, "site.sqlite")
+    caplog.clear()
+    assert "message" not in HostileSession(tmp_path, PEOPLE, RUN, run_id=3).ask("centre", [])[1]
+    assert caplog.text.count(str(tmp_path / "journal")) == 1

@@ -22,29 +22,17 @@ from tests.harness import at_sites, finish, server_of
 from tests.refusals import refused
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".csv"])
-def test_scores_are_written_whole_and_in_order(suffix, tmp_path):
-    X = rows(300) + 5
-    path = tmp_path / "deep" / f"scores{suffix}"
-    model = finish(server_of("p-cov", [X], n_components=3, scale=True, scores=str(path)))
+@pytest.mark.parametrize(("suffix", "scale"), [(".npy", True), (".csv", False)])
+def test_scores_are_written_whole_and_in_order_beside_what_projects_new_rows(suffix, scale, tmp_path):
+    """Rows that rounding leaves over are in no sum, and have scores."""
+    X, new, path, own = rows(307) + 5, rows(20, seed=1), tmp_path / "deep" / f"scores{suffix}", tmp_path / "own.npz"
+    site = {"loadings": str(own), "round-rows": 10}
+    model = finish(server_of("p-cov", [X], n_components=3, scale=scale, scores=str(path), site=site))
+    assert model.n_samples_ == 300
     written = np.load(path) if suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1)
     np.testing.assert_allclose(written, model.transform(X), atol=1e-12)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
-def test_rows_that_rounding_leaves_over_are_in_no_sum_and_have_scores(tmp_path):
-    X, path = rows(307), tmp_path / "scores.npy"
-    model = finish(server_of("p-cov", [X], n_components=3, scores=str(path), site={"round-rows": 10}))
-    assert model.n_samples_ == 300
-    np.testing.assert_allclose(np.load(path), model.transform(X), atol=1e-12)
-
-
-@pytest.mark.parametrize("scale", [False, True])
-def test_a_site_keeps_what_projects_new_rows(scale, tmp_path):
-    path = tmp_path / "own.npz"
-    model = finish(server_of("p-cov", [rows(300) + 5], n_components=3, scale=scale, site={"loadings": str(path)}))
-    new = rows(20, seed=1)
-    np.testing.assert_allclose(Loadings.load(path).part_of_scores(new), model.transform(new), atol=1e-12)
+    np.testing.assert_allclose(Loadings.load(own).part_of_scores(new), model.transform(new), atol=1e-12)
 
 
 def test_files_of_scores_are_whole_or_none_of_a_known_format(tmp_path):
@@ -60,52 +48,6 @@ def test_files_of_scores_are_whole_or_none_of_a_known_format(tmp_path):
         finish(server_of("p-cov", [rows(50)], n_components=2, scores=str(tmp_path / "scores.txt")))
 
 
-def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """240 MB on disk through less than 100 MB of memory."""
-    data = np.lib.format.open_memmap(tmp_path / "big.npy", "w+", np.float64, (1_500_000, 20))
-    data[::1000] = rows(1500, 20)
-    tracemalloc.start()
-    moments = Moments.of(data)
-    components = np.eye(20)[:5]
-    own = OwnScatter(data, State(RecordDict()), columns=0, parties=1)
-    squared = own.squared_error(moments.mean, np.empty(0), components)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)
-    assert peak < 100e6
-
-
-def test_what_is_wrong_where_stays_in_the_sites_own_log(caplog, tmp_path):
-    parties = cut(rows(100), 60, 40)
-    parties[1][3, 7] = np.nan
-    nodes = []
-    for party, own in enumerate(parties):
-        np.save(tmp_path / f"{party}.npy", own)
-        nodes.append({"data": str(tmp_path / f"{party}.npy")})
-    server = at_sites(server_of("p-cov", parties, n_components=2), nodes)
-    with caplog.at_level(logging.ERROR, "fedpca_flwr.client"), pytest.raises(DataError) as caught:
-        finish(server)
-    assert "columns (from 0): [7]" in caplog.text
-    assert "7" not in str(caught.value)
-    assert str(caught.value).endswith("see this site's own log")
-
-
-def test_what_is_wrong_where_is_told_to_whoever_hands_over_the_rows():
-    parties = cut(rows(100), 60, 40)
-    parties[1][3, 7] = np.nan
-    with refused(DataError, "client 1", 0, "[7]", "NaN"):
-        run("p-cov", parties, n_components=2)
-    with refused(DisclosureError, "client 1", "min_rows", 50):
-        run("p-cov", {"north": parties[0], "south": parties[1]}, n_components=2, min_rows=50)
-
-
-def test_a_party_starts_without_scikit_learn():
-    """A SuperNode starts a process for every message, and the import would take longer than most answers."""
-    code = "import sys, fedpca_flwr.site_app; print({'sklearn', 'pandas', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
-
-
 def test_a_row_is_odd_beyond_either_limit_and_counts_where_it_takes_part():
     """One component of variance 4 along the first of three features; limits of T2 and SPE are 4 and 1."""
     stream = BytesIO()
@@ -119,3 +61,41 @@ def test_a_row_is_odd_beyond_either_limit_and_counts_where_it_takes_part():
     assert [line[2] for line in lines[:3]] == ["1", "1", "4.25"]
     assert [line[4] for line in lines] == ["0", "1", "1", "1"]
     assert [line[5] for line in lines] == ["2 0 1", "1 0 2", "2 1 0", "1 2 0"]
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    """240 MB on disk through less than 100 MB of memory."""
+    data = np.lib.format.open_memmap(tmp_path / "big.npy", "w+", np.float64, (1_500_000, 20))
+    data[::1000] = rows(1500, 20)
+    tracemalloc.start()
+    moments = Moments.of(data)
+    own = OwnScatter(data, State(RecordDict()), columns=0, parties=1)
+    squared = own.squared_error(moments.mean, np.empty(0), np.eye(20)[:5])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)
+    assert peak < 100e6
+
+
+def test_what_is_wrong_where_stays_in_the_sites_own_log_or_is_told_to_whoever_hands_over_the_rows(caplog, tmp_path):
+    parties = cut(rows(100), 60, 40)
+    with refused(DisclosureError, "client 1", "min_rows", 50):
+        run("p-cov", {"north": parties[0], "south": parties[1]}, n_components=2, min_rows=50)
+    parties[1][3, 7] = np.nan
+    with refused(DataError, "client 1", 0, "[7]", "NaN"):
+        run("p-cov", parties, n_components=2)
+    for party, own in enumerate(parties):
+        np.save(tmp_path / f"{party}.npy", own)
+    nodes = [{"data": str(tmp_path / f"{party}.npy")} for party in range(2)]
+    with caplog.at_level(logging.ERROR, "fedpca_flwr.client"), pytest.raises(DataError) as caught:
+        finish(at_sites(server_of("p-cov", parties, n_components=2), nodes))
+    assert "columns (from 0): [7]" in caplog.text
+    assert "7" not in str(caught.value)
+    assert str(caught.value).endswith("see this site's own log")
+
+
+def test_a_party_starts_without_scikit_learn():
+    """A SuperNode starts a process for every message, and the import would take longer than most answers."""
+    code = "import sys, fedpca_flwr.site_app; print({'sklearn', 'pandas', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -7,7 +7,7 @@ from pyarrow import parquet
 from scipy import sparse
 
 from fedpca_flwr.data import table
-from fedpca_flwr.data.table import check
+from fedpca_flwr.data.table import check, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
@@ -16,11 +16,11 @@ from fedpca_flwr.site.readers import read, read_ids
 from tests.families import rows
 from tests.refusals import refused
 
-X = rows(20, 4)
+X = rows(150, 4)
 NAMES = ["age", "weight", "height", "pulse"]
 
 
-def write(folder, suffix, X=X):
+def write(folder, suffix):
     path = folder / f"site{suffix}"
     if suffix == ".npy":
         np.save(path, X)
@@ -34,77 +34,25 @@ def write(folder, suffix, X=X):
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
-def test_every_format_gives_the_same_rows(suffix, tmp_path):
-    found = read(write(tmp_path, suffix))
+def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_out(suffix, tmp_path, monkeypatch):
+    path, named = write(tmp_path, suffix), suffix in {".csv", ".parquet"}
+    found, label, expected = read(path), "height" if named else "2", np.delete(X, 2, axis=1)
     np.testing.assert_array_equal(found.rows, X)
-    assert bool(found.columns) == (suffix in {".csv", ".parquet"})
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
-def test_a_label_column_is_left_out(suffix, tmp_path):
-    label = "height" if suffix in {".csv", ".parquet"} else "2"
-    np.testing.assert_array_equal(read(write(tmp_path, suffix), label).rows, np.delete(X, 2, axis=1))
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
-def test_what_is_not_kept_is_read_in_blocks(suffix, tmp_path, monkeypatch):
+    assert bool(found.columns) == named
+    assert isinstance(found.rows, np.memmap) == (suffix == ".npy")  # a large one stays on disk
+    np.testing.assert_array_equal(read(path, label).rows, expected)
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     monkeypatch.setattr(csv_file, "CHARACTERS", 100)
     for module in (readers, blocks):
         monkeypatch.setattr(module, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
-    X = rows(150, 4)
-    found = read(write(tmp_path, suffix, X), "" if suffix[:3] != ".np" else "2").rows
-    expected = X if suffix[:3] != ".np" else np.delete(X, 2, axis=1)
-    assert isinstance(found, Blocks)
-    assert max(len(block) for block in found.read()) <= 64
+    in_blocks = read(path, label).rows
+    assert isinstance(in_blocks, Blocks)
+    assert max(len(block) for block in in_blocks.read()) <= 64
     for _ in range(2):
-        np.testing.assert_array_equal(whole(found), expected)
-    np.testing.assert_array_equal(whole(found[60:70]), expected[60:70])
+        np.testing.assert_array_equal(whole(in_blocks), expected)
+    np.testing.assert_array_equal(whole(in_blocks[60:70]), expected[60:70])
     chosen = np.random.default_rng(0).random(150) < 0.4
-    np.testing.assert_array_equal(whole(found[chosen]), expected[chosen])
-
-
-@pytest.mark.parametrize(
-    ("line", "what", "place"),
-    [
-        ("1,x,3", "texts", "line 1001, column 2"),
-        ("1,2", "length", "line 1001 with 2 cells"),
-        ("1,2,3,4", "length", "line 1001 with 4 cells"),
-    ],
-)
-def test_a_fault_in_a_later_block_is_told_with_its_row(line, what, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
-    path = tmp_path / "site.csv"
-    path.write_text("\n".join(["1,2,3"] * 1000 + [line] + ["1,2,3"] * 1000))
-    with refused(DataError, ".csv", match=what) as caught:
-        read(str(path))
-    assert place in caught.value.local
-
-
-def test_later_blocks_of_csv_hold_texts_booleans_and_faults_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
-    path = tmp_path / "site.csv"
-    path.write_text("\n".join(["1,2,3"] * 1000 + ["1,2"] * 600))
-    with refused(DataError, ".csv"):
-        read(str(path))
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
-    path = tmp_path / "site.csv"
-    path.write_text("a,kind\n" + "\n".join(f'{i},"one,\ntwo"' for i in range(900)) + "\n\n")
-    np.testing.assert_array_equal(read(str(path), "kind").rows[:, 0], np.arange(900))
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
-    path = tmp_path / "site.csv"
-    path.write_text("a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000)
-    found = read(str(path))
-    np.testing.assert_array_equal(found.rows[1000:1002], [[1, np.nan], [0, 3]])
-    assert found.rows.shape == (2002, 2)
-    assert found.missing.tolist() == [0, 1]
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
-    text = "\na,note\n" + "".join(f'{i},"one,\ntwo"\n\n' for i in range(900)) + "x,y\n"
-    path = tmp_path / "site.csv"
-    path.write_text(text)
-    with pytest.raises(DataError) as caught:
-        read(str(path), "note")
-    assert caught.value.local == f"line {text.splitlines().index('x,y') + 1}, column 1 ('a'): texts"
+    np.testing.assert_array_equal(whole(in_blocks[chosen]), expected[chosen])
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
@@ -130,14 +78,13 @@ def test_a_sparse_matrix_is_one_and_is_checked(kind, tmp_path):
             read(str(path))
 
 
-def test_a_large_npy_stays_on_disk_and_entries_held_twice_add_up(tmp_path):
-    assert isinstance(read(write(tmp_path, ".npy")).rows, np.memmap)
+def test_entries_held_twice_add_up_and_the_users_own_matrix_stays_as_it_was():
     twice = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
     np.testing.assert_array_equal(whole(sparse_rows(twice)), [[3.0, 0.0]])
-    assert twice.nnz == 2  # the user's own is as it was
+    assert twice.nnz == 2
 
 
-def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
+def test_a_missing_file_an_unknown_format_and_an_unknown_label_are_named(tmp_path):
     with refused(DataError, "'data'"):
         read(str(tmp_path / "none.csv"))
     with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad"):
@@ -147,7 +94,7 @@ def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cell", "whole"),
+    ("cell", "column"),
     [
         ("nan", [1.0, None, 3.0]),
         ("", [1, None, 3]),
@@ -156,108 +103,65 @@ def test_a_missing_file_and_an_unknown_format_are_named(tmp_path):
         ("null", pa.array([1, None, 3], pa.float32())),
     ],
 )
-def test_missing_values_of_a_file_are_counted(cell, whole, tmp_path):
-    holes = pa.table({"a": whole, "b": [1.0, 2.0, 3.0]})
-    parquet.write_table(holes, tmp_path / "holes.parquet")
+def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
+    parquet.write_table(pa.table({"a": column, "b": [1.0, 2.0, 3.0]}), tmp_path / "holes.parquet")
     (tmp_path / "holes.csv").write_text(f"a,b\n1,1\n{cell},2\n3,3\n")
     np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
     for kind in ("parquet", "csv", "npy"):
-        table = read(str(tmp_path / f"holes.{kind}"))
-        assert table.missing.tolist() == [1, 0]
-        assert np.isnan(np.asarray(table.rows)).tolist() == [[False, False], [True, False], [False, False]]
+        found = read(str(tmp_path / f"holes.{kind}"))
+        assert found.missing.tolist() == [1, 0]
+        np.testing.assert_array_equal(found.rows, [[1, 1], [np.nan, 2], [3, 3]])
 
 
-HELD = np.array([[1.5, -2.25, 3.0], [0.001, 1e-5, 12345.678], [7.0, 8.0, -0.5]])
+# Files of cells
 
 
-def written(separator=",", comma=False, header="größe,b,c", ending="\n"):
-    body = [[f"{value:.17g}".replace(".", "," if comma else ".") for value in row] for row in HELD]
-    first = [header.replace(",", separator)] if header else []
-    return ending.join([*first, *(separator.join(row) for row in body), ""])
+GENES = [f"gene {j}" for j in range(30)]
+COUNTS = sparse.random_array((200, 30), density=0.05, rng=np.random.default_rng(0), format="csr")
 
 
-@pytest.mark.parametrize("header", ["größe,b,c", ""])
-@pytest.mark.parametrize(
-    ("separator", "comma"),
-    [(",", False), (";", False), (";", True), ("\t", False), ("\t", True), ("|", False), ("|", True)],
-)
-def test_separators_and_decimal_commas_are_recognised(separator, comma, header, tmp_path):
-    path = tmp_path / "site.csv"
-    path.write_text(written(separator, comma, header), encoding="utf-8")
-    found = read(str(path))
-    np.testing.assert_array_equal(found.rows, HELD)
-    assert found.names == (("größe", "b", "c") if header else ())
+@pytest.fixture
+def cells(tmp_path, monkeypatch):
+    """A dense X, and layers that are sparse."""
+    anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
+    monkeypatch.setattr(table, "HELD_BYTES", 0)
+    monkeypatch.setattr(readers, "ENTRIES", 0)  # blocks of 64 rows
+    layers = {"counts": sparse.csr_matrix(COUNTS), "by columns": sparse.csc_matrix(COUNTS)}
+    held = anndata.AnnData(X=COUNTS.toarray() + 1, layers=layers, var={"var_names": GENES})
+    held.write_h5ad(tmp_path / "cells.h5ad")
+    return str(tmp_path / "cells.h5ad")
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-32"])
-def test_encodings_and_ends_of_lines_are_recognised(encoding, ending, tmp_path):
-    path = tmp_path / "site.csv"
-    path.write_bytes(written(ending=ending).encode(encoding))
-    found = read(str(path))
-    np.testing.assert_array_equal(found.rows, HELD)
-    assert found.names == ("größe", "b", "c")
+def test_x_or_a_layer_is_read_in_blocks_and_genes_are_left_out_by_name(cells):
+    found = read(cells)
+    assert isinstance(found.rows, Blocks)
+    assert [len(block) for block in found.rows.read()] == [64, 64, 64, 8]
+    np.testing.assert_array_equal(whole(found.rows), COUNTS.toarray() + 1)
+    assert found.columns == names_digest(GENES)
+    for layer in ("counts", "by columns"):
+        found = read(cells, "gene 3", layer=layer)
+        assert found.rows.sparse
+        assert [block.shape[0] for block in found.rows.read()] == [64, 64, 64, 8]
+        np.testing.assert_array_equal(whole(found.rows), np.delete(COUNTS.toarray(), 3, axis=1))
+        assert found.columns == names_digest([*GENES[:3], *GENES[4:]])
 
 
-@pytest.mark.parametrize("name", ["PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK"])
-def test_names_may_begin_as_files_of_other_kinds_do(name, tmp_path):
-    path = tmp_path / "site.csv"
-    path.write_text(f"{name},b\n1,2\n3,4\n")
-    assert read(str(path)).names == (name, "b")
+def test_what_is_wrong_with_cells_is_named(cells, tmp_path):
+    with refused(ConfigError, "'layer'", ".h5ad"):
+        read(cells, layer="count")
+    np.save(tmp_path / "cells.npy", np.eye(2))
+    with refused(ConfigError, ".h5ad"):
+        read(str(tmp_path / "cells.npy"), layer="counts")
+    with pytest.importorskip("h5py").File(cells, "r+") as held:
+        held["layers/counts/indices"][5] = 30
+        del held["X"]
+    with refused(DataError, ".h5ad"):
+        read(cells, layer="counts")
+    with refused(DataError, "'layer'"):
+        read(cells)
 
 
-def test_separators_decimals_and_single_lines_of_csv(tmp_path):
-    path = tmp_path / "site.csv"
-    path.write_text("sep=;\n" + written(";", comma=True))
-    assert read(str(path)).names == ("größe", "b", "c")
-    path.write_text("sep=;\na;b\n1;2\nx;3\n")
-    with pytest.raises(DataError) as caught:
-        read(str(path))
-    assert "line 4, column 1 ('a')" in caught.value.local
-    path = tmp_path / "site.csv"
-    path.write_text("a;b\n" + "1;2\n" * 500 + "1,5;2\n")
-    assert read(str(path)).rows[-1].tolist() == [1.5, 2.0]
-    path = tmp_path / "site.csv"
-    path.write_text("code;a\n1,5;2\n1,6;2.5\n")
-    assert read(str(path), "code").rows.tolist() == [[2.0], [2.5]]
-    path.write_text("code;a\n1.5;2\n1.6;2,5\n")
-    assert read(str(path), "code").rows.tolist() == [[2.0], [2.5]]
-    path = tmp_path / "one.csv"
-    path.write_text("1.5,2.5,3.5\n")
-    assert read(str(path)).rows.shape == (1, 3)
-    path = tmp_path / "site.CSV"
-    path.write_text("nan,inf\n1,2\n3,4\n")
-    assert read(str(path)).rows.shape == (2, 2)
-    path = tmp_path / "sonar.csv"
-    path.write_text("0.1,0.2,R\n0.3,0.4,M\n")
-    found = read(str(path), "2")
-    np.testing.assert_array_equal(found.rows, [[0.1, 0.2], [0.3, 0.4]])
-    assert found.columns == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "label", "first"), [("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)]
-)
-def test_a_file_that_two_separators_fit_is_refused_until_it_names_one(text, label, first, tmp_path):
-    path = tmp_path / "site.csv"
-    path.write_text(text)
-    with refused(DataError, "','", "';'"):
-        read(str(path), label)
-    path.write_text("sep=;\n" + text)
-    assert read(str(path), label).rows[0].tolist() == [first]
-
-
-def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
-    path = tmp_path / "site.csv"
-    path.write_text('age\n1.5\n \n""\n2.5\n')
-    np.testing.assert_array_equal(read(str(path)).rows, [[1.5], [np.nan], [np.nan], [2.5]])
-    path = tmp_path / "site.csv"
-    path.write_bytes("sep=;\nid;a\nmüller;1,5\n   \n\nmeier;2,5\n".encode("cp1252"))
-    assert read_ids(str(path), "id", 2) == ["müller", "meier"]
-    # By a separator that does not occur, a line of many columns is one cell, of too many characters.
-    path, wide = tmp_path / "genes.csv", np.random.default_rng(0).standard_normal((3, 12_000))
-    np.savetxt(path, wide, delimiter=",", fmt="%.17g")
-    np.testing.assert_array_equal(read(str(path)).rows, wide)
+# Whatever the kind
 
 
 def test_no_more_is_refused_than_what_cannot_be_squared():
@@ -281,15 +185,129 @@ def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
 
     kind = readers.Format(columns_of, lambda file, column, rows, label: [column] * rows, settings=("variants",))
     monkeypatch.setitem(readers.FORMATS, ".slashes", kind)
-    path = tmp_path / "own.SLASHES"
-    path.write_text("1/2\n3/4\n")
-    np.testing.assert_array_equal(read(str(path)).rows, [[1, 2], [3, 4]])
-    assert read(str(path), variants="listed").names == ("alisted", "b")
-    assert read_ids(str(path), "id", 2) == ["id", "id"]
+    path, other = csv(tmp_path, "1/2\n3/4\n", "own.SLASHES"), csv(tmp_path, "", "own.npy")
+    np.testing.assert_array_equal(read(path).rows, [[1, 2], [3, 4]])
+    assert read(path, variants="listed").names == ("alisted", "b")
+    assert read_ids(path, "id", 2) == ["id", "id"]
     with refused(ConfigError, "'layer'", ".h5ad"):
-        read(str(path), layer="counts")
-    (tmp_path / "own.npy").touch()
+        read(path, layer="counts")
     with refused(ConfigError, "'variants'", ".bed", ".slashes"):
-        read(str(tmp_path / "own.npy"), variants="listed")
+        read(other, variants="listed")
     with refused(ConfigError, "'ids'", ".csv", ".parquet", ".slashes"):
-        read_ids(str(tmp_path / "own.npy"), "id", 2)
+        read_ids(other, "id", 2)
+
+
+# How a .csv file is written
+
+
+def csv(folder, text, name="site.csv", encoding="utf-8"):
+    (folder / name).write_bytes(text.encode(encoding))
+    return str(folder / name)
+
+
+HELD = np.array([[1.5, -2.25, 3.0], [0.001, 1e-5, 12345.678], [7.0, 8.0, -0.5]])
+
+
+def written(separator=",", comma=False, header="größe,b,c", ending="\n"):
+    body = [[f"{value:.17g}".replace(".", "," if comma else ".") for value in row] for row in HELD]
+    first = [header.replace(",", separator)] if header else []
+    return ending.join([*first, *(separator.join(row) for row in body), ""])
+
+
+@pytest.mark.parametrize("header", ["größe,b,c", ""])
+@pytest.mark.parametrize(
+    ("separator", "comma"), [(",", False), *((one, comma) for one in ";\t|" for comma in (False, True))]
+)
+def test_separators_and_decimal_commas_are_recognised(separator, comma, header, tmp_path):
+    found = read(csv(tmp_path, written(separator, comma, header)))
+    np.testing.assert_array_equal(found.rows, HELD)
+    assert found.names == (("größe", "b", "c") if header else ())
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-32"])
+def test_encodings_and_ends_of_lines_are_recognised(encoding, ending, tmp_path):
+    found = read(csv(tmp_path, written(ending=ending), encoding=encoding))
+    np.testing.assert_array_equal(found.rows, HELD)
+    assert found.names == ("größe", "b", "c")
+
+
+@pytest.mark.parametrize("name", ["PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK"])
+def test_names_may_begin_as_files_of_other_kinds_do(name, tmp_path):
+    assert read(csv(tmp_path, f"{name},b\n1,2\n3,4\n")).names == (name, "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "names", "last"),
+    [
+        ("a;b\n" + "1;2\n" * 500 + "1,5;2\n", "", ("a", "b"), [1.5, 2]),
+        ("code;a\n1,5;2\n1,6;2.5\n", "code", ("a",), [2.5]),
+        ("code;a\n1.5;2\n1.6;2,5\n", "code", ("a",), [2.5]),
+        ("1.5,2.5,3.5\n", "", (), [1.5, 2.5, 3.5]),
+        ("nan,inf\n1,2\n3,4\n", "", ("nan", "inf"), [3, 4]),
+        ("0.1,0.2,R\n0.3,0.4,M\n", "2", (), [0.3, 0.4]),
+    ],
+)
+def test_decimals_names_and_single_lines_are_recognised(text, label, names, last, tmp_path):
+    found = read(csv(tmp_path, text, "site.CSV"), label)
+    assert (found.names, found.rows[-1].tolist()) == (names, last)
+    assert len(found.rows) == text.count("\n") - bool(names)
+
+
+def test_a_line_of_excel_names_the_separator_and_counts_as_a_line(tmp_path):
+    np.testing.assert_array_equal(read(csv(tmp_path, "sep=;\n" + written(";", comma=True))).rows, HELD)
+    with pytest.raises(DataError) as caught:
+        read(csv(tmp_path, "sep=;\na;b\n1;2\nx;3\n"))
+    assert "line 4, column 1 ('a')" in caught.value.local
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "first"), [("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)]
+)
+def test_a_file_that_two_separators_fit_is_refused_until_it_names_one(text, label, first, tmp_path):
+    with refused(DataError, "','", "';'"):
+        read(csv(tmp_path, text), label)
+    assert read(csv(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
+
+
+def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
+    np.testing.assert_array_equal(
+        read(csv(tmp_path, 'age\n1.5\n \n""\n2.5\n')).rows, [[1.5], [np.nan], [np.nan], [2.5]]
+    )
+    path = csv(tmp_path, "sep=;\nid;a\nmüller;1,5\n   \n\nmeier;2,5\n", encoding="cp1252")
+    assert read_ids(path, "id", 2) == ["müller", "meier"]
+    # By a separator that does not occur, a line of many columns is one cell, of too many characters.
+    path, wide = tmp_path / "genes.csv", np.random.default_rng(0).standard_normal((3, 12_000))
+    np.savetxt(path, wide, delimiter=",", fmt="%.17g")
+    np.testing.assert_array_equal(read(str(path)).rows, wide)
+
+
+# Later blocks
+
+
+@pytest.mark.parametrize(
+    ("lines", "what", "place"),
+    [
+        (["1,x,3"], "texts", "line 1001, column 2"),
+        (["1,2,3,4"], "length", "line 1001 with 4 cells"),
+        (["1,2"] * 600, "length", "lines 1001, 1002, 1003, 1004, 1005 and 595 more with 2 cells"),
+    ],
+)
+def test_faults_in_later_blocks_are_told_with_their_lines(lines, what, place, tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    with refused(DataError, ".csv", match=what) as caught:
+        read(csv(tmp_path, "\n".join(["1,2,3"] * 1000 + lines + ["1,2,3"] * 1000)))
+    assert place in caught.value.local
+
+
+def test_later_blocks_of_csv_hold_texts_booleans_and_faults_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    found = read(csv(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
+    np.testing.assert_array_equal(found.rows[1000:1002], [[1, np.nan], [0, 3]])
+    assert found.rows.shape == (2002, 2)
+    assert found.missing.tolist() == [0, 1]
+    text = "\na,note\n" + "".join(f'{i},"one,\ntwo"\n\n' for i in range(900))
+    np.testing.assert_array_equal(read(csv(tmp_path, text), "note").rows[:, 0], np.arange(900))
+    with pytest.raises(DataError) as caught:
+        read(csv(tmp_path, text + "x,y\n"), "note")
+    assert caught.value.local == f"line {len(text.splitlines()) + 1}, column 1 ('a'): texts"

@@ -1,4 +1,4 @@
-"""What earlier runs leave of a site's allowances; what was spent stays spent."""
+"""What a site's rules refuse, of one run and of what earlier ones leave of its allowances, which stays spent."""
 
 import sqlite3
 from functools import partial
@@ -8,17 +8,51 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.data.table import check
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon, gaussian_multiplier
 from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.policy import permit_pairs, permit_values
 from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget
 from tests.families import rows
 from tests.killed import STEPS, dies
 from tests.refusals import refused, unnamed
 
 
-def repeats(folder, run, X, rule="refuse"):
-    return Repeats(FileJournal(str(folder), run, 0), SimpleNamespace(repeat=rule, min_rows=5, journal="x"), X)
+def node(**rules):
+    return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "min-rows": 10, **rules}, source="node-config")
+
+
+# Rows with values
+
+
+def table(rows, *observed):
+    """So many rows of which features have values in just these."""
+    X = np.full((rows, len(observed)), np.nan)
+    for feature, places in enumerate(observed):
+        X[places, feature] = 1.0
+    return check(X)
+
+
+@pytest.mark.parametrize(("rounded", "least"), [(1, 10), (10, 13)])
+def test_the_rows_left_out_to_round_may_be_those_with_values(rounded, least):
+    """Of 103 rows 3 are left out: with values in 13, of a feature or of two together, at least 10 are in the sums."""
+    rules, every = node(**{"round-rows": rounded}), slice(None)
+    for enough in (0, least):
+        permit_values(rules, table(103, every, slice(enough)))
+        permit_pairs(rules, table(103, slice(50), slice(50 - enough, None)))
+    with refused(DisclosureError, "min-rows", 10) as caught:
+        permit_values(rules, table(103, every, slice(least - 1)))
+    assert caught.value.local == "columns (from 0): [1]"
+    with refused(DisclosureError, "min-rows"):
+        permit_pairs(rules, table(103, slice(50), slice(51 - least, None)))
+
+
+# Sums and bounds
+
+
+def repeats(folder, run, X):
+    return Repeats(FileJournal(str(folder), run, 0), SimpleNamespace(repeat="refuse", min_rows=5, journal="x"), X)
 
 
 @pytest.mark.parametrize("more", [1, 4, -4])
@@ -44,11 +78,15 @@ def test_a_site_knows_the_members_of_its_sums_and_tells_of_three_bounds(tmp_path
         repeats(tmp_path / "2", "4", X).permit_bound(7.5)
 
 
-@pytest.mark.parametrize(("within", "told", "open_"), [(True, (5.0, 6.0), 4.0), (False, (5.0, 4.0), 6.0)])
-def test_of_which_bounds_one_tells(within, told, open_):
-    known = Bounded(5.0, within)
-    assert all(known.tells(bound) for bound in told)
-    assert not known.tells(open_)
+@pytest.mark.parametrize(("within", "told"), [(True, [False, True, True]), (False, [True, True, False])])
+def test_of_which_bounds_one_tells(within, told):
+    assert [Bounded(5.0, within).tells(bound) for bound in (4.0, 5.0, 6.0)] == told
+
+
+# Budgets
+
+ONE = gaussian_multiplier(1.0, 1e-5)
+STAGES = {"centre": ONE / 0.05**0.5, "products": ONE / 0.95**0.5}
 
 
 def test_a_budget_is_spent_to_its_end_and_not_beyond():
@@ -59,10 +97,6 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond():
     require_budget(8.0, **given, epsilon=spent)
     with refused(DisclosureError, "'epsilon-budget'"):
         require_budget(8.0, **given, epsilon=spent * (1 - 1e-6))
-
-
-ONE = gaussian_multiplier(1.0, 1e-5)
-STAGES = {"centre": ONE / 0.05**0.5, "products": ONE / 0.95**0.5}
 
 
 def release(folder, run="1", phase="centre", multiplier=ONE, epsilon=1.0, party=0):
@@ -76,54 +110,42 @@ def entries(folder):
         return database.execute("SELECT run, party, about FROM event WHERE kind = 'release' ORDER BY number").fetchall()
 
 
-def noted(run, phase, multiplier):
-    return (run, 0, Release(phase, "add-remove", multiplier).text())
-
-
-def test_a_budget_of_one_allows_one_run_of_one_and_no_second(tmp_path):
+def test_a_budget_of_one_allows_one_run_of_one_and_no_second_of_whatever_party(tmp_path):
     """In two stages, with each stage's part of the noise; the second run is stopped before its first."""
     for phase, multiplier in STAGES.items():
         release(tmp_path, phase=phase, multiplier=multiplier)
     told = entries(tmp_path)
-    assert told == [noted("1", phase, multiplier) for phase, multiplier in STAGES.items()]
-    with refused(DisclosureError, "1.465", "1e-05", 1):
-        release(tmp_path, run="2", multiplier=STAGES["centre"])
+    assert told == [("1", 0, Release(phase, "add-remove", noise).text()) for phase, noise in STAGES.items()]
+    for second in ({"run": "2"}, {"party": 1}):
+        with refused(DisclosureError, "epsilon-budget", "1.465", "1e-05", 1):
+            release(tmp_path, multiplier=STAGES["centre"], **second)
+    with refused(DisclosureError, "epsilon-budget"):  # no run that cannot end begins
+        release(tmp_path / "2", multiplier=ONE * 100, epsilon=0.9)
     assert entries(tmp_path) == told
     release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
 
 
-def test_a_budget_is_of_a_site_and_of_runs_that_can_end(tmp_path):
-    release(tmp_path)
-    with refused(DisclosureError, "epsilon-budget"):
-        release(tmp_path, party=1)
-    with refused(DisclosureError, "epsilon-budget"):
-        release(tmp_path / "2", multiplier=ONE * 100, epsilon=0.9)
-
-
-@pytest.mark.parametrize("damage", ["torn", "empty", "a run", "a multiplier"])
+@pytest.mark.parametrize("damage", ["torn", "empty", "a run", "a multiplier", "missing"])
 def test_a_ledger_that_is_not_whole_is_an_error_and_never_an_empty_one(tmp_path, damage):
-    release(tmp_path, run="the first run")
+    """Missing it is where what SQLite left of it stands."""
     file = tmp_path / "site.sqlite"
+    release(tmp_path, run="the first run")
     whole = file.read_bytes()
     changed = {
         "torn": whole[:-4096],
         "empty": b"",
         "a run": whole.replace(b"first", b"third"),
         "a multiplier": whole.replace(str(ONE).encode(), str(9 * ONE)[: len(str(ONE))].encode()),
+        "missing": b"left",
     }[damage]
     assert changed != whole
+    if damage == "missing":
+        file = file.rename(tmp_path / "site.sqlite-journal")
     file.write_bytes(changed)
     with refused(DisclosureError) as caught:
         release(tmp_path, run="another", epsilon=100.0)
     assert str(tmp_path) not in str(caught.value)
-    assert not unnamed(caught.value.local, "site.sqlite")
-
-
-def test_a_ledger_that_is_missing_while_what_sqlite_left_of_it_stands_is_an_error(tmp_path):
-    (tmp_path / "site.sqlite-journal").write_bytes(b"left")
-    with refused(DisclosureError) as caught:
-        release(tmp_path)
-    assert not unnamed(caught.value.local, "site.sqlite-journal")
+    assert not unnamed(caught.value.local, file.name)
 
 
 def test_a_kill_at_any_moment_leaves_the_release_or_nothing_of_it(tmp_path):
@@ -137,12 +159,7 @@ def test_a_kill_at_any_moment_leaves_the_release_or_nothing_of_it(tmp_path):
     assert killed > 5
 
 
-def node(**given):
-    return NodeConfig.parse({"partition-id": 0, "num-partitions": 1, **given}, source="node-config")
-
-
-def test_a_budget_needs_a_journal_which_was_a_ledger():
-    with refused(ConfigError, "epsilon-budget", "'journal'"):
-        node(**{"epsilon-budget": 1.0})
-    with refused(ConfigError, "'ledger'", "'journal'"):
-        node(ledger="ledger.json", **{"epsilon-budget": 1.0})
+@pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("ledger", "ledger.json")])
+def test_a_budget_needs_a_journal_which_was_a_ledger(key, value):
+    with refused(ConfigError, key, "'journal'"):
+        node(**{key: value})

@@ -14,68 +14,62 @@ from fedpca_flwr.state import store
 from fedpca_flwr.state.store import Schema, Store, StoreError
 from tests.refusals import refused
 
-SCHEMA = Schema(
-    what="shelf",
-    file="shelf.sqlite",
-    application=b"TEST",
-    format=3,
-    tables="CREATE TABLE book (title TEXT);",
-    sealed=("book",),
-    old=("*.shelf",),
-)
+TABLES = "CREATE TABLE book (title TEXT);"
+SCHEMA = Schema("shelf", "shelf.sqlite", b"TEST", 3, TABLES, sealed=("book",), old=("*.shelf",))
 
 
-def add(folder, title):
+def add(folder, title, error=None):
     held = Store(folder, SCHEMA)
     with held.transaction() as database:
         held.sealed(database)
         database.execute("INSERT INTO book VALUES (?)", (title,))
+        if error:
+            raise error
         held.seal(database)
 
 
-def titles(folder):
-    held = Store(folder, SCHEMA)
+def titles(folder, schema=SCHEMA):
+    held = Store(folder, schema)
     with held.transaction() as database:
         held.sealed(database)
         return [title for (title,) in database.execute("SELECT title FROM book ORDER BY rowid")]
 
 
-def test_only_its_owner_may_read_it(tmp_path):
+def test_only_its_owner_may_read_it_and_what_is_committed_is_on_disk(tmp_path):
+    """SQLite's level 3, EXTRA: also the folder is synchronised, so that no power cut brings a transaction back."""
     folder = tmp_path / "shelf"
     with Store(folder, SCHEMA).transaction() as database:
         database.execute("INSERT INTO book VALUES ('one')")
         assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}  # SQLite's own too
+        assert database.execute("PRAGMA synchronous").fetchall() == [(3,)]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [file.name for file in folder.iterdir()] == ["shelf.sqlite"]
-
-
-def add_and_fail(folder, error):
-    with Store(folder, SCHEMA).transaction() as database:
-        database.execute("INSERT INTO book VALUES ('two')")
-        raise error
 
 
 @pytest.mark.parametrize("error", [DataError("no"), KeyboardInterrupt()], ids=repr)
 def test_a_transaction_that_fails_leaves_nothing_and_tells_why(tmp_path, error):
     add(tmp_path, "one")
     with pytest.raises(type(error)):
-        add_and_fail(tmp_path, error)
+        add(tmp_path, "two", error)
     assert titles(tmp_path) == ["one"]
 
 
-def test_a_transaction_keeps_others_out_from_its_beginning(tmp_path):
+def test_a_transaction_keeps_others_out_from_its_beginning_and_they_wait(tmp_path):
     """Else two that read the same would both write."""
     add(tmp_path, "one")
-    with (
-        closing(sqlite3.connect(tmp_path / "shelf.sqlite", timeout=0)) as other,
-        Store(tmp_path, SCHEMA).transaction(),
-        pytest.raises(sqlite3.OperationalError, match="locked"),
-    ):
-        other.execute("BEGIN IMMEDIATE")
+    waiting = threading.Thread(target=add, args=(tmp_path, "two"))
+    with closing(sqlite3.connect(tmp_path / "shelf.sqlite", timeout=0)) as other, Store(tmp_path, SCHEMA).transaction():
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+    waiting.join()
+    assert titles(tmp_path) == ["one", "two"]
 
 
-def test_transactions_that_meet_wait_for_each_other(tmp_path):
-    """Also at the very first one, when all of them make the file."""
+def test_the_very_first_transactions_may_meet(tmp_path):
+    """All of them make the file."""
     threads = [threading.Thread(target=add, args=(tmp_path, str(i))) for i in range(8)]
     for thread in threads:
         thread.start()
@@ -83,17 +77,6 @@ def test_transactions_that_meet_wait_for_each_other(tmp_path):
         thread.join()
     assert sorted(titles(tmp_path)) == [str(i) for i in range(8)]
     assert [file.name for file in tmp_path.iterdir()] == ["shelf.sqlite"]
-
-
-def test_a_transaction_waits_while_another_one_lasts(tmp_path):
-    add(tmp_path, "one")
-    waiting = threading.Thread(target=add, args=(tmp_path, "two"))
-    with Store(tmp_path, SCHEMA).transaction():
-        waiting.start()
-        waiting.join(0.3)
-        assert waiting.is_alive()
-    waiting.join()
-    assert titles(tmp_path) == ["one", "two"]
 
 
 def test_a_file_that_another_process_makes_meanwhile_does_not_stand_without_it(tmp_path, monkeypatch):
@@ -155,26 +138,15 @@ def test_a_file_that_is_no_database_is_named_and_stays(tmp_path, content):
     assert (tmp_path / "shelf.sqlite").read_bytes() == content
 
 
-def test_a_database_of_another_program_is_named(tmp_path):
-    with sqlite3.connect(tmp_path / "shelf.sqlite") as database:
-        database.execute("CREATE TABLE book (title TEXT)")
-    database.close()
-    with refused(StoreError, "shelf.sqlite"):
-        titles(tmp_path)
-
-
-def test_a_store_of_another_kind_is_named(tmp_path):
-    """Of the same file name, tables and format."""
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [({"application": b"abcd"}, []), ({"application": b""}, []), ({"format": 2}, [3, 2]), ({"format": 4}, [3, 4])],
+)
+def test_a_store_of_another_kind_or_format_is_named(other, named, tmp_path):
+    """Of the same file name and tables."""
     add(tmp_path, "one")
-    with refused(StoreError, tmp_path / "shelf.sqlite"):
-        Store(tmp_path, replace(SCHEMA, application=b"abcd")).transaction().__enter__()
-
-
-@pytest.mark.parametrize("other", [2, 4])
-def test_another_format_is_named(other, tmp_path):
-    add(tmp_path, "one")
-    with refused(StoreError, tmp_path / "shelf.sqlite", 3, other):
-        Store(tmp_path, replace(SCHEMA, format=other)).transaction().__enter__()
+    with refused(StoreError, tmp_path / "shelf.sqlite", *named):
+        titles(tmp_path, replace(SCHEMA, **other))
 
 
 def test_files_of_an_earlier_version_are_refused_until_there_is_a_store(tmp_path):
@@ -207,9 +179,3 @@ def test_an_error_holds_nothing_of_what_lies_in_the_file(tmp_path):
     with refused(StoreError, "shelf.sqlite") as caught:
         titles(tmp_path)
     assert "secret" not in str(caught.value)
-
-
-def test_what_is_committed_is_on_disk(tmp_path):
-    """SQLite's level 3, EXTRA: also the folder is synchronised, so that no power cut brings a transaction back."""
-    with Store(tmp_path, SCHEMA).transaction() as database:
-        assert database.execute("PRAGMA synchronous").fetchall() == [(3,)]

@@ -101,12 +101,11 @@ def test_the_model_says_what_it_promises_and_shares_of_what_stands_out_only():
     assert model.log["variance_intervals"][above:] == [None] * (9 - above)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_intervals_of_variances_hold_the_true_ones(epsilon):
+def test_intervals_of_variances_hold_the_true_ones():
     """Of 45 at 90 %, 37 or more but for chance of 1 in 100; none is told of a component that the noise hides."""
     truth, inside = pooled_pca(np.vstack(parties()), 3).explained_variance_, 0
     for seed in range(1, 16):
-        model = fit("dp-pca", parties(), n_components=3, epsilon=epsilon, noise_seed=seed)
+        model = fit("dp-pca", parties(), n_components=3, epsilon=1.0, noise_seed=seed)
         known = model.log["variance_intervals"]
         inside += sum(low <= value <= high for (low, high), value in zip(known, truth, strict=True))
     assert inside >= 37

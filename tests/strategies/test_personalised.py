@@ -76,20 +76,20 @@ def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     parts = related(spread=0.2)
     apart = []
     for mu in (0.3, 3.0, 30.0):
-        model, own = finished(parts, mu=mu)
+        model, own = finished(parts, mu=mu, iterations=20)
         apart.append(max(angles_between(U, model.components_.T).max() for U in own))
     assert apart[0] > apart[1] > apart[2] > 0.1
-    near, far = finished(related(spread=1e-4, n=20))[0], finished(related(spread=5.0, n=400))[0]
+    near, far = (finished(related(spread=spread, n=n), iterations=20)[0] for spread, n in ((1e-4, 20), (5.0, 100)))
     assert near.log["measured"]["mu"] >= 3
     assert near.log["measured"]["held_out_rows"] == 24
     assert far.log["measured"]["mu"] in {0, 0.1}
     assert far.summary().count("per row, local") == 1
-    drawn = related(spread=0.04, m=30, n=120, d=30, r=10)
+    drawn = related(spread=0.04, m=8, n=120, d=30, r=5)
     known, new = [X[:20] for X in drawn], [X[20:] for X in drawn]
-    mean, own, pooled, mu = personal(known, 10)
+    mean, own, pooled, mu = personal(known, 5)
     local = [local_components(X - mean, pooled) for X in known]
     assert 0 <= mu < np.inf
-    assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 30))
+    assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 8))
 
 
 def test_solvers_and_tall_parties_reach_the_same_objective():

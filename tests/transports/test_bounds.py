@@ -11,7 +11,6 @@ from tests.families import cut, rows
 from tests.refusals import refused
 
 SECURE = {"secure_aggregation": True, "min_parties": 2}
-VERTICAL = [("vertical", {}), ("vertical-kernel", {"kernel": "linear", "center": True, "gamma": 1.0})]
 
 
 def fit(method, parties, **options):
@@ -32,11 +31,17 @@ def by_columns(X):
     return np.split(X, [6, 9], axis=1)
 
 
-@pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it"])
-def test_a_feature_too_small_to_be_scaled_is_told(method):
+@pytest.mark.parametrize(
+    ("method", "sizes", "options"),
+    [
+        *((method, {3: 1e-30}, {"bound": 1e14}) for method in ("p-cov", "ap-cov", "sub-it")),
+        ("p-cov", {3: 1e-9, 5: 1e9}, {"bound": 1e10, "survivors": 3}),
+    ],
+)
+def test_a_feature_too_small_to_be_scaled_is_told(method, sizes, options):
     """Its scale is then 1, as that of a constant feature, and not its deviation."""
-    X = rows(60) * np.where(np.arange(12) == 3, 1e-30, 1.0)
-    model = fit(method, cut(X, 30, 20, 10), n_components=2, scale=True, bound=1e14, **SECURE)
+    X = rows(60) * [sizes.get(feature, 1.0) for feature in range(12)]
+    model = fit(method, cut(X, 30, 20, 10), n_components=2, scale=True, **options, **SECURE)
     assert model.scale_[3] == 1
     assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
 
@@ -56,23 +61,17 @@ def test_features_that_fixed_point_rounds_off_are_refused_or_taken_for_constant(
     assert "1 features were taken for constant" in " ".join(secure.log["notes"])
 
 
-@pytest.mark.parametrize(("method", "options"), VERTICAL, ids=str)
-def test_scaled_columns_need_no_bound(method, options):
+@pytest.mark.parametrize("method", ["vertical", "vertical-kernel kernel=linear gamma=1.0"])
+def test_scaled_columns_need_no_bound(method):
     """They have no unit; sums that know it resolve them beside a bound of any size."""
-    own = {"n_components": 2, "scale": True, **options}
-    plain = fit(method, by_columns(rows(60)), **own)
-    secure = fit(method, by_columns(rows(60)), bound=1e90, **own, **SECURE)
+    own = {"n_components": 2, "scale": True, "center": True}
+    plain, secure = (fit(method, by_columns(rows(60)), **own, **way) for way in ({}, {"bound": 1e90, **SECURE}))
     assert principal_angles(plain, secure).max < 1e-9
-
-
-@pytest.mark.parametrize("method", ["vertical", "vertical-kernel"])
-def test_a_refusal_of_scaled_columns_with_their_means_says_what_helps(method):
-    """A nearer bound does not help where the columns are as large; another unit does."""
-    options = {"n_components": 2, "scale": True, "center": False, **SECURE}
-    named = ["'bound'", "1e+90", "center=True"]
-    with refused(ConfigError, *named):
-        fit(method, by_columns(1e89 * rows(60)), bound=1e90, **options)
-    assert fit(method, by_columns(rows(60)), bound=10.0, **options).n_components_ == 2
+    # With their means a nearer bound does not help where the columns are as large; another unit does.
+    own |= {"center": False, **SECURE}
+    with refused(ConfigError, "'bound'", "1e+90", "center=True"):
+        fit(method.split()[0], by_columns(1e89 * rows(60)), bound=1e90, **own)
+    assert fit(method.split()[0], by_columns(rows(60)), bound=10.0, **own).n_components_ == 2
 
 
 def test_new_rows_of_small_units_have_scores_in_secure_sums(tmp_path):
@@ -102,9 +101,8 @@ def test_values_and_landmarks_at_the_ends_of_float64_are_taken_or_named():
 
 def test_loadings_of_components_without_variance_are_no_longer_than_one(tmp_path):
     """What rounding leaves of them, divided by nearly nothing, made scores that no public limit holds."""
-    parties = np.split(
-        np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0), 2, 1
-    )
+    X = np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0)
+    parties = np.split(X, 2, axis=1)
     loadings = [str(tmp_path / f"{party}.npz") for party in range(2)]
     fit("vertical", parties, n_components=20, loadings=loadings)
     for path in loadings:

@@ -7,16 +7,8 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import secure
-from fedpca_flwr.transports.double_masks import (
-    SEALED,
-    SHARE,
-    Channels,
-    Ring,
-    fewest_colluders,
-    hide,
-    require_threshold,
-    unmasked,
-)
+from fedpca_flwr.transports import double_masks
+from fedpca_flwr.transports.double_masks import SHARE, Channels, Ring, unmasked
 from fedpca_flwr.transports.pairwise_masks import BLOCK, mask, new_private_key, public_key
 from tests.refusals import refused
 
@@ -40,7 +32,8 @@ class Group:
     def hidden(self, place, members, told=0.0):
         plain = np.arange(SIZE, dtype=np.uint64) * np.uint64(place + 1)
         plain[0] = 1
-        return plain, hide(plain, self.ring, self.asked(members, told), members, self.masks[place], self.seeds[place])
+        own = self.masks[place], self.seeds[place]
+        return plain, double_masks.hide(plain, self.ring, self.asked(members, told), members, *own)
 
     def revealed(self, members, survivors):
         """By party, a share of each member's seed or key."""
@@ -55,8 +48,8 @@ def test_whoever_survives_the_sum_is_theirs(members):
     for survivors in combinations(members, THRESHOLD):
         pairs = [group.hidden(place, members) for place in survivors]
         plain, total = (np.add.reduce(vectors) for vectors in zip(*pairs, strict=True))
-        asked = group.asked(members)
-        found = unmasked(total, group.ring, asked, members, survivors, group.revealed(members, survivors))
+        revealed = group.revealed(members, survivors)
+        found = unmasked(total, group.ring, group.asked(members), members, survivors, revealed)
         np.testing.assert_array_equal(found, plain)
 
 
@@ -64,8 +57,7 @@ def test_without_its_self_mask_a_vector_stays_random_words():
     """What the server has of a party that it says dropped out, and whose vector it keeps: all pairwise masks."""
     group, members = Group(), range(PARTIES)
     plain, hidden = group.hidden(0, members)
-    ring, asked = group.ring, group.asked(members)
-    without = hidden - mask(group.masks[0], ring.mask_keys(members), asked, SIZE)
+    without = hidden - mask(group.masks[0], group.ring.mask_keys(members), group.asked(members), SIZE)
     bits = np.unpackbits((without - plain).view(np.uint8))
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(bits.size)
 
@@ -88,29 +80,27 @@ def test_wrong_shares_and_parties_that_were_asked_something_else_are_noticed():
 
 
 def test_shares_are_for_their_recipient_in_their_run_only():
-    group = Group()
-    shares = bytes(range(2 * SHARE))
+    group, shares = Group(), bytes(range(2 * SHARE))
     text = group.channels[0].sealed(1, shares)
-    assert len(text) == SEALED
+    assert len(text) == double_masks.SEALED
     assert group.channels[1].unsealed(0, text) == shares
-    for recipient, sender, sent in ((2, 0, text), (1, 2, text), (1, 0, text[:-1] + bytes([text[-1] ^ 1]))):
-        with refused(ContractError):
-            group.channels[recipient].unsealed(sender, sent)
-    group = Group(about=(b"{}", b"another run", *[b"{}"] * 3))
-    text = group.channels[0].sealed(1, bytes(2 * SHARE))
-    with refused(ContractError):
-        group.channels[1].unsealed(0, text)
-    assert group.channels[2].unsealed(0, group.channels[0].sealed(2, bytes(2 * SHARE))) == bytes(2 * SHARE)
-    group = Group()
+    another_run = Group(about=(b"{}", b"another run", *[b"{}"] * 3))
+    text_of_another = another_run.channels[0].sealed(1, shares)
+    assert another_run.channels[2].unsealed(0, another_run.channels[0].sealed(2, shares)) == shares
     publics = [*group.ring.publics[:4], group.ring.publics[4][:32] + public_key(new_private_key())]
-    other = Channels(Ring(publics, b"{}"), 1, group.runs[1])
-    with refused(ContractError):
-        other.unsealed(0, group.channels[0].sealed(1, bytes(2 * SHARE)))
+    for channels, sender, sent in (
+        (group.channels[2], 0, text),
+        (group.channels[1], 2, text),
+        (group.channels[1], 0, text[:-1] + bytes([text[-1] ^ 1])),
+        (another_run.channels[1], 0, text_of_another),
+        (Channels(Ring(publics, b"{}"), 1, group.runs[1]), 0, text),
+    ):
+        with refused(ContractError):
+            channels.unsealed(sender, sent)
     # Their nonce is constant: under one key the difference of two would be that of what they say.
-    ring = Group().ring
+    ring = group.ring
     assert len({ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
     # Or a server that tells parties of different members would have masks that cancel all the same.
-    ring = Group().ring
     assert ring.mask_context("moments", [0, 1, 2, 3]) != ring.mask_context("moments", [0, 1, 2, 4])
 
 
@@ -120,10 +110,10 @@ def test_the_threshold_leaves_no_vector_to_a_server_with_less_than_a_third_of_th
         least = 2 * n // 3 + 1
         for survivors in range(n + 2):
             if least <= survivors <= n:
-                require_threshold(survivors, n)
+                double_masks.require_threshold(survivors, n)
             else:
                 with refused(ConfigError, "'survivors'", survivors, least, n):
-                    require_threshold(survivors, n)
+                    double_masks.require_threshold(survivors, n)
         colluding = max(0, -(-n // 3) - 1)  # less than a third
         assert 2 * least > n + colluding
         if n > 3:
@@ -133,6 +123,6 @@ def test_the_threshold_leaves_no_vector_to_a_server_with_less_than_a_third_of_th
 @pytest.mark.parametrize(("survivors", "parties", "fewest"), [(3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)])
 def test_the_note_names_the_fewest_who_see_more(survivors, parties, fewest):
     """The first number that 2 t > n + c does not bear; of parties that all must stay, those beside one."""
-    assert fewest_colluders(survivors, parties) == fewest
+    assert double_masks.fewest_colluders(survivors, parties) == fewest
     if survivors < parties:
         assert [2 * survivors > parties + colluders for colluders in (fewest - 1, fewest)] == [True, False]

@@ -1,5 +1,7 @@
 """Secure sums that go on with the survivors: their PCA, named as such, or an error; and nothing else for the server."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 
@@ -8,31 +10,23 @@ from fedpca_flwr.maths import secure
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.site.identity import simulated
 from fedpca_flwr.transports.double_masks import SHARE
+from fedpca_flwr.transports.encoding import Group
+from fedpca_flwr.transports.signed import Signer
+from fedpca_flwr.transports.surviving import SurvivingParty, _whole
 from strategies import METHODS, transports_of
+from tests import harness
 from tests.families import cut, rows
-from tests.harness import (
-    Clock,
-    client_of,
-    context_of,
-    finish,
-    fit,
-    heard,
-    late,
-    on_request,
-    proxy_of,
-    server_of,
-    tamper,
-)
+from tests.harness import finish, fit, heard, proxy_of, server_of
 from tests.refusals import refused
 
 PARTIES = cut(rows(400) + 1, 150, 100, 80, 50, 20)
 SUM = {"p-cov": "uncentred", "ap-cov": "uncentred", "dp-pca": "joint"}
 JOINT = {"release": "joint", "clip": 5.0, "epsilon": 100.0}
 """With a budget at which components stand out of the noise: else variances are unknown."""
-ROUNDS = ("keys", "shares", "sum", "agree", "reveal")
-
-every_method = pytest.mark.parametrize("method", SUM)
+BEFORE, AFTER = ("keys", "shares", "sum"), ("agree", "reveal", "project")
+"""Where a party that drops out is not in the sum, and where it is."""
 
 
 def options_of(method, **options):
@@ -51,16 +45,13 @@ def plain(method, parties, **options):
 
 
 def drop(running, party, at):
-    """Let one party be silent from a round on, and note what it is asked after that."""
+    """Let one party be silent from a round on, and note what it is asked."""
     proxy, asked = proxy_of(running, party), []
-    honest = proxy.fit
-    stages = ["keys", "shares", SUM[running.strategy.card.name], "agree", "reveal", "project"]
-    at = SUM.get(running.strategy.card.name) if at == "sum" else at
+    honest, at = proxy.fit, SUM[running.strategy.card.name] if at == "sum" else at
 
     def fit_until(ins, timeout, group_id):
-        phase = ins.config["phase"]
-        if stages.index(phase) >= stages.index(at):
-            asked.append(phase)
+        asked.append(ins.config["phase"])
+        if at in asked:
             raise TimeoutError("no reply within its deadline of 1 s")
         return honest(ins, timeout, group_id)
 
@@ -79,32 +70,23 @@ def same(model, other):
 # The result
 
 
-@every_method
-@pytest.mark.parametrize("at", ["keys", "shares", "sum"])
-def test_a_party_that_drops_out_before_its_vector_came_is_not_in_the_result(method, at):
+@pytest.mark.parametrize(
+    ("at", "method"), [*zip((*BEFORE, *AFTER), cycle(SUM), strict=False), ("sum", "p-cov"), ("project", "p-cov")]
+)
+def test_a_party_is_in_the_result_if_its_vector_came_before_it_dropped_out(method, at):
     running = server(method)
     asked = drop(running, 4, at)
-    model = finish(running)
-    same(model, plain(method, PARTIES[:4]))
-    assert [party["party"] for party in model.log["parties"]] == [0, 1, 2, 3]
-    assert "the PCA of 4 of 5 parties: client 4 dropped out" in model.log["notes"]
-    assert "collude with at least 3 of the 5 parties" in model.log["notes"][-1] or method == "dp-pca"
-    assert [model.log["measured"][name] for name in ("double_masked_parties", "expected_parties")] == [4, 5]
-    assert asked == [SUM[method] if at == "sum" else at]  # and nothing afterwards
-    assert method == "dp-pca" or "squared_error_per_row" in model.log["measured"]
-
-
-@every_method
-@pytest.mark.parametrize("at", ["agree", "reveal", "project"])
-def test_a_party_that_drops_out_later_is_in_the_result(method, at):
-    running = server(method)
-    drop(running, 1, at)
-    model = finish(running)
-    same(model, plain(method, PARTIES))
-    assert [party["party"] for party in model.log["parties"]] == [0, 1, 2, 3, 4]
-    assert [model.log["measured"][name] for name in ("double_masked_parties", "expected_parties")] == [5, 5]
-    assert not any("dropped out" in note for note in model.log["notes"])
-    assert method == "dp-pca" or any("squared error is not measured" in note for note in model.log["notes"])
+    model, inside = finish(running), 4 + (at in AFTER)
+    same(model, plain(method, PARTIES[:inside]))
+    assert [party["party"] for party in model.log["parties"]] == list(range(inside))
+    assert [model.log["measured"][name] for name in ("double_masked_parties", "expected_parties")] == [inside, 5]
+    gone = [note for note in model.log["notes"] if "dropped out" in note]
+    assert gone == (["the PCA of 4 of 5 parties: client 4 dropped out"] if at in BEFORE else [])
+    assert asked[-1] == (SUM[method] if at == "sum" else at)  # and nothing afterwards
+    if method != "dp-pca":
+        assert "collude with at least 3 of the 5 parties" in model.log["notes"][-1] or at in AFTER
+        assert ("squared_error_per_row" in model.log["measured"]) == (at in BEFORE)
+        assert any("squared error is not measured" in note for note in model.log["notes"]) == (at in AFTER)
 
 
 @pytest.mark.parametrize("rounds", [("keys", "keys"), ("keys", "sum"), ("shares", "agree"), ("sum", "reveal")], ids=str)
@@ -113,11 +95,11 @@ def test_several_may_drop_out_down_to_the_threshold(rounds):
     running = server(parties=parties, survivors=5)
     for party, at in zip((2, 5), rounds, strict=True):
         drop(running, party, at)
-    gone = {party for party, at in zip((2, 5), rounds, strict=True) if at in ("keys", "shares", "sum")}
+    gone = {party for party, at in zip((2, 5), rounds, strict=True) if at in BEFORE}
     same(finish(running), plain("p-cov", [X for i, X in enumerate(parties) if i not in gone]))
 
 
-@pytest.mark.parametrize("at", ROUNDS)
+@pytest.mark.parametrize("at", [*BEFORE, "agree", "reveal"])
 def test_fewer_than_the_threshold_are_an_error(at):
     running = server()
     drop(running, 0, "shares")
@@ -126,45 +108,30 @@ def test_fewer_than_the_threshold_are_an_error(at):
         finish(running)
 
 
-def test_a_party_that_never_joins_is_dropped(monkeypatch):
-    monkeypatch.setattr(quorum, "time", Clock())
+def test_parties_that_never_join_leave_hang_or_answer_nothing_are_dropped_and_refusals_end_the_run(monkeypatch):
+    monkeypatch.setattr(quorum, "time", harness.Clock())
     running = server()
     running.client_manager().unregister(proxy_of(running, 0))
     model = finish(running)
     same(model, plain("p-cov", PARTIES[1:]))
     assert "the PCA of 4 of 5 parties: client 0 dropped out" in model.log["notes"]
-
-
-def test_parties_that_hang_or_answer_nothing_are_dropped_and_refusals_end_the_run():
-    """Not even what it is: the server asks the next one."""
+    # Not even what it is: the server asks the next one.
     running = server()
     drop(running, 0, "keys")
     proxy_of(running, 0).get_properties = lambda ins, timeout, group_id: (_ for _ in ()).throw(TimeoutError)
     same(finish(running), plain("p-cov", PARTIES[1:]))
+    running = server()
+    manager, leaving = running.client_manager(), proxy_of(running, 2)
+    harness.tamper(running, 2, lambda reply: manager.unregister(leaving) or reply, "shares")
+    assert len(finish(running).log["parties"]) == 4
     running = server(round_deadline=70.0)
-    given = late(running, 2, "uncentred")
+    given = harness.late(running, 2, "uncentred")
     assert len(finish(running).log["parties"]) == 4
     assert given == [70.0]
     running = server()
-    context_of(running, 2).node_config["min-rows"] = 500
+    harness.context_of(running, 2).node_config["min-rows"] = 500
     with refused(DisclosureError, "client 2", "min-rows"):
         finish(running)
-
-
-def test_a_party_whose_node_goes_offline_is_dropped(monkeypatch):
-    monkeypatch.setattr(quorum, "time", Clock())
-    running = server()
-    asked = on_offline = proxy_of(running, 2)
-    honest = asked.fit
-
-    def leave(ins, timeout, group_id):
-        reply = honest(ins, timeout, group_id)
-        if ins.config["phase"] == "shares":
-            running.client_manager().unregister(on_offline)
-        return reply
-
-    asked.fit = leave
-    assert len(finish(running).log["parties"]) == 4
 
 
 DIRECTIONS = {"release": "directions", "clip": "", "n_components": 3}
@@ -172,11 +139,10 @@ DIRECTIONS = {"release": "directions", "clip": "", "n_components": 3}
 
 def test_several_sums_open_each_with_its_noise_and_keys():
     """The rounds around a sum are gone through for each, and the model is that of the parties without masks."""
-    same(finish(server("dp-pca", **DIRECTIONS)), plain("dp-pca", PARTIES, **DIRECTIONS))
-    # Else what is revealed of a party that left would open its share of the sums before.
     running = server("dp-pca", **DIRECTIONS)
     sent = heard(running, 0)
-    finish(running)
+    same(finish(running), plain("dp-pca", PARTIES, **DIRECTIONS))
+    # Else what is revealed of a party that left would open its share of the sums before.
     keys = [one.said[0].tobytes() for one in sent if one.phase.endswith("keys")]
     assert len(keys) == len(set(keys)) == 6
     # Each adds its share; what the eigenvalues are corrected for is the noise of four shares.
@@ -189,22 +155,25 @@ def test_several_sums_open_each_with_its_noise_and_keys():
 @pytest.mark.parametrize("at", ["octaves", "nearer_octaves shares", "directions", "variances agree"])
 def test_a_party_may_leave_between_two_sums_that_have_noise(at):
     """It is in those before, and asked for nothing more; whoever is left agrees on new keys."""
-    running, asked = server("dp-pca", **DIRECTIONS), []
-    proxy = proxy_of(running, 4)
-    honest = proxy.fit
-
-    def fit_until(ins, timeout, group_id):
-        asked.append(ins.config["phase"])
-        if at in asked:
-            raise TimeoutError("no reply within its deadline of 1 s")
-        return honest(ins, timeout, group_id)
-
-    proxy.fit = fit_until
+    running = server("dp-pca", **DIRECTIONS)
+    asked = drop(running, 4, at)
     model = finish(running)
     assert asked[-1] == at
     inside = 5 if at == "variances agree" else 4  # of the last sum
     assert model.log["measured"]["double_masked_parties"] == inside
     assert np.isfinite(model.explained_variance_).all()
+
+
+def test_what_is_signed_for_one_noisy_sum_is_not_signed_for_the_next():
+    """The same list of survivors would else be agreed to twice."""
+    signer, abouts = Signer(simulated(5, 0), run="17", configuration="{}"), []
+    party = SurvivingParty(Group(parties=5, least=2, signer=signer, survivors=4))
+    party.sums = ["first", "second", "third"]
+    for name in party.sums:
+        party.sum = name
+        abouts.append(party._signer.about)
+    assert abouts[0] == signer.about
+    assert len(set(abouts)) == 3
 
 
 # What is refused
@@ -230,12 +199,8 @@ def test_options_that_do_not_go_together_are_named(method, options, named):
 
 def test_the_methods_that_have_it_ask_for_one_sum_of_fixed_bytes():
     assert {name for name, method in METHODS.items() if "surviving" in transports_of(method)} == set(SUM)
-
-    def sent(d):
-        model = finish(server(parties=cut(rows(400, d), 150, 100, 80, 50, 20)))
-        return {entry["phase"]: max(entry["up"]) for entry in model.log["rounds"]}
-
-    narrow, wide = sent(6), sent(40)
+    models = [finish(server(parties=cut(rows(400, d), 150, 100, 80, 50, 20))) for d in (6, 40)]
+    narrow, wide = ({entry["phase"]: max(entry["up"]) for entry in model.log["rounds"]} for model in models)
     for phase in ("keys", "shares", "agree", "reveal"):
         assert narrow[phase] == wide[phase] < 700
     assert wide["uncentred"] > 15 * narrow["uncentred"]
@@ -259,7 +224,19 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
         finish(running)
 
 
-# A server that lies
+@pytest.mark.parametrize("rows", [4, 6])
+def test_a_party_sends_something_for_each_party(rows):
+    assert len(_whole(np.zeros((5, 2), np.uint8), 5, "client 1")) == 5
+    with refused(ContractError, "client 1", rows, 5):
+        _whole(np.zeros((rows, 2), np.uint8), 5, "client 1")
+
+
+# A server that lies; tests/attacks/test_identities.py has one that tells two lists of survivors
+
+
+def of(arrays, places):
+    """The keys of the parties at these places only."""
+    return [array[places] for array in arrays]
 
 
 @pytest.mark.parametrize(
@@ -290,42 +267,13 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
 )
 def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, named):
     running, revealed = server(), []
-    on_request(running, 1, phase, change)
+    harness.on_request(running, 1, phase, change)
     for party in range(5):
-        tamper(running, party, lambda reply: revealed.append(reply) or reply)
+        harness.tamper(running, party, lambda reply: revealed.append(reply) or reply)
     with refused((ContractError, DisclosureError), "client 1", *named):
         finish(running)
     shares = [r for r in revealed if [len(t) - 128 for t in r.parameters.tensors] == [5 * SHARE]]
     assert not shares or phase == "reveal"  # then those who were told the truth have revealed
-
-
-def of(arrays, places):
-    """The keys of the parties at these places only."""
-    return [array[places] for array in arrays]
-
-
-def test_a_server_that_tells_two_lists_of_survivors_opens_neither():
-    """All vectors came. Half of the parties hear that the last one dropped out, and half that the first one did."""
-    running, lists = server(), [[0, 1, 2, 3], [1, 2, 3, 4]]
-    told = {0: lists[0], 1: lists[0], 2: lists[0], 3: lists[1], 4: lists[1]}
-
-    def ask(party, phase, *arrays):
-        return client_of(running, party).fit(list(arrays), {"phase": phase})
-
-    keys = [np.stack(rows) for rows in zip(*(ask(party, "keys")[0] for party in range(5)), strict=True)]
-    sealed = [ask(party, "shares", np.arange(5), *keys)[0][0] for party in range(5)]
-    for party in range(5):
-        assert ask(party, "uncentred", np.arange(5))[0]
-    signatures = {party: ask(party, "agree", np.array(told[party]))[0][0] for party in range(5)}
-    for party in range(5):
-        agreed = [other for other in told[party] if party in told[other]]
-        shares = np.stack([rows[party] for rows in sealed])
-        arrays, _, said = ask(party, "reveal", np.array(agreed), np.stack([signatures[i] for i in agreed]), shares)
-        assert arrays == []
-        assert "under the survivors is not right" in said["message"] or "goes on with" in said["message"]
-
-
-# What the server has
 
 
 def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(monkeypatch):
@@ -346,18 +294,3 @@ def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(monk
     for member, secrets in enumerate(kept.values()):
         shares = {place: of_all[member].tobytes() for place, of_all in zip(places, revealed, strict=True)}
         assert secure.combine(shares) == secrets["masking" if member == 3 else "seed"]
-
-
-# A party that lies
-
-
-def test_features_below_the_fixed_point_are_said_to_be_unscaled():
-    """A deviation of 1e-9 beside one of 1e9 was scaled by 1 without a word: with scaling it counts as much."""
-    X = rows(60) * np.where(np.arange(12) == 3, 1e-9, np.where(np.arange(12) == 5, 1e9, 1.0))
-    options = {"secure_aggregation": True, "bound": 1e10, "n_components": 2, "scale": True}
-    model = fit("p-cov", cut(X, 30, 20, 10), survivors=3, **options)
-    assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
-    assert model.scale_[3] == 1
-    assert "taken for constant" not in " ".join(fit("p-cov", cut(X, 30, 20, 10), **options).log["notes"])
-    near = {**options, "scale": False}
-    assert "taken for constant" not in " ".join(fit("p-cov", cut(X, 30, 20, 10), survivors=3, **near).log["notes"])

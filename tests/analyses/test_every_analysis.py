@@ -1,4 +1,4 @@
-"""What an analysis finds prints, and shows itself in a notebook, as a table of its numbers by their names."""
+"""What every analysis does: it says what it is of, and what it finds shows itself as a table of numbers by names."""
 
 from dataclasses import is_dataclass
 from typing import Any
@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 
 from fedpca_flwr import analyses
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
 from tests.families import rows
+from tests.refusals import refused
 
 NAMES = [f"gene {j}" for j in range(8)]
 X = pd.DataFrame(rows(200, 8), columns=NAMES).assign(ill=np.arange(200) % 3 == 0, well=np.arange(200) % 3 != 0)
@@ -60,3 +62,36 @@ def test_what_is_found_shows_itself_as_a_table(name):
     assert "array(" not in text
     assert "<table>" in page
     assert not [one for one in told if one not in text or one not in page]
+
+
+OF_MODELS = {
+    *("categories", "clusters", "drift", "harmonised", "highly_variable", "outliers", "projected"),
+    *("variance_intervals", "whitened"),
+}
+ANALYSES = [name for name in analyses.__all__ if not isinstance(getattr(analyses, name), type)]
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_moments_and_models_are_not_taken_for_each_other(name):
+    """The faults: AttributeErrors of whatever came first."""
+    analysis, of_models = getattr(analyses, name), name in OF_MODELS
+    kind, word = ("PCAModel", "model") if of_models else ("SecondMoments", "moments")
+    for given in (None, X.to_numpy(), MOMENTS if of_models else MODEL):
+        with refused(ConfigError, f"'{word}'", type(given).__name__, kind):
+            analysis(given, [0], [1])
+    with refused(ConfigError, f"'{word}'", "str"):
+        analysis(**{word: "model.npz"})
+
+
+@pytest.mark.parametrize("analysis", [analyses.partial_least_squares, analyses.principal_component_regression])
+@pytest.mark.parametrize("k", [None, "2", 2.0, True, 0, 8])
+def test_a_number_of_directions_is_a_number(analysis, k):
+    with refused(ConfigError, "'k'", repr(k), 1, 7):
+        analysis(MOMENTS, ["gene 3"], k=k)
+
+
+def test_a_number_of_draws_is_a_number_and_moments_may_be_named():
+    for draws in (None, "x", 0, 1.5):
+        with refused(ConfigError, "'draws'"):
+            analyses.how_many(MOMENTS, draws=draws)
+    np.testing.assert_array_equal(analyses.pca(moments=MOMENTS, n_components=3).components_, MODEL.components_)

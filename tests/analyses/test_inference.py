@@ -1,0 +1,176 @@
+"""How many components to keep, by `n-components='auto'` and all rules, and how sure variances and loadings are.
+
+`simulations.benchmarks.coverage` counts how often intervals hold.
+"""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+
+from fedpca_flwr import analyses
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.model.second_moments import SecondMoments
+from simulations import run
+from tests.families import cut, rows
+from tests.harness import own
+from tests.refusals import refused
+
+# How many
+
+
+def fit(X, **options):
+    n = len(X)
+    return run("p-cov", cut(X, n - n // 3 - n // 5, n // 3, n // 5), n_components="auto", keep="moments", **options)
+
+
+def by_whole_draws(X, scale, draws=100):
+    """Horn's as he wrote it: eigenvalues of whole data matrices of unrelated normal features."""
+
+    def eigenvalues(rows):
+        return np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2
+
+    X, rng = X / np.where(X.std(axis=0) > 0, X.std(axis=0), 1) if scale else X, np.random.default_rng(9)
+    drawn = [eigenvalues(rng.standard_normal(X.shape) * X.std(axis=0)) for _ in range(draws)]
+    above = eigenvalues(X) > np.percentile(drawn, 95, axis=0)
+    return int(np.append(above, False).argmin())
+
+
+def test_bi_cross_validation_holds_out_parties_where_there_are_several():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 15)) * 3 + rng.standard_normal((600, 15))
+    own = run("p-cov", cut(X, 200, 300, 60, 40), n_components=2, keep="parties").moments_
+    rule = "bi-cross-validation (Owen, Perry)"
+    assert analyses.how_many(own, draws=5).by_rule[rule] == 3
+    assert rule not in analyses.how_many(own.pooled(), draws=5).by_rule
+    whole = SecondMoments.of(rows(60, 5))
+    alone = SecondMoments(whole.moments, parties={"only": whole.moments})
+    assert analyses.how_many(alone).by_rule == analyses.how_many(whole).by_rule
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
+def test_auto_keeps_what_horns_own_procedure_keeps(load, scale):
+    X = np.insert(load().data, 2, 5.0, axis=1)  # a constant feature among them
+    model = fit(X, scale=scale)
+    expected = by_whole_draws(X, scale)
+    assert model.n_components_ == max(1, expected)
+    said = [note for note in model.log["notes"] if "stand out" in note]
+    assert said == [f"n-components='auto': {expected or 'none'} of {X.shape[1]} stand out of unrelated features (Horn)"]
+    assert analyses.how_many(model.moments_, scale=scale).by_rule["parallel analysis (Horn)"] == expected
+    assert analyses.pca(model.moments_, "auto", scale=scale).n_components_ == model.n_components_
+
+
+def test_auto_needs_the_sums_only_and_leaves_one_component_of_unrelated_features():
+    X = load_digits().data[:300]
+    assert fit(X, secure_aggregation=True, bound=30.0).n_components_ == fit(X).n_components_ > 5
+    model = fit(np.random.default_rng(0).standard_normal((300, 5)))
+    assert model.n_components_ == 1
+    assert "none of 5 stand out" in model.summary()
+
+
+@pytest.mark.parametrize("method", ["sub-it", "qr-pca", "sapca", "dp-pca", "adaptive", "vertical"])
+def test_methods_without_all_variances_refuse_it(method):
+    with refused(ConfigError, "n_components", "'auto'"):
+        run(method, cut(rows(60), 40, 20), n_components="auto", **own(method))
+
+
+def test_auto_is_about_variances_and_another_word_is_refused():
+    moments = SecondMoments.of(rows(60))
+    with refused(ConfigError, "n_components", "'auto'", "center=True"):
+        fit(rows(60), center=False)
+    with refused(ConfigError, "n_components", "'auto'", "center=True"):
+        analyses.pca(moments, "auto", center=False)
+    for wrong in ("all", "Auto", 0, 1.5):
+        with refused(ConfigError, "n_components", repr(wrong)):
+            run("p-cov", cut(rows(60), 40, 20), n_components=wrong)
+    for wrong in ("all", "Auto", 0, -0.5):
+        with refused(ConfigError, "n-components", repr(wrong)):
+            analyses.pca(moments, wrong)
+
+
+def test_the_report_has_every_rule():
+    found = analyses.how_many(fit(rows(300)).moments_, fraction=0.9)
+    text = str(found)
+    for rule in ("Horn", "Marchenko-Pastur", "Gavish", "Minka", "broken stick", "90% of the variance"):
+        assert rule in text
+    assert analyses.how_many(SecondMoments.of(rows(8, 12))).by_rule["greatest evidence (Minka)"] is None
+    with refused(DataError):
+        analyses.how_many(SecondMoments.of(np.ones((5, 3))))
+    for wrong in (95, 1.0, 0.0, float("nan")):
+        with refused(ConfigError, "'fraction'", wrong):
+            analyses.how_many(SecondMoments.of(rows(60)), fraction=wrong)
+
+
+# How sure
+
+ROWS = rows(400, 6)
+
+
+@pytest.fixture(scope="module")
+def moments():
+    parties = cut(ROWS, 100, 80, 60, 50, 40, 30, 20, 20)
+    return run("p-cov", parties, n_components=2, keep="parties").moments_
+
+
+def test_errors_are_those_of_the_bootstrap(moments):
+    """Another way to the same, from the rows themselves; eight parties know a spread to some 30 %."""
+    components, _ = analyses.pca(moments, 2).loadings()
+    rng, found = np.random.default_rng(0), []
+    for _ in range(400):
+        drawn = ROWS[rng.integers(0, len(ROWS), len(ROWS))]
+        _, sizes, own = np.linalg.svd(drawn - drawn.mean(axis=0), full_matrices=False)
+        signs = np.sign(np.sum(own[:2] * components, axis=1))
+        found.append(np.column_stack([own[:2] * signs[:, None], np.log(sizes[:2] ** 2)]))
+    spread = np.std(found, axis=0)
+    for ask, step in ((analyses.how_sure, 1.96), (analyses.how_sure_by_parties, 2.365)):  # 7 degrees of freedom
+        told = ask(moments, 2)
+        np.testing.assert_allclose(np.linalg.norm(told.loading_errors), np.linalg.norm(spread[:, :-1]), rtol=0.35)
+        low, high = told.variance_intervals.T
+        np.testing.assert_allclose(np.log(high / low) / 2 / step, spread[:, -1], rtol=0.5)
+        assert (low < told.variances).all()
+        assert (told.variances < high).all()
+        np.testing.assert_allclose(told.variances, analyses.pca(moments, 2).explained_variance_)
+
+
+def test_parties_that_differ_widen_what_they_tell_and_coin_tosses_of_signs_do_not():
+    parties = cut(rows(400, 6), *[50] * 8)
+    even, odd = (
+        run("p-cov", [*parties[:-1], parties[-1] * scale], n_components=2, keep="parties").moments_ for scale in (1, 4)
+    )
+    one, other = (np.log(np.divide(*analyses.how_sure_by_parties(m, 1).variance_intervals[0])) for m in (even, odd))
+    assert other < 3 * one
+    # Two loadings of one size and opposite signs: the larger of them is positive, whichever that is.
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((400, 1))
+    parties = cut(np.hstack([x, -x]) + 0.1 * rng.standard_normal((400, 2)), *[50] * 8)
+    moments = run("p-cov", parties, n_components=1, keep="parties").moments_
+    assert len({np.sign(analyses.pca(moments.without(party), 1).components_[0, 0]) for party in moments.parties}) == 2
+    assert analyses.how_sure_by_parties(moments, 1).loading_errors.max() < 0.01
+
+
+def test_scaled_features_have_errors_and_spikes_of_their_scaled_moments(moments):
+    found = analyses.how_sure_by_parties(moments, 2, scale=True)
+    np.testing.assert_allclose(found.variances, analyses.pca(moments, 2, scale=True).explained_variance_)
+    spikes, expected = analyses.spikes(moments, 2, scale=True), analyses.spikes(moments.scaled(), 2)
+    np.testing.assert_array_equal(spikes.variances, expected.variances)
+    assert (spikes.variances != analyses.spikes(moments, 2).variances).any()
+    # Few rows for many features are turned.
+    wide = run("p-cov", cut(rows(60, 40) * 5, 40, 20), n_components=2, keep="moments").moments_
+    turned = analyses.spikes(wide, 3)
+    assert 0 < turned.angles[0] < turned.angles[1] < turned.angles[2] <= 90
+    assert (turned.variances[:1] < analyses.pca(wide, 1).explained_variance_).all()
+
+
+def test_what_cannot_be_told_is_refused_and_components_of_rounding_have_no_errors(moments):
+    with refused(ConfigError, 0, 5):
+        analyses.how_sure_by_parties(moments.pooled(), 2)
+    with refused(ConfigError, "'level'", 95):
+        analyses.how_sure(moments, 2, level=95)
+    with refused(ConfigError, "'k'", 7, 1, 6):
+        analyses.how_sure(moments, 7)
+    # They would have small ones: of how float64 rounds.
+    doubled = np.column_stack([ROWS[:, :2], ROWS[:, :2] * 2])
+    parties = run("p-cov", cut(doubled, 100, 80, 70, 80, 70), n_components=1, keep="parties")
+    for ask in (analyses.how_sure, analyses.how_sure_by_parties):
+        with refused(ContractError, 3):
+            ask(parties.moments_, 3)

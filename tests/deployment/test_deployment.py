@@ -1,0 +1,195 @@
+"""A real SuperLink and three SuperNodes: the bits of loopback, of files, databases and columns, and faults by name."""
+
+import json
+import re
+from contextlib import nullcontext
+from functools import partial
+
+import duckdb
+import numpy as np
+import psycopg
+import pytest
+
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.protocol.fleet import require_registered
+from fedpca_flwr.site.certificates import make_node_key
+from fedpca_flwr.site.deployment import HOST, sites, written
+from simulations import run
+from simulations.benchmarks.postgresql_server import programs, running
+from strategies import METHODS
+from tests.deployment.lab import Lab, told
+from tests.families import cut, rows
+from tests.harness import differences
+from tests.needed import need
+from tests.refusals import refused
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
+
+HOSPITALS = cut(rows(400, 20) + np.arange(20), 250, 100, 50)
+BANKS = np.split(rows(120) + np.arange(12), [6, 10], axis=1)
+NAMES = [f"marker_{j}" for j in range(20)]
+
+
+def fill(connection, X):
+    """A table of these rows, the last of them first."""
+    connection.execute(f"CREATE TABLE visit (id integer, {', '.join(f'{name} double precision' for name in NAMES)})")
+    for i in reversed(range(len(X))):
+        connection.execute(f"INSERT INTO visit VALUES ({i}, {', '.join(repr(float(x)) for x in X[i])})")
+
+
+def query(names):
+    return f"SELECT {', '.join(names)} FROM visit ORDER BY id"
+
+
+@pytest.fixture(scope="module")
+def database():
+    """PostgreSQL's server, where it is installed."""
+    with running() if programs() else nullcontext() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory, database):
+    """The node-configs of three hospitals: one has a file, and the others have databases where there are any."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    nodes = sites(folder, "hospital", written(folder, NAMES, HOSPITALS))
+    with duckdb.connect(folder / "cohort.duckdb") as connection:
+        fill(connection, HOSPITALS[1])
+    nodes[1] |= {"data": f"duckdb:///{folder}/cohort.duckdb", "query": query(NAMES)}
+    if database:
+        with psycopg.connect(database.url, password=database.password) as connection:
+            fill(connection, HOSPITALS[2])
+        nodes[2] |= {"data": database.url, "query": query(NAMES[::-1])}  # brought into the order that the run names
+    allowed = " ".join(name for name in METHODS if name != "ap-cov")
+    for i, node in enumerate(nodes):
+        node |= {"loadings": str(folder / f"own{i}.npz"), "min-rows": 40, "allowed-methods": allowed}
+    return nodes
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory, tables, database):
+    lab = Lab(tmp_path_factory.mktemp("lab") / "flower", tables)
+    lab.environment["PGPASSFILE"] = str(database.passfile if database else "")
+    with lab:
+        yield lab
+
+
+@pytest.fixture
+def hospitals(lab, tables):
+    return lab.with_sites(tables)
+
+
+@pytest.fixture
+def banks(lab, tmp_path):
+    """The same SuperNodes as those of banks, with different columns of the same rows."""
+    nodes = []
+    for i, columns in enumerate(BANKS):
+        np.save(tmp_path / f"site{i}.npy", columns)
+        files = {"data": f"site{i}.npy", "scores": f"scores{i}.npy", "loadings": f"own{i}.npz"}
+        node = {"name": f"bank {i}", "partition-id": i, "num-partitions": 3, "split": "columns"}
+        nodes.append(
+            {**node, **{key: str(tmp_path / name) for key, name in files.items()}, "may-show": "inner products"}
+        )
+    return lab.with_sites(nodes)
+
+
+def deployed(lab, method, folder, **options):
+    """The model of a run that must succeed, and its log."""
+    status, log = lab.run(told(method, **options, output=str(folder / "model")))
+    assert status == "finished:completed", log
+    return PCAModel.load(folder / "model"), log
+
+
+of_markers = partial(deployed, features=", ".join(NAMES), n_components=5)
+
+
+def test_a_secure_sum_over_a_file_and_databases_gives_the_bits_of_loopback(hospitals, tmp_path):
+    secure = {"secure_aggregation": True, "bound": 100.0}
+    model, log = of_markers(hospitals, "p-cov", tmp_path, **secure)
+    assert not differences(model, run("p-cov", HOSPITALS, n_components=5, **secure))
+    assert principal_angles(model, pooled_pca(np.vstack(HOSPITALS), 5)).max <= 1e-6
+    assert list(model.feature_names_in_) == NAMES
+    assert "secure aggregation    pairwise masks, 3 parties" in log
+    for site, X in zip(hospitals.node_configs, HOSPITALS, strict=True):
+        scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
+        np.testing.assert_allclose(scores, model.transform(X), atol=1e-12)
+
+
+def test_a_method_with_state_at_the_parties_and_messages_for_each_gives_the_bits_of_loopback(hospitals, tmp_path):
+    options = {"mu": 1.0, "iterations": 1}
+    model, log = of_markers(hospitals, "personalised", tmp_path, **options)
+    assert not differences(model, run("personalised", HOSPITALS, n_components=5, **options))
+    assert [party["name"] for party in model.log["parties"]] == ["hospital 0", "hospital 1", "hospital 2"]
+    assert "Federated PCA" in log
+    for site, X in zip(hospitals.node_configs, HOSPITALS, strict=True):
+        scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
+        assert scores.shape == (len(X), 5)
+        np.testing.assert_allclose(scores, Loadings.load(site["loadings"]).part_of_scores(X), atol=1e-12)
+
+
+def test_a_site_that_refuses_is_named_on_both_sides(hospitals, tmp_path):
+    status, log = hospitals.run(told("ap-cov", output=str(tmp_path / "model")))
+    assert status == "finished:failed"
+    refusal = "this site does not allow the method 'ap-cov'"
+    named = re.search(rf"DisclosureError: client (\d) \(hospital \1\): {refusal}", log)  # the first one that was asked
+    assert named, log
+    assert refusal in hospitals.log_of(f"node{named[1]}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_database_says_stays_at_its_site_and_no_log_has_the_password(hospitals, database):
+    need(database, "postgresql")
+    with psycopg.connect(database.url, password=database.password) as connection:
+        connection.execute("ALTER TABLE visit RENAME TO visits")
+        connection.commit()
+        status, log = hospitals.run("output='other'")
+        connection.execute("ALTER TABLE visits RENAME TO visit")
+    assert status == "finished:failed"
+    assert "client 2 (hospital 2): node-config: the database refuses the 'query'" in log
+    logs = {name: hospitals.log_of(name) for name in ("superlink", "node0", "node1", "node2")}
+    assert database.password not in log + "".join(logs.values())
+    assert 'relation "visit" does not exist' in logs["node2"]
+    assert "relation" not in log + logs["superlink"]
+
+
+def test_a_site_that_is_offline_is_an_error_within_the_deadline(hospitals, tmp_path):
+    hospitals.processes["node2"].terminate()
+    hospitals.processes["node2"].wait()
+    status, log = hospitals.run(f"join-deadline=25.0 output={json.dumps(str(tmp_path / 'model'))}")
+    assert status == "finished:failed"
+    assert "QuorumError: 2 of 3 clients joined within join-deadline = 25 s" in log
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.nightly  # what a site of columns keeps; how its messages go is seen above
+def test_columns_give_the_bits_of_loopback_and_each_site_keeps_its_own(banks, tmp_path):
+    options = {"solver": "gram", "scale": True, "n_components": 3}
+    model, _ = deployed(banks, "vertical", tmp_path, **options)
+    assert not differences(model, run("vertical", BANKS, **options))
+    for site, columns in zip(banks.node_configs, BANKS, strict=True):
+        np.testing.assert_allclose(np.load(site["scores"]), model.scores_, atol=1e-12)
+        assert Loadings.load(site["loadings"]).components.shape == (3, columns.shape[1])
+        np.save(site["scores"], np.empty(0))
+    again, _ = deployed(banks, "vertical-scores", tmp_path / "again")
+    for scores in (again.scores_, np.load(banks.node_configs[1]["scores"])):
+        np.testing.assert_allclose(scores, model.scores_, atol=1e-10)
+
+
+def test_a_doctor_learns_whether_a_key_is_registered_and_no_node_becomes_active(lab, tmp_path):
+    link, ca, key = f"{HOST}:{lab.port}", lab.folder / "ca.crt", tmp_path / "site"
+    public = make_node_key(key)
+    with refused(FedPCAError, link, key, "site.pub"):
+        require_registered(link, ca, key)
+    before = online(lab)
+    lab.flwr("supernode", "register", str(public), "lab")
+    require_registered(link, ca, key)
+    assert online(lab) == before
+
+
+def online(lab):
+    return {
+        node["node-id"] for node in lab.flwr.listed("supernode", "list", "lab")["nodes"] if node["status"] == "online"
+    }

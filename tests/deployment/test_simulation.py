@@ -1,0 +1,128 @@
+"""Flower's simulation, in one Ray of this process: the bits of loopback in every way, and faults by name."""
+
+import os
+
+import numpy as np
+import pytest
+import ray
+
+from fedpca_flwr.errors import QuorumError
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from simulations import ray_engine, run
+from strategies import METHODS, transports_of
+from tests.families import cut, rows
+from tests.harness import differences, own
+from tests.refusals import refused
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
+
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+WAYS = [
+    ("p-cov", {"scale": True, **SECURE}),
+    ("streaming", SECURE),
+    ("sub-it", {"warm_start": "svd", "wire": "float32"}),
+    ("personalised", {"mu": 1.0, "solver": "stiefel"}),
+    ("sapca", {"topology": "tree"}),
+    ("vertical", {**SECURE, "bound": 1e3}),
+    ("vfedpca", {"graph": "ring", "periods": 2}),
+]
+"""Masks, state at the server, state at a party, messages of its own for each party, and from party to party."""
+
+SPLIT = {name: method.strategy.card.split for name, method in METHODS.items()}
+SUMMED = [name for name, method in METHODS.items() if SPLIT[name] == "rows" and "masked" in transports_of(method)]
+NIGHTLY = [
+    *((name, {**SECURE, **({"tolerance": 1e-6} if name == "compressed" else {})}) for name in SUMMED),
+    ("p-cov", {"outliers": "counts", "fourth_moments": True}),
+    ("p-cov", {"adjust_for": "1, 3", "harmonise": "variances"}),
+    ("qr-pca", {"scale": True, "center": False}),
+    ("ap-stack", {"party_weights": "rows"}),
+    ("compressed", {"codec": "combined"}),
+    ("adaptive", {"target": 1.0}),
+    ("dsa", {}),
+    ("fast-pca", {"iterations": 2}),
+    ("em", {"model": "factors"}),
+    ("vertical", {"solver": "gram", "scale": True}),
+    ("vertical-kernel", {"landmarks": 20}),
+    ("vfedakpca", {"periods": 2}),
+]
+"""All methods, with options that differ in their arithmetic."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_ray():
+    """One Ray for all simulations of this file: Flower stops it after each, and every start takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "shutdown", lambda *args, **kwargs: None)
+        yield
+    ray.shutdown()
+
+
+def hospitals(*sizes):
+    return cut(rows(400, 20) + np.arange(20), *sizes)
+
+
+def banks():
+    return np.split(rows(120) + np.arange(12), [6, 10], axis=1)
+
+
+def both(method, parties, **options):
+    """The models of loopback and of the simulation."""
+    return [run(method, parties, engine=engine, **own(method) | options) for engine in ("loopback", "ray")]
+
+
+@pytest.mark.parametrize("way", [*WAYS, *(pytest.param(way, marks=pytest.mark.nightly) for way in NIGHTLY)], ids=str)
+def test_simulation_gives_the_bits_of_loopback(way):
+    method, options = way
+    parties = hospitals(250, 100, 50) if SPLIT[method] == "rows" else banks()
+    assert not differences(*both(method, parties, n_components=5 if SPLIT[method] == "rows" else 3, **options))
+
+
+def test_simulation_gives_the_bits_of_loopback_for_new_rows(tmp_path):
+    kept = [tmp_path / f"own{party}.npz" for party in range(3)]
+    run("vertical", banks(), n_components=3, loadings=kept)
+    new = [columns[:40] for columns in banks()]
+    assert not differences(*both("vertical-scores", new, loadings=kept, **SECURE | {"bound": 1e3}))
+
+
+def test_every_method_is_simulated():
+    assert {method for method, _ in WAYS + NIGHTLY} | {"vertical-scores"} == set(METHODS)
+
+
+def instead_of(monkeypatch, party, fit):
+    """Let a simulated party answer ``fit(its own fit, instructions)``."""
+    honest = ray_engine._client_fn
+
+    def broken(*arguments):
+        make = honest(*arguments)
+
+        def client_fn(context):
+            client = make(context)
+            if context.node_config["partition-id"] == party:
+                answers = client.fit
+                client.fit = lambda ins: fit(answers, ins)
+            return client
+
+        return client_fn
+
+    monkeypatch.setattr(ray_engine, "_client_fn", broken)
+
+
+def test_a_party_that_fails_in_the_sum_is_dropped_where_survivors_go_on(monkeypatch):
+    def until_the_sum(answers, instructions):
+        if instructions.config["phase"] == "uncentred":
+            raise RuntimeError
+        return answers(instructions)
+
+    instead_of(monkeypatch, 3, until_the_sum)
+    parties = hospitals(180, 100, 70, 50)
+    model = run("p-cov", parties, engine="ray", n_components=5, survivors=3, **SECURE)
+    assert principal_angles(model, pooled_pca(np.vstack(parties[:3]), 5)).max <= 1e-6
+    assert model.n_samples_ == 350
+    assert [party["party"] for party in model.log["parties"]] == [0, 1, 2]
+    assert any(note.startswith("the PCA of 3 of 4 parties: client 3") for note in model.log["notes"])
+
+
+def test_a_process_that_dies_in_the_simulation_is_named(monkeypatch):
+    instead_of(monkeypatch, 1, lambda answers, instructions: os._exit(1))
+    with refused(QuorumError, 3, "client 1", match="process"):
+        run("p-cov", hospitals(250, 100, 50), n_components=2, engine="ray")

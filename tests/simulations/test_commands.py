@@ -1,0 +1,168 @@
+"""What people type: its help, single cells and genotypes from files to one space, and a site that monitors its rows."""
+
+import argparse
+import csv
+import stat
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from fedpca_flwr import PCAModel, analyses, cli
+from fedpca_flwr.site import __main__ as site
+from simulations import cells, compare, genotypes, monitor, report, run
+from tests.families import cut, rows
+from tests.genotypes import linked_people, plinks_rule, standardised_by_hand
+from tests.refusals import unnamed
+
+SIMULATIONS = {"compare": compare, "report": report, "genotypes": genotypes, "monitor": monitor}
+COMMANDS = {f"python -m fedpca_flwr {name}": module.main for name, module in {**SIMULATIONS, "site": site}.items()}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_argument_is_explained(command, monkeypatch, capsys):
+    made, of_all = [], argparse._ActionsContainer
+    add = of_all.add_argument
+    monkeypatch.setattr(of_all, "add_argument", lambda *args, **given: made.append(add(*args, **given)) or made[-1])
+    with pytest.raises(SystemExit) as ended:
+        COMMANDS[command](["--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {command} ")
+    assert [action.dest for action in made if not action.help] == []
+    assert len(made) > 1
+
+
+def test_without_arguments_the_command_says_in_a_line_each_what_there_is(capsys):
+    assert cli.main([]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) == 3 + len(cli.COMMANDS)
+    assert all(f"  {name} " in text for name in cli.COMMANDS)
+
+
+# Cells
+
+GENES = [f"gene {j}" for j in range(40)]
+
+
+def laboratory(folder, name, n, seed, genes=GENES, change=0.0):
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(rng.gamma(0.5, 4.0, len(genes)), (n, len(genes))) + change
+    anndata = pytest.importorskip("anndata")
+    adata = anndata.AnnData(X=sparse.csr_matrix(counts.astype(np.float32)), var={"var_names": genes})
+    adata.write_h5ad(folder / f"{name}.h5ad")
+    return counts
+
+
+def test_each_laboratory_has_its_cells_in_one_space(tmp_path, capsys):
+    counts = {name: laboratory(tmp_path, name, n, n) for name, n in (("north", 60), ("south", 40))}
+    given = [str(tmp_path / f"{name}.h5ad") for name in counts]
+    options = ["--genes", "12", "--components", "3", "--clusters", "4", "--output", str(tmp_path / "out")]
+    assert cells.main([*given, *options]) == 0
+    model = PCAModel.load(tmp_path / "out/cells")
+    assert "100 of 12 features" in capsys.readouterr().out
+    places = [GENES.index(name) for name in model.feature_names_in_]
+    for name, own in counts.items():
+        logs = np.log1p(own * 1e4 / own.sum(axis=1, keepdims=True))[:, places]
+        rows = pd.DataFrame(logs, columns=model.feature_names_in_)
+        moved = np.loadtxt(tmp_path / f"out/{name}-harmony.csv", delimiter=",", skiprows=1)
+        np.testing.assert_allclose(moved, analyses.harmonised(model, rows, name), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("genes", "change", "named"), [([*GENES[:-1], "other"], 0.0, "gene 39"), (GENES, -9.0, "--layer")]
+)
+def test_other_genes_and_what_is_no_count_are_refused(tmp_path, capsys, genes, change, named):
+    laboratory(tmp_path, "north", 60, 1)
+    laboratory(tmp_path, "south", 60, 2, genes, change)
+    files = [str(tmp_path / f"{name}.h5ad") for name in ("north", "south")]
+    assert cells.main([*files, "--output", str(tmp_path / "out")]) == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# Genotypes
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
+    pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
+    from tests.site.test_bed import variants, write
+
+    G, known = np.delete(linked_people(missing=0.02), 120, axis=1), variants(239)
+    G[60] = G[40]  # the same person twice at one site
+    files = [
+        write(tmp_path / f"{name}.bed", own, known) for name, own in (("a", G[:30]), ("b", G[30:70]), ("c", G[70:]))
+    ]
+    (tmp_path / "regions").write_text("# a region\nchr7 100 290 the first twenty\n8 1 9\n")
+    given = ["--output", str(tmp_path / "out"), "--components", "2", "--exclude", str(tmp_path / "regions")]
+    assert genotypes.main([*files, *given, "--kinship", "0.4", *["--secure"] * secure]) == 0
+    told = capsys.readouterr()
+    assert "20 variants lie in the regions" in told.err
+    assert "1 relatives take no part" in told.out
+    used = np.delete(G, 40, axis=0)[:, 20:]
+    kept = plinks_rule(used, [0], 200, 25, 0.2)
+    model = PCAModel.load(tmp_path / "out/people")
+    vectors = np.linalg.svd(standardised_by_hand(used) * kept)[2][:2]
+    np.testing.assert_allclose(np.abs(np.sum(model.components_ * vectors, axis=1)), 1, atol=1e-6)
+    assert len((tmp_path / "out/kept.bim").read_text().splitlines()) == kept.sum()
+    scores = np.loadtxt(tmp_path / "out/b.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
+    np.testing.assert_allclose(
+        scores[:, :2], np.nan_to_num((G[30:70, 20:] - model.mean_) / model.scale_) @ model.components_.T, atol=1e-9
+    )
+    np.testing.assert_array_equal(np.flatnonzero(scores[:, 2]), [10])
+    assert (tmp_path / "out/people.svg").read_text().count("<use ") > 80
+
+
+# Monitoring
+
+X = rows(400, 6)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    found = run("p-cov", cut(X, 250, 150), n_components=2)
+    return str(found.save(tmp_path_factory.mktemp("model") / "model"))
+
+
+def told(model, data, folder, capsys, *more):
+    np.save(folder / "rows.npy", data)
+    code = monitor.main([model, str(folder / "rows.npy"), *more])
+    return code, capsys.readouterr()
+
+
+def test_the_same_rows_are_not_odd_and_a_shift_is_told(model, tmp_path, capsys):
+    code, said = told(model, rows(200, 6, seed=3), tmp_path, capsys)
+    assert code == 0
+    assert "of 200 rows above" in said.out
+    assert said.out.endswith("no drift, at 1.00% false alarms\n")
+    _, said = told(model, X + 0.5, tmp_path, capsys)
+    assert said.out.endswith("drifted\n")
+
+
+def test_a_fault_is_a_line_with_the_feature_that_has_it(model, tmp_path, capsys):
+    faulty, output = X.copy(), tmp_path / "odd.csv"
+    faulty[17, 4] += 10
+    code, _ = told(model, faulty, tmp_path, capsys, "--output", str(output))
+    assert code == 0
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    lines = list(csv.DictReader(output.read_text().splitlines()))
+    assert len(lines) == 400
+    assert lines[17]["odd"] == "1"
+    assert lines[17]["features"].split()[0] == "4"
+    assert sum(line["odd"] == "1" for line in lines) < 20
+
+
+def test_what_is_wrong_is_told_in_the_words_of_the_command_without_a_value(model, tmp_path, capsys):
+    code, said = told(model, np.full((20, 3), 4711.0), tmp_path, capsys)
+    assert code == 2
+    assert not unnamed(said.err, "X", 3, 6)
+    assert "4711" not in said.err
+    assert monitor.main([model, str(tmp_path / "nowhere.npy")]) == 2
+    assert not unnamed(capsys.readouterr().err, "DataError", "ROWS")
+    np.savetxt(tmp_path / "rows.csv", X, delimiter=",")
+    assert monitor.main([model, str(tmp_path / "rows.csv"), "--label", "kind"]) == 2
+    assert monitor.main([model, "rows.txt"]) == 2
+    said = capsys.readouterr().err
+    assert not unnamed(said, "--label", "ROWS", ".npy", ".csv")
+    assert "node-config" not in said

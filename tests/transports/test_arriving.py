@@ -1,0 +1,161 @@
+"""What adds up is added as it comes, in clear and masked: the server does not hold the parties' replies, no bit depends
+on which came first, and what cannot be is told of its party."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from flwr.common import ndarrays_to_parameters
+
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.protocol.payload import Field, Payload
+from fedpca_flwr.protocol.question import Question, Sum
+from fedpca_flwr.protocol.replies import Replies
+from fedpca_flwr.protocol.server import PCAServer
+from fedpca_flwr.questions import rows as arriving_moments
+from fedpca_flwr.transports.clear import ClearServer
+from tests.families import rows
+from tests.harness import differences, finish, fit, peak_of, say, server_of, tamper, tamper_arrays
+from tests.refusals import refused
+
+FEATURES = 120
+REPLY = 8 * FEATURES * (FEATURES + 1) // 2
+MASKED = {"secure_aggregation": True, "bound": 1e4}
+SURVIVING = {**MASKED, "survivors": 5}
+
+
+@pytest.fixture(autouse=True)
+def few_bytes(monkeypatch):
+    """Nothing is kept for the parties' influence."""
+    monkeypatch.setattr(arriving_moments, "FOR_INFLUENCE", 0)
+
+
+def parties(number, features=FEATURES):
+    return [rows(20 + i % 3, features, seed=i) + i % 5 for i in range(number)]
+
+
+def server(number, method="p-cov", **options):
+    return server_of(method, parties(number), **{"n_components": 2, **options})
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("method", "options"), [("p-cov", {}), ("ap-cov", {}), ("sub-it block-size=60", {}), ("p-cov", MASKED)]
+)
+def test_three_times_the_parties_do_not_need_the_memory_of_their_replies(method, options):
+    few, many = (peak_of(partial(finish, server(number, method, **options))) for number in (8, 24))
+    assert many - few < 16 * REPLY / 2  # some arrive at the same time; if all are kept it is as many replies or more
+
+
+def test_what_is_needed_of_each_party_is_kept():
+    """At so many parties that their replies outweigh what the influence of one needs."""
+    few, many = (peak_of(partial(finish, server(number, max_share=1.0))) for number in (24, 72))
+    assert many - few > 48 * REPLY / 2
+
+
+@pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov", "sub-it", "personalised"])
+def test_no_order_in_which_answers_come_changes_a_bit(method, monkeypatch):
+    data, honest, models = [1e3 ** (i % 3) * part for i, part in enumerate(parties(7, 30))], PCAServer._answers, []
+    for seed in range(2):
+        order = np.random.default_rng(seed).permutation(len(data))
+
+        def answers(self, fits, timeout, group, order=order):
+            return honest(self, sorted(fits, key=lambda pair: order[int(pair[0].cid) - 1]), timeout, group)
+
+        monkeypatch.setattr(PCAServer, "_answers", answers)
+        models.append(fit(method, data, n_components=3))
+    assert not differences(*models)
+    assert models[0].total_variance == models[1].total_variance
+
+
+def test_the_bits_are_those_of_a_server_that_keeps_all(monkeypatch):
+    added = fit("p-cov", parties(6), n_components=3)
+    monkeypatch.setattr(arriving_moments, "FOR_INFLUENCE", 2**30)
+    kept = fit("p-cov", parties(6), n_components=3)
+    assert not differences(kept, added)
+    assert [entry["up"] for entry in kept.log["rounds"]] == [entry["up"] for entry in added.log["rounds"]]
+    assert "influence" in kept.log
+    assert "influence" not in added.log
+    assert any("no influence of single parties is told" in note for note in added.log["notes"])
+    monkeypatch.setattr(arriving_moments, "FOR_INFLUENCE", 0)
+    assert fit("p-cov", parties(6), n_components=3, max_share=1.0).log["influence"] == kept.log["influence"]
+
+
+@pytest.mark.parametrize(("method", "way"), [("p-cov", {}), ("sub-it", {}), ("p-cov", MASKED), ("p-cov", SURVIVING)])
+def test_the_sum_is_the_same_whether_replies_are_taken_or_kept(method, way, monkeypatch):
+    taken = finish(server(6, method, **way))
+    monkeypatch.setattr(Replies, "receive", lambda incoming, result: None)
+    kept = finish(server(6, method, **way))
+    assert not differences(taken, kept)
+    assert [entry["up"] for entry in taken.log["rounds"]] == [entry["up"] for entry in kept.log["rounds"]]
+
+
+# Faults
+
+
+OTHER = Moments.of(rows(20, FEATURES - 1, seed=9))
+FAULTS = {
+    "short": lambda sent: [*sent[:-1], sent[-1][:-8]],
+    "no array": lambda sent: [*sent[:-1], b"x"],
+    "no arrays": lambda sent: [],
+    "not finite": lambda sent: [*sent[:-1], sent[-1][:-8] + np.array([np.nan]).tobytes()],
+    "of other features": lambda sent: (
+        ndarrays_to_parameters([np.asarray(20), OTHER.mean, np.empty(0), OTHER.scatter]).tensors
+    ),
+}
+PHASES = {
+    "moments": ({}, list(FAULTS)),
+    "scatter": (MASKED, list(FAULTS)[:3]),
+    "uncentred": (SURVIVING, list(FAULTS)[:3]),
+}
+
+
+@pytest.mark.parametrize("party", [0, 3])
+@pytest.mark.parametrize(("phase", "fault"), [(phase, fault) for phase in PHASES for fault in PHASES[phase][1]])
+def test_a_fault_is_told_of_its_party_though_the_others_are_taken(phase, party, fault):
+    run = server(6, **PHASES[phase][0])
+
+    def broken(reply):
+        reply.parameters.tensors = FAULTS[fault](reply.parameters.tensors)
+        return reply
+
+    tamper(run, party, broken, phase)
+    with refused(ContractError, f"client {party}"):
+        finish(run)
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": True}])
+def test_a_scatter_that_takes_away_what_others_have_is_found_among_its_group(options):
+    """And the run that keeps what each sent names it."""
+    for more, said in (({}, "client 4"), ({"max_share": 1.0}, "^client 4:")):
+        run = server(12, **options, **more)
+
+        def negative(arrays):
+            dense = np.full((FEATURES, FEATURES), -0.9 * arrays[3].max())
+            dense[np.diag_indices(FEATURES)] = arrays[3].max()
+            return [*arrays[:3], dense[np.triu_indices(FEATURES)]]
+
+        tamper_arrays(run, 4, negative, "moments")
+        with refused(ContractError, "client 4", match=said):
+            finish(run)
+
+
+def test_a_party_that_is_not_one_of_the_run_ends_it():
+    """Its vector may be in the sum by then: nobody is shown that sum."""
+    run = say(server(4, **MASKED), 2, **{"partition-id": 0})
+    with refused(ContractError, "client 2", "partition 0"):
+        finish(run)
+
+
+@pytest.mark.parametrize("values", [(np.nextafter(2.0, 3), 0.0), (0.0, np.nextafter(-6.0, -7)), (5.0, 0.0)])
+def test_a_share_beyond_twice_what_any_rows_can_add_names_its_party(values):
+    """In clear, where the method says what that is; the factor is for rounding and for limits that are estimates."""
+    limits = {"values": np.array([1.0, 3.0])}
+    limited = Question(reply=Payload((Field("values", ("d",)),)), share_limits=lambda asked, public: limits)
+    run = SimpleNamespace(phases={"values": limited}, public=None)
+    take = next(ClearServer().summed(Sum("values"), run)).take
+    take({"values": np.array([2.0, -6.0])}, "client 0")
+    with refused(ContractError, "client 1", "'values'"):
+        take({"values": np.array(values)}, "client 1")
