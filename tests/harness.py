@@ -85,6 +85,7 @@ def peak_of(work: Callable[[], object]) -> int:
     """Bytes of the most that some work held at once, beyond what it began with."""
     usual = gc.get_threshold()
     gc.collect()
+    gc.freeze()  # or each collection looks at all that was there before
     gc.set_threshold(300, 1, 1)  # what waits for the collector only is not held: it comes often
     tracemalloc.start()
     try:
@@ -93,6 +94,7 @@ def peak_of(work: Callable[[], object]) -> int:
     finally:
         tracemalloc.stop()
         gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
