@@ -6,6 +6,8 @@ most (e^epsilon + delta) / (1 + e^epsilon) of them.
 """
 
 import math
+from copy import deepcopy
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from fedpca_flwr.maths.private_scatter import OCTAVES
 from strategies.dp_pca.method import DPPCA
 from strategies.dp_pca.party import UNITS, DPOptions
 from tests.families import rows
-from tests.harness import client_of, finish, server_of
+from tests.harness import client_of, context_of, finish, server_of
 
 D, DELTA, CLIP = 6, 1e-5, 3.0
 RUN = {"relation": "replace-one", "noise_seed": 0, "n_components": 2}
@@ -41,14 +43,21 @@ BEFORE = {"octaves": [], "centre": [BOUND], "nearer_octaves": [np.zeros(D)], "ne
 def shown_by_a_reply(phase):
     """Local trust: the server sees one party's reply."""
 
-    def shown(world, epsilon):
+    @cache
+    def server_before(world, epsilon):
+        """Of a run in which all was asked that comes before, and what the party remembers of it."""
         server = server_of("dp-pca", [WORLDS[world]], **RUN, **RELEASES[phase], epsilon=epsilon)
+        for name, asked in BEFORE.items() if phase == "directions" else ():
+            client_of(server, 0).fit(asked, {"phase": name})
+        return server, context_of(server, 0).state
+
+    def shown(world, epsilon):
+        server, remembered = server_before(world, epsilon)
+        context_of(server, 0).state = deepcopy(remembered)
         if phase == "joint":
             (_, total, products), _, said = client_of(server, 0).fit([], {"phase": "joint"})
             assert "error" not in said
             return np.concatenate([total, products])
-        for name, asked in BEFORE.items():
-            client_of(server, 0).fit(asked, {"phase": name})
         told, _, said = client_of(server, 0).fit([np.zeros(D), SHELLS], {"phase": "directions"})
         assert "error" not in said
         return np.concatenate([np.ravel(array) for array in told])
