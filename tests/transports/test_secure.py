@@ -40,18 +40,17 @@ def secure_server(method="p-cov", **options):
     return server_of(method, three(method), **{"n_components": 2, **SECURE, **options})
 
 
-@pytest.mark.parametrize("factor", [1.0, 1e12])
 @every_method
-def test_a_generous_bound_costs_nothing_where_all_rows_are_far_from_zero(method, factor):
+def test_a_generous_bound_costs_nothing_where_all_rows_are_far_from_zero(method):
     parties = [part + (0.0 if "polynomial" in method else 1e6) for part in three(method)]
-    plain, model = fit(method, parties, n_components=3), secure(method, parties, bound=1.1e6 * factor)
+    plain, model = fit(method, parties, n_components=3), secure(method, parties, bound=1.1e18)
     assert principal_angles(model, plain).max <= 1e-8
     if method in ROWS:
         np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
 
 
 @every_way_of_columns
-@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": True}, {"center": False, "scale": True}], ids=str)
+@pytest.mark.parametrize("options", [{"center": True}, {"center": False, "scale": True}], ids=str)
 def test_the_scores_of_columns_are_those_without(method, options):
     parties = np.split(rows(60) * np.arange(1, 13) + 2, [6, 10], axis=1)
     plain, model = fit(method, parties, n_components=3, **options), secure(method, parties, bound=1e4, **options)
