@@ -84,7 +84,7 @@ def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
     members, summed, parties = Group.members, [], COMPLETE + 1
     monkeypatch.setattr(Group, "members", lambda self, of: summed.append(len(of)) or members(self, of))
     data, secure = [rows(6, 4, seed=party) for party in range(parties)], {"secure_aggregation": True, "bound": 1e3}
-    model, plain = (fit("p-cov", data, n_components=2, **way) for way in (secure, {}))
+    model, plain = (fit("p-cov", X, n_components=2, **way) for X, way in ((data, secure), ([np.vstack(data)], {})))
     np.testing.assert_allclose(model.components_, plain.components_, atol=1e-12)
     assert summed == [parties] * parties
     phases = [entry["phase"] for entry in model.log["rounds"]]
