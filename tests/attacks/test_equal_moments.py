@@ -165,8 +165,9 @@ def finds_a_row(script: Script, seed: int, folder, monkeypatch, width: int = 6) 
         for _ in range(min(times, 3)):
             outcomes, asked = [], {}
             for session, questions, note in zip(pair, asking, noted, strict=True):
-                known = session.client.script[phase]
-                arrays = questions.arrays(known, session, dict(known.asked_sizes(session.client.public)))
+                client = session.client
+                known = client.script[phase]
+                arrays = questions.arrays(known, session, dict(known.asked_sizes(client.public)))
                 asked = dict(zip([one.name for one in known.asked.fields], arrays, strict=False))
                 for module in ("masked", "surviving"):
                     monkeypatch.setattr(f"fedpca_flwr.transports.{module}.encoded", note.encoded)

@@ -64,8 +64,9 @@ def hostile_questions(script: Script, seed: int, session: HostileSession, steps:
             place += rng.random() < (0.97 if script.times[phase] == 1 else 0.5)
         else:
             phase = str(rng.choice(names if rng.random() < 0.3 else WRONG_OF_COLUMNS if script.columns else WRONG))
-        known = session.client.script.get(phase)
-        sizes = known.asked_sizes(session.client.public) if known else {}
+        client = session.client
+        known = client.script.get(phase)
+        sizes = known.asked_sizes(client.public) if known else {}
         yield phase, questions.arrays(known, session, sizes) if known else []
 
 
@@ -111,16 +112,16 @@ def test_a_party_answers_its_script_and_nothing_else_and_one_row_does_not_show(s
 
 def well_asked(session: HostileSession, phase: str):
     """What leaves, and what is said, where a question of the script comes with arrays of the right form."""
-    known = session.client.script[phase]
-    questions = Questions(0, {"d": 6, "n": 30, "any": 2})
-    return session.ask(phase, questions.arrays(known, session, known.asked_sizes(session.client.public)))
+    client = session.client
+    known, questions = client.script[phase], Questions(0, {"d": 6, "n": 30, "any": 2})
+    return session.ask(phase, questions.arrays(known, session, known.asked_sizes(client.public)))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def test_a_run_may_ask_what_was_written_down_and_not_its_end_first_nor_anything_after(script, tmp_path):
     (session,) = sessions(script, tmp_path, ROWS)
-    public = session.client.public
-    may = [(name, phase.most(public)) for name, phase in session.client.script.items()]
+    client = session.client
+    may = [(name, phase.most(client.public)) for name, phase in client.script.items()]
     assert [(name, times) for name, times in may if times] == list(script.times.items())
     replied, said = well_asked(session, list(script.times)[-1])
     assert bool(replied) == ("error" not in said) == (len(script.times) == 1)
