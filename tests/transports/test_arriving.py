@@ -40,7 +40,6 @@ def server(number, method="p-cov", **options):
     return server_of(method, parties(number), **{"n_components": 2, **options})
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize(
     ("method", "options"), [("p-cov", {}), ("ap-cov", {}), ("sub-it block-size=60", {}), ("p-cov", MASKED)]
 )
