@@ -1,6 +1,6 @@
 """One BLAS thread for each process of the tests, and with `-n auto` one process more than there are cores.
 
-More threads would only wait for each other; and tests of deployments, databases and journals wait for processes and disks.
+More threads would only wait for each other; tests of deployments, databases and journals wait for processes and disks.
 """
 
 import os
