@@ -96,7 +96,7 @@ def ended(server):
     return ""
 
 
-@pytest.mark.parametrize(("method", "number", "kind"), in_turn(FALSE, 2))
+@pytest.mark.parametrize(("method", "number", "kind"), in_turn(FALSE, 3))
 def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind):
     told = outcome(method, number, FALSE[kind])
     assert kind not in HUGE or not told or "client 1: " in told.split("\n")[0]
@@ -121,7 +121,10 @@ SHARES = {
 SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) if way in WAYS]
 
 
-@pytest.mark.parametrize(("method", "way", "share"), [(*one, list(SHARES)[i % 3]) for i, one in enumerate(SUMS)])
+@pytest.mark.parametrize(
+    ("method", "way", "share"),
+    [(*one, share) for i, one in enumerate(SUMS) for share in (list(SHARES)[i % 3], list(SHARES)[(i + 1) % 3])],
+)
 def test_a_false_share_of_a_secure_sum_does_too(method, way, share, monkeypatch):
     """Client 1 takes part by all rules, and says that it is one party, but what it adds is no part of anything."""
     honest = encoding.encoded

@@ -51,7 +51,7 @@ def test_a_generous_bound_costs_nothing_where_all_rows_are_far_from_zero(method,
 
 
 @every_way_of_columns
-@pytest.mark.parametrize("options", [{"center": True}, {"center": False, "scale": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"center": True}, {"center": False, "scale": True}], ids=str)
 def test_the_scores_of_columns_are_those_without(method, options):
     parties = np.split(rows(60) * np.arange(1, 13) + 2, [6, 10], axis=1)
     plain, model = fit(method, parties, n_components=3, **options), secure(method, parties, bound=1e4, **options)
