@@ -68,7 +68,7 @@ def test_a_steady_rate_is_found_and_foretells_the_end(rate):
 STEPS = {"few": 0.5 ** np.arange(8), "constant": np.ones(40), "growing": 1.1 ** np.arange(40)}
 STEPS |= {"zero": np.append(0.5 ** np.arange(40), 0.0), "a floor": 0.5 ** np.minimum(np.arange(40), 30)}
 STEPS |= {"to and fro": np.abs(np.sin(np.arange(40.0))), "a cycle of two": np.tile([0.4, 0.39], 100)}
-STEPS |= {"one size up to rounding": 0.4 - 2.0**-53 * (np.arange(200) // 20)}
+STEPS |= {"one size up to rounding": 0.4 - 1e-12 * np.arange(200)}
 
 
 def test_steps_and_ways_in_closed_form_and_no_rate_of_what_has_none():
