@@ -203,7 +203,8 @@ HELD = [
 ]
 
 
-@pytest.mark.parametrize(("script", "seed"), [(script, i % 2) for i, script in enumerate(HELD)], ids=str)
+@pytest.mark.parametrize("script", HELD, ids=str)
+@pytest.mark.parametrize("seed", range(2))
 def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
     assert not finds_a_row(script, seed, tmp_path, monkeypatch)
 
