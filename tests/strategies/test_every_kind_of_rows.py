@@ -64,15 +64,18 @@ def as_frame(part):
     return pd.DataFrame({j: c.astype("boolean" if c.max() <= 1 else "Int64") for j, c in enumerate(columns)})
 
 
-KINDS = [(in_blocks, sparse.coo_matrix, as_frame), (sparse.csr_array, np.asarray, in_blocks)]
+KINDS = {
+    "blocks, entries in any order, frames": (in_blocks, sparse.coo_matrix, as_frame),
+    "rows by index, small integers, blocks": (sparse.csr_array, np.asarray, in_blocks),
+}
 
 
-@pytest.mark.parametrize(("method", "way", "kinds"), [(*one, KINDS[i % 2]) for i, one in enumerate(RUNS)], ids=str)
+@pytest.mark.parametrize(("method", "way", "kinds"), [(*one, list(KINDS)[i % 2]) for i, one in enumerate(RUNS)])
 def test_numbers_of_any_kind_give_the_bits_of_an_array_of_floats(method, way, kinds):
     """Whatever is the kind of each party's: blocks of any size, data frames, sparse rows, small integers."""
     parties = parties_of(method, counts())
     floats = [part.astype(np.float64) for part in parties]
-    of_kinds = [kind(part) for kind, part in zip(kinds, parties, strict=True)]
+    of_kinds = [kind(part) for kind, part in zip(KINDS[kinds], parties, strict=True)]
     assert not differences(fitted(method, way, floats), fitted(method, way, of_kinds))
 
 
