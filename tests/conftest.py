@@ -1,9 +1,19 @@
-"""One BLAS thread for each process of the tests: pytest has a worker for each core, and more threads only wait."""
+"""What holds for all tests.
+
+One BLAS thread for each process: pytest has a worker for each core, and more threads only wait. Tests for the night run
+where `-m` names them, whatever else it says. Deployments run one after another, since they have one process for each
+site and message, and two at once starve each other; as they also wait, `-n auto` has one worker more for them.
+"""
 
 import os
+from collections.abc import Generator
+from typing import Any
 
+import pytest
 from threadpoolctl import threadpool_limits
+from xdist.scheduler import LoadFileScheduling
 
+DEPLOYMENTS = "tests/deployment/"
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # of the processes that tests start
 
 
@@ -11,3 +21,28 @@ def pytest_configure() -> None:
     import scipy.linalg  # noqa: F401  # its BLAS is limited only when it is there
 
     threadpool_limits(1, user_api="blas")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "nightly" in config.option.markexpr:
+        return
+    by_day = [item for item in items if not item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
+    items[:] = by_day
+
+
+class DeploymentsInTurn(LoadFileScheduling):
+    """A worker for each file but for those of deployments, which have one together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return DEPLOYMENTS if nodeid.startswith(DEPLOYMENTS) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return DeploymentsInTurn(config, log) if config.option.dist == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> Generator[None, int, int]:
+    cores = yield
+    return cores if "not engine" in config.option.markexpr else cores + 1

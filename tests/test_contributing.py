@@ -58,7 +58,7 @@ def test_an_author_meets_few_names():
     assert 0 < len(ours) <= 8, ours
 
 
-@pytest.mark.engine
+@pytest.mark.nightly
 def test_the_battery_passes_for_the_new_method(project):
     command = shlex.split(re.search(r"^python (-m pytest .*)$", STEPS, re.M)[1])
     told = outcome(project, *command)
@@ -74,7 +74,7 @@ def test_the_new_method_runs_passes_other_packages_battery_and_is_in_the_table(p
     assert "\n| [`two-sums`](methods/two-sums.md) | exact | 2 |" in outcome(project, "-m", "strategies")
 
 
-@pytest.mark.engine
+@pytest.mark.nightly
 def test_nothing_is_missing_before_it_is_merged(project):
     """Once the pages are made anew, the tests that go through all methods are green, and no other file was edited."""
     outcome(project, *shlex.split(re.search(r"^python (-m fedpca_flwr methods write)$", TEXT, re.M)[1]))

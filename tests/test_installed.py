@@ -49,6 +49,7 @@ def installed(wheel, tmp_path_factory):
 # What is built.
 
 
+@pytest.mark.engine
 def test_the_wheel_holds_every_module_with_its_types_and_nothing_else(wheel):
     """Under one name: a user's own `strategies` and `simulations` meet none of ours."""
     with ZipFile(wheel) as archive:
@@ -66,6 +67,7 @@ def test_the_wheel_holds_every_module_with_its_types_and_nothing_else(wheel):
     assert "fedpca_flwr/py.typed" in names
 
 
+@pytest.mark.engine
 def test_whoever_builds_a_commit_gets_the_same_bytes(wheel, tmp_path):
     """Whenever his files were written, and whoever may read them; and the wheel of the source is that of the commit."""
     files = {"wheel": [wheel.read_bytes()], "sdist": []}
@@ -220,6 +222,7 @@ def test_the_repository_on_the_path_and_an_editable_installation_work_from_any_f
     assert "PCAModel(p-cov: 2 components" in said(editable, IN_PLACE, tmp_path)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", [name for names in DECOYS for name in names])
 def test_beside_a_decoy_the_repository_names_its_path(tmp_path, name):
     decoy(tmp_path, name)

@@ -46,6 +46,7 @@ LIGHT = [*HEAVY, *OTHERS, "flwr", "scipy", "pydantic"]
 COMMANDS = [f"simulations.{name}" for name in ("compare", "report", "monitor", "hunt", "benchmarks", "papers")]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("code", "modules", "loaded"),
     [

@@ -32,6 +32,7 @@ def claiming(server, party, features):
     proxy.get_properties = claim
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("secure", [{}, SECURE, {**SECURE, "survivors": 3}], ids=["clear", "masked", "surviving"])
 @pytest.mark.parametrize("claim", [50_000, 10**6])
 def test_one_partys_claim_of_many_features_is_not_believed(secure, claim):
@@ -99,6 +100,7 @@ def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
     assert not read
 
 
+@pytest.mark.engine
 def test_a_model_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
     model = finish(server_of("p-cov", parts(), n_components=2))
     model.save(tmp_path / "model.npz")

@@ -128,6 +128,7 @@ def test_a_few_honest_questions_are_answered(tmp_path):
         assert all(arrays for _, arrays, *_ in answers(tmp_path, patients(), run, {"centre": at(-(2.0**53 - 50))}))
 
 
+@pytest.mark.engine
 def test_thresholds_in_two_centres_tell_no_row(tmp_path):
     """Two columns at -(2^53 - t) and its like, whose difference is asked for: by how it is rounded for each row the sum
     over rows told which of them are above t, and so row after row was read. Rows on the other side of the mean have the

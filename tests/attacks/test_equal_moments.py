@@ -240,6 +240,7 @@ PUT_BACK = {
 """As it was, in the run that finds it; how many columns its rows have there, and the seed of the server's questions."""
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", PUT_BACK)
 def test_it_finds_what_sites_once_did(name, tmp_path, monkeypatch):
     home, old, text, width, seed = PUT_BACK[name]

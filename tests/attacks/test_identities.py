@@ -105,6 +105,7 @@ def test_where_nobody_verifies_it_reads_a_partys_share(tmp_path, monkeypatch):
     np.testing.assert_allclose(fields["sum"], rows_of(0).sum(axis=0))
 
 
+@pytest.mark.engine
 @each_transport
 def test_keys_that_are_swapped_replaced_doubled_or_of_another_run_are_refused(transport, tmp_path):
     """Party 11 gives the server all that it has: it signs what the server likes, in any name."""
@@ -141,6 +142,7 @@ def test_keys_that_are_swapped_replaced_doubled_or_of_another_run_are_refused(tr
     assert "signature of party 0 " in others[-1].refusal(*with_keys(keys, signatures))
 
 
+@pytest.mark.engine
 @each_transport
 def test_one_traitor_gains_the_sum_of_the_others_which_he_could_subtract_himself(transport, tmp_path):
     """Masks that he shares with each come off, and of survivors the seeds, which are revealed to the server.
@@ -216,12 +218,14 @@ def to_reveal(party, places, said, shares):
     return "reveal", [np.array(places), np.stack(said), np.stack([own[party] for own in shares])]
 
 
+@pytest.mark.engine
 def test_survivors_reveal_for_the_one_list_that_they_all_signed(tmp_path):
     sessions, shares, said = agreed(tmp_path, [THREE] * 4 + [FOUR])
     for party in THREE:
         assert sessions[party].ask(*to_reveal(party, THREE, said[:4], shares))[0]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("told", "places", "signed", "given", "named"),
     [
@@ -238,6 +242,7 @@ def test_nobody_reveals_for_what_another_was_told_otherwise(told, places, signed
     assert f"signature of {named} under the survivors" in refusal
 
 
+@pytest.mark.engine
 def test_a_party_agrees_to_no_list_without_itself(tmp_path, caplog):
     sessions, _, _ = agreed(tmp_path, [])
     assert sessions[1].ask("uncentred", [np.arange(PARTIES)])[0]

@@ -127,6 +127,7 @@ def asked_for(tmp_path, columns, run_id, rows=PEOPLE, **node):
     return said, blocks, [asking.ask("product", [block])[0][0] for block in blocks]
 
 
+@pytest.mark.engine
 def test_runs_of_one_column_each_leave_inner_products_unknown(tmp_path):
     """Each of them may ask for one column: four were answered, and so were forty."""
     blocks, products = [], []

@@ -145,12 +145,14 @@ def allowed(epsilon, trials):
     return most + 3 * math.sqrt(most * (1 - most) / trials)
 
 
+@pytest.mark.engine
 @every_release
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_one_reply_does_not_tell_which_of_two_data_sets_it_was(phase, epsilon):
     assert right_answers(phase, shown_by_a_reply(phase), epsilon, 80) <= allowed(epsilon, 80)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("phase", "survivors"),
     [("joint", 0), ("joint", 3), ("directions", 0), pytest.param("directions", 3, marks=pytest.mark.nightly)],
@@ -159,6 +161,7 @@ def test_one_sum_of_shared_noise_does_not_tell_it(phase, survivors, monkeypatch)
     assert right_answers(phase, shown_by_a_sum(phase, survivors, monkeypatch), 0.1, 24) <= allowed(0.1, 24)
 
 
+@pytest.mark.engine
 @every_release
 def test_noise_of_floats_would_tell(phase, monkeypatch):
     """The same attack, where the noise is drawn as most do: it is the numbers, not their distribution."""

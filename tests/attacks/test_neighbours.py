@@ -66,6 +66,7 @@ def there(tmp_path, monkeypatch):
     return Sites(tmp_path)
 
 
+@pytest.mark.engine
 def test_all_neighbours_of_a_party_expose_it_and_all_but_one_do_not(there):
     """What docs/security says of traitors beyond the bound, or of such as are chosen once the graph is known."""
     publics = there.opened()
@@ -83,6 +84,7 @@ def test_all_neighbours_of_a_party_expose_it_and_all_but_one_do_not(there):
     np.testing.assert_allclose(fields["sum"], rows_of(VICTIM).sum(axis=0))
 
 
+@pytest.mark.engine
 def test_traitors_in_two_gaps_learn_the_sum_of_each_arc_and_no_share(there):
     """Two and two stand together on the ring, so that the five honest parties are cut into arcs of two and three."""
     publics = there.opened()
@@ -119,6 +121,7 @@ def fitted(there):
     return tried, private
 
 
+@pytest.mark.engine
 def test_keys_are_committed_to_before_they_are_opened_once(there, fitted):
     sent = b"".join([there.commitments.tobytes(), there.signatures.tobytes()])
     for party, session in enumerate(there.sessions):
@@ -135,6 +138,7 @@ def test_keys_are_committed_to_before_they_are_opened_once(there, fitted):
     assert "PartyError: " in there.sessions[1].refusal("openings", [other])
 
 
+@pytest.mark.engine
 def test_if_he_had_not_he_would_expose_the_victim(there, fitted, monkeypatch):
     """That the attack above is one."""
     monkeypatch.setattr(neighbours, "require_opened", lambda commitments, publics: None)
@@ -168,6 +172,7 @@ def in_place(there):
     return shown, private
 
 
+@pytest.mark.engine
 def test_a_server_in_the_place_of_a_party_is_found_by_those_around_it_and_opens_nothing(there, in_place):
     """It shows all others another key of party 8. Who has that as a neighbour refuses; no sum of the rest opens."""
     shown, private = in_place
@@ -182,6 +187,7 @@ def test_a_server_in_the_place_of_a_party_is_found_by_those_around_it_and_opens_
     assert not any(map(there.opens, words))
 
 
+@pytest.mark.engine
 def test_parties_that_were_shown_different_lists_are_in_no_sum(there, in_place):
     """Party 8 has committed to two keys and signed both. Each half of the others is shown one, and finds a ring of its
     own; what they share with party 8 the server takes off."""

@@ -67,6 +67,7 @@ def test_a_file_that_is_written_while_it_is_read_is_another_with_the_next_questi
     assert first != then
 
 
+@pytest.mark.engine
 def test_other_slopes_for_the_same_rows_are_refused(tmp_path):
     """What is divided by each party's own deviations is no sum of shares: a few such sums told every share."""
 

@@ -260,6 +260,7 @@ def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
     drawn(tmp_path, X, run_id=3, repeat="allow")
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("secure", [False, True], ids=["clear", "masked"])
 def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path):
     """41 of 60 rows followed from 20 secure runs whose seeds drew other folds, and all of 14 in clear."""

@@ -64,6 +64,7 @@ def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
     assert said[0][1] == said[1][1]
 
 
+@pytest.mark.engine
 def test_projections_limits_and_questions_are_answered_once(tmp_path):
     question = [np.eye(2, 3), np.zeros(3), np.empty(0)]
     session, (arrays, _) = asked_of_dp(tmp_path, patients(), question)
@@ -111,6 +112,7 @@ def test_a_party_whose_share_exceeds_a_limit_does_not_say_so(tmp_path, spread, c
     assert ("sent random words" in caplog.text) == (spread < 100)  # in the site's own log
 
 
+@pytest.mark.engine
 def test_limits_beyond_float64_are_refused_whatever_the_data_are(tmp_path):
     said = [
         {
@@ -144,6 +146,7 @@ def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
     assert "error" in said
 
 
+@pytest.mark.engine
 def test_a_site_that_is_killed_at_any_moment_releases_once_and_knows_it(tmp_path):
     """What has left is in its ledger, and nothing leaves twice."""
 

@@ -100,6 +100,7 @@ def summed(first_sum, tmp_path):
 # A sum, and the same without a party
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("options", [SECURE, SURVIVING], ids=["masked", "surviving"])
 def test_with_the_rule_off_the_difference_of_two_sums_is_a_partys_share(tmp_path, options):
     """The attack, by the code that people run."""
@@ -116,6 +117,7 @@ def test_with_the_rule_off_the_difference_of_two_sums_is_a_partys_share(tmp_path
     np.testing.assert_allclose(covariance, np.cov(parties[-1].T, bias=True), atol=1e-11)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("first", "second"),
     [("ap-cov", "sub-it"), ("sub-it", "ap-cov"), ("personalised mu=1.0", "p-cov")],
@@ -127,6 +129,7 @@ def test_a_second_sum_without_a_party_is_refused_whatever_the_method(tmp_path, f
         finish(sites(tmp_path, THREE[:2], second, options=options))
 
 
+@pytest.mark.engine
 def test_every_site_refuses_and_tells_nothing_but_why(summed):
     """Nobody sends a word of the second sum, whoever is asked first; the text holds no number of rows."""
     server = sites(summed, THREE[:2])
@@ -139,6 +142,7 @@ def test_every_site_refuses_and_tells_nothing_but_why(summed):
     assert not any(str(len(part)) in text for part in PARTIES)
 
 
+@pytest.mark.engine
 def test_sums_of_other_survivors_are_refused_before_anything_is_revealed(tmp_path):
     finish(sites(tmp_path, PARTIES, options=SURVIVING))
     server = without(sites(tmp_path, PARTIES, options=SURVIVING), 3)
@@ -165,6 +169,7 @@ def test_a_sum_with_another_member_in_the_place_of_one_is_refused(summed):
         finish(server)
 
 
+@pytest.mark.engine
 def test_a_sum_of_columns_without_a_party_is_refused(tmp_path):
     """That of as many other rows is not: there, every party has as many."""
     columns = [np.ascontiguousarray(part) for part in np.split(rows(20, 9), [4, 7], axis=1)]
@@ -175,6 +180,7 @@ def test_a_sum_of_columns_without_a_party_is_refused(tmp_path):
         finish(sites(tmp_path, [part + 1 for part in columns[:2]], "vertical-kernel", **given))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("options", [SECURE, SURVIVING], ids=["masked", "surviving"])
 def test_the_same_parties_may_ask_for_as_much_as_they_like(tmp_path, options):
     """What their sums tell is of all of them together."""
@@ -184,6 +190,7 @@ def test_the_same_parties_may_ask_for_as_much_as_they_like(tmp_path, options):
     assert len(events(tmp_path / "site0", "opened")) == 1
 
 
+@pytest.mark.engine
 def test_runs_that_tell_no_share_are_not_refused(tmp_path_factory, summed):
     tmp_path = tmp_path_factory.mktemp("others")
     with pytest.raises(DisclosureError, match="min-parties"):
@@ -211,6 +218,7 @@ def test_a_sum_over_rows_that_are_nearly_those_of_an_earlier_one_is_refused(summ
         finish(sites(summed, [own, *THREE[1:]], **node))
 
 
+@pytest.mark.engine
 def test_a_site_that_brings_batches_may_say_so_and_still_refuses_the_same_rows_without_a_party(tmp_path):
     for batch in range(2):
         finish(sites(tmp_path, [part + batch for part in THREE], repeat="refuse-same"))
@@ -228,6 +236,7 @@ def test_the_same_numbers_are_the_same_rows_however_they_are_kept():
     assert rows_digest(b"l" * 32, own) != rows_digest(key, own)
 
 
+@pytest.mark.engine
 def test_no_run_changes_the_digest_of_rows_that_it_puts_in_order(tmp_path):
     """Ids are ordered by digests with the run's seed for salt."""
     table, parties = rows(40, 9), []
@@ -277,6 +286,7 @@ def largest_by_bisection(folder, runs, **node):
     return low, high, refused
 
 
+@pytest.mark.engine
 def test_12_runs_learn_three_bits_of_the_largest_value_unless_the_rule_is_off_and_none_beside_a_public_bound(tmp_path):
     low, high, refused = largest_by_bisection(tmp_path, 12, repeat="allow")
     largest = max(np.abs(part).max() for part in THREE[:2])
@@ -291,6 +301,7 @@ def test_12_runs_learn_three_bits_of_the_largest_value_unless_the_rule_is_off_an
     assert refused == 10
 
 
+@pytest.mark.engine
 def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     """Larger than one that was accepted, or not larger than one that was not."""
 
@@ -312,6 +323,7 @@ def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     run(40.0)
 
 
+@pytest.mark.engine
 def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
     """Three tiny bounds locked a site out of secure sums until somebody changed its node-config."""
     for bound in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3):
@@ -338,6 +350,7 @@ def test_a_bound_is_told_by_the_journal_or_publicly_whatever_the_run(tmp_path):
 # The journal's file
 
 
+@pytest.mark.engine
 def test_the_journal_tells_nothing_of_the_rows(summed):
     finish(sites(summed / "twin", THREE))
     ((about, own),) = events(summed / "site0", "opened")

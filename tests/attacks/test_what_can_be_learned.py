@@ -106,6 +106,7 @@ def test_the_moments_of_few_rows_tell_who_is_among_them():
         assert is_nearer_to_the_first(reply, worlds, [1.0] * 4) is inside
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("epsilon", "times", "least", "most"), [(0.1, 200, -0.15, 0.15), (50.0, 40, 0.95, 1.0)])
 def test_differential_privacy_hides_who_is_among_few_rows(epsilon, times, least, most):
     """The advantage over a coin is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1): 0.05, and 1 (no protection)."""

@@ -42,6 +42,7 @@ def test_nothing_of_the_rows_stays_when_a_run_has_ended(method, options, tmp_pat
     assert [kept_of(server, party) for party in range(3)] == [[], [], []]
 
 
+@pytest.mark.engine
 def test_nor_of_secure_sums(tmp_path):
     server = at_own_files(tmp_path, "sub-it", [rows(60, 8, seed=seed) for seed in range(3)], **SECURE)
     finish(server)

@@ -306,6 +306,7 @@ def reading(code: str) -> set[str]:
     }
 
 
+@pytest.mark.engine
 def test_rows_are_read_and_meet_numbers_of_the_servers_nowhere_else():
     found, known = (
         places(PARTIES, lambda path: meeting(path.read_text(), parties_only="maths" not in path.parts)),

@@ -116,6 +116,7 @@ def test_the_same_run_is_the_same_text():
     assert canonical("p-cov", read("p-cov center=true")) == "p-cov"
 
 
+@pytest.mark.engine
 @settings(deadline=None)
 @given(st.text(min_size=1), st.floats(0, allow_infinity=False), st.integers(0), st.booleans())
 def test_the_text_of_a_run_is_read_back_as_that_run(leave, mu, bits, scale):

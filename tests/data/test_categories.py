@@ -155,6 +155,7 @@ def test_a_column_that_is_lacking_is_named():
         fit("p-cov", [part.drop(columns="island") for part in parts(table())], scale=True, levels=LEVELS)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("transport", [{}, {"secure_aggregation": True, "bound": 1e4}], ids=str)
 def test_a_sites_file_holds_categories_as_texts(suffix, transport, tmp_path):

@@ -112,6 +112,7 @@ def test_files_of_arrays_have_the_same_bits_in_both_orders(method, tmp_path):
     same(*found)
 
 
+@pytest.mark.engine
 def test_a_mapped_file_of_columns_is_not_read_whole(tmp_path):
     """A view of a map too. The file holds more than is kept of blocks, and nothing was written to its pages."""
     large = np.lib.format.open_memmap(

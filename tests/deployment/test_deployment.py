@@ -118,6 +118,12 @@ def test_a_secure_sum_over_a_file_and_databases_gives_the_bits_of_loopback(hospi
         np.testing.assert_allclose(scores, model.transform(X), atol=1e-12)
 
 
+def test_messages_from_party_to_party_give_the_bits_of_loopback(hospitals, tmp_path):
+    model, _ = of_markers(hospitals, "sapca", tmp_path, topology="tree")
+    assert not differences(model, run("sapca", HOSPITALS, n_components=5, topology="tree"))
+
+
+@pytest.mark.nightly  # state at a party is seen in the secure sum, whose parties keep their keys
 def test_a_method_with_state_at_the_parties_and_messages_for_each_gives_the_bits_of_loopback(hospitals, tmp_path):
     options = {"mu": 1.0, "iterations": 1}
     model, log = of_markers(hospitals, "personalised", tmp_path, **options)

@@ -20,10 +20,7 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 WAYS = [
     ("p-cov", {"scale": True, **SECURE}),
     ("streaming", SECURE),
-    ("sub-it", {"warm_start": "svd", "wire": "float32"}),
     ("personalised", {"mu": 1.0, "solver": "stiefel"}),
-    ("sapca", {"topology": "tree"}),
-    ("vertical", {**SECURE, "bound": 1e3}),
     ("vfedpca", {"graph": "ring", "periods": 2}),
 ]
 """Masks, state at the server, state at a party, messages of its own for each party, and from party to party."""
@@ -34,6 +31,9 @@ NIGHTLY = [
     *((name, {**SECURE, **({"tolerance": 1e-6} if name == "compressed" else {})}) for name in SUMMED),
     ("p-cov", {"outliers": "counts", "fourth_moments": True}),
     ("p-cov", {"adjust_for": "1, 3", "harmonise": "variances"}),
+    ("sub-it", {"warm_start": "svd", "wire": "float32"}),
+    ("sapca", {"topology": "tree"}),
+    ("vertical", {**SECURE, "bound": 1e3}),
     ("qr-pca", {"scale": True, "center": False}),
     ("ap-stack", {"party_weights": "rows"}),
     ("compressed", {"codec": "combined"}),

@@ -15,6 +15,7 @@ EVIL = "a\x1b[2J\u202eb\u2028c\x85d\u200be\x07"
 CLEAN = "a?[2J?b?c?d?e?"
 
 
+@pytest.mark.engine
 def test_no_character_that_controls_or_turns_anything_is_left():
     every = "".join(map(chr, range(sys.maxunicode + 1)))
     kinds = {unicodedata.category(one) for one in printable(every)}

@@ -63,6 +63,7 @@ def test_odd_rows_are_crosses_beyond_the_limits_and_numbers_of_an_axis_do_not_ov
         assert not any(text.get_text() for text in axis.get_minorticklabels())
 
 
+@pytest.mark.engine
 def test_names_of_arrows_are_inside_the_axes_and_do_not_overprint():
     """30 features that go with the first component, with names of different lengths, one longer than is shown."""
     rng = np.random.default_rng(0)
@@ -80,6 +81,7 @@ def test_names_of_arrows_are_inside_the_axes_and_do_not_overprint():
     assert not overlap(boxes)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("turn", [1, -1])
 def test_of_many_features_the_longest_arrows_are_shown(turn):
     """40 features, the j-th of length j / 40."""

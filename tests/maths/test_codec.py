@@ -73,6 +73,7 @@ def test_codecs_keep_what_they_promise_in_closed_form_and_end_where_they_must():
 NO_SCALES = np.empty(0, np.float32)
 
 
+@pytest.mark.engine
 def test_damaged_codes_and_scales_that_cannot_be_are_refused_and_a_bomb_read_only_as_far_as_expected():
     for scales in (np.ones(7), np.full(8, np.nan), np.zeros(8), -np.ones(8)):
         with refused(ValueError, 8):

@@ -43,6 +43,7 @@ def test_minkas_dimension_is_that_of_scikit_learn():
         assert rules.minka(values, 10) == theirs.n_components_ == 1
 
 
+@pytest.mark.engine
 def test_null_eigenvalues_are_those_of_whole_drawn_data_and_the_band_their_percentile():
     band = rules.null_band(np.ones(8), 50, draws=400)
     np.testing.assert_array_equal(band, rules.null_band(np.ones(8), 50, draws=400))
@@ -122,6 +123,7 @@ def by_rows(X, k):
     return total
 
 
+@pytest.mark.engine
 def test_errors_are_those_of_the_pooled_rows_in_any_shape_and_unit():
     for offset in (0.0, 1e6):
         X = drawn(3, offset=offset)

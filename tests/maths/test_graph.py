@@ -28,6 +28,7 @@ def test_weights_are_doubly_stochastic_and_average_in_the_end(kind):
         assert np.linalg.norm(np.linalg.matrix_power(weights, 50) - 1 / parties, 2) <= rate**50 + 1e-13
 
 
+@pytest.mark.engine
 def test_the_graphs_their_mixing_rates_and_diameters_are_the_known_ones():
     kinds = [("ring", 5), ("ring", 2), ("complete", 5)]
     assert [graph_of(kind, parties).sum() for kind, parties in kinds] == [2 * 5, 2, 5 * 4]

@@ -108,6 +108,7 @@ def fitted(rows, prior, steps):
     return em
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("prior", [5.0, 20.0])
 def test_em_comes_to_rest_where_the_textbooks_iteration_does_in_fewer_steps(prior):
     whole = np.random.default_rng(3).standard_normal((120, 6)) @ covariance(seed=4)
@@ -200,3 +201,7 @@ def test_anderson_finds_a_fixed_point_and_gives_up_a_lower_one():
     np.testing.assert_array_equal(found.point, [1.0])
     found.add(half_way(found.point), 0.0)
     np.testing.assert_array_equal(found.point, [1.5])
+    found = Anderson(np.zeros(2), anywhere)
+    for image in ([1e-170, 0.0], [2e-170, 1e-171], [2e-170, 1e-170]):  # their differences cannot be squared
+        found.add(np.array(image), 0.0)
+    np.testing.assert_array_equal(found.point, image)

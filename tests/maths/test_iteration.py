@@ -128,6 +128,7 @@ def test_a_variance_that_occurs_more_often_than_the_block_has_columns_is_not_cer
         assert shortfall_notes(found, "max-rounds = 120")[0].startswith("stopped after max-rounds")
 
 
+@pytest.mark.engine
 def test_before_narrow_blocks_have_looked_nothing_is_told_and_what_hides_is_found():
     for values in (np.r_[9, 5, 3, np.linspace(1, 0.9, 97)], np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])):
         A, _ = with_spectrum(values)

@@ -148,6 +148,7 @@ def test_what_the_first_block_shows_of_eigenvectors_is_carried_over_restarts(cyc
     assert np.abs(shown).max() > 0.5
 
 
+@pytest.mark.engine
 def test_restarts_count_what_they_leave_outside_and_ceilings_come_near():
     first, known = restarted(1, kept=8, blocks=2)
     assert presumed_bound(known.ritz(), 3, first) == np.inf

@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def test_moments_are_those_of_numpy_in_float64_whatever_the_chunks(monkeypatch):
         np.testing.assert_allclose(dense(Moments.of(X)), dense(whole), rtol=1e-12)
 
 
+@pytest.mark.engine
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.sampled_from([0.0, 1e6]))
 def test_pooling_parts_is_taking_all_rows(sizes, offset):

@@ -87,6 +87,7 @@ def test_components_are_leading_eigenvectors_of_one_or_many_and_never_lose():
             assert distance(local_components(np.zeros((2, 12)), V), V) < 1e-25
 
 
+@pytest.mark.engine
 def test_both_solvers_reach_the_same_objective():
     rows, _, _ = setting(n=20, d=12, r=3, m=8)
     start = np.linalg.svd(rows.reshape(-1, 12), full_matrices=False)[2][:3].T

@@ -131,6 +131,7 @@ def discrete_epsilon(changes, deviations):
     return functools.reduce(lambda first, second: first.compose(second), changed).get_epsilon_for_delta(1e-5)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("epsilon", [1.0, 5.0])
 def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatch):
     """On the grid of the sums, and on coarser ones, where whole noise differs more from continuous noise."""

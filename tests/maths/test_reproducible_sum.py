@@ -55,6 +55,7 @@ def test_words_round_the_same_way_far_below_the_error_of_float64_and_what_cancel
         assert running(addends) == running([addends[i] for i in (1, 0, 2, 3)]) == 1.0
 
 
+@pytest.mark.engine
 def test_arrays_have_any_shape_and_more_than_a_chunk_but_no_other_shape_and_no_more_than_words_hold(monkeypatch):
     for value in (0.0, 5e-324, -1e-310, 1 / 3, -1.7e308):
         np.testing.assert_array_equal(running([np.array([value, 0.0])]), [value, 0.0])

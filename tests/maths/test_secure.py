@@ -73,6 +73,7 @@ def test_fields_keep_their_shapes_and_others_are_refused_without_telling_values(
             Layout({"x": np.ones(2)}).encode({"x": values})
 
 
+@pytest.mark.engine
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=4), st.integers(-3, 3))
 @example([0, 211139005235020, -676671907300, 38719], -3)
@@ -217,6 +218,7 @@ def signs(rng, size):
     return rng.choice([-1.0, 1.0], size)
 
 
+@pytest.mark.engine
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 6), st.integers(1, 200), st.integers(1, 20), st.integers(0, 2**32))
 def test_no_sum_at_its_limit_wraps(each, parties, size, seed):

@@ -111,6 +111,7 @@ def test_bases_stay_orthonormal_in_memory_linear_in_the_features():
     assert peaks[1] < 4000 * 4000 * 8 / 10
 
 
+@pytest.mark.engine
 def test_forgetting_shrinks_weights_and_what_was_omitted_and_lets_go_of_what_a_fixed_rank_keeps():
     X, lam = rows(120), 0.8
     own = track(X, 12, block=30, forgetting=lam, center=False)
@@ -202,6 +203,7 @@ def flat(size):
     return ((basis * np.where(np.arange(80) < size, 1.0, 0.05)) @ rng.standard_normal((80, 4000))).T
 
 
+@pytest.mark.engine
 def test_the_papers_rules_of_the_rank_find_flat_spectra():
     X = flat(8)
     printed, _ = tracked(X, Band(2, 0.01, 0.10, hysteresis=False))
@@ -229,6 +231,7 @@ def test_the_papers_rules_of_the_rank_find_flat_spectra():
 # Numbers that were worked out before the code, on prototypes
 
 
+@pytest.mark.engine
 def test_federating_costs_nothing_beyond_truncation():
     """The prototypes' error of ten directions, and of 32 streams at most half more of excess than theirs."""
     X = synthetic(1, 301)

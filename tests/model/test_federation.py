@@ -75,6 +75,7 @@ def drift(scatter, X):
     return np.abs(scatter - truth).max() / np.abs(truth).max()
 
 
+@pytest.mark.engine
 def test_two_thousand_operations_do_not_drift(tmp_path):
     """Members with an offset of 1e8 come and go; the last digits of the others survive only without subtraction."""
     rng, federation, naive = np.random.default_rng(0), Federation.open(tmp_path / "state"), Downdated(4)
@@ -226,6 +227,7 @@ def told(folder):
     return federation.members, federation.revision, federation.columns, federation.journal, bits(federation.moments())
 
 
+@pytest.mark.engine
 def test_no_damage_gives_another_federation(folder):
     """Of single bits everywhere, and of the file's end; what lies where SQLite keeps nothing, changes nothing."""
     file, before = folder / FILE, told(folder)
@@ -269,6 +271,7 @@ def changed(folder):
     return federation
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("first", [False, True], ids=["a later save", "the very first"])
 def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(first, folder, tmp_path):
     killed, before = 0, told(folder)

@@ -74,6 +74,7 @@ def beside_pooled():
     return model
 
 
+@pytest.mark.engine
 def test_every_measurement_is_a_number_that_the_page_names_and_a_line_of_the_summary(models):
     for name, model in models.items():
         told = model.log["measured"]

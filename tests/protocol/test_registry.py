@@ -46,6 +46,7 @@ foreign = foreign_pca:METHOD
 """
 
 
+@pytest.mark.engine
 def test_a_method_of_another_package_runs_by_its_name_and_replaces_none_of_ours(tmp_path):
     (tmp_path / "foreign_pca.py").write_text(MODULE)
     about = tmp_path / "foreign_pca-1.0.dist-info"

@@ -19,6 +19,7 @@ def ask_at_random(script, folder):
     hostile.test_a_party_answers_its_script_and_nothing_else_and_one_row_does_not_show(script, seed, folder)
 
 
+@pytest.mark.engine
 def test_a_last_round_that_answers_anything(monkeypatch, tmp_path):
     """Any components, before there was a fit, and any number of times."""
     script = written("dp-pca epsilon=0.1 release=two-stage clip=400.0 centre-clip=400.0: centre, products, project!")

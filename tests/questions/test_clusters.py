@@ -43,6 +43,7 @@ def test_k_means_is_that_of_scikit_learn_from_the_best_of_the_same_starts(way, t
     np.testing.assert_allclose(told[:, 1], np.linalg.norm(scores - found.centres[found.of(X)], axis=1), rtol=1e-6)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("way", [{}, SECURE], ids=str)
 def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
     paths, options = [tmp_path / f"{i}.npy" for i in range(3)], {"n_components": 3, "clusters": 3}

@@ -70,6 +70,7 @@ def test_a_site_writes_the_scores_of_people_with_missing_calls(tmp_path):
         np.testing.assert_allclose(np.load(file), model.transform(rows), atol=1e-9)
 
 
+@pytest.mark.engine
 def test_adaptive_counts_alleles_once_and_forecasts_of_standardised_genotypes():
     G = people(d=2000, missing=0.05)
     model = analysed(parties_of(G), "adaptive", round_bytes=1e5)
@@ -184,6 +185,7 @@ PRUNED = {"prune": 0.2, "prune_window": 50, "prune_step": 7}
 LINKED = linked_people()
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("method", "way", "missing"),
     [
@@ -209,6 +211,7 @@ def test_components_are_those_of_the_kept_variants(method, way, missing, monkeyp
     assert model.transform(G).shape == (90, 2)
 
 
+@pytest.mark.engine
 def test_a_window_ends_with_its_chromosome():
     G = np.delete(LINKED, 120, axis=1)
     names = [f"{1 + (place >= 100)}:{place}:A:G" for place in range(G.shape[1])]

@@ -60,6 +60,7 @@ def mixed(Z, labels, near=30):
     return ((1 / (shares**2).sum(axis=0)).mean() - 1) / (len(np.unique(labels)) - 1)
 
 
+@pytest.mark.engine
 def test_batches_are_mixed_as_by_the_papers_program_and_secure_sums_give_the_same(tmp_path):
     model = fit("p-cov", PARTIES, **HARMONY, scores=[tmp_path / f"{i}.csv" for i in range(3)])
     Z = model.transform(np.vstack(PARTIES))

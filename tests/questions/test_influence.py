@@ -40,6 +40,7 @@ def angles(model, seed):
     return principal_angles(model.components_.T, truth(seed).components_.T)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("lie", "seed"), list(zip(LIES, cycle([0, 4]), strict=False)))
 def test_two_of_ten_who_lie_are_named_and_without_them_the_components_are_those_of_honest_parties(lie, seed):
     honest = digits(seed)
@@ -65,6 +66,7 @@ def test_a_limit_to_shares_ends_the_run_and_names_who_holds_more(lie):
         np.testing.assert_allclose(float(held), 100 * len(honest[int(party)]) / 1797, atol=0.006)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("k", [2, 5, 10])
 def test_honest_parties_that_differ_are_not_named(k):
     assert [named_in(fit("p-cov", digits(seed), n_components=k)) for seed in range(6)] == [[]] * 6
@@ -163,6 +165,7 @@ def test_every_method_that_pools_moments_says_what_each_party_has(method, tmp_pa
     assert f"influence             one party holds {largest:.1%} of a component at most" in kept.summary()
 
 
+@pytest.mark.engine
 def test_the_summary_and_the_log_say_what_components_turn_by():
     """They differ: in the digits of README's first run the first turns by 73.7 degrees, and the space of all by 28."""
     one, ten, twelve = (fit("p-cov", digits(42), n_components=k) for k in (1, 10, 12))

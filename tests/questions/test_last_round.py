@@ -146,6 +146,7 @@ def test_a_site_tells_nothing_of_single_rows_unless_it_says_so(tmp_path, options
         fit(method, PARTIES, n_components=2, may_show="nothing")
 
 
+@pytest.mark.engine
 def test_no_boundary_is_drawn_around_a_few_rows(tmp_path):
     """A server that knows a person's values draws it around them, and all others, at any size."""
     person, limits = PEOPLE[7], np.geomspace(1e-6, 2e4, 30)

@@ -26,6 +26,7 @@ def told_share(bound, **options):
     return model.log["measured"]["fixed_point_variance_share"]
 
 
+@pytest.mark.engine
 def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     """Beside a bound of 1e24 the squared deviations, in four words, are coarser than the scatter about their mean."""
     one = 3 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)  # of a feature: parties, the limit, steps of it
@@ -57,6 +58,7 @@ def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
         fit("p-cov", PARTIES, n_components=2, **way)
 
 
+@pytest.mark.engine
 def test_a_private_last_round_tells_a_constant_whatever_the_rows_are(monkeypatch):
     """Neither how many there are, nor that they cannot be projected."""
 

@@ -108,6 +108,7 @@ def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
         weigh(parties=with_weights(np.where(np.arange(len(X)) == 7, wrong, WEIGHTS)))
 
 
+@pytest.mark.engine
 def test_a_site_says_itself_which_column_has_its_weights(tmp_path):
     """A run that chose among a site's columns would learn other sums over the same rows each time."""
     names = [*"abcdef", "w"]

@@ -93,6 +93,7 @@ def fails(check):
     return False
 
 
+@pytest.mark.engine
 def test_methods_of_other_packages_pass_where_they_do_what_their_card_says(foreign):
     assert foreign(Foreign) == set()
     assert battery("foreign").keys() == {
@@ -105,6 +106,7 @@ def test_methods_of_other_packages_pass_where_they_do_what_their_card_says(forei
     assert foreign(loose) == {"options"}
 
 
+@pytest.mark.engine
 def test_replies_that_no_limit_holds_are_found(foreign, monkeypatch):
     honest = engines.run
     monkeypatch.setattr(simulations.battery, "run", lambda *given, max_reply_bytes=0, **more: honest(*given, **more))

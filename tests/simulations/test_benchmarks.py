@@ -48,6 +48,7 @@ def told(capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.engine
 def test_as_written_has_the_faults_that_it_is_there_for(capsys):
     rows = {row[0]: row[1:] for row in cells(told(capsys, "side-by-side", *DIGITS, "--repeats", "1"))}
     angles = {name: [[float(part) for part in cell.split("/")] for cell in row[:2]] for name, row in rows.items()}
@@ -74,6 +75,7 @@ def test_what_is_as_written_differs_as_the_notes_say():
     assert as_written.ap_cov(shifted, 1).variances[0] < 5 < as_written.p_cov(shifted, 1).variances[0]
 
 
+@pytest.mark.engine
 def test_growth_has_a_line_a_point_and_an_exponent_a_method(monkeypatch, tmp_path, capsys):
     few = {"rows": [growth.Point(200, 12, 2, 4), growth.Point(400, 12, 2, 4)]}
     monkeypatch.setattr(growth, "GROWN", {**few, "sparse features": [growth.Point(40, 30, 2, 4, share=0.2)]})
@@ -89,6 +91,7 @@ def test_growth_has_a_line_a_point_and_an_exponent_a_method(monkeypatch, tmp_pat
     assert growth.exponent([(10, 1.0), (100, 2.0), (1000, 200.0)]) == "2.00"  # between the two largest
 
 
+@pytest.mark.engine
 def test_rivals_are_held_against_the_exact_components(monkeypatch, tmp_path, capsys):
     def missing(rows, k):
         raise ImportError
@@ -124,6 +127,7 @@ def test_sparse_rows_give_what_scikit_learn_gives(tmp_path):
     assert party.data < ours.data
 
 
+@pytest.mark.engine
 def test_every_way_to_read_a_database_gives_the_same_rows(monkeypatch):
     need(postgresql_server.programs(), "postgresql")
     pytest.importorskip("psycopg")
@@ -151,6 +155,7 @@ def test_every_benchmark_says_what_it_measures_and_an_unknown_one_is_answered_by
     assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
 
 
+@pytest.mark.engine
 def test_liars_are_named_and_nobody_else(capsys):
     (none, *lies) = cells(told(capsys, "influence", "--seeds", "1"))
     assert none[1:4] == ["0 of 0", "0 of 0", "0 of 10"]
@@ -169,6 +174,7 @@ def test_a_median_is_where_most_groups_are_and_takes_a_part_of_a_lie_away(capsys
     assert max(honest, quiet) < known < lied
 
 
+@pytest.mark.engine
 def test_drawn_genotypes_give_the_components_of_all_people(tmp_path):
     pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")
     genotypes.draw(str(tmp_path), 3, 300, 400, 3)

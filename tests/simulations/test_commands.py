@@ -54,6 +54,7 @@ def laboratory(folder, name, n, seed, genes=GENES, change=0.0):
     return counts
 
 
+@pytest.mark.engine
 def test_each_laboratory_has_its_cells_in_one_space(tmp_path, capsys):
     counts = {name: laboratory(tmp_path, name, n, n) for name, n in (("north", 60), ("south", 40))}
     given = [str(tmp_path / f"{name}.h5ad") for name in counts]
@@ -84,6 +85,7 @@ def test_other_genes_and_what_is_no_count_are_refused(tmp_path, capsys, genes, c
 # Genotypes
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("secure", [False, True])
 def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
     pytest.importorskip("bed_reader", reason="needs the extra 'genotypes'")

@@ -48,6 +48,7 @@ def lines_of(folder):
 # What is run, and what is kept
 
 
+@pytest.mark.engine
 def test_every_combination_is_one_record_and_every_method_is_compared():
     wine = {"datasets": ["wine"], "components": 2}
     several = {"partitions": ["iid", "dirichlet"], "alphas": [0.1, 0.5], "clients": [3, 5]}
@@ -125,6 +126,7 @@ def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_
     assert len(lines_of(tmp_path)) == 2
 
 
+@pytest.mark.engine
 def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypatch):
     """dp-pca's model counts its own noise as variance, and says nothing of variance where all components are noise."""
     rows, two_stage = load("digits").all_rows(), "release=two-stage clip=60 centre-clip=60 noise-seed=1"
@@ -211,6 +213,7 @@ def test_the_table_shows_options_and_megabytes_of_one_client_without_the_last_ro
     assert "| up per client (mean) | down per client (mean, before the last round) |" in text.splitlines()[0]
 
 
+@pytest.mark.engine
 def test_a_second_comparison_adds_to_the_report_and_a_fresh_one_forgets_those_before(tmp_path, monkeypatch, capsys):
     """Among those before may be runs of a time when captures were not measured."""
     undrawn(monkeypatch)
@@ -245,6 +248,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(place, tmp_
     assert "\n" not in said
 
 
+@pytest.mark.engine
 def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):
     methods = ["p-cov", "sub-it", "ap-cov", "compressed codec=shared-step step=1e-4"]
     assert main(["--methods", *methods, "--clients", "5"]) == 0

@@ -43,16 +43,16 @@ def test_scikit_learns_own_checks(estimator, check):
 
 @pytest.mark.engine
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(estimators()[1::3], expected_failed_checks=lambda one: NOT_FOR.get(one.method, {}))
+@parametrize_with_checks(estimators()[1::6], expected_failed_checks=lambda one: NOT_FOR.get(one.method, {}))
 def test_scikit_learns_own_checks_with_some_other_methods(estimator, check):
-    """Of every third method: most of the checks are of the one class that all methods share."""
+    """Of every sixth method: most of the checks are of the one class that all methods share."""
     check(estimator)
 
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
-    [one for i, one in enumerate(estimators()[1:]) if i % 3],
+    [one for i, one in enumerate(estimators()[1:]) if i % 6],
     expected_failed_checks=lambda one: NOT_FOR.get(one.method, {}),
 )
 def test_scikit_learns_own_checks_with_the_other_methods(estimator, check):
@@ -168,6 +168,7 @@ def test_other_numbers_of_features_are_told():
         fitted.inverse_transform(np.ones((2, 3)))
 
 
+@pytest.mark.engine
 def test_in_pipelines_and_searches_groups_are_a_parameter_of_fit_or_routed():
     pipeline = make_pipeline(StandardScaler(), FederatedPCA(2)).fit(X, federatedpca__groups=SITES)
     assert len(pipeline[-1].model_.log["parties"]) == 3

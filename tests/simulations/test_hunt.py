@@ -92,6 +92,7 @@ def draws_of(*methods):
     return [draw(5, index) for index in range(1500) if method_of(5, index) in methods]
 
 
+@pytest.mark.engine
 def test_draws_repeat_their_numbers_rows_and_variances():
     for index in range(40):
         one, other = draw(3, index), draw(3, index)
@@ -122,6 +123,7 @@ def test_a_turn_keeps_means_scatter_and_constant_columns():
         assert turn(np.random.default_rng(0), X[:few]).shape == (few, 4)
 
 
+@pytest.mark.engine
 def test_draws_are_of_every_kind_and_every_trouble():
     draws = [draw(5, index) for index in range(600)]
     about = " ".join(one.about for one in draws)
@@ -334,6 +336,7 @@ def test_other_variances_of_equal_moments_are_found(monkeypatch):
     assert "equal moments" in kinds(one, changed(right("p-cov")))
 
 
+@pytest.mark.engine
 def test_corrections_may_turn_what_is_tied_and_nothing_else():
     """Two of three parties have a row each, and beyond the codec's rank all eigenvalues are one."""
     parties = cut(rows(60, 6) + 1e3, 58, 1, 1)
@@ -400,6 +403,7 @@ def test_warnings_and_hangs_are_seen(monkeypatch):
 # The command
 
 
+@pytest.mark.engine
 def test_a_finding_is_one_line_that_repeats_it(monkeypatch, capsys):
     honest = engines.run
 

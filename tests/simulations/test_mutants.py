@@ -54,6 +54,7 @@ def test_an_entry_that_does_not_fit_is_told(repository):
         assert all(text in line for text, line in zip(told, found, strict=True))
 
 
+@pytest.mark.engine
 def test_faults_are_seen_or_not_or_cannot_be_run_and_red_tests_are_refused(repository):
     unseen = replace(DOUBLED, name="unseen", tests=("test_twice.py::test_zero",))
     broken = replace(DOUBLED, name="broken", after="2 *")

@@ -11,7 +11,8 @@ from nbclient import NotebookClient
 NOTEBOOKS = Path(__file__).parents[2] / "simulations" / "notebooks"
 WRITE = "run `.ci/notebooks` in the repository's folder"
 
-every_notebook = pytest.mark.parametrize("name", sorted(path.name for path in NOTEBOOKS.glob("*.ipynb")))
+NAMES = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
+BY_DAY = {"compare_strategies.ipynb", "your_own_data.ipynb"}
 
 
 def kinds(outputs: Sequence[Any]) -> list[tuple[str, ...]]:
@@ -33,7 +34,7 @@ def read(name: str) -> Any:
     return nbformat.read(NOTEBOOKS / name, as_version=4)
 
 
-@every_notebook
+@pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_is_stored_with_what_it_shows(name):
     """And with nothing of the machine that ran it, nor too large for a page."""
     cells = [cell for cell in read(name).cells if cell.cell_type == "code"]
@@ -48,7 +49,9 @@ def test_a_notebook_is_stored_with_what_it_shows(name):
 
 @pytest.mark.engine
 @pytest.mark.filterwarnings("ignore")
-@every_notebook
+@pytest.mark.parametrize(
+    "name", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES]
+)
 def test_a_notebook_runs_and_shows_what_is_stored(name):
     stored, notebook = read(name), read(name)
     NotebookClient(notebook, resources={"metadata": {"path": str(NOTEBOOKS.parents[1])}}).execute()

@@ -96,6 +96,7 @@ def test_who_is_still_waited_for_is_named(monkeypatch):
     assert any(line.startswith("round 1 (moments): still waiting after ") for line in lines.lines)
 
 
+@pytest.mark.engine
 def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(board):
     server = server_of("p-cov", PARTIES, n_components=2)
     slow = proxy_of(server, 1)

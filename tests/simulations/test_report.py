@@ -57,6 +57,7 @@ def page(comparison):
 # What is on the page
 
 
+@pytest.mark.engine
 def test_the_page_needs_nothing_else_and_allows_its_own_script_only(page):
     text = page.read_text()
     assert "http://" not in text
@@ -149,6 +150,7 @@ def commands(page):
     return [shlex.split(line) for line in text.splitlines()]
 
 
+@pytest.mark.engine
 def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     """Options that are true or texts, alphas of many digits, another seed, folders with a space in their name."""
     undrawn(monkeypatch)
@@ -185,6 +187,7 @@ def test_a_report_is_written_where_the_project_is_installed(tmp_path):
 PAYLOAD = """"'><img src=x onerror="document.title='run'"><script>document.title='run'</script>\u202e\x1b[2J"""
 
 
+@pytest.mark.engine
 def test_runs_whose_models_are_gone_are_still_in_the_report_and_a_folder_without_any_is_named(tmp_path, capsys):
     assert report.main([str(tmp_path)]) == 2
     assert RUNS in capsys.readouterr().err

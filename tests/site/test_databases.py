@@ -95,6 +95,7 @@ def as_csv(path, chosen=slice(None)):
 # The rows
 
 
+@pytest.mark.engine
 def test_a_query_gives_the_bits_of_a_csv_of_its_rows_again_and_again(url, tmp_path, monkeypatch):
     ours, theirs = read_query(url, SELECT)[0], read(as_csv(tmp_path / "visit.csv"))
     assert ours.columns == theirs.columns
@@ -127,6 +128,7 @@ def test_a_run_over_databases_is_the_run_over_files(url, tmp_path):
     assert scores[0] == scores[1]
 
 
+@pytest.mark.engine
 def test_a_secure_run_notes_the_rows_of_a_query(url, tmp_path):
     """The digest of rows that a journal holds is that of a file with the same rows: `repeat` knows them again."""
     own = [{"data": url, "query": SELECT}, {"data": as_csv(tmp_path / "visit.csv")}]
@@ -290,6 +292,7 @@ def before_the_last_round(server, work):
     return server
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("journal", [True, False])
 def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, caplog):
     """Two values change places, which changes no mean, no variance and no number of rows."""
@@ -314,6 +317,7 @@ def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, capl
 # Connections
 
 
+@pytest.mark.engine
 def test_a_lost_connection_is_named_here_and_a_constant_text_there(postgres, server, monkeypatch, caplog):
     several = "FROM generate_series(1, 300000) i ORDER BY i"  # more than the buffers between hold
     nodes = [{"data": postgres, "query": f"SELECT i, sin(i) AS b, cos(i) AS c, tan(i) AS d {several}"}] * 2

@@ -74,6 +74,7 @@ def test_a_site_is_killed_on_systems_without_process_groups(monkeypatch):
     assert process.poll() is not None
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_a_list_of_identities_is_in_utf_8_whatever_the_machine_writes(encoding, tmp_path):
     """The fault: on Windows a name went into the file in the machine's own code page, or the command failed."""

@@ -37,6 +37,7 @@ def run(folder, parties, orders=ORDERS, method="p-cov", **options):
     return finish(at_sites(server_of(method, parties, **{"n_components": 2, "features": FEATURES, **options}), nodes))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("method", "how"), [("p-cov", SECURE), ("sub-it", {}), ("qr-pca", {}), ("em", SECURE)])
 def test_any_order_at_the_sites_gives_the_same_bits(method, how, tmp_path):
     turned = run(tmp_path / "turned", PARTIES, method=method, **how)
@@ -71,6 +72,7 @@ def test_a_run_may_choose_features_by_the_names_of_all_alone(tmp_path):
         fit("vertical", cut(X, 100, 100), n_components=2, features="a, b")
 
 
+@pytest.mark.engine
 def test_a_site_knows_its_rows_in_whatever_order_a_run_has_their_columns(tmp_path):
     """Else a second secure sum over the same rows, without a party, would be taken for one over others."""
     parties, other = cut(X, 70, 60, 40, 30), 'weight, pulse, "height, cm", age'

@@ -90,6 +90,7 @@ def kept_in(folder):
     return [file for file in folder.rglob("*") if file.name.startswith("rows.") or file.parent.name.startswith("rows.")]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("method", "suffix", "data", "held"),
     [
@@ -144,6 +145,7 @@ def during(server, look):
     return server
 
 
+@pytest.mark.engine
 def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file(tmp_path):
     modes, file = [], tmp_path / "0.csv"
     server = run_of("sub-it", tmp_path)

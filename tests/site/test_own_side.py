@@ -63,6 +63,7 @@ def test_a_row_is_odd_beyond_either_limit_and_counts_where_it_takes_part():
     assert [line[5] for line in lines] == ["2 0 1", "1 0 2", "2 1 0", "1 2 0"]
 
 
+@pytest.mark.engine
 def test_memory_does_not_grow_with_the_rows(tmp_path):
     """240 MB on disk through less than 100 MB of memory."""
     data = np.lib.format.open_memmap(tmp_path / "big.npy", "w+", np.float64, (1_500_000, 20))
@@ -94,6 +95,7 @@ def test_what_is_wrong_where_stays_in_the_sites_own_log_or_is_told_to_whoever_ha
     assert str(caught.value).endswith("see this site's own log")
 
 
+@pytest.mark.engine
 def test_a_party_starts_without_scikit_learn():
     """A SuperNode starts a process for every message, and the import would take longer than most answers."""
     code = "import sys, fedpca_flwr.site_app; print({'sklearn', 'pandas', 'torch'} & set(sys.modules))"

@@ -157,6 +157,7 @@ def lives(pid: int) -> bool:
     return bool(shown.strip()) and not shown.strip().startswith("Z")
 
 
+@pytest.mark.engine
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the stubs are shell scripts")
 def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
     """While its run is at work: the SuperLink, four SuperNodes, and the command that waits for the run."""

@@ -148,6 +148,7 @@ def test_a_ledger_that_is_not_whole_is_an_error_and_never_an_empty_one(tmp_path,
     assert not unnamed(caught.value.local, file.name)
 
 
+@pytest.mark.engine
 def test_a_kill_at_any_moment_leaves_the_release_or_nothing_of_it(tmp_path):
     """What is there when the process has gone on is on disk; what is not there may be released again."""
     killed = 0

@@ -58,6 +58,7 @@ def test_exact_by_default_and_bytes_as_forecast(partition):
     assert up == pytest.approx(model.log["candidates"][0]["up"], rel=0.05)
 
 
+@pytest.mark.engine
 @every_partition
 def test_exact_components_in_the_fewest_bytes_are_those_of_corrections(partition):
     model = adaptive(parties(partition), round_bytes=0, download_weight=0)
@@ -70,6 +71,7 @@ def test_exact_components_in_the_fewest_bytes_are_those_of_corrections(partition
     assert up < 0.6 * whole
 
 
+@pytest.mark.engine
 @every_partition
 def test_the_number_of_krylov_rounds_is_as_forecast(partition):
     candidates = adaptive(parties(partition)).log["candidates"]
@@ -82,6 +84,7 @@ def test_the_number_of_krylov_rounds_is_as_forecast(partition):
             assert up == pytest.approx(candidate["up"], rel=0.25)
 
 
+@pytest.mark.engine
 def test_scores_and_spectra_of_parties_in_closed_form():
     scores = [adaptive(parties(name)).log["measured"]["heterogeneity_score"] for name in PARTITIONS]
     assert scores[0] < scores[1] < min(scores[2:])
@@ -102,6 +105,7 @@ def test_bytes_in_code_are_those_that_the_parties_told_at_their_own_units():
     assert Forecast.of(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
 
 
+@pytest.mark.engine
 def test_costly_rounds_and_downloads_are_avoided_and_few_rows_go_by_factors():
     model = adaptive(cut(rows(60, 200), 25, 20, 15), n_components=3)
     assert model.log["candidates"][0]["method"] == "qr-pca"
@@ -118,6 +122,7 @@ def test_costly_rounds_and_downloads_are_avoided_and_few_rows_go_by_factors():
         adaptive(cut(rows(60, 200), 25, 20, 15), n_components=3, allowed_methods="adaptive")
 
 
+@pytest.mark.engine
 def test_a_warm_start_by_whole_factors_is_considered_where_rows_are_few():
     """Float32 both ways: three rounds, and half of the bytes of factors in float64."""
     X = np.random.default_rng(0).standard_normal((300, 2000))

@@ -65,6 +65,7 @@ def test_a_correction_shrinks_the_angle_and_the_bound_holds(base):
     assert sent > fewest
 
 
+@pytest.mark.engine
 def test_every_further_correction_shrinks_the_angle():
     """Without error feedback the rounding of the first correction would stay."""
     angles, bounds, sent = zip(

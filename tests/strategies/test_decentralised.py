@@ -133,6 +133,7 @@ def ended_early(model):
     return next((note for note in model.log["notes"] if "degrees from each other" in note), "")
 
 
+@pytest.mark.engine
 def test_fast_pca_converges_to_the_exact_components_as_a_run_that_ended_too_early_foretells():
     parts = parties()
     exact = truth(parts)
@@ -170,6 +171,7 @@ def test_the_defaults_of_fast_pca_come_close_on_digits():
     assert model.rounds == 502
 
 
+@pytest.mark.engine
 def test_dsa_that_stands_still_apart_and_iterations_without_a_rate_say_so():
     model = run("dsa", parties()[:3], n_components=2, step_size=0.4, iterations=200)
     said = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
@@ -195,6 +197,7 @@ def test_one_and_two_parties_are_a_graph_too(method, count, graph):
 # What diverges, and what a party does not answer
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_a_step_that_is_too_large_is_named_and_one_of_its_own_never_is(method, monkeypatch):
     run(method, unlike(), n_components=2, iterations=60, min_rows=1)
@@ -210,6 +213,7 @@ def test_a_step_that_is_too_large_is_named_and_one_of_its_own_never_is(method, m
         run(method, parties(), n_components=2, iterations=50)
 
 
+@pytest.mark.engine
 def test_graphs_that_fall_apart_and_heads_that_are_asked_for_too_often_are_refused():
     with refused(ConfigError, "edge_probability", "1e-06", 1000, 4):
         run("dsa", parties(), graph="erdos-renyi", edge_probability=1e-6)

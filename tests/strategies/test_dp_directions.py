@@ -52,6 +52,7 @@ def test_rows_of_any_unit_and_far_from_zero_need_no_option(scale, offset, relati
     assert model.log["measured"]["components_above_noise"] == 3
 
 
+@pytest.mark.engine
 def test_rows_that_are_far_off_do_no_harm():
     """Every twentieth row is replaced by 1e6 in each feature: with a clip it would be the first component."""
     data = np.vstack(parties())
@@ -67,6 +68,7 @@ def test_rows_that_are_far_off_do_no_harm():
         assert ((centred @ more.components_.T) ** 2).sum() > ((centred @ clean.components_.T) ** 2).sum() * left
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("options", "length"),
     [({}, 4.9), ({}, 1e6), ({"count": "public"}, 0.0), ({"relation": "replace-one", "epsilon": 10.0}, 4.9)],
@@ -101,6 +103,7 @@ def test_the_model_says_what_it_promises_and_shares_of_what_stands_out_only():
     assert model.log["variance_intervals"][above:] == [None] * (9 - above)
 
 
+@pytest.mark.engine
 def test_intervals_of_variances_hold_the_true_ones():
     """Of 45 at 90 %, 37 or more but for chance of 1 in 100; none is told of a component that the noise hides."""
     truth, inside = pooled_pca(np.vstack(parties()), 3).explained_variance_, 0
@@ -144,6 +147,7 @@ TELLS = {
 }
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("phase", TELLS)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(phase, relation):

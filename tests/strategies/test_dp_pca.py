@@ -349,6 +349,7 @@ def test_budgets_are_held_at_the_sites_delta_and_refuse_what_is_not_private(tmp_
             finish(server_of("p-cov", [rows(50)] * 3, n_components=2, site=site, **secure))
 
 
+@pytest.mark.engine
 def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
     """Each draws its noise only when the other is there too, or cannot come there."""
     both = threading.Barrier(2)

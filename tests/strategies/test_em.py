@@ -54,6 +54,7 @@ def angle(model, vectors):
 # The result
 
 
+@pytest.mark.engine
 @every_way
 def test_parties_get_what_the_same_em_gives_on_pooled_rows(way):
     """The textbook's iteration, in the unit of the data."""
@@ -70,6 +71,7 @@ def test_parties_get_what_the_same_em_gives_on_pooled_rows(way):
     assert model.log["measured"]["degrees_ahead"] <= 1e-9
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("scaled", [False, True])
 def test_parties_get_the_factors_that_the_same_em_gives_on_pooled_rows(scaled):
     parties = cut(of_factors(n=70, d=12, k=3), 40, 20, 10)
@@ -85,6 +87,7 @@ def test_parties_get_the_factors_that_the_same_em_gives_on_pooled_rows(scaled):
         assert model.log["measured"]["degrees_ahead"] <= 1e-9
 
 
+@pytest.mark.engine
 @every_model
 def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(own):
     parties = [np.round(part * 2**20) / 2**20 for part in parties_of_three()]
@@ -97,6 +100,7 @@ def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(own):
         np.testing.assert_allclose(other.explained_variance_, near.explained_variance_, rtol=1e-8)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("scaled", [False, True])
 def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(scaled):
     for parties, own in (
@@ -121,6 +125,7 @@ TABLE = {  # of docs/missing.md: degrees to the complete rows' components (mean 
 }
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("name", "share"), TABLE)
 def test_the_components_are_nearer_than_those_of_means(name, share):
     X = {"wine": load_wine, "breast-cancer": load_breast_cancer}[name]().data
@@ -136,6 +141,7 @@ def test_the_components_are_nearer_than_those_of_means(name, share):
     assert np.mean(ours) <= min(degrees, np.mean(by_means))
 
 
+@pytest.mark.engine
 def test_factors_come_nearer_than_means_and_send_no_matrix_of_all_features():
     complete, Y = of_factors(share=0.0, noise=2.0), of_factors(share=0.4, noise=2.0)
     truth = fit("p-cov", [complete], n_components=2).components_.T
@@ -148,6 +154,7 @@ def test_factors_come_nearer_than_means_and_send_no_matrix_of_all_features():
     assert model.factors_.shape == (13, 300)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(("own", "times"), [({}, 20), ({"model": "factors"}, 10)], ids=["gaussian", "factors"])
 def test_the_forecast_of_what_is_left_to_go_is_of_the_right_size(own, times):
     parties = parties_of_three(share=0.5)
@@ -196,6 +203,7 @@ def test_r_finds_the_same_where_its_model_is_the_same(tmp_path, share):
 # Scores of incomplete rows
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("complete", "own", "known", "share", "better"),
     [(rows(450, 6) + 3.0, MODELS["gaussian"], 400, 0.3, 0.8), (of_factors(share=0.0, n=300), WIDE, 250, 0.5, 0.2)],
@@ -257,6 +265,7 @@ def test_a_constant_feature_keeps_its_mean_and_is_foretold_to_have_it(way):
     assert model.log["measured"]["squared_error_per_row"] <= model.total_variance
 
 
+@pytest.mark.engine
 @every_model
 def test_rows_and_features_without_any_value_are_counted_or_named(own):
     parties = parties_of_three()
@@ -271,6 +280,7 @@ def test_rows_and_features_without_any_value_are_counted_or_named(own):
         fit("em", parties, **own)
 
 
+@pytest.mark.engine
 def test_features_and_values_that_too_few_rows_have_are_counted_or_refused():
     parties = parties_of_three()
     parties[0][:, 1] = parties[1][:, 4] = parties[2][:, 4] = np.nan

@@ -97,6 +97,7 @@ def test_rows_that_stay_sparse_give_the_same_model(method, way):
     np.testing.assert_allclose(one.explained_variance_, other.explained_variance_, rtol=1e-10)
 
 
+@pytest.mark.engine
 def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
     rng = np.random.default_rng(6)
     few = sparse.random_array((60, 9000), density=0.01, rng=rng, format="csr")
@@ -107,6 +108,7 @@ def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
     assert principal_angles(model, truth).max <= 1e-6
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("way", ["clear", "masked"])
 def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_path):
     """Those of `vertical` and of the scores of new rows, sparse and block by block."""

@@ -36,6 +36,7 @@ def about_the_mean(parts):
     return [X - mean for X in parts]
 
 
+@pytest.mark.engine
 def test_at_the_ends_mu_gives_every_partys_own_pca_and_that_of_all_rows():
     parts = related()
     model, own = finished(parts, mu=0.0)
@@ -59,6 +60,7 @@ def test_at_the_ends_mu_gives_every_partys_own_pca_and_that_of_all_rows():
     assert own[0] is None
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("end", ["zero", "infinity"])
 def test_between_the_ends_it_tends_to_them(end):
     parts = related()
@@ -72,6 +74,7 @@ def test_between_the_ends_it_tends_to_them(end):
         assert max(angles_between(U, target.components_.T).max() for U in own) < 0.01
 
 
+@pytest.mark.engine
 def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     parts = related(spread=0.2, m=3)
     apart = []
@@ -93,6 +96,7 @@ def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 8))
 
 
+@pytest.mark.engine
 def test_solvers_and_tall_parties_reach_the_same_objective():
     parts = related()
     models = [
@@ -123,6 +127,7 @@ def test_a_refusal_of_the_rows_that_are_not_held_out_is_about_them(secure):
     assert run("personalised", parts, n_components=1, mu=1.0, min_rows=1, **secure).total_variance > 0
 
 
+@pytest.mark.engine
 def test_parties_too_small_or_that_hold_out_other_rows_are_told():
     parts = [rows(4, 6, seed=i) for i in range(5)]
     model, _ = finished(parts)
@@ -147,6 +152,7 @@ def test_every_party_projects_by_its_own_components(tmp_path):
     np.testing.assert_allclose(Loadings.load(loadings).part_of_scores(parts[5]), last, atol=1e-12)
 
 
+@pytest.mark.engine
 def test_the_last_round_measures_what_own_components_leave():
     parts = related()
     model, own = finished(parts, mu=1.0)
@@ -156,6 +162,7 @@ def test_the_last_round_measures_what_own_components_leave():
     assert predicted == pytest.approx(left, rel=1e-5)
 
 
+@pytest.mark.engine
 def test_runs_that_are_cut_short_say_so_and_send_a_block_at_most():
     """In each iteration d k values up, for each mu that runs; own components never leave."""
     model, _ = finished(related(), mu=1.0)

@@ -48,6 +48,7 @@ def test_rows_that_are_far_off_do_not_move_the_components(where):
     np.testing.assert_allclose(dirty.explained_variance_, clean.explained_variance_, rtol=0.25)
 
 
+@pytest.mark.engine
 def test_clean_rows_cost_little_and_one_of_600_is_not_the_first_component():
     rows = CLEAN[:600].copy()
     rows[0] = 1e4
@@ -73,6 +74,7 @@ def pooled_program(rows):
     return np.linalg.eigh((rows - centre).T * counted @ (rows - centre))[1][:, ::-1]
 
 
+@pytest.mark.engine
 def test_a_program_on_the_pooled_rows_finds_the_same_but_for_the_counts_grid():
     rows = spoiled(0.1, 1e4)
     model = fit("robust", parties(rows), n_components=3)
@@ -81,6 +83,7 @@ def test_a_program_on_the_pooled_rows_finds_the_same_but_for_the_counts_grid():
     assert principal_angles(model, one).max < 1e-3
 
 
+@pytest.mark.engine
 def test_secure_sums_and_units_change_nothing():
     clear = of_clean_rows()
     masked = fit("robust", parties(CLEAN), n_components=3, secure_aggregation=True, bound=1e9)
@@ -118,6 +121,7 @@ def more(reply):
     return reply
 
 
+@pytest.mark.engine
 def test_a_party_that_lies_has_no_part_in_the_components_and_one_of_more_rows_counts_as_two():
     five = np.array_split(CLEAN, 5)
     honest = fit("robust robust-parties=true", five, n_components=3)
@@ -209,6 +213,17 @@ def test_no_count_of_fewer_rows_than_the_minimum_is_told(session):
 
 
 # The mathematics
+
+
+@pytest.mark.parametrize("place", [0.0, 1.0])
+def test_where_half_of_a_partys_rows_are_the_same_they_are_its_median_and_others_its_scale(place):
+    rows = np.rint(np.abs(CLEAN[:40] - 5) > SPREAD)
+    rows[5:25] = place  # the search comes ever nearer to it
+    found = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, signs.NEAREST), rows.mean(axis=0))
+    np.testing.assert_array_equal(signs.where_half_lie(lambda c: [rows[:9] - c, rows[9:] - c], found), rows[5])
+    rows[24] += 1e-3  # one less than half
+    assert signs.where_half_lie(lambda c: [rows - c], found) is found
+    assert np.isfinite(fit("robust", [rows, CLEAN[:60]], n_components=2).explained_variance_).all()
 
 
 def test_medians_variances_counts_and_errors_are_those_of_the_rows():

@@ -67,6 +67,7 @@ def test_what_the_server_sends_is_checked_by_field(change, named):
         finish(server)
 
 
+@pytest.mark.engine
 def test_distributed_noise_needs_it_on_a_real_site(tmp_path):
     site = {"data": "x.npy", "epsilon-budget": 100.0, "honest-parties": 2, "journal": str(tmp_path)}
     options = {"n_components": 2, "noise_seed": 0, "trust": "distributed", "honest_parties": 2}

@@ -55,6 +55,7 @@ def test_every_setting_stops_certified_and_the_certificate_holds(options):
     np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, atol=1e-10)
 
 
+@pytest.mark.engine
 def test_float32_products_are_certified_for_what_they_are_and_cost_neither_rounds_nor_bytes():
     model = fit(parties(), warm_start="svd", warm_rank=40, wire="float32", tolerance=0.05)
     angle = principal_angles(model, pooled_pca(np.vstack(parties()), 4)).max
@@ -85,6 +86,7 @@ def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
     assert not fit(parties(), tolerance=30.0).log["exact"]
 
 
+@pytest.mark.engine
 def test_blocks_cost_bytes_by_their_width_and_the_seed_moves_only_the_path():
     narrow, broad = fit(parties(), block_size=3), fit(parties())
     assert len(narrow.log["rounds"]) > len(broad.log["rounds"])
@@ -187,6 +189,7 @@ def test_where_blocks_span_everything_products_with_the_components_are_had_again
     assert last["up"] == [2 * d * 8 + 2 * 128] * 3  # there is nothing else left to ask
 
 
+@pytest.mark.engine
 def test_a_warm_start_on_wide_data_needs_no_square_matrix():
     X = rows(60, 2000)
     model = fit(cut(X, 30, 20, 10), warm_start="svd")
@@ -249,6 +252,7 @@ def spiked(n, d, strengths, seed=0):
     return rng.standard_normal((n, d)) + rng.standard_normal((n, len(strengths))) * strengths @ directions.T
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("options", [{}, {"warm_start": "svd", "wire": "float32"}, {"scale": True}], ids=str)
 def test_what_stands_out_of_the_noise_is_certified_and_the_rest_is_told(options):
     X = spiked(200, 500, [30.0, 22.0, 16.0])

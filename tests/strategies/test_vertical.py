@@ -24,6 +24,7 @@ def fit(parties, **options):
     return run("vertical", parties, **{"n_components": 3, **options})
 
 
+@pytest.mark.engine
 def test_certificates_hold_in_as_many_rounds_as_they_need():
     X = rows(300, 40)
     truth = pooled_pca(X, 3).transform(X)

@@ -86,6 +86,7 @@ def authors_program(blocks, component, scaling):
     return u
 
 
+@pytest.mark.engine
 def test_signs_periods_and_warm_starts_that_change_nothing():
     """On a graph: else directions of opposite sign average to nothing."""
     options = {"n_components": 2, "graph": "ring", "periods": 2}

@@ -40,6 +40,7 @@ def server(number, method="p-cov", **options):
     return server_of(method, parties(number), **{"n_components": 2, **options})
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("method", "options"), [("p-cov", {}), ("ap-cov", {}), ("sub-it block-size=60", {}), ("p-cov", MASKED)]
 )
@@ -48,6 +49,7 @@ def test_three_times_the_parties_do_not_need_the_memory_of_their_replies(method,
     assert many - few < 16 * REPLY / 2  # some arrive at the same time; if all are kept it is as many replies or more
 
 
+@pytest.mark.engine
 def test_what_is_needed_of_each_party_is_kept():
     """At so many parties that their replies outweigh what the influence of one needs."""
     few, many = (peak_of(partial(finish, server(number, max_share=1.0))) for number in (24, 48))

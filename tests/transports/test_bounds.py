@@ -82,6 +82,7 @@ def test_new_rows_of_small_units_have_scores_in_secure_sums(tmp_path):
     assert principal_angles(first, again).max < 1e-6
 
 
+@pytest.mark.engine
 def test_values_and_landmarks_at_the_ends_of_float64_are_taken_or_named():
     X = np.repeat(np.eye(3, 12), 20, axis=0)
     with refused(ConfigError, "'landmarks'", 8):

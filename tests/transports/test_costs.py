@@ -13,6 +13,7 @@ TABLE = re.findall(r"^\| (masked|survivors|both) \| `(\w+)` \| `(.+?)` \| `(.+?)
 COMPONENTS, BLOCK = 2, 3
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("kind", "method", "features", "parties"),
     [

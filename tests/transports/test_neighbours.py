@@ -51,6 +51,7 @@ def test_degrees_graphs_and_commitments_are_those_of_the_docs():
         require_opened(shown, [b"\xff" * 32 if party in (4, 9) else key for party, key in enumerate(PUBLICS)])
 
 
+@pytest.mark.engine
 def test_everybody_is_as_often_a_neighbour_and_honest_parties_are_apart_as_often_as_the_formula_says(monkeypatch):
     monkeypatch.setattr(neighbours, "degree", lambda parties: 4)
     # Chi-square over 2000 graphs, whose seeds are fixed; wrong for one set of seeds in 500,000.
@@ -79,6 +80,7 @@ def test_a_commitment_is_compared_to_its_last_byte():
 # Whole runs
 
 
+@pytest.mark.engine
 def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
     """And the sum that a site is in is over all of them, whoever its neighbours are."""
     members, summed, parties = Group.members, [], COMPLETE + 1

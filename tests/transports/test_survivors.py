@@ -108,6 +108,7 @@ def test_fewer_than_the_threshold_are_an_error(at):
         finish(running)
 
 
+@pytest.mark.engine
 def test_parties_that_never_join_leave_hang_or_answer_nothing_are_dropped_and_refusals_end_the_run(monkeypatch):
     monkeypatch.setattr(quorum, "time", harness.Clock())
     running = server()
@@ -137,6 +138,7 @@ def test_parties_that_never_join_leave_hang_or_answer_nothing_are_dropped_and_re
 DIRECTIONS = {"release": "directions", "clip": "", "n_components": 3}
 
 
+@pytest.mark.engine
 def test_several_sums_open_each_with_its_noise_and_keys():
     """The rounds around a sum are gone through for each, and the model is that of the parties without masks."""
     running = server("dp-pca", **DIRECTIONS)
@@ -152,6 +154,7 @@ def test_several_sums_open_each_with_its_noise_and_keys():
     same(finish(running), plain("dp-pca", PARTIES[:4], **distributed))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("at", ["octaves", "nearer_octaves shares", "directions", "variances agree"])
 def test_a_party_may_leave_between_two_sums_that_have_noise(at):
     """It is in those before, and asked for nothing more; whoever is left agrees on new keys."""
@@ -214,6 +217,7 @@ def test_a_site_keeps_its_least_number_of_parties(at):
         finish(running)
 
 
+@pytest.mark.engine
 def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
     site = {"data": "x.npy", "epsilon-budget": 100.0, "honest-parties": 3, "journal": str(tmp_path)}
     distributed = {"trust": "distributed", "honest_parties": 3, "epsilon": 1.0, "noise_seed": 0, "site": site}
