@@ -148,8 +148,10 @@ class RobustClient(method.Client):
         if MEDIAN not in self.site.state:
             d = self.data.shape[1]
             mean = sum(rows.sum(axis=0) for rows in self.rows_about(np.zeros(d))) / len(self.data)
-            found = spatial_signs.spatial_median(lambda c: spatial_signs.sign_sums(self.rows_about(c), d, 0.0), mean)
-            self.site.state[MEDIAN] = [found]
+            found = spatial_signs.spatial_median(
+                lambda c: spatial_signs.sign_sums(self.rows_about(c), d, spatial_signs.NEAREST), mean
+            )
+            self.site.state[MEDIAN] = [spatial_signs.where_half_lie(self.rows_about, found)]
         return self.site.state[MEDIAN][0]
 
     def floor(self, scale: method.Array) -> float:

@@ -54,7 +54,8 @@ class Anderson:
         residuals = images - np.array(self._points).T
         steps = np.diff(residuals)
         sizes = np.linalg.norm(steps, axis=0)
-        sizes[sizes == 0] = 1.0
+        alike = sizes == 0  # or so near to each other that the squares of what parts them are 0
+        steps[:, alike], sizes[alike] = 0.0, 1.0
         U, s, Vt = svd(steps / sizes, full_matrices=False, check_finite=False)
         weights = np.divide(s, s**2 + DAMPING * s[0] ** 2, out=np.zeros_like(s), where=s > 0)
         combined: Array = images[:, -1] - np.diff(images) @ (Vt.T @ (weights * (U.T @ residuals[:, -1])) / sizes)

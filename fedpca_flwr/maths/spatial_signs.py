@@ -49,6 +49,9 @@ NOWHERE: Array = np.array([-2.0, -1.0])
 LESS, NOTHING = 1.96, 3.29
 """Deviations above the middle from which on a row counts less, and nothing: one in 40 clean rows, and one in 2,000."""
 
+NEAREST = 2.0**-960
+"""A floor so small that it only keeps sums of 1 / r finite."""
+
 FLOOR = 0.25
 """A party's floor is this share of the median distance of its rows from their own median."""
 
@@ -116,6 +119,23 @@ def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Arr
             break
         search.add(search.point + sums.step, -sums.size)
     return search.point
+
+
+def where_half_lie(rows_about: Callable[[Array], Iterable[Array]], median: Array) -> Array:
+    """The row that is nearest to the median (d,), where half of all rows or more are the same as it: the median itself.
+
+    The search only comes near to it, and rounding would be the distance of most rows. ``rows_about`` gives the rows
+    about any centre, chunk by chunk.
+    """
+    distances = np.concatenate([lengths(rows) for rows in rows_about(median)])
+    place = int(distances.argmin())
+    for rows in rows_about(np.zeros_like(median)):
+        if place < len(rows):
+            nearest: Array = rows[place].copy()
+            break
+        place -= len(rows)
+    same = sum(int((rows == 0).all(axis=1).sum()) for rows in rows_about(nearest))
+    return nearest if 2 * same >= len(distances) else median
 
 
 def median_search(start: Array) -> Anderson:

@@ -147,12 +147,19 @@ def of_faiss(rows: Array, k: int) -> Array:
     return np.asarray(faiss.vector_to_array(matrix.A), dtype=np.float64).reshape(-1, rows.shape[1])[:k]
 
 
+def of_scanpy(rows: Array, k: int) -> Array:
+    table = import_module("anndata").AnnData(sparse.csr_array(rows))
+    import_module("scanpy").pp.pca(table, n_comps=k)
+    return np.asarray(table.varm["PCs"]).T
+
+
 RIVALS: dict[str, Callable[[Array, int], Array]] = {
     **{f"`{method}`, 10 parties": federated(method) for method in METHODS},
     **{f"scikit-learn, `{solver}`": scikit_learn(solver) for solver in ("covariance_eigh", "arpack", "randomized")},
     "scikit-learn, `IncrementalPCA`": lambda rows, k: np.asarray(IncrementalPCA(k).fit(rows).components_),
     "dask-ml, `full`, 10 chunks": of_dask,
     "faiss, `PCAMatrix`": of_faiss,
+    "scanpy, `pp.pca` of sparse rows": of_scanpy,
 }
 """Each finds the components (k, d) of rows; those that are not installed are left out."""
 
