@@ -24,6 +24,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(DEPLOYMENTS))  # the longest row begins first
     if "nightly" in config.option.markexpr:
         return
     by_day = [item for item in items if not item.get_closest_marker("nightly")]

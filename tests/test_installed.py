@@ -177,9 +177,11 @@ from importlib import import_module
 import numpy as np
 import ray
 from fedpca_flwr import run
+from fedpca_flwr.simulations.ray_engine import BACKEND
 from flwr.simulation import run_simulation
 
-ray.shutdown = lambda: None  # one Ray for all
+ray.shutdown = lambda: None  # one Ray for all, with one worker
+BACKEND["init_args"]["num_cpus"] = 1
 print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2, engine="ray"))
 home = os.getcwd()
 for name in sys.argv[1:]:

@@ -168,6 +168,8 @@ def test_what_cannot_be_told_is_refused_and_components_of_rounding_have_no_error
         analyses.how_sure(moments, 2, level=95)
     with refused(ConfigError, "'k'", 7, 1, 6):
         analyses.how_sure(moments, 7)
+    with refused(ConfigError, "'k'", 3, 2):  # of three rows
+        analyses.how_sure(SecondMoments.of(ROWS[:3]), 3)
     # They would have small ones: of how float64 rounds.
     doubled = np.column_stack([ROWS[:, :2], ROWS[:, :2] * 2])
     parties = run("p-cov", cut(doubled, 100, 80, 70, 80, 70), n_components=1, keep="parties")

@@ -98,10 +98,12 @@ def test_principal_component_regression(diabetes, k, scale):
 @pytest.mark.parametrize("responses", [[10], [10, 11]])
 @pytest.mark.parametrize(("k", "scale"), [(1, False), (3, True), (6, False)])
 def test_partial_least_squares(diabetes, k, responses, scale):
+    """In any unit."""
     X, Y = diabetes[:, :P], diabetes[:, responses]
-    ours = analyses.partial_least_squares(kept(diabetes), responses, list(range(P)), k=k, scale=scale)
-    theirs = PLSRegression(k, scale=scale, tol=1e-20, max_iter=10**5).fit(X, Y)
-    close(ours.predict(X), theirs.predict(X).reshape(len(X), -1))
+    theirs = PLSRegression(k, scale=scale, tol=1e-20, max_iter=10**5).fit(X, Y).predict(X).reshape(len(X), -1)
+    for unit in (1.0, 1e-20):
+        ours = analyses.partial_least_squares(kept(diabetes * unit), responses, list(range(P)), k=k, scale=scale)
+        close(ours.predict(X * unit), theirs * unit)
 
 
 @pytest.mark.parametrize("regress", [analyses.principal_component_regression, analyses.partial_least_squares])
@@ -146,6 +148,8 @@ def test_canonical_correlations_leave_out_what_does_not_vary():
     )
     with refused(DataError, "'k'", 2, 1):
         analyses.canonical_correlations(moments, [0, 2], [3, 4], k=2)
+    with refused(ConfigError, "'k'", 3, 2):  # of three rows
+        analyses.canonical_correlations(SecondMoments.of(rows(3, 6)), [0, 1, 2], k=3)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -184,6 +188,8 @@ def test_linear_discriminant_analysis(load):
         own = own[:, 1:] - own[:, :1]
     close(own, decided)
     close(np.abs(ours.transform(X)), np.abs(theirs.transform(X)))
+    small = analyses.discriminant(kept(with_classes(X * 1e-9, labels)), list(range(d, d + len(classes))))
+    np.testing.assert_array_equal(small.predict(X * 1e-9), ours.predict(X))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded
+from fedpca_flwr.maths.rows import pieces
 from fedpca_flwr.model.reference import principal_angles
+from fedpca_flwr.site import policy
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.policy import permit_levels
 from strategies import client_of_rows, run_config_of
@@ -126,14 +128,17 @@ def test_a_level_of_few_rows_is_refused_by_the_site():
 
 
 @pytest.mark.parametrize("heavy", [[1.0] + [0.0] * 9, [3.0] + [1.0] * 9])
-def test_a_level_of_few_weighted_rows_is_refused_by_the_site(heavy):
+@pytest.mark.parametrize("before", [30, 3 * 64], ids=["first piece", "last piece"])
+def test_a_level_of_few_weighted_rows_is_refused_by_the_site(before, heavy, monkeypatch):
     """The sums over its rows would be those of one row, or nearly."""
-    frame = pd.DataFrame({"x": np.arange(40.0), "sex": ["f"] * 30 + ["m"] * 10})
+    monkeypatch.setattr(policy, "chunks", lambda rows: pieces(rows, 64))
+    n = before + 10
+    frame = pd.DataFrame({"x": np.arange(float(n)), "sex": ["f"] * before + ["m"] * 10})
     table = encoded(frame, {"sex": ["f", "m"]}, "X")
     node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "min-rows": 10})
-    permit_levels(node, table._replace(weights=np.ones(40)), table.names[1:])
+    permit_levels(node, table._replace(weights=np.ones(n)), table.names[1:])
     with refused(DisclosureError, 10):
-        permit_levels(node, table._replace(weights=np.array([1.0] * 30 + heavy)), table.names[1:])
+        permit_levels(node, table._replace(weights=np.array([1.0] * before + heavy)), table.names[1:])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ import time
 from types import ModuleType
 
 sleep = time.sleep
-time.sleep = lambda seconds: sleep(0.2 if seconds == 3 else seconds)
+time.sleep = lambda seconds: sleep(0.5 if seconds == 3 else seconds)
 if "flwr-clientapp" in sys.orig_argv[1]:
     node = "flwr.supernode.cli.flower_supernode"
     sys.modules[node] = ModuleType(node)
@@ -49,6 +49,7 @@ class Lab(Deployment):
     def __init__(self, folder: Path, node_configs: list[dict[str, Any]]) -> None:
         folder.mkdir(parents=True)
         super().__init__(folder, ROOT, node_configs)
+        self.environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.5"  # looking costs the cores that messages wait for
         self.environment["PYTHONPATH"] = impatient(folder, self.environment.get("PYTHONPATH", ""))
 
     def with_sites(self, node_configs: list[dict[str, Any]]) -> "Lab":

@@ -16,7 +16,9 @@ def flwr_run(tmp_path_factory):
     """A function that runs the app on so many parties, and gives the status and the log."""
     with SimulationLab(tmp_path_factory.mktemp("link") / "flower", []) as link:
         yield lambda parties, **config: link.run(
-            as_text(config), "--federation-config", f"num-supernodes={parties} client-resources-num-cpus=1"
+            as_text(config),
+            "--federation-config",
+            f"num-supernodes={parties} client-resources-num-cpus=1 init-args-num-cpus=1",
         )
 
 
@@ -33,6 +35,7 @@ def test_digits_on_ten_clients(flwr_run, tmp_path):
     assert model.to_sklearn().transform(rows).shape == (1797, 10)
 
 
+@pytest.mark.nightly  # a client that refuses is named by a real SuperLink, too
 def test_a_wrong_value_fails_by_name_and_writes_nothing(flwr_run, tmp_path):
     status, log = flwr_run(1, dataset="digit", output=str(tmp_path / "model"))
     assert status == "finished:failed"

@@ -13,7 +13,7 @@ import pytest
 
 from fedpca_flwr.site.deployment import HOST, free_port
 
-pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
 
 PROGRAM = """
 import sys, time

@@ -19,11 +19,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 SECURE = {"secure_aggregation": True, "bound": 100.0}
 WAYS = [
     ("p-cov", {"scale": True, **SECURE}),
-    ("streaming", SECURE),
     ("personalised", {"mu": 1.0, "solver": "stiefel"}),
     ("vfedpca", {"graph": "ring", "periods": 2}),
 ]
-"""Masks, state at the server, state at a party, messages of its own for each party, and from party to party."""
+"""Masks, state at a party, messages of its own for each party, and from party to party."""
 
 SPLIT = {name: method.strategy.card.split for name, method in METHODS.items()}
 SUMMED = [name for name, method in METHODS.items() if SPLIT[name] == "rows" and "masked" in transports_of(method)]
@@ -50,8 +49,9 @@ NIGHTLY = [
 
 @pytest.fixture(scope="module", autouse=True)
 def one_ray():
-    """One Ray for all simulations of this file: Flower stops it after each, and every start takes seconds."""
+    """One Ray for all simulations of this file, with one worker: every start of either takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ray_engine.BACKEND["init_args"], "num_cpus", 1)
         patch.setattr(ray, "shutdown", lambda *args, **kwargs: None)
         yield
     ray.shutdown()

@@ -95,6 +95,11 @@ def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     assert "certified angle" in said
 
 
+def test_a_simulation_that_is_not_to_compare_has_no_comparison(tmp_path, capsys):
+    simulated(2, tmp_path, method="p-cov", dataset="wine", reference=False)
+    assert "pooled" not in capsys.readouterr().out
+
+
 def test_a_wrong_value_is_named_and_nothing_is_written(tmp_path):
     with refused(ConfigError, "client 0", "'dataset'", "'digit'", "digits"):
         simulated(2, tmp_path, method="p-cov", dataset="digit")

@@ -105,6 +105,8 @@ def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_
     pairs, total, positive = columns.nystrom_pairs(features @ features[landmarks].T, landmarks, 1)
     assert positive == 1
     assert (pairs.values[0], total) == (pytest.approx(4.0), pytest.approx(4.0))
+    small = columns.nystrom_pairs(features @ features[landmarks].T * 1e-6, landmarks, 1)
+    assert (small[0].values[0], small[2]) == (pytest.approx(4e-6), 1)
     assert [Kernel("polynomial", coef0=c).semidefinite for c in (-1.0, 0.0, 1.0)] == [False, True, True]
     assert not Kernel("sigmoid").semidefinite
     # Entries of 4 rows are each off by 1/2, with signs that centring leaves as they are: spectral norm 2.

@@ -5,8 +5,14 @@ import pytest
 
 from fedpca_flwr.maths import anderson, gap_groups
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.factor_em import FactorEM, FactorGaussian, factor_sums, filled_by_factors
-from fedpca_flwr.maths.incomplete_rows import filled
+from fedpca_flwr.maths.factor_em import (
+    FactorEM,
+    FactorGaussian,
+    factor_sums,
+    filled_by_factors,
+    squared_error_by_factors,
+)
+from fedpca_flwr.maths.incomplete_rows import filled, squared_error_of
 from fedpca_flwr.maths.krylov import random_block
 from tests.maths.test_incomplete import gapped, standardised, textbook, with_holes
 
@@ -39,6 +45,20 @@ def log_density(rows, S):
         part = S[np.ix_(o, o)]
         total -= (np.linalg.slogdet(part)[1] + row[o] @ np.linalg.solve(part, row[o])) / 2
     return total
+
+
+@pytest.mark.parametrize("elements", [2**22, 1])
+def test_the_squared_error_is_that_of_the_rows_as_they_are_filled(elements, monkeypatch):
+    monkeypatch.setattr(gap_groups, "ELEMENTS", elements)
+    rows = np.vstack([incomplete_rows(), with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1)])
+    mean, unit, scale = FACTORS.mean, np.geomspace(0.1, 10, D), np.linspace(1, 2, D)
+    components = random_block(D, 2, seed=1).T
+    factors = np.vstack([FACTORS.loadings.T * unit, FACTORS.noise * unit**2])
+    whole = filled_by_factors(rows - mean, factors) / scale
+    left = np.sum(whole**2) - np.sum((whole @ components.T) ** 2)
+    rows, S = gapped(rows), COVARIANCE * np.outer(unit, unit)
+    np.testing.assert_allclose(squared_error_by_factors(rows, factors, mean, scale, components), left, rtol=1e-10)
+    np.testing.assert_allclose(squared_error_of(rows, S, mean, scale, components), left, rtol=1e-10)
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])

@@ -9,7 +9,7 @@ from fedpca_flwr.maths.moments import pack, unpack
 from fedpca_flwr.maths.privacy import clip
 from fedpca_flwr.maths.private_scatter import HIGHEST, LOWEST, OCTAVES, NoisyCentre, denoised, directions, moved, reach
 from fedpca_flwr.maths.rows import lengths
-from fedpca_flwr.maths.shells import MOST_SHELLS, combined, one_shell, shells_of
+from fedpca_flwr.maths.shells import MOST_SHELLS, combined, one_shell, shells_of, variance_intervals
 from tests.families import rows
 
 
@@ -117,8 +117,11 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     # The outer shell holds noise only, which would be sixteen times the inner one's components.
     inner, noise = np.diag([900.0, 500.0, 30.0, 0.0, 0.0, 0.0]), np.diag([0.0, 0.0, 0.0, 0.0, 60.0, 60.0])
     shells = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
-    found = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), shells, 6, 2, 20.0).found
-    assert np.abs(found.pairs.vectors[:2]).sum() > 2 - 1e-3
+    both = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), shells, 6, 2, 20.0)
+    assert np.abs(both.found.pairs.vectors[:2]).sum() > 2 - 1e-3
+    low, high = variance_intervals(both, np.array([1.0, 1e9]), 1.0, 0.0).T  # which squares of scores contradict
+    assert (low <= both.found.pairs.values).all()
+    assert (high >= both.found.pairs.values).all()
 
 
 def test_shells_find_the_components_of_the_covariance_where_directions_do_not():

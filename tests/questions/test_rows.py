@@ -39,6 +39,9 @@ def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     # Scatter, products of the mean, and what float64 rounds off these: each in three words of its own.
     one = 3 * 4 * (ROWS * 1e6**2) * 2.0 ** -(62 + 2 * 46)
     assert told_share(1e6, survivors=3) == pytest.approx(3 * one / TOTAL, rel=1e-9, abs=0)
+    # A share is the same in every unit, and so is whether it leaves a result exact.
+    small = [X * 1e-6 for X in PARTIES]
+    assert fit("p-cov", small, n_components=2, secure_aggregation=True, bound=1e18).log["exact"]
 
 
 @pytest.mark.parametrize(

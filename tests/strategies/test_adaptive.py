@@ -5,7 +5,7 @@ import pytest
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import split
-from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.forecast import Forecast, Survey
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
@@ -13,6 +13,7 @@ from simulations import run
 from simulations.benchmarks.harness import PARTITIONS
 from strategies.adaptive import SPARE
 from tests.families import cut, rows
+from tests.hostile import HostileSession
 from tests.refusals import refused
 
 SOURCE = datasets.load("digits", ".")
@@ -163,3 +164,13 @@ def test_components_too_small_for_a_covariance_are_had_from_factors():
     assert model.log["exact"]
     assert model.log["candidates"][0]["method"] == "p-cov"
     assert any("so qr-pca went on" in note for note in model.log["notes"])
+
+
+def test_a_server_chooses_once_more_at_most_and_no_approximation_then(tmp_path):
+    session = HostileSession(tmp_path, rows(40, 6), {"method": "adaptive", "n-components": 2})
+    assert session.client._chosen("p-cov").card.name == "p-cov"
+    with refused(ContractError, "twice"):
+        session.client._chosen("compressed")
+    assert session.client._chosen("qr-pca").card.name == "qr-pca"
+    with refused(ContractError, "twice"):
+        session.client._chosen("sub-it")

@@ -290,6 +290,9 @@ def test_parties_that_do_not_fit_or_are_too_many_are_named(method):
         finish(server_for(method, clients=2))
     with refused(ConfigError, "n_components", 13, 12):
         fit(method, three(method), n_components=13)
+    if method in DETERMINED and method in BY_ROWS:
+        with refused(ConfigError, "n_components", 10, 9):
+            fit(method, cut(rows(9), 3, 3, 3), n_components=10, min_rows=1)
     if method in BY_COLUMNS:
         with refused(ConfigError, "n_components", "0.5"):
             fit(method, three(method), n_components=0.5)
@@ -321,6 +324,12 @@ def test_a_bad_configuration_is_named(method, options, named):
 def test_an_unknown_method_is_named():
     with refused(ConfigError, "'method'", "'pcov'", "p-cov"):
         fit("pcov", three("p-cov"))
+
+
+def test_two_rows_of_two_parties_have_a_component():
+    one, other = rows(2)
+    (component,) = fit("p-cov", [one[None], other[None]], n_components=1, min_rows=1).components_
+    np.testing.assert_allclose(np.abs(component @ (other - one)), np.linalg.norm(other - one))
 
 
 @every_method

@@ -60,6 +60,12 @@ def test_clean_rows_cost_little_and_one_of_600_is_not_the_first_component():
     assert found.total_variance == pytest.approx(plain.total_variance, rel=0.05)
 
 
+def test_the_search_for_a_centre_takes_max_rounds_at_most():
+    model = fit("robust", parties(CLEAN**3), n_components=2, max_rounds=2)
+    phases = [entry["phase"] for entry in model.log["rounds"]]
+    assert phases.count("median") == phases.count("centre") == 2
+
+
 def pooled_program(rows):
     """The components by the definitions, with quantiles of the distances themselves."""
     centre, reach = np.median(rows, axis=0), None
@@ -220,7 +226,7 @@ def test_where_half_of_a_partys_rows_are_the_same_they_are_its_median_and_others
     rows = np.rint(np.abs(CLEAN[:40] - 5) > SPREAD)
     rows[5:25] = place  # the search comes ever nearer to it
     found = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, signs.NEAREST), rows.mean(axis=0))
-    np.testing.assert_array_equal(signs.where_half_lie(lambda c: [rows[:9] - c, rows[9:] - c], found), rows[5])
+    np.testing.assert_array_equal(signs.where_half_lie(lambda c: np.split(rows - c, 8), found), rows[5])
     rows[24] += 1e-3  # one less than half
     assert signs.where_half_lie(lambda c: [rows - c], found) is found
     assert np.isfinite(fit("robust", [rows, CLEAN[:60]], n_components=2).explained_variance_).all()
@@ -237,6 +243,7 @@ def test_medians_variances_counts_and_errors_are_those_of_the_rows():
     errors = rng.standard_normal((20_000, 12))
     told = signs.Errors.of(signs.histogram(np.linalg.norm(errors, axis=1), 1.0, 1), 1.0)
     assert told.mean == pytest.approx(12, rel=0.03)
+    assert signs.Errors(2.0, 0.5).mean == 8 + 3 * 2 * 0.25
     assert ((errors**2).sum(axis=1) > told.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)
 
     for least in (1, 5, 30):  # no count of fewer, and all rows
