@@ -71,6 +71,7 @@ def test_what_is_truncated_or_rounded_or_taken_for_rounding_is_bounded(units):
     rest = np.linalg.eigvalsh(centred.T @ centred - as_rows(own).T @ as_rows(own))
     assert rest.min() >= -1e-8 * own.energy
     assert rest.max() <= own.omitted <= 100 * rest.max()
+    assert track(X * 2.0**-30, 5, tracked=8, block=20).omitted == own.omitted * 2.0**-60
     np.testing.assert_allclose(rest.sum(), own.energy - own.sigma @ own.sigma, rtol=1e-9)
     # Nothing is truncated here; what forty blocks of one row round is more than what one product would.
     X = rows(40)[:, :9] * units

@@ -15,12 +15,14 @@ import pytest
 
 from fedpca_flwr import site_app
 from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.audit import audit
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.repeats import ACCOUNTS, Bounded, HeldOut, Release, SecureSum, sentence
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of
+from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
 SECRET = b"a secret of the run"
@@ -88,6 +90,19 @@ def test_whoever_has_the_export_can_follow_the_chain_and_finds_no_secret(tmp_pat
     (tmp_path / "file").touch()
     code, said = told(capsys, tmp_path / "journal", "--export", str(tmp_path / "file" / "out"))
     assert (code, unnamed(said, tmp_path / "file" / "out")) == (1, [])
+
+
+def test_the_digest_of_a_question_is_that_of_its_numbers(tmp_path):
+    """By which sites see whether the server asked all of them the same."""
+    found = []
+    for i, seed in enumerate((1, 1, 2)):
+        site = HostileSession(tmp_path / str(i), rows(40, 6), {"method": "sub-it", "n-components": 2})
+        site.ask("start", [])
+        site.ask("product", [random_block(6, 3, seed=seed)])
+        events = audit(str(site.folder / "journal")).events
+        found.append([event.digest for event in events if event.kind == "question"])
+    assert found[0] == found[1]
+    assert [one == other for one, other in zip(found[0], found[2], strict=True)] == [True, False]
 
 
 def test_a_whole_journal_says_its_last_digest_which_grows_with_it(tmp_path, capsys):

@@ -265,6 +265,13 @@ def test_a_constant_feature_keeps_its_mean_and_is_foretold_to_have_it(way):
     assert model.log["measured"]["squared_error_per_row"] <= model.total_variance
 
 
+def test_rows_at_both_ends_of_the_bound_are_within_the_limits():
+    """Few at the lower one: far more of them than by the distance of their mean from the upper."""
+    X = rows(200, 6)
+    X[:, 0], X[::7, 1] = np.where(np.arange(200) % 20, 99.0, -99.0), np.nan
+    assert fit("em", cut(X, 100, 60, 40), n_components=2, tolerance=1.0, **{**MASKED, "bound": 100.0}).n_samples_ == 200
+
+
 @pytest.mark.engine
 @every_model
 def test_rows_and_features_without_any_value_are_counted_or_named(own):

@@ -10,6 +10,7 @@ from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.krylov import KnownProducts
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
+from strategies import subspace_iteration
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 from tests.refusals import refused
@@ -267,6 +268,14 @@ def test_what_stands_out_of_the_noise_is_certified_and_the_rest_is_told(options)
     note = model.log["notes"][0]
     assert note.startswith("3 of 8 components certified: 1 to 3 each, to ")
     assert note.endswith(" degrees; components 4 to 8 lie in the noise")
+
+
+@pytest.mark.parametrize("options", [{}, {"warm_start": "svd", "wire": "float32"}], ids=str)
+def test_the_noise_of_centred_rows_has_one_degree_of_freedom_less(options, monkeypatch):
+    asked = []
+    monkeypatch.setattr(subspace_iteration, "MarchenkoPastur", lambda *sizes: asked.append(sizes))
+    fit(parties(), certify="signal", **options)
+    assert asked == [(599, 60)]
 
 
 def test_what_stands_out_is_certified_as_a_subspace_or_wholly():
