@@ -182,9 +182,10 @@ from flwr.simulation import run_simulation
 
 ray.shutdown = lambda: None  # one Ray for all, with one worker
 BACKEND["init_args"]["num_cpus"] = 1
-print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2, engine="ray"))
-home = os.getcwd()
-for name in sys.argv[1:]:
+home, (first, *names) = os.getcwd(), sys.argv[1:]
+if first == "run":
+    print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2, engine="ray"))
+for name in names:
     app = import_module(name)
     os.makedirs(f"{home}/of/{name}")
     os.chdir(f"{home}/of/{name}")
@@ -194,19 +195,21 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.engine
-def test_ray_and_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path):
+@pytest.mark.parametrize("examples", [["server-app-components", "message-api"], ["components-then-model"]], ids=len)
+def test_ray_and_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, examples):
     decoy(tmp_path, *DECOYS[0])
     (tmp_path / "program.py").write_text(SIMULATED)
-    modules = {example.replace("-", "_"): components for example, components in COMPONENTS.items()}
     for file in EXAMPLES.glob("*/*.py"):
         shutil.copy(file, tmp_path)
-    status, output, errors = python(installed, "program.py", *modules, at=tmp_path)
+    names = [example.replace("-", "_") for example in examples]
+    status, output, errors = python(installed, "program.py", "apps" if examples[1:] else "run", *names, at=tmp_path)
     assert status == 0, output + errors
-    assert "PCAModel(p-cov: 2 components" in output
-    for name, components in modules.items():
-        model = PCAModel.load(tmp_path / "of" / name / "model")
-        assert principal_angles(model, pooled_pca(datasets.load("digits").all_rows(), components)).max <= 1e-6
-    assert float(output.split("accuracy")[1].split()[0]) > 0.95
+    for name, example in zip(names, examples, strict=True):
+        model, rows = PCAModel.load(tmp_path / "of" / name / "model"), datasets.load("digits").all_rows()
+        assert principal_angles(model, pooled_pca(rows, COMPONENTS[example])).max <= 1e-6
+    if not examples[1:]:
+        assert "PCAModel(p-cov: 2 components" in output
+        assert float(output.split("accuracy")[1].split()[0]) > 0.95
 
 
 IN_PLACE = """
