@@ -7,7 +7,6 @@ site and message, and two at once starve each other; as they also wait, `-n auto
 
 import os
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,14 +23,14 @@ def pytest_configure() -> None:
     threadpool_limits(1, user_api="blas")
 
 
-def order(path: Path) -> tuple[bool, int]:
+def order(item: pytest.Item) -> tuple[bool, int]:
     """Deployments first, then the files of this folder, which install and build: no worker is left with one alone."""
-    place = path.relative_to(Path(__file__).parent)
-    return place.parts[0] != "deployment", len(place.parts)
+    file = item.nodeid.partition("::")[0]
+    return not file.startswith(DEPLOYMENTS), file.count("/")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: order(item.path))
+    items.sort(key=order)
     if "nightly" in config.option.markexpr:
         return
     by_day = [item for item in items if not item.get_closest_marker("nightly")]
