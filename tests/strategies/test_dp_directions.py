@@ -1,10 +1,12 @@
 """DP-PCA by directions: no bound to guess, and what one row changes, whatever the data and the server."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from fedpca_flwr.maths.moments import diagonal_positions
+from fedpca_flwr.maths.moments import diagonal_positions, pack
 from fedpca_flwr.maths.privacy import (
     STEPS,
     composed,
@@ -14,7 +16,9 @@ from fedpca_flwr.maths.privacy import (
     whole_shells,
     whole_squares,
 )
+from fedpca_flwr.maths.shells import combined
 from fedpca_flwr.model.reference import pooled_pca
+from strategies.dp_pca.method import DPPCA
 from strategies.dp_pca.party import SHARES, DPOptions, DPPCAClient
 from tests.families import cut, rows
 from tests.harness import client_of, fit, server_of
@@ -114,6 +118,19 @@ def test_intervals_of_variances_hold_the_true_ones():
     assert inside >= 37
     tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1)
     assert tiny.log["variance_intervals"] == [None, None]
+
+
+def test_the_variance_behind_the_components_keeps_its_share_of_the_last():
+    """Of one shell the variances are told, and of two they are those of the sums."""
+    sums = np.array([pack(np.diag(one)) for one in ([900.0, 500, 300, 0, 0, 0], [90.0, 50, 0, 0, 60, 60])])
+    energies, shells = np.array([1000.0, 100.0]), np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
+    run = SimpleNamespace(quorum=SimpleNamespace(features=6))
+    told, noise = {"squares": np.array([3000.0, 1000.0, 500.0]), "rows": 1000.0}, {"squares": 1.0, "rows": 1.0}
+    for number, expected in ((1, [3000.0, 1000.0]), (2, None)):
+        of_all = combined(sums[:number], energies[:number], shells[:number], 6, 2, 20.0)
+        before, found = of_all.found.pairs, DPPCA._with_variances(run, of_all, told, noise, 0.1).pairs
+        np.testing.assert_array_equal(found.values, before.values if expected is None else expected)
+        assert found.following / found.values[-1] == pytest.approx(before.following / before.values[-1])
 
 
 # What one row changes
