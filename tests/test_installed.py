@@ -171,7 +171,7 @@ def test_the_commands_of_the_wheel_work_beside_decoys(installed, tmp_path):
 
 
 SIMULATED = """
-import os, sys
+import sys
 from importlib import import_module
 
 import numpy as np
@@ -180,35 +180,28 @@ from fedpca_flwr import run
 from fedpca_flwr.simulations.ray_engine import BACKEND
 from flwr.simulation import run_simulation
 
-ray.shutdown = lambda: None  # one Ray for all, with one worker
+ray.shutdown = lambda: None  # one Ray for both, with one worker
 BACKEND["init_args"]["num_cpus"] = 1
-home, (first, *names) = os.getcwd(), sys.argv[1:]
-if first == "run":
-    print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2, engine="ray"))
-for name in names:
-    app = import_module(name)
-    os.makedirs(f"{home}/of/{name}")
-    os.chdir(f"{home}/of/{name}")
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
-    run_simulation(app.server, app.client, 3, backend_config=resources)
+print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2, engine="ray"))
+app = import_module(sys.argv[1])
+resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
+run_simulation(app.server, app.client, 3, backend_config=resources)
 """
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("examples", [["server-app-components", "message-api"], ["components-then-model"]], ids=len)
-def test_ray_and_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, examples):
+@pytest.mark.parametrize("example", COMPONENTS)
+def test_ray_and_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, example):
     decoy(tmp_path, *DECOYS[0])
     (tmp_path / "program.py").write_text(SIMULATED)
-    for file in EXAMPLES.glob("*/*.py"):
-        shutil.copy(file, tmp_path)
-    names = [example.replace("-", "_") for example in examples]
-    status, output, errors = python(installed, "program.py", "apps" if examples[1:] else "run", *names, at=tmp_path)
+    name = example.replace("-", "_")
+    shutil.copy(EXAMPLES / example / f"{name}.py", tmp_path)
+    status, output, errors = python(installed, "program.py", name, at=tmp_path)
     assert status == 0, output + errors
-    for name, example in zip(names, examples, strict=True):
-        model, rows = PCAModel.load(tmp_path / "of" / name / "model"), datasets.load("digits").all_rows()
-        assert principal_angles(model, pooled_pca(rows, COMPONENTS[example])).max <= 1e-6
-    if not examples[1:]:
-        assert "PCAModel(p-cov: 2 components" in output
+    assert "PCAModel(p-cov: 2 components" in output
+    model, rows = PCAModel.load(tmp_path / "model"), datasets.load("digits").all_rows()
+    assert principal_angles(model, pooled_pca(rows, COMPONENTS[example])).max <= 1e-6
+    if example == "components-then-model":
         assert float(output.split("accuracy")[1].split()[0]) > 0.95
 
 
