@@ -83,6 +83,12 @@ def test_a_simulation_says_what_the_components_capture(tmp_path, capsys):
     assert "nan" not in said
 
 
+def test_a_run_about_zero_is_compared_with_the_pooled_rows_about_zero(tmp_path, capsys):
+    simulated(2, tmp_path, **{"method": "p-cov", "dataset": "wine", "n-components": 2, "center": False})
+    captured = np.square(WINE[0] @ np.linalg.svd(WINE[0])[2][:2].T).sum() / np.square(WINE[0]).sum()
+    assert f"captured variance     {captured:.4%}" in capsys.readouterr().out
+
+
 def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     columns = {"partition": "columns", "columns": "4 4 5", "n-components": 3, "scale": True}
     model = simulated(3, tmp_path, method="vertical", dataset="wine", **columns)

@@ -122,7 +122,7 @@ def test_what_covariates_explain_wholly_or_but_for_rounding_is_nothing():
     # Its rounding must not be scaled up.
     rows = np.column_stack([ROWS, 3 * ROWS[:, AGE] - ROWS[:, SEX]])
     assert not adjusted(cut(rows, *SIZES), n_components=6, scale=True).components_[:, 8].any()
-    with refused(DataError):
+    with refused(DataError, "covariates"):
         adjusted(cut(rows[:, [AGE, SEX, 8]], *SIZES), n_components=1, adjust_for="0,1")
 
 

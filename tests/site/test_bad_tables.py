@@ -217,7 +217,7 @@ FRAMES = {
     "categories": (lambda: frame(**CATEGORIES), "categories.*'a', 'b'.*get_dummies"),
     "dates": (dates, "dates.*'a', 'b', 'c'"),
     "objects": (lambda: frame(a=[{"a": 1}] * 30, b=pd.Series([10**400] * 30, dtype=object)), "objects.*'a', 'b'"),
-    "complex numbers": (lambda: frame(odd=1j), "complex.*'odd'"),
+    "complex numbers": (lambda: frame(odd=1j, a=pd.Series([1j] * 30, dtype=object)), "complex.*'odd', 'a'"),
     "a name twice": (lambda: pd.concat([frame(), frame()], axis=1), "'age', 'weight'"),
     "no rows": (lambda: frame().head(0), r"\(0, 2\)"),
     "no columns": (lambda: pd.DataFrame(index=range(30)), r"\(30, 0\)"),

@@ -85,7 +85,7 @@ def test_sites_whose_files_have_other_orders_alleles_and_strands_count_the_same(
     [
         (["AG", "TC", "0G"], (0, False)),
         (["GA", "CT", "0A"], (0, True)),
-        ([("A", "C"), ("A", "GT")], (-1, False)),
+        ([("A", "C"), ("A", "GT"), ("G", "C")], (-1, False)),
     ],
 )
 def test_pairs_of_alleles(pairs, expected):
@@ -107,7 +107,8 @@ def test_variants_that_could_be_two_are_not_guessed(tmp_path):
 def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path, capsys):
     known = variants(12)
     second = [swap(known[0]), *known[2:], Variant("7", 900, "A", "T")]
-    first = write_list(tmp_path / "a.bim", [*known, Variant("7", 900, "A", "T"), Variant("7", 950, "0", "T")])
+    twice = [Variant("7", 970, "A", "G")] * 2
+    first = write_list(tmp_path / "a.bim", [*known, Variant("7", 900, "A", "T"), Variant("7", 950, "0", "T"), *twice])
     main(["variants", first, write_list(tmp_path / "b.bim", second)])
     printed = capsys.readouterr()
     (tmp_path / "list.bim").write_text(printed.out)
@@ -115,7 +116,8 @@ def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path,
     found = read(write(tmp_path / "c.bed", G, known), variants=str(tmp_path / "list.bim"))
     np.testing.assert_array_equal(whole(found.rows), np.delete(G, 1, axis=1))
     for said in (
-        "b.bim: 1 are not in it, or twice: 7:110:C:T",
+        "a.bim: 2 are in it twice: 7:970:A:G, 7:970:A:G",
+        "b.bim: 3 are not in it, or twice: 7:110:C:T, 7:970:A:G, 7:970:A:G",
         "b.bim: 1 are coded with swapped alleles: 7:100:A:G",
         "a.bim: 1 look the same on both strands: 7:900:A:T",
         "a.bim: 1 have an allele that it does not name: 7:950:0:T",
