@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.angle_bounds import SHARES
+from fedpca_flwr.maths.angle_bounds import SHARES, parts_text
 from fedpca_flwr.maths.block_iteration import BlockIteration, measured, shortfall_notes
 from fedpca_flwr.maths.eigen import principal_angles, sine_theorem
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur, largest_gap
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import RefinedSketch
 from tests.families import with_spectrum
+from tests.maths.test_inference import counted, scatter
 
 
 def begin(values, *, k, width, **options):
@@ -233,3 +235,52 @@ def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up
     assert note.startswith(
         "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
     )
+
+
+# What stands out of noise
+
+
+def ended(A, k, width, noise, *, tolerance=1e-3, seed=0):
+    block = random_block(len(A), width, seed)
+    found = BlockIteration(block, k, trace=float(np.trace(A)), tolerance=tolerance, noise=noise)
+    while not found.add(found.block, A @ found.block) and found.asked < 60:
+        pass
+    return found
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_told_is_what_the_whole_spectrum_says(correlated, seed):
+    """The fault that this would find: eigenvalues that have not converged look like noise."""
+    n, d, k = 100, 300, 6
+    strengths = np.random.default_rng(seed).uniform(2.0, 12.0, 3)
+    A = scatter(n, d, tuple(strengths), seed=seed, correlated=correlated)
+    values, above = counted(A, n, k)
+    found = ended(A, k, k + 10, MarchenkoPastur(n - 1, d), seed=seed)
+    first = measured(found)["certified_components"]
+    if found.above_edge:
+        assert found.above_edge == first == min(above, largest_gap(values, k)[0]) < k
+    vectors = np.linalg.eigh(A)[1][:, ::-1]
+    angle = principal_angles(found.pairs.vectors[:, :first], vectors[:, :first]).max(initial=0.0)
+    assert angle <= measured(found)["certified_angle_degrees"] <= 1e-3
+
+
+def test_the_iteration_goes_on_to_all_without_noise_and_with_blocks_too_narrow_to_miss_nothing():
+    A = scatter(300, 600, (12.0, 9.0), seed=3)
+    early, whole = (ended(A, 6, 16, noise, tolerance=1e-6) for noise in (MarchenkoPastur(299, 600), None))
+    assert early.asked < whole.asked
+    assert (early.above_edge, whole.above_edge) == (2, 0)
+    assert early.certificate == 90.0 > whole.certificate
+    for width in (1, 2):
+        found = ended(scatter(60, 300, (20.0, 15.0, 12.0), seed=1), 6, width, MarchenkoPastur(59, 300))
+        assert found.above_edge == 0  # what hides could stand out too, and before that is settled all are certified
+        assert found.certificate <= 1e-3
+        assert found.known.Q.shape[1] > 30  # of 59 directions that rows have
+
+
+def test_what_lies_between_two_cuts_turns_by_both():
+    assert parts_text([(1, 1e-7), (2, 2e-7), (3, 1e-8)]) == "1 to 3 each, to 3e-07 degrees"
+    cuts = [(1, 1e-7), (4, 1e-7), (5, 1e-7), (7, 3e-7)]
+    assert parts_text(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
+    assert parts_text([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
+    assert parts_text([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"

@@ -1,5 +1,7 @@
-"""Laws of moments: pooling is associative, exact at any offset, and the same as NumPy's."""
+"""Laws of moments: pooling is associative, exact at any offset, and the same as NumPy's, by however many threads."""
 
+import threading
+from concurrent import futures
 from fractions import Fraction
 
 import numpy as np
@@ -8,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
+from fedpca_flwr.maths import rows as row_tools
 from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, safe_deviation, symmetric
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
+from tests.harness import finish, server_of
 
 
 def dense(moments):
@@ -115,3 +119,63 @@ def test_a_constant_feature_has_deviation_one_and_never_a_negative_scatter():
             X = np.column_stack([np.full(n, value), rows(n, 3)])
             assert 0 <= Moments.of(X).diagonal()[0] <= 1e-28 * value**2
             assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
+
+
+# Threads share the work on rows, and nobody can tell from a result how many there were
+
+BYTES = np.random.default_rng(0).integers(0, 256, (3000, 300), dtype=np.uint8)
+KINDS = {
+    "bytes": BYTES,
+    "numbers": BYTES / 7 - 3,
+    "weighted": row_tools.weighted(BYTES / 7, np.arange(3000) % 4),
+}
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 300 * 500)
+    monkeypatch.setattr(module, "WIDTH", 128)
+
+
+@pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
+def test_results_have_the_same_bits_with_any_number_of_threads(data, small_chunks):
+    V = np.random.default_rng(1).standard_normal((300, 4))
+
+    def results(threads):
+        own = module.Moments.of(data, threads)
+        head, diagonal = module.head_and_diagonal(data, threads)
+        product = module.scatter_product(data, head, V, threads)
+        return [*own.head, own.scatter, *head, diagonal, product]
+
+    one = results(1)
+    np.testing.assert_allclose(module.symmetric(one[3], 300) @ V, one[-1], rtol=1e-10, atol=1e-6)
+    for threads in (2, 4):
+        assert all(np.array_equal(a, b) for a, b in zip(one, results(threads), strict=True))
+
+
+def test_so_many_parts_are_worked_on_at_a_time_and_come_in_their_order():
+    both = threading.Barrier(2, timeout=60)  # each of two waits for the other
+
+    def work(part):
+        both.wait()
+        return part
+
+    assert list(row_tools.in_order(work, range(6), 2)) == list(range(6))
+
+
+def test_a_fault_in_a_thread_is_the_callers():
+    with pytest.raises(ZeroDivisionError):
+        list(row_tools.in_order(lambda part: 1 // part, [1, 0, 1], 2))
+
+
+@pytest.mark.parametrize("method", ["p-cov", "sub-it", "compressed"])
+def test_a_site_may_set_its_threads_and_the_model_is_the_same(method, small_chunks, monkeypatch):
+    started = []
+    pool = futures.ThreadPoolExecutor
+    monkeypatch.setattr(row_tools, "ThreadPoolExecutor", lambda threads: started.append(threads) or pool(threads))
+    parties = np.split(BYTES[:, :40] / 7, [100, 2000])
+    one, three = (
+        finish(server_of(method, parties, n_components=3, site={"threads": threads})).components_ for threads in (1, 3)
+    )
+    assert set(started) == {3}
+    assert np.array_equal(one, three)

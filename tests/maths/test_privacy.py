@@ -1,7 +1,5 @@
-"""The claims that privacy rests on: rows on a grid, sensitivities, noise against two accountants, an attack.
-
-And noise in whole numbers: the discrete Gaussian distribution, held against its exact probabilities.
-"""
+"""The claims that privacy rests on: rows on a grid, sensitivities, noise against an accountant, and noise in whole
+numbers against the exact probabilities of the discrete Gaussian distribution."""
 
 import functools
 import math
@@ -10,8 +8,6 @@ from decimal import Decimal, localcontext
 import dp_accounting
 import numpy as np
 import pytest
-from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
-from scipy.integrate import quad
 from scipy.optimize import minimize
 from scipy.stats import chi2, kstest, norm
 
@@ -40,9 +36,7 @@ BOUND = 2.5
 WEIGHTS = {
     "sum": {"sums": 1.0},
     "products": {"products": 1.0},
-    "joint, light sum": {"sums": 0.3, "products": 1.0},
     "joint": {"sums": 0.5, "products": 1.0},
-    "joint, even": {"sums": 1.0, "products": 1.0},
     "joint, heavy sum": {"sums": 2.0, "products": 1.0},
     "with a count": {"sums": 0.5, "products": 1.0, "count": 0.3},
 }
@@ -86,24 +80,13 @@ def test_the_sensitivity_of_a_replacement_is_that_of_the_worst_cosine(sums):
     assert found == pytest.approx(math.sqrt(squares.max()), rel=1e-9)
 
 
-def test_noise_and_delta_are_those_of_accountants_and_of_the_integral_for_which_delta_stands():
-    """The hockey-stick divergence of N(1, s^2) from N(0, s^2), summed numerically; Rényi's bound is looser."""
+def test_noise_and_delta_are_those_of_an_accountant():
     for delta in (1e-9, 1e-5, 1e-2):
         for epsilon in (0.01, 0.1, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0):
             ours = gaussian_multiplier(epsilon, delta)
             np.testing.assert_allclose(ours, dp_accounting.get_sigma_gaussian(epsilon, delta), rtol=1e-6)
             assert 0.999999 * delta <= gaussian_delta(epsilon, ours) <= delta
             np.testing.assert_allclose(gaussian_epsilon(ours, delta), epsilon, rtol=1e-6)
-    for epsilon in (0.5, 1.0, 5.0):
-        s = gaussian_multiplier(epsilon, 1e-5)
-        x = np.linspace(-12 * s, 12 * s + 1, 200_001)
-        excess = norm.pdf(x, 1, s) - np.exp(epsilon) * norm.pdf(x, 0, s)
-        np.testing.assert_allclose(np.trapezoid(excess.clip(min=0), x), 1e-5, rtol=1e-4)
-        # Flower's accountant finds no more than Rényi loses.
-        everybody = SamplingMethod.NO_AMPLIFICATION
-        accountant = RdpAccountant(PrivacyConfig(1e-5, 10, NeighboringRelation.ADD_OR_REMOVE_ONE, everybody))
-        accountant.compose(GaussianPrivacyEvent(noise_multiplier=s, sample_size=10, population_size=10))
-        assert epsilon <= accountant.get_privacy_spent().epsilon <= 1.25 * epsilon
 
 
 def test_releases_compose_exactly_to_the_extremes():
@@ -146,37 +129,6 @@ def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatc
     monkeypatch.setattr(privacy, "gaussian", lambda size, deviation, source: np.full(size, deviation))
     deviations = privacy.symmetric(2, whole_deviation(multiplier * 25), fixed(1))
     assert discrete_epsilon([9, 12, 16], deviations) <= epsilon + 3 * INTERVAL
-
-
-def advantage(multiplier, trials=4000):
-    """True minus false positive rate of the best membership test against a tiny party's second moment.
-
-    The attacker knows all other rows and looks along the product of the row in question.
-    """
-    d = 5
-    data, row = rows(12, d) * BOUND, rows(1, d, seed=9) * 100
-    others = whole_products(data, np.zeros(d), BOUND)  # what the attacker knows
-    (own,) = on_grid(row, BOUND)
-    deviation = whole_deviation(multiplier * STEPS**2)
-    test = np.outer(own, own) * (2 - np.eye(d))  # a packed triangle holds one of two equal entries
-    weights, guesses = test[np.triu_indices(d)], []
-    for members in (data, np.vstack([data, row])):
-        seen = whole_products(members, np.zeros(d), BOUND) - others
-        noise = gaussian(trials * seen.size, deviation, privacy.system()).reshape(trials, -1) / deviation
-        noise *= np.sqrt((1 + np.eye(d)) / 2)[np.triu_indices(d)]
-        guesses.append(((seen + deviation * noise) @ weights > STEPS**4 / 2).mean())
-    return guesses[1] - guesses[0]
-
-
-def test_a_membership_attack_on_a_tiny_party_succeeds_without_noise_and_fails_with_it():
-    epsilon, delta = 1.0, 1e-5
-    multiplier = gaussian_multiplier(epsilon, delta)
-    allowed = (math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1)
-    assert advantage(0.0, 10) == 1.0
-    assert advantage(multiplier / 10) > allowed  # the attack is strong enough to see noise that is too small
-    expected = 2 * norm.cdf(0.5 / multiplier) - 1  # 0.107, of the best attack there is
-    assert abs(advantage(multiplier) - expected) < 0.06
-    assert expected < allowed
 
 
 # Rows on a grid
@@ -252,22 +204,8 @@ def test_large_noise_is_normal_down_to_its_last_digits_and_far_out():
             assert abs(tail.sum() - due) < 5 * math.sqrt(due)
 
 
-def test_rounding_continuous_noise_gives_the_discrete_one_which_has_the_variance_for_it():
-    """What lets the accounting of continuous noise hold, at a rounding small enough for the difference to show."""
-    whole, rounding = 0.5, 0.2
-    continuous, factor = math.sqrt(whole - rounding), 2 * math.exp(-2 * math.pi**2 * rounding)
-
-    def rounded(x):
-        def given(y):
-            near = round(y) + np.arange(-12, 13)
-            weights = np.exp(-((near - y) ** 2) / (2 * rounding))
-            return norm.pdf(y, scale=continuous) * math.exp(-((x - y) ** 2) / (2 * rounding)) / weights.sum()
-
-        return quad(given, x - 15, x + 15, epsabs=0, epsrel=1e-12, limit=500)[0]
-
-    ratios = [rounded(x) / (norm.pdf(x / math.sqrt(whole)) / math.sqrt(whole)) for x in range(4)]
-    assert 1e-6 < max(abs(ratio - 1) for ratio in ratios) < 2 * factor
-    # Whole noise has the variance that this needs, also off the diagonal; counted in Python's whole numbers.
+def test_whole_noise_has_the_variance_that_protects_as_continuous_noise_does():
+    """Also off the diagonal; counted in Python's whole numbers."""
     for deviation in (0.0, 0.3, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 1e6, 2.5e8, 2.0**38):
         whole = whole_deviation(deviation)
         off = math.isqrt(whole**2 // 2) + 1

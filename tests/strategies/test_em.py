@@ -17,8 +17,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from tests.families import cut, rows
 from tests.harness import fit
-from tests.maths.test_factor_model import plain_ppca
-from tests.maths.test_incomplete import plain_em
+from tests.maths.test_incomplete import plain_em, plain_ppca
 from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}

@@ -1,0 +1,294 @@
+"""How many components there are, against scikit-learn, drawn data, the laws of noise and held-out errors; how sure
+their values and scores are, against formulas and simulations."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.decomposition import PCA
+
+from fedpca_flwr import analyses, run
+from fedpca_flwr.maths import inference
+from fedpca_flwr.maths import marchenko_pastur as noise
+from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur, largest_gap, noise_variance
+from fedpca_flwr.maths.moments import Moments
+from tests.families import cut
+
+
+def spectrum(X):
+    return np.linalg.eigvalsh(np.cov(X, rowvar=False))[::-1].clip(min=0)
+
+
+def planted(n, d, strengths, seed=0, noise=1.0):
+    """Noise, and components whose variances are so many times as large."""
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((d, len(strengths))))
+    beside = rng.standard_normal((n, d))
+    return np.sqrt(noise) * (beside + rng.standard_normal((n, len(strengths))) * np.sqrt(strengths) @ basis.T)
+
+
+def test_minkas_dimension_is_that_of_scikit_learn():
+    """On the data sets it keeps nearly all; of few planted ones the answer is in the middle, of ten rows one."""
+    sets = [load().data for load in (load_digits, load_wine, load_breast_cancer)]
+    sets += [X / np.where(X.std(axis=0) > 0, X.std(axis=0), 1) for X in sets]
+    sets += [planted(150, 12, [30.0, 12.0, 5.0], seed=seed) for seed in range(4)]
+    found = [inference.minka(spectrum(X), len(X)) for X in sets]
+    assert found == [PCA("mle", svd_solver="full").fit(X).n_components_ for X in sets]
+    assert found[-4:] == [3] * 4
+    assert inference.minka(spectrum(sets[-1][:10]), 10) is None
+    # The others of four eigenvalues are worth less than the free parameters of their directions.
+    columns = np.random.default_rng(0).standard_normal((10, 4))
+    basis, _ = np.linalg.qr(columns - columns.mean(axis=0))
+    for strength in (1.5, 2.0, 3.0, 3.8, 4.0):
+        values = np.array([9.0, strength, 1.1, 0.9])
+        theirs = PCA("mle", svd_solver="full").fit(3 * basis * np.sqrt(values))
+        np.testing.assert_allclose(theirs.explained_variance_, values[:1])
+        assert inference.minka(values, 10) == theirs.n_components_ == 1
+
+
+@pytest.mark.engine
+def test_null_eigenvalues_are_those_of_whole_drawn_data_and_the_band_their_percentile():
+    band = inference.null_band(np.ones(8), 50, draws=400)
+    np.testing.assert_array_equal(band, inference.null_band(np.ones(8), 50, draws=400))
+    others = inference.null_eigenvalues(np.ones(8), 50, 1000, np.random.default_rng(5))
+    np.testing.assert_allclose((others <= band).mean(axis=0), 0.95, atol=0.03)
+    # Means over the draws, to four standard errors; without Bartlett's falling degrees of freedom they are 10 off.
+    for n, d in ((20, 6), (7, 12), (12, 12), (13, 12)):
+        variances = np.linspace(1, 9, d)
+        ours = inference.null_eigenvalues(variances, n, 1000, np.random.default_rng(1))
+        rng = np.random.default_rng(2)
+        drawn = [spectrum(rng.standard_normal((n, d)) * np.sqrt(variances))[: min(n - 1, d)] for _ in range(1000)]
+        deviation = np.hypot(ours.std(axis=0), np.std(drawn, axis=0)) / np.sqrt(1000)
+        assert ours.shape[1] == min(n - 1, d)
+        assert (np.abs(ours.mean(axis=0) - np.mean(drawn, axis=0)) < 4 * deviation).all()
+
+
+@pytest.mark.parametrize(("n", "d"), [(400, 60), (60, 400), (200, 200)])
+def test_planted_components_are_counted(n, d):
+    X = planted(n, d, [80.0, 60.0, 40.0], seed=3, noise=7.0)
+    values = spectrum(X)
+    assert inference.leading_run(values > 1.02 * noise.edge(values, n, d)) == 3  # a largest null eigenvalue varies
+    assert inference.leading_run(values > noise.optimal_threshold(values, n, d)) == 3
+    np.testing.assert_allclose(noise.noise_variance(values, n, d), 7.0, rtol=0.1)
+    assert inference.parallel_analysis(values, inference.null_band(X.var(axis=0, ddof=1), n)) == 3
+
+
+def test_rules_of_few_numbers_and_the_law_of_noise():
+    shares = ([0.7, 0.2, 0.1], [0.9, 0.05, 0.05], [1.0, 1.0, 1.0], [0.62, 0.29, 0.09])
+    # the pieces are 11/18, 5/18 and 2/18
+    assert [inference.broken_stick(np.array(values)) for values in shares] == [1, 1, 0, 2]
+    assert [inference.fraction(np.array([5.0, 3, 2]), share) for share in (0.4, 0.5, 0.79, 0.95)] == [1, 2, 2, 3]
+    runs = ([True, True, False, True], [True], [False])
+    assert [inference.leading_run(np.array(run)) for run in runs] == [2, 1, 0]
+    assert [inference.minka(np.array([10.0, 1.0, 1.0]), n) is None for n in (3, 2)] == [False, True]
+    # 2.858 times the median singular value (Gavish and Donoho 2014).
+    values = np.linspace(9, 1, 100)
+    np.testing.assert_allclose(np.sqrt(noise.optimal_threshold(values, 101, 100) / np.median(values)), 2.858, rtol=1e-3)
+    # Of two features the ratio is 1, where singular values have the law of a quarter circle with radius 2.
+    median = brentq(lambda s: s * np.sqrt(4 - s**2) / 2 + 2 * np.arcsin(s / 2) - np.pi / 2, 0, 2) ** 2
+    values = np.array([5.0, 3.0])
+    np.testing.assert_allclose(noise.noise_variance(values, 3, 2), 4 / median, rtol=1e-3)
+    np.testing.assert_allclose(noise.edge(values, 3, 2), 4 / median * (1 + 1) ** 2, rtol=1e-3)
+    for ratio in (0.1, 0.5, 1.0, 3.0):
+        d = 300
+        n = round(d / ratio) + 1
+        values = spectrum(np.random.default_rng(4).standard_normal((n, d)))[: min(n - 1, d)]
+        np.testing.assert_allclose(noise.law_median(d / (n - 1)), np.median(values), rtol=0.02)
+
+
+# Held-out errors
+
+SIZES = (80, 50, 40, 30)
+
+
+def drawn(rank, d=20, offset=0.0):
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((sum(SIZES), rank)) * np.linspace(4, 3, rank)
+    signal = scores @ np.linalg.qr(rng.standard_normal((d, d)))[0][:, :rank].T
+    return signal + rng.standard_normal((sum(SIZES), d)) * np.linspace(0.8, 1.2, d) + offset
+
+
+def parts(X):
+    return [Moments.of(part) for part in cut(X, *SIZES)]
+
+
+def by_rows(X, k):
+    """The error of k components, row by row: a rank-k pseudo-inverse of what is held in."""
+    total, party = 0.0, np.repeat(np.arange(len(SIZES)), SIZES)
+    for fold in range(len(SIZES)):
+        centred = X - X[party != fold].mean(axis=0)
+        for first in range(inference.BLOCKS):
+            block = np.arange(X.shape[1]) % inference.BLOCKS == first
+            A, B = centred[party == fold][:, block], centred[party == fold][:, ~block]
+            C, D = centred[party != fold][:, block], centred[party != fold][:, ~block]
+            U, values, Vt = np.linalg.svd(D, full_matrices=False)
+            total += ((A - B @ (Vt[:k].T / values[:k]) @ (U[:, :k].T @ C)) ** 2).sum()
+    return total
+
+
+@pytest.mark.engine
+def test_errors_are_those_of_the_pooled_rows_in_any_shape_and_unit():
+    for offset in (0.0, 1e6):
+        X = drawn(3, offset=offset)
+        np.testing.assert_allclose(inference.held_out_errors(parts(X)), [by_rows(X, k) for k in range(17)], rtol=1e-8)
+    # Folds take any shape and unit: only as many components as every fold has; more would be rounding.
+    assert [inference.bi_cross_validation(parts(drawn(rank))) for rank in (0, 1, 3, 6)] == [0, 1, 3, 6]
+    wide = drawn(3, d=250)
+    assert inference.held_out_errors(parts(wide)).size <= 200 - max(SIZES)
+    assert inference.bi_cross_validation(parts(wide)) == 3
+    assert [inference.bi_cross_validation(parts(drawn(3) * unit)) for unit in (2.0**-200, 2.0**200)] == [3, 3]
+    assert inference._folds([10, 1, 1, 1, 1, 1, 1]) == [[0], [1, 5], [2, 6], [3], [4]]
+
+
+# Laws of noise
+
+
+def scatter(n, d, strengths=(), *, seed, correlated=False):
+    """Of rows of noise, in which so many directions are so many times as large."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    if correlated:  # blocks of features that go together, as neighbouring genotypes
+        shared = np.repeat(rng.standard_normal((n, d // 10)), 10, axis=1)
+        X = 0.6 * X + 0.8 * shared
+    if strengths:
+        directions = np.linalg.qr(rng.standard_normal((d, len(strengths))))[0]
+        X += rng.standard_normal((n, len(strengths))) * strengths @ directions.T
+    X -= X.mean(axis=0)
+    return X.T @ X
+
+
+def counted(A, n, most):
+    """Its eigenvalues, and how many of so many stand out."""
+    values = np.linalg.eigvalsh(A)[::-1]
+    return values, MarchenkoPastur(n - 1, len(A)).count_above(values, float(np.trace(A)), most)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 200), (200, 60), (100, 100)])
+def test_noise_exceeds_its_edge_one_time_in_twenty_and_what_is_larger_stands_out(n, d):
+    assert sum(counted(scatter(n, d, seed=seed), n, 5)[1] > 0 for seed in range(60)) <= 8
+    assert [counted(scatter(n, d, (40.0, 20.0, 10.0), seed=seed), n, 8)[1] for seed in range(5)] == [3] * 5
+
+
+def test_the_edge_of_noise_is_johnstones_in_the_unit_of_the_scatter():
+    noise = MarchenkoPastur(99, 50)
+    assert noise.edge(7e10, 3) == pytest.approx(1e10 * noise.edge(7.0, 3))
+    assert noise.edge(1.0, 50) == np.inf
+    # 0.9793 (Johnstone 2001; Bejan 2005); of 4 degrees of freedom and 4 features centre and spread are 16 and 4.
+    assert MarchenkoPastur(4, 4).edge(16.0, 0) == pytest.approx(16 + 4 * 0.9793)
+    # With 16 degrees of freedom and 16 features that are left: centre (4 + 4)^2, and 8 (1/4 + 1/4)^(1/3) about it.
+    for j in (0, 2):
+        edge = MarchenkoPastur(16 + j, 16 + j).edge(256.0, j)
+        assert edge == pytest.approx(64 + 0.9793 * 8 * 0.5 ** (1 / 3), rel=1e-12)
+
+
+def test_the_largest_gap_is_beyond_the_spacing_of_noise_and_of_features_that_go_together():
+    for seed in range(2):
+        values, above = counted(scatter(80, 800, (30.0, 20.0), seed=seed, correlated=True), 80, 8)
+        assert (above, largest_gap(values, 8)[0]) == (8, 2)
+    # Eigenvalues of 379 rows of 54,051 genotypes, as plink2 gives them.
+    text = "500.3 285.6 255.8 249.5 221.9 217.0 213.2 210.6 208.7 207.9 206.5 204.4 203.8 202.3 201.1 200.8"
+    found, spacing = largest_gap(np.array(text.split(), float), 10)
+    assert found == 4
+    assert 221.9 - 217.0 < spacing < 249.5 - 221.9
+    # Eigenvalues that fall as i^(2/3) from the second on, behind one that is far above.
+    values = np.r_[100.0, 50 - 3 * np.arange(1, 9) ** (2 / 3)]
+    assert largest_gap(values, 2) == (1, pytest.approx(6.0, rel=1e-12))
+
+
+# How sure they are
+
+ONE_DEVIATION = math.erf(0.5**0.5)
+"""The probability that a normal number is within one standard deviation."""
+
+
+def test_the_jackknife_of_groups_of_any_size():
+    left_out = np.random.default_rng(2).standard_normal((8, 3))
+    _, variance = inference.grouped_jackknife(left_out.mean(axis=0), left_out, np.full(8, 20.0))
+    np.testing.assert_allclose(variance, 7 / 8 * np.sum((left_out - left_out.mean(axis=0)) ** 2, axis=0), rtol=1e-12)
+    sizes = np.array([100, 50, 30, 20, 10, 5, 5, 5, 40, 60])
+    # Sums of 3,000 samples of that many normal numbers about 2.
+    sums = np.random.default_rng(3).standard_normal((10, 3000)) * np.sqrt(sizes)[:, None] + sizes[:, None] * 2.0
+    left_out, mean = (sums.sum(axis=0) - sums) / (sizes.sum() - sizes)[:, None], sums.sum(axis=0) / sizes.sum()
+    estimate, variance = inference.grouped_jackknife(mean, left_out, sizes)
+    np.testing.assert_allclose(estimate, mean)  # a mean is not biased
+    np.testing.assert_allclose(np.mean(variance), 1 / sizes.sum(), rtol=0.05)
+
+
+def test_intervals_by_their_degrees_of_freedom_and_spikes_in_closed_form():
+    np.testing.assert_array_equal(inference.fourth_powers(np.array([[6.0, 1.0]]), np.array([4.0, 0.0])), [81, 0])
+    # Of kurtosis 3 in 8 rows the step is half a normal quantile.
+    low, high = inference.robust_intervals(np.array([2.0]), np.array([3.0]), 8, 0.5)[0]
+    step = 0.6744897501960817 / 2
+    assert (low, high) == pytest.approx((2 / (1 + step), 2 / (1 - step)), rel=1e-12)
+    # The sample's variance and angle follow from the spike; of what noise alone may have nothing is known.
+    for n, beside in ((5, [4.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0]), (101, [2.4, 2.2, 2.1, 2.0, 1.9, 1.8, 1.6])):
+        values = np.array([400.0, *beside])
+        s2, ratio = noise_variance(values, n, 8), 8 / (n - 1)
+        (spike, level), (angle, none) = inference.spiked(values, 2, n)
+        over = spike - s2
+        assert spike * (1 + ratio * s2 / over) == pytest.approx(400, rel=1e-12)
+        cosine = math.sqrt((1 - ratio * s2**2 / over**2) / (1 + ratio * s2 / over))
+        assert math.cos(math.radians(angle)) == pytest.approx(cosine, rel=1e-12)
+        assert (level, none) == (s2, 90)
+    # A loading's variance is a sum over all other components.
+    values, (V, _) = np.array([9.0, 4.0, 1.0]), np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))
+    for i in (0, 1):
+        terms = [values[i] * values[j] / (values[i] - values[j]) ** 2 * V[:, j] ** 2 for j in range(3) if j != i]
+        np.testing.assert_allclose(inference.loading_errors(values, V, 2, 9)[:, i], np.sqrt(sum(terms) / 8))
+    # Few rows and ties leave them open.
+    (interval,) = inference.eigenvalue_intervals(np.ones(1), 5, 0.95)
+    assert 0 < interval[0] < 1
+    assert interval[1] == np.inf
+    errors = inference.loading_errors(np.array([2.0, 1.0, 1.0]), np.eye(3), 2, 100)
+    np.testing.assert_array_equal(np.isinf(errors), [[False, True]] * 3)
+    # sqrt(2 / 8) is a half.
+    np.testing.assert_allclose(inference.eigenvalue_intervals(np.array([3.0]), 9, ONE_DEVIATION), [[2.0, 6.0]])
+    errors = inference.loading_errors(np.array([3.0, 1.0]), np.eye(2), 2, 3)
+    np.testing.assert_allclose(errors, (1 - np.eye(2)) * math.sqrt(3 * 1 / (3 - 1) ** 2 / 2))
+    # Of two groups there is one degree of freedom: Student's law is then that of Cauchy.
+    for level in (0.5, 0.8, 0.95):
+        assert inference.student_step(2, level) == pytest.approx(math.tan(math.pi * level / 2))
+
+
+# New rows' scores are too small by what the spectrum tells
+
+
+def test_corrected_scores_of_new_rows_lie_where_those_of_the_pca_do():
+    """Of three populations whose centres are a noise level's multiple apart, old rows and new ones."""
+    n, d, rng = 300, 1500, np.random.default_rng(0)
+    between, label = rng.standard_normal((3, d)) * 0.12, np.arange(n) % 3
+    old, new = (between[label] + rng.standard_normal((n, d)) for _ in range(2))
+    model = run("qr-pca", np.array_split(old, 3), n_components=2)
+
+    def centres(scores):
+        return np.array([scores[label == one].mean(axis=0) for one in range(3)])
+
+    seen, plain, right = (
+        np.linalg.norm(centres(scores))
+        for scores in (model.transform(old), model.transform(new), analyses.projected(model, new))
+    )
+    assert plain < 0.9 * seen
+    np.testing.assert_allclose(right / seen, 1, atol=0.04)
+    np.testing.assert_allclose(model.shrinkage_, plain / seen, atol=0.05)
+    assert any("scores of new rows lie at 0." in note for note in model.log["notes"])
+
+
+def test_shrinkage_is_the_formulas_and_none_of_few_features_or_without_variance():
+    rows = np.random.default_rng(0).standard_normal((2000, 5)) * [5, 4, 1, 1, 1]
+    model = run("p-cov", np.array_split(rows, 2), n_components=2)
+    np.testing.assert_allclose(model.shrinkage_, 1, atol=0.01)
+    assert model.log["notes"] == []
+    # gamma = 4, level 1: a component of 12 stands for l with l + 4 l / (l - 1) = 12.
+    found = inference.shrinkage(np.array([12.0, 4.0]), 12.0 + 4.0 + 4.0 * 98, 101, 400)
+    spike = (9 + np.sqrt(81 - 48)) / 2
+    np.testing.assert_allclose(spike + 4 * spike / (spike - 1), 12)
+    np.testing.assert_allclose(found[0], (spike - 1) / (spike + 3))
+    assert np.isnan(found[1])
+    with np.errstate(all="raise"):
+        # Beside a level of 1e28 a variance of 1 is nothing: l + gamma - 1 is 0, and nothing is divided by it.
+        assert np.isnan(inference.shrinkage(np.array([1e30, 1.0]), 1e30 + 1.0 + 5e29, 100, 30)[1])
+        found = inference.shrinkage(np.array([4.0, 0.0]), 5.0, 20, 10)
+    assert found[0] > 0
+    assert np.isnan(found[1])
