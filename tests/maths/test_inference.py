@@ -248,34 +248,16 @@ def test_intervals_by_their_degrees_of_freedom_and_spikes_in_closed_form():
         assert inference.student_step(2, level) == pytest.approx(math.tan(math.pi * level / 2))
 
 
-# New rows' scores are too small by what the spectrum tells
-
-
-def test_corrected_scores_of_new_rows_lie_where_those_of_the_pca_do():
-    """Of three populations whose centres are a noise level's multiple apart, old rows and new ones."""
-    n, d, rng = 300, 1500, np.random.default_rng(0)
-    between, label = rng.standard_normal((3, d)) * 0.12, np.arange(n) % 3
-    old, new = (between[label] + rng.standard_normal((n, d)) for _ in range(2))
-    model = run("qr-pca", np.array_split(old, 3), n_components=2)
-
-    def centres(scores):
-        return np.array([scores[label == one].mean(axis=0) for one in range(3)])
-
-    seen, plain, right = (
-        np.linalg.norm(centres(scores))
-        for scores in (model.transform(old), model.transform(new), analyses.projected(model, new))
-    )
-    assert plain < 0.9 * seen
-    np.testing.assert_allclose(right / seen, 1, atol=0.04)
-    np.testing.assert_allclose(model.shrinkage_, plain / seen, atol=0.05)
-    assert any("scores of new rows lie at 0." in note for note in model.log["notes"])
-
-
 def test_shrinkage_is_the_formulas_and_none_of_few_features_or_without_variance():
     rows = np.random.default_rng(0).standard_normal((2000, 5)) * [5, 4, 1, 1, 1]
     model = run("p-cov", np.array_split(rows, 2), n_components=2)
     np.testing.assert_allclose(model.shrinkage_, 1, atol=0.01)
     assert model.log["notes"] == []
+    # Scores of new rows are divided by it.
+    X = planted(60, 300, [30.0])
+    model = run("qr-pca", np.array_split(X, 2), n_components=1)
+    np.testing.assert_allclose(analyses.projected(model, X) * model.shrinkage_, model.transform(X))
+    assert any("scores of new rows lie at 0." in note for note in model.log["notes"])
     # gamma = 4, level 1: a component of 12 stands for l with l + 4 l / (l - 1) = 12.
     found = inference.shrinkage(np.array([12.0, 4.0]), 12.0 + 4.0 + 4.0 * 98, 101, 400)
     spike = (9 + np.sqrt(81 - 48)) / 2
