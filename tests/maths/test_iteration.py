@@ -241,11 +241,8 @@ def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up
 
 
 def ended(A, k, width, noise, *, tolerance=1e-3, seed=0):
-    block = random_block(len(A), width, seed)
-    found = BlockIteration(block, k, trace=float(np.trace(A)), tolerance=tolerance, noise=noise)
-    while not found.add(found.block, A @ found.block) and found.asked < 60:
-        pass
-    return found
+    block, trace = random_block(len(A), width, seed), float(np.trace(A))
+    return run(BlockIteration(block, k, trace=trace, tolerance=tolerance, noise=noise), A, 60)
 
 
 @pytest.mark.parametrize("correlated", [False, True])
