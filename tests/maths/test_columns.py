@@ -7,6 +7,7 @@ from scipy import sparse
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import columns, personalised, rows
 from fedpca_flwr.maths.columns import Kernel, columns_of
+from fedpca_flwr.maths.eigen import rounding
 from fedpca_flwr.maths.own_rows import OwnRows, own_rows
 from tests import families
 from tests.refusals import refused
@@ -114,6 +115,9 @@ def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_
     wrong = np.linalg.norm(columns.centred(np.outer(signs, signs) / 2), 2)
     assert wrong == pytest.approx(2)
     assert wrong <= Kernel("linear").error(np.zeros(10), 4, 0.5) <= 2 * wrong
+    # Inner products of (2, 0) and (0, 1) are off by what their lengths round; and all by what centring rounds of 4.
+    bound = 2**0.5 * rounding(2) * np.linalg.norm([4.0, 2.0, 1.0]) + 4 * 2.0**-52 * 2 * 4
+    assert Kernel("linear").error(np.array([4.0, 0.0, 1.0]), 2, 0.0) == pytest.approx(bound, rel=0.01, abs=0)
     # exp(-x) at distances of 1 that may be off by a half changes more below than above.
     below = np.exp(-0.5) - np.exp(-1.0)
     assert Kernel("rbf", gamma=1.0).error(np.ones(3), 3, 0.5) >= np.sqrt(6) * below
@@ -146,7 +150,8 @@ def test_the_energy_is_that_about_the_centre_also_of_numbers_far_apart():
         assert own_rows(families.rows(6, 6, seed=seed), np.ones(6), np.zeros(6)).left_by(basis) >= 0
     # Numbers far apart count for nothing or are refused.
     own = OwnRows(np.array([[0.0, 1.0], [0.0, -1.0]]), np.zeros(2))
-    np.testing.assert_array_equal(own.times_any(np.array([[1.0, 0.0], [1e-150, 1e-150]])), [[0, 0], [0, 2e-150]])
+    found = own.times_any(np.array([[1.0, 0.0, 1e-150], [1e-150, 1e-150, 1e-150]]))
+    np.testing.assert_array_equal(found, [[0, 0, 0], [0, 2e-150, 2e-150]])
     X = np.array([[1.0, 0.0], [3.0, 0.0]])
     np.testing.assert_allclose(own_rows(X, np.ones(2), np.array([0.5, 0.0])).shift, np.sqrt(2) * np.array([0.5, -1.0]))
     with refused(ContractError):
