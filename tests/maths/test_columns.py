@@ -108,6 +108,9 @@ def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_
     assert (pairs.values[0], total) == (pytest.approx(4.0), pytest.approx(4.0))
     small = columns.nystrom_pairs(features @ features[landmarks].T * 1e-6, landmarks, 1)
     assert (small[0].values[0], small[2]) == (pytest.approx(4e-6), 1)
+    assert columns.nystrom_pairs(np.zeros((4, 2)), landmarks, 1)[1:] == (0.0, 0)
+    apart = np.diag([2.0, 1.0, 0.0]) - 1  # columns at landmarks, of three inner products
+    assert columns.nystrom_pairs(apart @ apart, np.arange(3), 1)[0].following > 0
     assert [Kernel("polynomial", coef0=c).semidefinite for c in (-1.0, 0.0, 1.0)] == [False, True, True]
     assert not Kernel("sigmoid").semidefinite
     # Entries of 4 rows are each off by 1/2, with signs that centring leaves as they are: spectral norm 2.
@@ -124,6 +127,7 @@ def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_
     X = RNG.standard_normal((50, 6)) + np.arange(6)
     found = columns.default_gamma(*np.array([[p.shape[1], p.mean(), p.var()] for p in (X[:, :1], X[:, 1:])]).T)
     assert found == pytest.approx(1 / (6 * X.var()), rel=1e-12)
+    assert columns.default_gamma(np.ones(1), np.ones(1), np.zeros(1)) == 1
 
 
 # A party's rows about a centre that somebody else chose
@@ -132,6 +136,7 @@ def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_
 def test_what_personalised_components_need_of_rows_is_had_from_either():
     X, centre = columns_of(KINDS["blocks"], center=False).X, RNG.standard_normal(40)
     held, about, V = own_rows(KINDS["blocks"], centre, np.zeros(40)), X - centre, RNG.standard_normal((2, 40, 3))
+    np.testing.assert_allclose(held.gram(V[0]), (about @ V[0]).T @ (about @ V[0]), rtol=1e-9)
     product = personalised.scatter_times(about, V)
     np.testing.assert_allclose(
         personalised.scatter_times(held, V), product, rtol=1e-10, atol=1e-10 * np.abs(product).max()

@@ -156,6 +156,10 @@ def test_one_step_of_em_in_closed_form_and_what_cannot_be_regressed_on():
         assert precision_of(singular) is None
     with refused(ValueError):
         sums_of(np.zeros((1, 2)), Gaussian(np.zeros(2), np.ones((2, 2))))
+    with refused(ValueError):
+        filled(np.zeros((1, 2)), np.ones((2, 2)))
+    assert GaussianEM(2**30, np.zeros(1), prior=1e-6).prior == 4 * FLOOR * 2**30
+    assert FactorEM(2**30, np.zeros(2), np.ones((2, 1)), prior=1e-6).prior == 4 * FLOOR * 2**30
 
 
 # What accelerates it

@@ -359,7 +359,9 @@ def test_a_tie_at_the_cut_is_not_certified_while_one_of_it_hides():
 def test_a_probe_adds_what_the_first_vectors_get_wrong():
     """Eigenvalue 2 of a matrix whose first two vectors are wrong by 0.01: 8, and by Weyl's inequality as much more."""
     A = np.diag([9.0, 8.0, *np.linspace(1, 0.1, 8)])
-    probe = angle_bounds.Probe(pairs_with(np.array([9.0, 8.0]), np.zeros((10, 2)), 0.01), 2, 5.0, 8, turn=0)
+    pairs = pairs_with(np.array([9.0, 8.0]), np.zeros((10, 2)), 0.01)
+    probe = angle_bounds.Probe(pairs, 2, 5.0, 8, turn=0)
+    assert (probe.block[2:] != angle_bounds.Probe(pairs, 2, 5.0, 8, turn=1).block[2:]).all()
     probe.add(probe.block, A @ probe.block, error=0.0)
     assert not probe.room
     ceilings = probe.ceilings(5.0)

@@ -99,6 +99,8 @@ def test_what_is_held_out_depends_on_the_rows_and_not_on_their_order():
     assert (held_out(X, 1) != held_out(X, 2)).any()
     counts = np.arange(24, dtype=np.uint8).reshape(8, 3)
     np.testing.assert_array_equal(held_out(counts, 1), held_out(counts.astype(float), 1))
+    zeros = np.where(X > 0, X, 0.0)
+    np.testing.assert_array_equal(held_out(zeros, 1), held_out(np.where(X > 0, X, -0.0), 1))
 
 
 def test_perpca_finds_what_is_shared_and_what_is_not_and_keeps_them_apart():

@@ -166,6 +166,10 @@ def bounds(step: float, most: int) -> list[float]:
 
 @pytest.mark.parametrize("step", [1e-4, 1e-3, 2e-3])
 def test_a_run_needs_as_many_as_are_forecast(step):
+    assert [Corrections(SPECTRUM, K, WIDTH, PARTIES, 1e-3).needed(tolerance, 9) for tolerance in (1e-6, 1.001e-6)] == [
+        5,
+        4,
+    ]
     fell = bounds(step, 6)
     for tolerance in (10.0, 0.5, 0.02, 1e-4):
         happened = next(number for number, bound in enumerate(fell) if bound <= tolerance)

@@ -64,6 +64,9 @@ def test_arrays_have_any_shape_and_more_than_a_chunk_but_no_other_shape_and_no_m
     np.testing.assert_allclose(running(addends), np.sum(addends, axis=0), rtol=1e-14, atol=1e-15)
     assert running(addends).tobytes() == reproducible_sum(addends).tobytes()
     assert running([np.asarray(3), np.asarray(4)]) == 7  # a count
+    values = -np.arange(20.0)
+    assert [module.exceeds(values, np.where(values == last, -last, 19.0)) for last in (-19.0, 0.0)] == [False, False]
+    assert module.exceeds(values, np.full(20, 18.5))
     # Other shapes and more than words can hold are refused.
     total = ReproducibleSum((2,))
     total.add(np.array([1.0, 2.0]))

@@ -9,7 +9,7 @@ from fedpca_flwr.maths.moments import pack, unpack
 from fedpca_flwr.maths.privacy import clip
 from fedpca_flwr.maths.private_scatter import HIGHEST, LOWEST, OCTAVES, NoisyCentre, denoised, directions, moved, reach
 from fedpca_flwr.maths.rows import lengths
-from fedpca_flwr.maths.shells import MOST_SHELLS, combined, one_shell, shells_of, variance_intervals
+from fedpca_flwr.maths.shells import MOST_SHELLS, combined, cut_off, one_shell, shells_of, variance_intervals
 from tests.families import rows
 
 
@@ -108,6 +108,24 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     low, high = variance_intervals(both, np.array([1.0, 1e9]), 1.0, 0.0).T  # which squares of scores contradict
     assert (low <= both.found.pairs.values).all()
     assert (high >= both.found.pairs.values).all()
+    # Mean squared distances are 1000 / 1430 and 100 / 120 of the squared ends.
+    np.testing.assert_allclose(both.traces, [1430, 120])
+    np.testing.assert_allclose(both.squares, [1000 / 1430 * 16, 100 / 120 * 64**2])
+    shrunk = both.squares[0] * np.sqrt(np.array([900.0, 500.0]) ** 2 - 12 * 20**2)
+    np.testing.assert_allclose([*both.found.pairs.values, both.found.total], [*shrunk, shrunk.sum()], rtol=1e-4)
+    # Of values 10 and 1 beside an edge of 2 the first loses 0.2^2 and mixes 0.2, and of the second nothing is known.
+    one = both._replace(noisy=np.array([[10.0, 1.0]]), traces=np.ones(1), deviation=2 / np.sqrt(3))
+    around = 1.645 * 5 + np.array([100 * (0.2**2 + 0.2 / np.sqrt(3)), 3 * 2])
+    expected = [[100 - around[0], 107 + around[0]], [0, 10 + around[1]]]
+    np.testing.assert_allclose(variance_intervals(one, np.array([100.0, 3.0]), 5.0, 7.0), expected)
+
+
+def test_rows_shortened_lose_what_the_numbers_beyond_tell_and_the_noise_may_hide():
+    """Squares of lengths from half of an end to it are 0.375 / ln 2 of its square where their logarithms are even."""
+    next_one, after = 1.5 / np.log(2) - 1, 6 / np.log(2) - 1
+    assert cut_off(counts(o2=100, o3=10), 1.0, 4.0) == pytest.approx(16 * (10 * next_one + 2 * after))
+    assert cut_off(counts(o2=100, o3=5), 1.0, 4.0) == pytest.approx(16 * (5 + 2) * next_one)
+    assert cut_off(counts(o2=100, o3=-5), 1.0, 4.0) == 0
 
 
 def test_shells_find_the_components_of_the_covariance_where_directions_do_not():
@@ -188,6 +206,7 @@ def test_which_features_stay_and_eigenvalues_lose_what_the_noise_adds():
     assert denoised(scatter, D, 1, 0.0).total == pytest.approx(truth.sum())
     # The noise makes the last one larger by a quarter.
     np.testing.assert_allclose(denoised(scatter + noise(D, 3), D, 3, 1.0).pairs.values, truth, rtol=0.1)
+    assert denoised(scatter + noise(D, 3), D, 2, 1.0).pairs.following == pytest.approx(truth[2], rel=0.1)
     scatter, _ = planted(6 * edge, 3 * edge, 0.3 * edge)
     assert denoised(scatter + noise(D, 4), D, 5, 1.0).detectable == 2
     values = module.without_noise(np.linspace(5, -1, 601), 1.0)

@@ -95,6 +95,7 @@ def test_bases_stay_orthonormal_in_memory_linear_in_the_features():
     np.testing.assert_allclose(own.sigma, singular_values(X)[:8], rtol=1e-12)
     assert_orthonormal(track(synthetic(1, 3, d=50, n=5000), 10, block=10))
     subspace = Subspace(Head(2, np.zeros(3), np.zeros(3)), np.eye(3)[:, :2], np.array([3.0, 2.0]))
+    np.testing.assert_array_equal(subspace.diagonal(), [9, 4, 0])
     for k, following in ((1, 4.0), (2, 0.0), (3, 0.0)):
         pairs = subspace.pairs(k)
         np.testing.assert_array_equal(pairs.values, [9.0, 4.0, 0.0][:k])
@@ -146,6 +147,7 @@ def test_merges_give_the_pca_of_the_union_in_any_order_and_add_up_what_is_omitte
     missing = np.linalg.norm(2 * X.T @ X - as_rows(merged).T @ as_rows(merged), 2)
     assert missing == pytest.approx(4)
     assert missing <= merged.omitted <= 4 * (1 + 1e-9)
+    assert merge([track(X[:2], 1), track(X[2:], 1)], 1).omitted == pytest.approx(2)  # by the merge itself
     # And the PCA of the union.
     for center in (True, False):
         own, subspaces = parts(center=center)
