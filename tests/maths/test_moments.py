@@ -58,6 +58,20 @@ def test_means_scatters_and_sums_of_two_keep_what_float64_cannot():
     # Three rows whose mean lies half a unit above what float64 holds, about a centre two below: 2.5 away.
     moments = Moments(3, np.array([2.0**53]), np.array([0.5]), np.array([2.0]))
     np.testing.assert_array_equal(moments.scatter_about(np.array([2.0**53 - 2])), [2 + 3 * 2.5**2])
+    halved = module.in_units(moments, np.array([2.0]))
+    assert (halved.mean - 2.0**52 + halved.remainder, halved.scatter) == (0.25, 0.5)
+    # Without a row that lies 1.5 above their mean, that of four is half a unit less, and their scatter 4/3 of 1.5^2.
+    four, one = (
+        Moments(n, np.array([2.0**53 + m]), np.array([r]), np.array([s]))
+        for n, m, r, s in ((4, 0, 0.5, 6.0), (1, 2, 0, 0.0))
+    )
+    left = module.without(four, one)
+    assert (left.count, left.mean - 2.0**53 + left.remainder, left.scatter) == (3, 0.0, 3.0)
+    # Rows 0 and 1, the second of them twice: a third below the mean that float64 holds.
+    own = Moments.of(row_tools.weighted(2.0**52 + np.array([[0.0], [1.0]]), np.array([1.0, 2.0])))
+    np.testing.assert_allclose([own.mean - 2.0**52 + own.remainder, own.scatter], 2 / 3, rtol=1e-12)
+    heads = [Head(3, np.zeros(1), np.array([remainder])) for remainder in (0.0, 1e-20)]
+    assert module.head_order(heads[0]) != module.head_order(heads[1])
     # Rows 1 and 3 about 1.5, whose mean is half a unit above: their scatter is 2, not the 2.5 about 1.5.
     head = Head(2, np.array([1.5]), np.array([0.5]))
     np.testing.assert_array_equal(module.scatter_product(np.array([[1.0], [3.0]]), head, np.array([[4.0]])), [[8.0]])
@@ -114,6 +128,11 @@ def test_a_constant_feature_has_deviation_one_and_never_a_negative_scatter():
     found = module.constant_features(n * (np.array([0.5, 2.0]) * rounding) ** 2, n, np.full(2, 5.0))
     np.testing.assert_array_equal(found, [True, False])
     np.testing.assert_array_equal(safe_deviation(np.array([0.0, 8.0]), 2, np.zeros(2)), [1, 2])
+    # Of indicators it is the root of the share of ones, and of one that does not vary 1.
+    unit = module.unit_of(np.array([8.0, 0.5, 0.0]), 2, np.array([3.0, 0.25, 0.49]), 2)
+    np.testing.assert_array_equal(unit, [2, 0.5, 1])
+    least = (4 * 2.0**-52) ** 2 / 8  # by which one value that differs in its last bit varies about a mean of 4
+    assert module.certainly_varying(np.array([least, 0.0, 1e3 * (4 * 2.0**-104) ** 2]), np.full(3, 4.0)) == 1
     for value in (0.1, 1 / 3, 1e8 + 0.1, -7e-9):
         for n in (3, 15, 17, 100, 1000):
             X = np.column_stack([np.full(n, value), rows(n, 3)])

@@ -42,6 +42,12 @@ def test_rows_and_scores_are_within_their_bounds_and_each_row_in_one_octave():
     told = counts(o2=900, o3=60, o5=40)
     assert (reach(told, 1.0).bound, reach(told, 1.0, noise=0.01).bound) == (4.0, 32.0)
     assert reach(counts(o2=900, o3=60, o300=40), 1.0, noise=0.01).bound <= 8.0
+    # Of means 8 times as much noise would be a twelfth of the rows, of squares 64 times as much.
+    assert (reach(told, 1.0, noise=10.0).bound, reach(told, 1.0, noise=4.0, power=2).bound) == (8.0, 8.0)
+    assert reach(counts(o3=4), 1.0) == (8.0, False)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(module.octaves(np.full((1, 2), 1.7e308)), counts(**{f"o{HIGHEST}": 1}))
+    assert module.shell_of(np.array([3.9, 4.0]), np.array([[0.0, 4.0, 0.0], [4.0, 8.0, 0.0]])).tolist() == [0, 1]
     # Lengths of 4 to 8 have a mean of 4 / ln 2 where their logarithms are even, a mean square of 24 / ln 2.
     told = counts(o2=10, o3=5)
     assert abs(module.beyond(told, 2 - LOWEST, 1) * 4 - 5 * (4 / np.log(2) - 4)) < 1e-9
@@ -198,6 +204,7 @@ def test_which_features_stay_and_eigenvalues_lose_what_the_noise_adds():
     assert found.kept == 7
     np.testing.assert_allclose(found.pairs.vectors.T @ found.pairs.vectors, np.eye(7), atol=1e-12)
     assert (found.pairs.values >= 0).all()
+    assert found.total == pytest.approx(found.pairs.values.sum())  # the diagonal's is below zero
     # Eigenvalues lose what the noise adds, and those above it are counted.
     edge = np.sqrt(D / 2)
     truth = np.array([6.0, 4.0, 2.0]) * edge

@@ -198,6 +198,8 @@ def test_the_papers_rules_of_the_rank_find_flat_spectra():
     rule, sigma = Band(5, 0.1, 0.9, hold=2), np.array([100.0, 1, 1, 1, 1])
     assert [rule.step(sigma, 0.0) for _ in range(6)] == [5, 5, 4, 4, 4, 3]
     assert Band(5, 0.1, 0.9).stationary_rank(sigma) == 1
+    # The next direction would have 1/11, or 1/9.
+    assert [Band(2, 0.1, 0.3).step(np.array([1.0, 1.0, last]), 0.0) for last in (0.2, 0.25)] == [2, 3]
     X = synthetic(2, 302, code=True)
     path, tracker = tracked(X, Band(10, 0.01, 0.10, hysteresis=False))
     assert path == [9, 8, *[7] * 78]
