@@ -115,6 +115,7 @@ def test_products_asked_again_in_full_take_the_error_of_the_others_away():
     renewal = krylov.Renewal(1, 1e-6)
     ritz = [pairs_with(np.array([2.0, 1.0]), residual * np.eye(3)[:, :2], 1e-7) for residual in (1e-2, 1e-4)]
     assert [renewal.wanted(one, last=False) for one in ritz] == [False, True]
+    assert krylov.Renewal(1, 1e-6).wanted(ritz[0], last=True)  # nothing else will tell more
 
 
 # Restarts
@@ -366,4 +367,14 @@ def test_a_probe_adds_what_the_first_vectors_get_wrong():
     assert not probe.room
     ceilings = probe.ceilings(5.0)
     assert ceilings[1] == pytest.approx(8.01, rel=1e-12)
-    assert 1.0 <= ceilings[2] < 5.0
+    assert (probe.top, ceilings[2]) == pytest.approx((1.01, 1.0), rel=1e-9)
+    # What rounding a block leaves in the first vectors has their error, too; here these are coupled to the rest.
+    A[0, 2] = A[2, 0] = 0.3
+    probe = angle_bounds.Probe(pairs_with(pairs.values, (A - np.diag(A.diagonal()))[:, :2], 0.01), 2, 5.0, 8, turn=0)
+    V = probe.block + 0.1 * np.eye(10)[:, :1]
+    error = 0.01 * 0.1 * np.sqrt(8) / np.linalg.svd(probe.block, compute_uv=False)[-1]
+    probe.add(V, A @ V, error=0.0)
+    assert probe.ceilings(5.0)[2] == pytest.approx(1 + 2 * error, rel=1e-9)
+    known = probe.with_pairs()
+    np.testing.assert_allclose(known.AQ, A @ known.Q, atol=1e-12)
+    assert known.error == pytest.approx(np.hypot(0.01, error), rel=1e-9)
