@@ -116,6 +116,9 @@ def test_products_asked_again_in_full_take_the_error_of_the_others_away():
     ritz = [pairs_with(np.array([2.0, 1.0]), residual * np.eye(3)[:, :2], 1e-7) for residual in (1e-2, 1e-4)]
     assert [renewal.wanted(one, last=False) for one in ritz] == [False, True]
     assert krylov.Renewal(1, 1e-6).wanted(ritz[0], last=True)  # nothing else will tell more
+    ritz[0].fine_error = 0.6e-7  # no better than what there is
+    exact = pairs_with(np.array([2.0, 1.0]), 1e-2 * np.eye(3)[:, :2], 1e-12)
+    assert not any(krylov.Renewal(1, 1e-6).wanted(one, last=True) for one in (ritz[0], exact))
 
 
 # Restarts

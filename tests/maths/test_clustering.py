@@ -1,0 +1,45 @@
+"""Steps of k-means, of mixtures and of Harmony on a few points."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from fedpca_flwr.maths import clustering, harmony
+
+
+def test_centres_begin_with_the_variances_of_the_points_and_move_to_the_means_of_their_cells():
+    drawn = clustering.starts(np.array([4.0, 1.0]), 50, 40, seed=0)
+    assert drawn.shape == (40, 50, 2)
+    np.testing.assert_allclose(drawn.reshape(-1, 2).var(axis=0), [4, 1], rtol=0.05)
+    centres = np.array([[[0.0], [4.0]]])
+    cells = clustering.Cells.about(centres)
+    for points in (np.array([[0.0], [1.0]]), np.array([[6.0]])):
+        cells.add(points, centres)
+    assert (cells.counts.tolist(), cells.sums.tolist(), cells.inertia.tolist()) == ([[2, 1]], [[[1.0], [2.0]]], [5.0])
+    np.testing.assert_array_equal(cells.step(centres), [[[0.5], [6.0]]])
+
+
+def test_points_are_shared_out_by_the_densities_of_a_mixture():
+    mixture = clustering.Mixture(np.array([0.25, 0.75]), np.array([[0.0], [2.0]]), np.array([[[1.0]], [[4.0]]]))
+    densities = np.array([0.25 * norm.pdf(1.0), 0.75 * norm.pdf(1.0, 2.0, 2.0)])
+    shares, logs = mixture.shares(np.array([[1.0], [1e5]]))
+    np.testing.assert_allclose(shares[0], densities / densities.sum())
+    np.testing.assert_allclose(logs, [np.log(densities.sum()), clustering.LEAST_LOG_DENSITY])
+    sums = clustering.Shared.of(mixture)
+    sums.add(np.array([[1.0]]), mixture)
+    moved = sums.step(mixture.means, 0.5)
+    np.testing.assert_allclose(moved.weights, shares[0])
+    np.testing.assert_allclose(moved.means, [[1.0], [1.0]], atol=1e-12)
+    np.testing.assert_allclose(moved.covariances, [[[0.5]], [[0.5]]], atol=1e-12)
+
+
+def test_rows_are_shared_out_by_chords_and_batches_held_back_by_what_clusters_have_of_them():
+    """One row of length 1 at a centre, and at a chord of 2 from the other, which its batch is drawn to."""
+    penalty = np.array([0.0, 2 / harmony.WIDTH - 1])
+    (found,), (objective,) = harmony.shares(np.array([[1.0, 0.0]]), np.eye(2), penalty)
+    expected = np.array([1, np.exp(-1)]) / (1 + np.exp(-1))
+    np.testing.assert_allclose(found, expected)
+    assert objective == pytest.approx(expected @ ([0, 2] + harmony.WIDTH * np.log(expected)))
+    told = harmony.over_expected(np.array([[3.0, 1.0], [1.0, 3.0]]))
+    np.testing.assert_allclose(told, np.log([[4 / 3, 2 / 3], [2 / 3, 4 / 3]]))
+    np.testing.assert_array_equal(harmony.unit(np.array([[3.0, 4.0], [0.0, 0.0]])), [[0.6, 0.8], [0, 0]])
