@@ -83,6 +83,7 @@ def test_rules_of_few_numbers_and_the_law_of_noise():
     runs = ([True, True, False, True], [True], [False])
     assert [inference.leading_run(np.array(run)) for run in runs] == [2, 1, 0]
     assert [inference.minka(np.array([10.0, 1.0, 1.0]), n) is None for n in (3, 2)] == [False, True]
+    assert inference.minka(np.array([10.0]), 5) == 1
     # 2.858 times the median singular value (Gavish and Donoho 2014).
     values = np.linspace(9, 1, 100)
     np.testing.assert_allclose(np.sqrt(noise.optimal_threshold(values, 101, 100) / np.median(values)), 2.858, rtol=1e-3)
@@ -213,7 +214,9 @@ def test_the_jackknife_of_groups_of_any_size():
 
 
 def test_intervals_by_their_degrees_of_freedom_and_spikes_in_closed_form():
-    np.testing.assert_array_equal(inference.fourth_powers(np.array([[6.0, 1.0]]), np.array([4.0, 0.0])), [81, 0])
+    found = inference.fourth_powers(np.array([[6.0, 1.0, 1.0]]), np.array([4.0, 0.0, 1e-14]))
+    np.testing.assert_array_equal(found, [81, 0, 0])
+    assert inference.robust_intervals(np.array([2.0]), np.array([0.5]), 8, 0.5).tolist() == [[2, 2]]
     # Of kurtosis 3 in 8 rows the step is half a normal quantile.
     low, high = inference.robust_intervals(np.array([2.0]), np.array([3.0]), 8, 0.5)[0]
     step = 0.6744897501960817 / 2

@@ -160,6 +160,11 @@ def test_restarts_count_what_they_leave_outside_and_ceilings_come_near():
     assert krylov.columns_kept(784, 50, 60)[0] > 784  # never restarted
     assert krylov.columns_kept(54_051, 10, 20)[0] > 1000
     assert krylov.columns_kept(10**6, 10, 20) == (220, 110)
+    # Of a residual of 0.5 in the next block and 0.4 beside it, of products that are wrong by 0.1.
+    first, residuals = FirstBlock(np.ones((5, 1))), np.zeros((5, 2))
+    residuals[2:4, 1] = 0.5, 0.4
+    first.restart(pairs_with(np.array([2.0, 1.0]), residuals, 0.1), 1, np.eye(5)[:, 2:3])
+    assert (first.restarts[0].into, first.restarts[0].wrong) == (0.5, pytest.approx(0.4 + 0.1))
     # Of a vector that is given up a half is shown; 0.3 of its residual lies outside, and 0.2 of the quarter within.
     first, last = FirstBlock(np.ones((5, 1))), np.array([[0.0], [1.0]])
     first.restarts = [krylov.Restart(last, np.array([1.0]), np.array([[0.5]]), 0.3, last, 0.2)]
