@@ -141,6 +141,13 @@ def test_what_counts_as_rounding_and_spectral_norms_of_the_lower_triangle_never_
     assert rounding(5) >= 38 * np.finfo(np.float64).eps
     diagonals = ([1.0, 2e-12], [1.0, 2.1e-12], [1.0, 4e-12, 1.0, 1.0, 1.0])
     assert [eigen.varying_directions(np.diag(diagonal)) for diagonal in diagonals] == [1, 2, 4]
+    # Features in any units, of which the last is the first again.
+    S = np.array([[4.0, 1e3, 4.0], [1e3, 1e6, 1e3], [4.0, 1e3, 4.0]])
+    W, (inverse, dropped) = eigen.whitening(S), eigen.pseudo_inverse(S)
+    np.testing.assert_allclose(W.T @ S @ W, np.eye(2), atol=1e-12)
+    np.testing.assert_allclose(S @ inverse @ S, S, rtol=1e-9)
+    np.testing.assert_allclose(np.abs(dropped), np.sqrt([[0.5], [0.0], [0.5]]), atol=1e-9)
+    np.testing.assert_array_equal(eigen.roots_of_diagonal(np.diag([4.0, 0.0, -1e-20])), [2, 1, 1])
     # One projection leaves rounding of the whole vector, which is much beside a millionth of a millionth.
     Q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((50, 4)))
     left = eigen.outside(Q[:, :3] @ [1.0, 2.0, 3.0] + 1e-12 * Q[:, 3], Q[:, :3])

@@ -120,6 +120,8 @@ def test_what_is_left_out_of_a_factor_and_what_is_assumed_for_it():
     X = rows(4, 6)
     values = np.linalg.svd(X - X.mean(axis=0), compute_uv=False) ** 2
     assert truncated(X, 1).omitted == pytest.approx(values[1], rel=1e-12)
+    assert truncated(X, 1).trace == pytest.approx(values.sum(), rel=1e-12)
+    assert plain.trace == pytest.approx(np.trace(scatter(rows(200))), rel=1e-12)
     parts = [about_zero(np.array([[3.0, 0.0]]), 5, 9.0, omitted=2.0, floor=1.0)]
     parts += [about_zero(np.array([[0.0, 1.0]]), 4, 1.0, omitted=1.0, floor=0.25)]
     one, other = stack(parts), stack(parts[::-1])
@@ -128,5 +130,6 @@ def test_what_is_left_out_of_a_factor_and_what_is_assumed_for_it():
     # Variances 5, 2 and 1, of which the first is less than 0.7 of 8.
     factor = about_zero(np.diag([2.0, 1.0, 0.0])[:2], 5, 5.0, floor=1.0)
     np.testing.assert_allclose(leading_of_factor(factor, 0.7).values, [5.0, 2.0])
+    assert leading_of_factor(factor, 2).following == 1
     found = leading_of_factor(about_zero(np.diag([2e3, 2e3]), 5, 8e6), 1).resolution
     assert (found.floor, found.angle) == (pytest.approx((2e3 * 1e-15) ** 2 * 2, rel=1e-9, abs=0), 90.0)
