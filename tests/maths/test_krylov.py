@@ -67,6 +67,8 @@ def test_residuals_of_pairs_and_the_error_of_a_vector():
     turned = np.array([[0.8, -0.6], [0.6, 0.8]])
     ritz = Ritz(np.array([2.0, 1.0]), turned, np.eye(2), np.eye(2), 1.0, 0.1, 1)
     assert (ritz.error_of(1), ritz.error_of(2)) == (pytest.approx(0.1 + 0.6), 1.0)
+    signed = Ritz(np.array([2.0, 1.0]), -turned, np.eye(2), np.eye(2), 0.0)
+    np.testing.assert_array_equal(signed.pairs(2).vectors, turned)
 
 
 def test_the_next_block_fills_an_invariant_span_with_random_directions_as_room_allows():
