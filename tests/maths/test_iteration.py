@@ -1,5 +1,7 @@
 """Block iteration: certified pairs, whatever the spectrum, the blocks and the wire; and no claim that does not hold."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -283,3 +285,21 @@ def test_what_lies_between_two_cuts_turns_by_both():
     assert parts_text(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
     assert parts_text([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
     assert parts_text([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"
+
+
+def test_notes_say_what_ended_an_iteration_and_what_lies_in_the_noise():
+    ended_by_noise = SimpleNamespace(enough=False, above_edge=3, k=4, cuts=[(3, 1e-7)])
+    told = "3 of 4 components certified: 1 to 3 as a subspace, to 1e-07 degrees; component 4 lies in the noise"
+    assert shortfall_notes(ended_by_noise, "") == [told]
+    known = {
+        "enough": False,
+        "above_edge": 0,
+        "limited": False,
+        "accelerated": True,
+        "cuts": [],
+        "k": 4,
+        "determined": 3,
+    }
+    by_all = SimpleNamespace(**known, known=SimpleNamespace(room=0), certificate=0.5, tolerance=1e-6)
+    told = "an angle of 0.5 degrees at most, of the first 3 components; wanted 1e-06 degrees"
+    assert shortfall_notes(by_all, "") == [f"stopped after asking for all directions with {told}"]

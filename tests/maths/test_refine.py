@@ -9,7 +9,7 @@ from fedpca_flwr.maths.codecs import dequantise, quantise
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, principal_angles
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.refine import Corrections, RefinedSketch, corrected, corrected_angle_bound
+from fedpca_flwr.maths.refine import Corrections, RefinedSketch, Wrong, corrected, corrected_angle_bound
 from fedpca_flwr.maths.stiefel import polar
 from tests.families import with_spectrum
 
@@ -129,6 +129,10 @@ def test_errors_of_vectors_on_the_block_and_beside_it_and_ties_without_a_bound()
     beside = (0.01 * to_rest + 0.02 * 0.01) / (to_next * to_rest - 0.02**2)
     behind = (0.01 + 0.02 * beside) / to_rest
     assert degrees == pytest.approx(np.degrees(np.arcsin(np.hypot(beside, behind))), rel=1e-9)
+    # An error of 0.1, of 0.005 and 0.01 on what the block has of the first vectors and the next, 0.3 and 0.2 beside it.
+    wrong = Wrong(0.1, 0.01, 0.005, 0.3, 0.2)
+    found = [wrong.about_first, wrong.about_next, wrong.in_first, wrong.in_next, wrong.between]
+    np.testing.assert_allclose(found, [0.035, 0.03, 0.017, 0.018, 0.015])
     pairs = leading_eigenpairs(np.diag([3.0, 2.0, 2.0, 1.0]), 3)
     assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
     values = SPECTRUM.copy()
