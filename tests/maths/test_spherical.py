@@ -119,6 +119,10 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     np.testing.assert_allclose(both.squares, [1000 / 1430 * 16, 100 / 120 * 64**2])
     shrunk = both.squares[0] * np.sqrt(np.array([900.0, 500.0]) ** 2 - 12 * 20**2)
     np.testing.assert_allclose([*both.found.pairs.values, both.found.total], [*shrunk, shrunk.sum()], rtol=1e-4)
+    lengths_kept = np.array([[0.0, 4.0, 4.0], [4.0, 64.0, 0.0]])
+    kept = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), lengths_kept, 6, 2, 20.0)
+    assert kept.squares[0] == pytest.approx(0.375 / np.log(2) * 16)
+    np.testing.assert_allclose(kept.found.pairs.values, shrunk / both.squares[0] * 16, rtol=1e-4)
     # Of values 10 and 1 beside an edge of 2 the first loses 0.2^2 and mixes 0.2, and of the second nothing is known.
     one = both._replace(noisy=np.array([[10.0, 1.0]]), traces=np.ones(1), deviation=2 / np.sqrt(3))
     around = 1.645 * 5 + np.array([100 * (0.2**2 + 0.2 / np.sqrt(3)), 3 * 2])
@@ -132,22 +136,6 @@ def test_rows_shortened_lose_what_the_numbers_beyond_tell_and_the_noise_may_hide
     assert cut_off(counts(o2=100, o3=10), 1.0, 4.0) == pytest.approx(16 * (10 * next_one + 2 * after))
     assert cut_off(counts(o2=100, o3=5), 1.0, 4.0) == pytest.approx(16 * (5 + 2) * next_one)
     assert cut_off(counts(o2=100, o3=-5), 1.0, 4.0) == 0
-
-
-def test_shells_find_the_components_of_the_covariance_where_directions_do_not():
-    """Of rows whose axes depend on how far they are: near ones lie along the last, far ones along the first."""
-    rng = np.random.default_rng(3)
-    near = rng.standard_normal((3000, 6)) * [0.3, 0.3, 0.3, 0.3, 1.0, 2.0]
-    rows = np.vstack([near, rng.standard_normal((600, 6)) * [12.0, 6.0, 0.3, 0.3, 0.3, 0.3]])
-    unit, length, held = directions(rows), lengths(rows), []
-    for asked in (shells_of(counts(o1=1200, o2=1300, o3=700, o4=400), 0.1, 1.0, 2) * [1, 1, 0], one_shell(32.0)):
-        shell = module.shell_of(length, asked)
-        sums = np.array([pack(unit[shell == i].T @ unit[shell == i]) for i in range(len(asked))])
-        share = np.minimum(length / asked[shell, 1], 1.0) ** 2
-        found = combined(sums, np.bincount(shell, share, minlength=len(asked)), asked, 6, 2, 0.01).found
-        held.append(((rows @ found.pairs.vectors) ** 2).sum() / (np.linalg.svd(rows, False)[1][:2] ** 2).sum())
-    assert held[0] > 0.99
-    assert held[1] < 0.9
 
 
 # Known noise
