@@ -130,8 +130,8 @@ def test_errors_of_vectors_on_the_block_and_beside_it_and_ties_without_a_bound()
     behind = (0.01 + 0.02 * beside) / to_rest
     assert degrees == pytest.approx(np.degrees(np.arcsin(np.hypot(beside, behind))), rel=1e-9)
     # An error of 0.1, of 0.005 and 0.01 on what the block has of the first vectors and the next, 0.3 and 0.2 beside it.
-    wrong = Wrong(0.1, 0.01, 0.005, 0.3, 0.2)
-    found = [wrong.about_first, wrong.about_next, wrong.in_first, wrong.in_next, wrong.between]
+    norms = Wrong(0.1, 0.01, 0.005, 0.3, 0.2)
+    found = [norms.about_first, norms.about_next, norms.in_first, norms.in_next, norms.between]
     np.testing.assert_allclose(found, [0.035, 0.03, 0.017, 0.018, 0.015])
     pairs = leading_eigenpairs(np.diag([3.0, 2.0, 2.0, 1.0]), 3)
     assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
