@@ -117,8 +117,7 @@ def test_names_are_found_at_the_sites():
 
 def test_what_covariates_explain_wholly_or_but_for_rounding_is_nothing():
     S = np.array([[1.0, 1.0], [1.0, 1 + 2.0**-50]])
-    left = Adjustment(np.array([0]), np.array([[0.0, 1.0]])).of_scatter(S)
-    assert not left.any()
+    assert not Adjustment(np.array([0]), np.array([[0.0, 1.0]])).of_scatter(S).any()
     # Its rounding must not be scaled up.
     rows = np.column_stack([ROWS, 3 * ROWS[:, AGE] - ROWS[:, SEX]])
     assert not adjusted(cut(rows, *SIZES), n_components=6, scale=True).components_[:, 8].any()
@@ -137,7 +136,7 @@ def test_what_covariates_explain_wholly_or_but_for_rounding_is_nothing():
         ({"adjust_for": "1", "n_components": 8}, ["n_components", 8, 7]),
         *(
             ({"method": name}, ["adjust_for", "p-cov"])
-            for name in ("ap-cov", "sub-it", "qr-pca", "streaming", "dp-pca")
+            for name in ["ap-cov", "sub-it", "qr-pca", "streaming", "dp-pca"]
         ),
     ],
 )
@@ -207,10 +206,8 @@ def test_covariates_that_do_not_vary_sites_of_one_sex_and_single_rows_are_no_fau
 @pytest.mark.parametrize("harmonise", ["nothing", "means", "variances"])
 def test_units_and_offsets_cost_no_digits(harmonise):
     """Each feature in a unit of its own, far from zero."""
-    unit, offset = 10.0 ** np.arange(-4, 4), 1e5 * 10.0 ** np.arange(-4, 4)
-    there, here = (
-        adjusted(cut(X, *SIZES), harmonise=harmonise, scale=True).components_ for X in (ROWS * unit + offset, ROWS)
-    )
+    unlike, options = (ROWS + 1e5) * 10.0 ** np.arange(-4, 4), {"harmonise": harmonise, "scale": True}
+    there, here = (adjusted(parties, **options).components_ for parties in (cut(unlike, *SIZES), PARTIES))
     np.testing.assert_allclose(np.abs(there), np.abs(here), atol=1e-8)
 
 

@@ -1,14 +1,15 @@
-"""Clusters of the scores of all rows: scikit-learn's, from sums, and what a site answers about them."""
+"""Clusters of the scores of all rows, and Harmony, by sums: as over all rows, and what a site answers about them."""
 
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
+from sklearn.neighbors import NearestNeighbors
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
-from fedpca_flwr.maths import clustering
+from fedpca_flwr.maths import clustering, harmony
 from fedpca_flwr.questions import clusters as questions
 from tests.families import cut
 from tests.harness import fit
@@ -20,9 +21,9 @@ PARTIES = cut(X, 80, 40, 30)
 SECURE = {"secure_aggregation": True, "bound": 100.0}
 
 
-def written(folder):
+def written(folder, what="clusters"):
     """What the sites have written of their rows."""
-    return np.vstack([np.loadtxt(folder / f"{i}-clusters.csv", delimiter=",", skiprows=1) for i in range(3)])
+    return np.vstack([np.loadtxt(folder / f"{i}-{what}.csv", delimiter=",", skiprows=1) for i in range(3)])
 
 
 @pytest.mark.parametrize("way", [{}, SECURE, {"scale": True}, {"adjust_for": "3"}], ids=str)
@@ -85,8 +86,11 @@ def test_centres_without_rows_stay_and_few_rows_are_not_counted():
 def test_runs_and_models_that_have_no_clusters_say_why():
     with refused(ContractError, "clusters=4"):
         analyses.clusters(fit("p-cov", PARTIES, n_components=2))
-    with refused(DisclosureError, "scores", "distribution"):
-        fit("p-cov", PARTIES, n_components=2, clusters=2, may_show="distribution")
+    with refused(ContractError, "clustering='harmony'"):
+        analyses.harmonised(fit("p-cov", PARTIES, n_components=2), X, 0)
+    for way in ("k-means", "harmony"):
+        with refused(DisclosureError, "scores", "distribution"):
+            fit("p-cov", PARTIES, n_components=2, clusters=2, clustering=way, may_show="distribution")
     with refused(ConfigError, "'survivors'", "cells"):
         fit("p-cov", PARTIES, n_components=2, clusters=2, **SECURE, survivors=2)
 
@@ -97,6 +101,7 @@ def test_runs_and_models_that_have_no_clusters_say_why():
 RUN = {"method": "p-cov", "n-components": 2, "clusters": 2, "clustering": "mixture"}
 AXES, MEAN, NONE, ONES = np.eye(4)[:2], X.mean(axis=0), np.empty(0), np.ones(4)
 MEANS, WEIGHTS, COVARIANCES = np.zeros((2, 2)), np.ones(2), np.array([np.eye(2)] * 2)
+NO_MOVES = np.empty((0, 0, 0, 0))
 
 
 def session(folder, **options):
@@ -124,17 +129,20 @@ def test_a_run_has_one_set_of_components(tmp_path, caplog, scaled, first, second
 
 
 @pytest.mark.parametrize(
-    ("mixture", "named"),
+    ("phase", "step", "named"),
     [
-        ((np.zeros((2, 3)), WEIGHTS, np.array([np.eye(3)] * 2)), "2 components"),
-        ((MEANS, np.array([1.0, 0.0]), COVARIANCES), "'weights'"),
-        ((MEANS, WEIGHTS, 0 * COVARIANCES), "'covariances'"),
+        ("shares", (np.zeros((2, 3)), WEIGHTS, np.array([np.eye(3)] * 2)), "2 components"),
+        ("shares", (MEANS, np.array([1.0, 0.0]), COVARIANCES), "'weights'"),
+        ("shares", (MEANS, WEIGHTS, 0 * COVARIANCES), "'covariances'"),
+        ("mixed", (np.ones((2, 2, 2)), np.zeros((2, 2, 3)), NO_MOVES), "'penalties'"),
+        ("mixed", (np.ones((1, 2, 2)), np.zeros((1, 3, 3)), NO_MOVES), "'penalties'"),
+        ("mixed", (np.ones((1, 2, 3)), np.zeros((1, 2, 3)), NO_MOVES), "'penalties'"),
     ],
 )
-def test_what_is_no_mixture_is_refused(tmp_path, caplog, mixture, named):
-    asked = session(tmp_path)
-    assert asked.ask("cells", [AXES, MEAN, NONE, np.zeros((1, 2, 2))])[0]
-    assert asked.refusal("shares", [AXES, MEAN, NONE, *mixture])
+def test_steps_that_do_not_fit_are_refused(tmp_path, caplog, phase, step, named):
+    asked = session(tmp_path, clustering="mixture" if phase == "shares" else "harmony")
+    assert phase == "mixed" or asked.ask("cells", [AXES, MEAN, NONE, np.zeros((1, 2, 2))])[0]
+    assert asked.refusal(phase, [AXES, MEAN, NONE, *step])
     assert not unnamed(caplog.text, named)
 
 
@@ -150,3 +158,94 @@ def test_two_centres_tell_the_row_that_lies_between_them(tmp_path):
     low, high = sums((edge[-2] + edge[-1]) / 2), sums(edge[-1] + 1.0)
     np.testing.assert_allclose(high - low, (X - MEAN)[X[:, 0].argmax(), :2], atol=1e-6)
     assert HostileSession(tmp_path / "nothing", X, RUN, **{"may-show": "distribution"}).refusal("moments", [])
+
+
+# Harmony
+
+HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
+
+
+def drawn():
+    """Three batches of four kinds of cells, in unequal shares, each batch shifted."""
+    rng = np.random.default_rng(0)
+    kinds, shifts = rng.normal(0, 3, (4, 12)), rng.normal(0, 1.2, (3, 12))
+    mixtures = [[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.5, 0]]
+    drawn = [rng.choice(4, n, p=mixture) for n, mixture in zip((160, 100, 130), mixtures, strict=True)]
+    return [kinds[k] + shift + rng.normal(0, 1, (len(k), 12)) for k, shift in zip(drawn, shifts, strict=True)], drawn
+
+
+BATCHES, KINDS = drawn()
+BATCH = np.repeat(np.arange(3), [len(rows) for rows in BATCHES])
+
+
+def by_blocks(Z, clusters=12, seed=0):
+    """The paper's program on all rows: counts are taken anew after each twentieth of them."""
+    rng, (n, _), of_batch = np.random.default_rng(seed), Z.shape, np.eye(3)[BATCH]
+    units = harmony.unit(Z)
+    centres, moved = units[rng.choice(n, clusters, replace=False)], Z
+    R = np.exp(-20 * (1 - units @ centres.T))
+    R /= R.sum(axis=1, keepdims=True)
+    for _ in range(6):
+        for _ in range(15):
+            centres = harmony.unit(R.T @ units)
+            near = np.exp(-20 * (1 - units @ centres.T))
+            for block in np.array_split(rng.permutation(n), 20):
+                rest = np.delete(np.arange(n), block)
+                held, part = R[rest].T @ of_batch[rest], of_batch[rest].mean(axis=0)
+                expected = held.sum(axis=1, keepdims=True) * part
+                R[block] = near[block] * (((expected + 1) / (held + 1)) ** 2)[:, BATCH[block]].T
+                R[block] /= R[block].sum(axis=1, keepdims=True)
+        moved, design = Z.copy(), np.column_stack([np.ones(n), of_batch])
+        for share in R.T:
+            gram = design.T @ (share[:, None] * design) + np.diag([0, 1, 1, 1])
+            effect = np.linalg.solve(gram, design.T @ (share[:, None] * Z))
+            moved -= share[:, None] * effect[1:][BATCH]
+        units = harmony.unit(moved)
+    return moved
+
+
+def mixed(Z, labels, near=30):
+    """How many labels are near a row, on average, less 1, of those that could be (the inverse Simpson index)."""
+    found = NearestNeighbors(n_neighbors=near + 1).fit(Z).kneighbors(Z, return_distance=False)[:, 1:]
+    shares = np.stack([(labels[found] == one).mean(axis=1) for one in np.unique(labels)])
+    return ((1 / (shares**2).sum(axis=0)).mean() - 1) / (len(np.unique(labels)) - 1)
+
+
+@pytest.mark.engine
+def test_batches_are_mixed_as_by_the_papers_program_and_secure_sums_give_the_same(tmp_path):
+    model = fit("p-cov", BATCHES, **HARMONY, scores=[tmp_path / f"{i}.csv" for i in range(3)])
+    Z = model.transform(np.vstack(BATCHES))
+    ours = np.vstack([analyses.harmonised(model, rows, i) for i, rows in enumerate(BATCHES)])
+    assert mixed(Z, BATCH) < 0.2 < 0.4 < mixed(ours, BATCH)
+    assert mixed(ours, BATCH) == pytest.approx(mixed(by_blocks(Z), BATCH), abs=0.02)
+    assert mixed(ours, np.concatenate(KINDS)) < 0.01
+    np.testing.assert_allclose(written(tmp_path, "harmony"), ours, atol=1e-7)
+    secure = fit("p-cov", BATCHES, **HARMONY, **SECURE)
+    np.testing.assert_allclose(secure.log["harmony"]["moves"], model.log["harmony"]["moves"], atol=1e-8)
+    with refused(ConfigError, "'party'", 3):
+        analyses.harmonised(model, BATCHES[0], 3)
+
+
+def test_moves_are_those_of_a_ridge_regression_of_the_rows():
+    rng = np.random.default_rng(1)
+    Z, of_batch, share = rng.normal(size=(60, 2)), np.eye(3)[rng.integers(0, 3, 60)], rng.random(60)
+    sums = np.stack([(share * one) @ Z for one in of_batch.T])
+    moves = harmony.ridge_moves((share @ of_batch)[None], sums[None])[0]
+    design, root = np.column_stack([np.ones(60), of_batch]), np.sqrt(share)[:, None]
+    ridge = np.vstack([root * design, np.diag([0.0, 1, 1, 1])])
+    told, *_ = np.linalg.lstsq(ridge, np.vstack([root * Z, np.zeros((4, 2))]), rcond=None)
+    np.testing.assert_allclose(moves, told[1:], atol=1e-12)
+
+
+def test_one_party_has_nothing_taken_off():
+    model = fit("p-cov", [np.vstack(BATCHES)], **HARMONY)
+    moved = analyses.harmonised(model, BATCHES[0], 0)
+    assert np.abs(moved - model.transform(BATCHES[0])).max() < 1e-6
+
+
+def test_a_batch_that_its_clusters_describe_without_error_needs_no_second_correction():
+    """The objective is zero then, and nothing is better by a share of it."""
+    rows = np.repeat([[-3.0], [5.0]], 20, axis=0)
+    model = fit("p-cov", [rows], n_components=1, clusters=2, clustering="harmony", seed=1)
+    assert model.log["harmony"]["objective"] == 0
+    assert len(model.log["harmony"]["moves"]) == 2

@@ -1,4 +1,4 @@
-"""Who lies in clear, and by it moves the components, is named; who is only different is not."""
+"""Who lies in clear, and by it moves the components, or has other units, is named; who is only different is not."""
 
 import re
 from dataclasses import replace
@@ -7,18 +7,21 @@ from itertools import cycle
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
-from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import influence
+from fedpca_flwr.maths.adjustment import other_units
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments, pack
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import check_together
 from fedpca_flwr.questions.fields import MOMENTS
-from fedpca_flwr.questions.influence import PartyInfluence, _require_below
+from fedpca_flwr.questions.influence import UNSEEN, PartyInfluence, _require_below
+from simulations import run
 from simulations.benchmarks.influence import LIES, digits, liars_of, named_in, until_nobody_stands_out, with_lies
 from strategies import METHODS
 from tests.families import cut, rows
@@ -72,15 +75,6 @@ def test_honest_parties_that_differ_are_not_named(k):
     assert [named_in(fit("p-cov", digits(seed), n_components=k)) for seed in range(6)] == [[]] * 6
     assert max(max(one["component_shares"]) for one in truth(0).log["influence"]) < 0.35
     assert fit("p-cov", digits(0), max_share=0.35).components_.shape == (10, 64)
-
-
-@pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
-@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}])
-def test_honest_parties_of_one_class_each_are_not_named(load, options):
-    source = load()
-    parties = [source.data[source.target == label] for label in np.unique(source.target)]
-    for k in (2, 5):
-        assert named_in(fit("p-cov", parties, n_components=k, **options)) == []
 
 
 # Lies about what no rows can be
@@ -151,9 +145,10 @@ def test_a_party_that_claims_nearly_all_rows_is_named_and_nobody_else(seed, cons
 # Where it is kept, and where it cannot be had
 
 
-@pytest.mark.parametrize("method", [*POOLING, "adaptive"])
+@pytest.mark.parametrize("method", [*POOLING, "adaptive", "p-cov scale=true", "p-cov center=false"])
 def test_every_method_that_pools_moments_says_what_each_party_has(method, tmp_path):
     model = fit(method, THREE, n_components=4)
+    assert named_in(model) == []
     assert method != "adaptive" or model.log["chosen"]["method"] in POOLING
     kept, told = PCAModel.load(model.save(tmp_path / "model")), model.log["influence"]
     assert kept.log["influence"] == told
@@ -201,11 +196,109 @@ def test_a_limit_is_refused_where_there_are_no_moments_or_nobody_sees_shares(met
         server_of(method, THREE, max_share=0.5, **options)
 
 
-PARTY = PartyInfluence("client 1", SimpleNamespace(components=np.array([0.25, 0.75, 0.5]), rows=0.125))
-
-
 def test_a_share_may_be_as_large_as_the_limit_and_is_told_with_its_component():
-    assert PARTY.most == (0.75, 2)
-    _require_below(0.75, [PARTY])
+    party = PartyInfluence("client 1", SimpleNamespace(components=np.array([0.25, 0.75, 0.5]), rows=0.125))
+    assert party.most == (0.75, 2)
+    _require_below(0.75, [party])
     with refused(ContractError, "client 1", "75.00%", 2, "12.50%", "'max-share'", 0.749):
-        _require_below(0.749, [PARTY])
+        _require_below(0.749, [party])
+
+
+# Other units
+
+SECURE = {"secure_aggregation": True, "bound": 1000.0}
+
+
+def hospitals(count=3, seed=0):
+    """Height in cm, glucose and age of patients."""
+    rng = np.random.default_rng(seed)
+    return [
+        np.c_[rng.normal(168 + 3 * i, 10, 60), rng.lognormal(4.6, 0.3, 60), rng.normal(50 - 2 * i, 15, 60)]
+        for i in range(count)
+    ]
+
+
+def with_unit(parts, party, feature, factor):
+    changed = [part.copy() for part in parts]
+    changed[party][:, feature] *= factor
+    return changed
+
+
+METRES = with_unit(hospitals(), 2, 0, 0.01)
+
+
+def told(parts, method="p-cov", **options):
+    model = run(method, parts, n_components=2, **options)
+    return [note for note in model.log["notes"] if "another unit" in note]
+
+
+def found(parts):
+    rows = np.array([len(part) for part in parts], dtype=float)
+    return other_units(rows, np.stack([p.mean(axis=0) for p in parts]), np.stack([p.std(axis=0) for p in parts]))
+
+
+@pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov scale=true", "qr-pca", "sub-it"])
+def test_metres_at_one_of_three_hospitals_are_named_with_feature_site_and_means(method):
+    (note,) = told([pd.DataFrame(part, columns=["height_cm", "glucose", "age"]) for part in METRES], method)
+    here, there = METRES[2][:, 0].mean(), (METRES[0][:, 0].mean() + METRES[1][:, 0].mean()) / 2
+    assert note.startswith("client 2 seems to have features in another unit than the others: height_cm (mean ")
+    assert f"(mean {here:.4g} there, {there:.4g} elsewhere)." in note
+    assert told(hospitals(), method) == []
+
+
+@pytest.mark.parametrize("factor", [18.0, 1 / 18, 0.01, 88.4])
+@pytest.mark.parametrize("count", [3, 5, 8])
+def test_a_change_of_unit_is_found_whatever_party_feature_and_factor(count, factor):
+    for party, feature in np.ndindex(count, 3):
+        ((who, which, mean, others),) = found(with_unit(hospitals(count), party, feature, factor))
+        assert (who, which) == (party, feature)
+        assert factor / 2 < mean / others < 2 * factor
+
+
+def test_units_are_named_of_the_odd_parties_and_of_nobody_by_chance():
+    for party in (0, 1):
+        ((who, which, *_),) = found(with_unit(hospitals(2), party, 0, 0.01))
+        assert (who, which) == (1, 0)
+    assert [unit.party for unit in found(with_unit(with_unit(hospitals(5), 1, 0, 0.01), 4, 0, 0.01))] == [1, 4]
+    parts = [np.random.default_rng(i).normal(100, 10, (40, 6)) for i in range(3)]
+    (note,) = told([parts[0] * 25.4, *parts[1:]])
+    assert "feature 1 (mean" in note
+    assert "feature 3 (mean" in note
+    assert "feature 4" not in note
+    assert "and 3 more features." in note
+    rng = np.random.default_rng(0)
+    counts = [rng.poisson(rate, (200, 4)).astype(float) for rate in (2, 60, 3, 2)]
+    assert not found(counts)  # thirty times the mean, five times the deviation
+    assert not found([rng.normal(75, 15, (80, 1)), rng.normal(78, 15, (80, 1)), rng.normal(20, 8, (80, 1))])
+    assert not found([*METRES[:2], METRES[2][:9]])  # too few rows
+    assert not found([np.full((20, 2), value) for value in (1.0, 1.0, 100.0)])  # constant
+
+
+def dirichlet(X, y, parties, alpha, rng):
+    shares = rng.dirichlet([alpha] * parties, y.max() + 1).cumsum(axis=1)
+    of = (rng.random((len(y), 1)) > shares[y]).sum(axis=1)
+    return [X[of == party] for party in np.unique(of)]
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("parties", [2, 3, 10])
+@pytest.mark.parametrize("load", [load_digits, load_wine, load_breast_cancer])
+def test_honest_parties_that_are_unlike_raise_no_alarm(load, parties, alpha):
+    """Digits by label: pixels that one party never inks, constant ones; tumours and wines by kind."""
+    data = load()
+    for seed in range(5):
+        assert not found(dirichlet(data.data, data.target, parties, alpha, np.random.default_rng(seed)))
+    if alpha == 1:
+        for column in range(data.data.shape[1]):  # what differs by degrees
+            assert not found(np.array_split(data.data[np.argsort(data.data[:, column])], parties))
+
+
+@pytest.mark.parametrize(("parts", "odd"), [(hospitals(), []), (METRES, [0])], ids=["one unit", "metres"])
+def test_with_sums_only_a_run_that_scales_says_that_nobody_but_the_sites_can_see_it(parts, odd):
+    """As the features that are beyond four times the model's own mean or scale."""
+    model, unscaled = (run("p-cov", parts, n_components=2, scale=scale, **SECURE) for scale in (True, False))
+    for part in parts:
+        times = np.maximum(model.scale_ / part.std(axis=0), np.abs(model.mean_ / part.mean(axis=0)))
+        assert np.flatnonzero(times > 4).tolist() == odd
+    assert [UNSEEN in one.log["notes"] for one in (model, unscaled)] == [True, False]
+    assert not any("seems to have" in note for one in (model, unscaled) for note in one.log["notes"])

@@ -1,18 +1,27 @@
-"""Rows of which only sums are shown: what fixed point may cost is told, and the last round is of the same rows."""
+"""Rows of which sums are shown: public limits, what fixed point may cost, the last round, and a party's own scatter."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from flwr.app import RecordDict
+from scipy import sparse
 
-from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.questions.row_limits import ROWS
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.moments import Head, Moments
+from fedpca_flwr.maths.rows import sparse_rows
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.protocol.question import Public
+from fedpca_flwr.questions import columns, genotypes, incomplete, row_limits
+from fedpca_flwr.questions.own_scatter import OwnScatter, worth_forming
+from fedpca_flwr.questions.products import require_possible
+from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
 from fedpca_flwr.questions.rows import _resolved_diagonal
 from strategies import METHODS
 from strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
-from tests.harness import finish, fit, heard, server_of
+from tests.harness import context_of, finish, fit, heard, server_of
 from tests.refusals import refused
 
 PARTIES = cut(rows(90, 4), 40, 30, 20)
@@ -95,3 +104,187 @@ def test_indicators_that_fixed_point_does_not_see_are_refused():
     assert resolved([1e-20, 1e-20], [4.0, 0.0], indicators=1) == (pytest.approx([4.0, 0.0]), ())
     with refused(ConfigError, "'bound'", "1e+70"):
         resolved([1e50, 1e50], [4e140, 0.0], bound=1e70, indicators=1)
+
+
+# Public limits: what they must take, and what no rows can have
+
+SPREAD = np.array([2.0, 3.0])  # of rows that are all on one line, which meet Cauchy and Schwarz
+THREE = SimpleNamespace(config=SimpleNamespace(bound=3.0))
+TEN = {"rows": np.asarray(10)}
+SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
+NAMES = ("energy", "sum", "spread")
+
+
+def of_columns(largest):
+    """Of four rows and five columns."""
+    return {"energy": 20 * largest**2, "sum": 20 * largest, "spread": 20 * 4 * largest**2}
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (row_limits.sum_limits(3.0, 2), {"count": ROWS, "sum": [3.0 * ROWS] * 2}),
+        (row_limits.deviation_limits(3.0, 10, 2), {"shift": [60.0] * 2, "diagonal": [360.0] * 2}),  # about -3: 6 away
+        (row_limits.projection_limits(10, 5.0), {"count": 10, "squared": 10.0}),
+        (
+            row_limits.uncentred_limits(3.0, 2, within=True),
+            {"count": ROWS, "sum": [3.0 * ROWS] * 2, "scatter": [9.0 * ROWS] * 3, "squares": [9.0 * ROWS] * 2},
+        ),
+        (row_limits.scatter_limits(SPREAD), {"scatter": [4.0, 6.0, 9.0]}),
+        (
+            row_limits.product_limits(SPREAD, np.array([[1.0, 0.0], [-1.0, 5.0]])),
+            {"product": [[10.0, 30.0], [15.0, 45.0]]},
+        ),
+        (columns.measure_limits(NAMES, 3.0, 4, 5, scaled=False, centred=()), of_columns(2 * 3.0)),
+        (columns.measure_limits(NAMES, 3.0, 4, 5, scaled=False, centred=NAMES), of_columns(2 * 3.0)),
+        (columns.measure_limits(NAMES, 3.0, 4, 5, scaled=True, centred=()), of_columns(columns.LARGEST_SCALED)),
+        (columns.measure_limits(NAMES, 3.0, 4, 5, scaled=True, centred=NAMES), of_columns(2 * 4**0.5)),
+        (
+            genotypes.ALLELES["alleles"].limits({}, None),  # two copies of every allele at most
+            {"count": ROWS, "called": ROWS, "alleles": 2 * ROWS, "squares": 4 * ROWS},
+        ),
+        (
+            incomplete._deviation_limits({**TEN, "centre": np.array([-2.0, 0.0])}, THREE),
+            {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
+        ),
+        (
+            incomplete._expected_limits({**TEN, "mean": np.array([1.0, 0.0]), "covariance": np.zeros(3)}, None),
+            {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]},
+        ),
+    ],
+)
+def test_limits_in_closed_form(limits, expected):
+    assert limits.keys() == expected.keys()
+    for name, value in expected.items():
+        assert np.shape(limits[name]) in ((), np.shape(value))
+        np.testing.assert_allclose(limits[name], value, rtol=1e-14)
+
+
+def test_what_a_nearly_singular_model_expects_is_within_the_limits():
+    """Four rows have 1 or -1 as the first of two features with the covariance [[f, c], [c, 1]], and not the second: it
+    is expected to be c / f times as large. With f = 2^-39 and c^2 = f / 2 that is 524,288, of a deviation of 1."""
+    n, f = 4, 2.0**-39
+    c = np.sqrt(f / 2)
+    sums = {"first": np.zeros(2), "second": n * np.array([1.0, c / f, (c / f) ** 2 + 1 - c**2 / f])}
+    asked = {"rows": np.asarray(n), "centre": np.zeros(2), "spread": np.ones(2), "mean": np.zeros(2)}
+    config = RunConfig.parse({"secure-aggregation": True, "bound": 1.0})
+    layout = incomplete.expected_phase(1).layout(
+        {**asked, "covariance": np.array([f, c, 1.0])}, Public(config, None, parties=3, features=2)
+    )
+    _, opened = layout.decode(layout.encode(sums))
+    np.testing.assert_allclose(opened["second"], sums["second"])
+
+
+def test_what_two_sums_say_of_all_rows_in_closed_form():
+    """Four rows whose values are 0.5 beyond the centre in the mean, of squares about it that add up to 9."""
+    pooled = row_limits.pooled_of(10.0, 4, np.array([1.0, 1.0]), np.array([2.0, 0.0]), np.array([9.0, 0.0]))
+    np.testing.assert_array_equal(pooled.remainder, [0.5, 0.0])
+    np.testing.assert_array_equal(pooled.diagonal, [9.0 - 4 * 0.25, 0.0])
+    assert 3.0 < pooled.spread[0] < 3.0 + 1e-5, "about the centre, since later sums are"
+    assert 0 < pooled.spread[1] < 1e-20, "fixed point may have missed what is not zero"
+
+
+# What no rows have
+
+
+def test_sites_have_their_part_of_the_rows_and_sums_a_billionth_unseen():
+    row_limits.require_few_rows(ROWS // 8, 8)
+    with refused(DataError, "1,099,511,627,776"):
+        row_limits.require_few_rows(ROWS // 8 + 1, 8)
+    diagonal = np.array([3.0, 1.0])
+    row_limits.require_resolved(1.0, np.array([UNSEEN * 4.0, 0.0]), diagonal)
+    with refused(ConfigError, "'bound'"):
+        row_limits.require_resolved(1.0, np.array([UNSEEN * 4.0, 1e-15]), diagonal)
+    assert UNSEEN <= 1e-9
+
+
+@pytest.mark.parametrize("rows", [-1, 0, 1, 2, ROWS + 1])
+def test_fewer_rows_than_parties_or_more_than_a_sum_holds_are_a_false_share(rows):
+    assert [row_limits.rows_in(np.asarray(float(right)), 3) for right in (3, ROWS)] == [3, ROWS]
+    with refused(ContractError, 3, rows):
+        row_limits.rows_in(np.asarray(float(rows)), 3)
+
+
+def test_a_feature_has_values_in_some_rows_and_no_more_than_there_are():
+    incomplete._require_observed(3, np.array([3.0, 1.0]))
+    for counts in ([4.0, 1.0], [-1.0, 1.0]):
+        with refused(ContractError):
+            incomplete._require_observed(3, np.array(counts))
+    with refused(DataError, "[1]"):
+        incomplete._require_observed(3, np.array([3.0, 0.0]))
+
+
+def test_squared_distances_are_below_zero_by_rounding_at_most():
+    columns.require_distances(np.array([-0.5, 3.0]), 0.5)
+    columns.require_distances(np.empty(0), 0.0)
+    with refused(ContractError, -0.501):
+        columns.require_distances(np.array([-0.501, 3.0]), 0.5)
+
+
+@pytest.mark.parametrize("size", [2.0001e6, -2.0001e6, 1e300, np.nan, np.inf])
+def test_a_product_is_not_a_million_times_what_variances_allow(size):
+    block = np.eye(3)[:, :1]
+    require_possible(np.array([[0.0], [2e6], [-2e6]]), block, 2.0)
+    with refused(ContractError, 2, "'p-cov'"):
+        require_possible(np.array([[0.0], [size], [0.0]]), block, 2.0)
+
+
+# A party's own scatter
+
+
+def own(X, *, columns, state=None, parties=3):
+    return OwnScatter(X, state or State(RecordDict()), columns=columns, parties=parties)
+
+
+@pytest.mark.parametrize("columns", [0, 500])
+def test_products_are_those_of_the_scatter_formed_or_not(columns):
+    """A part of the rows asked about first is not taken for all: `personalised` asks about rows not held out."""
+    whole, V, state = rows(200, 12) + 1e6, rows(12, 5, seed=1), State(RecordDict())
+    for X in (whole[:150], whole, whole):
+        scatter, centred, about = own(X, columns=columns, state=state), X - X.mean(axis=0), X - 3.0
+        assert scatter.formed == (columns > 0)
+        np.testing.assert_allclose(scatter.times(V), centred.T @ (centred @ V), rtol=1e-9)
+        np.testing.assert_allclose(scatter.times_about(np.full(12, 3.0), V), about.T @ (about @ V), rtol=1e-9)
+        head, diagonal = scatter.head_and_diagonal()
+        np.testing.assert_allclose(diagonal, (centred**2).sum(axis=0), rtol=1e-9)
+        assert head.n == len(X)
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"secure_aggregation": True, "bound": 100.0}], ids=str)
+def test_a_scatter_is_formed_once_a_party_and_run_and_moves_nothing_beyond_rounding(options, monkeypatch):
+    formed, of = [], Moments.of
+    monkeypatch.setattr(Moments, "of", lambda data, threads: formed.append(len(data)) or of(data, threads))
+    parts = cut(rows(900, 60), 500, 380, 20)
+    kept = fit("sub-it", parts, n_components=4, **options)
+    assert kept.rounds > 2
+    assert sorted(formed) == [380, 500]  # 20 rows of 60 features are multiplied as they are
+    monkeypatch.setattr("fedpca_flwr.questions.own_scatter.MOST_KEPT", 0)
+    anew = fit("sub-it", parts, n_components=4, **options)
+    assert (anew.rounds, len(formed)) == (kept.rounds, 2)
+    np.testing.assert_allclose(kept.components_, anew.components_, atol=1e-10)
+    np.testing.assert_allclose(kept.explained_variance_, anew.explained_variance_, rtol=1e-12)
+
+
+def test_what_is_kept_is_forgotten_at_the_end():
+    state = State(RecordDict())
+    scatter = own(rows(200, 12), columns=500, state=state)
+    scatter.moments()
+    assert list(state.records.array_records)
+    scatter.drop()
+    assert not list(state.records.array_records)
+    # There the parties share a memory, and other runs follow.
+    server = server_of("sub-it", cut(rows(900, 60), 500, 400), n_components=4)
+    finish(server)
+    assert [list(context_of(server, party).state.array_records) for party in range(2)] == [[], []]
+
+
+def test_a_scatter_is_formed_of_dense_rows_within_memory_where_that_takes_fewer_operations():
+    X = sparse.random_array((400, 10), density=0.05, rng=0, format="csr")
+    assert own(X.toarray(), columns=400).formed
+    assert not own(sparse_rows(X), columns=400).formed
+    X = np.zeros((3000, 1000))
+    assert own(X, columns=10**6, parties=100).formed
+    assert not own(X, columns=10**6, parties=1000).formed
+    assert worth_forming(7000, 784, 600)
+    assert not worth_forming(500, 784, 600)
+    assert not worth_forming(10**6, 3072, 600)

@@ -1,6 +1,8 @@
 """Secure aggregation of rows or columns: the same result, nothing in clear at the server, and every misuse an error."""
 
+import re
 from itertools import cycle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +10,12 @@ import pytest
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, QuorumError
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import principal_angles
+from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
-from tests.families import FAMILIES, cut, rows
-from tests.harness import client_of, differences, exits, finish, fit, on_request, server_of, tamper_arrays
+from tests.families import FAMILIES, Family, cut, rows
+from tests.harness import client_of, differences, exits, finish, fit, messages_of, on_request, server_of, tamper_arrays
 from tests.refusals import refused
 
 ROWS = ["p-cov", "ap-cov", "sub-it"]
@@ -25,11 +29,10 @@ COLUMNS = [
 SECURE = {"secure_aggregation": True, "bound": 10.0}
 
 every_method = pytest.mark.parametrize("method", [*ROWS, *COLUMNS])
-every_way_of_columns = pytest.mark.parametrize("method", COLUMNS)
 
 
 def three(method):
-    return cut(rows(300), 180, 100, 20) if method in ROWS else np.split(rows(60), [6, 10], axis=1)
+    return np.split(rows(60), [6, 10], axis=1) if method.startswith("vertical") else cut(rows(300), 180, 100, 20)
 
 
 def secure(method, parties=None, **options):
@@ -50,26 +53,27 @@ def test_a_generous_bound_costs_nothing_where_all_rows_are_far_from_zero(method,
         np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
 
 
-@every_way_of_columns
-@pytest.mark.parametrize("options", [{}, {"center": True}, {"center": False, "scale": True}], ids=str)
-def test_the_scores_of_columns_are_those_without(method, options):
-    parties = np.split(rows(60) * np.arange(1, 13) + 2, [6, 10], axis=1)
-    plain, model = fit(method, parties, n_components=3, **options), secure(method, parties, bound=1e4, **options)
-    assert principal_angles(model, plain).max <= 1e-9
+ANY = Family([rows(60) * np.arange(1, 13) + 2], 3)
+OF_COLUMNS = [
+    *(
+        (method, ANY, options)
+        for method in COLUMNS
+        for options in ({}, {"center": True}, {"center": False, "scale": True})
+    ),
+    *((method, family, {}) for method, family in zip(cycle(COLUMNS[:2]), FAMILIES.values(), strict=False)),
+]
+
+
+@pytest.mark.parametrize(("method", "family", "options"), OF_COLUMNS)
+def test_every_family_gives_the_scores_without_within_the_certificate(method, family, options):
+    parties, bound = np.array_split(family.pooled, 3, axis=1), 100 * float(np.abs(family.pooled).max())
+    options = {"n_components": family.k, **options}
+    plain, model = fit(method, parties, **options), secure(method, parties, bound=bound, **options)
+    assert model.log["exact"] or "landmarks" in method
+    assert principal_angles(model, plain).max <= (1e-9 if family is ANY else 2e-6)
     np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
     np.testing.assert_allclose(model.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-11)
-    assert (model.n_samples_, model.n_features_in_) == (60, 12)
-
-
-@pytest.mark.parametrize(("name", "method"), list(zip(FAMILIES, cycle(COLUMNS[:2]), strict=False)))
-def test_every_family_gives_the_scores_without_within_the_certificate(method, name):
-    family = FAMILIES[name]
-    parties, bound = np.array_split(family.pooled, 3, axis=1), 100 * float(np.abs(family.pooled).max())
-    plain = fit(method, parties, n_components=family.k)
-    model = secure(method, parties, n_components=family.k, bound=bound)
-    assert model.log["exact"]
-    assert principal_angles(model, plain).max <= 2e-6
-    np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
+    assert (model.n_samples_, model.n_features_in_) == family.pooled.shape
 
 
 @every_method
@@ -91,8 +95,7 @@ def test_the_order_changes_no_bit_and_the_model_tells_what_protected_the_parties
 
 
 def test_the_certificate_takes_in_the_rounding_of_fixed_point(monkeypatch):
-    server, errors = secure_server("vertical"), []
-    add = BlockIteration.add
+    server, errors, add = secure_server("vertical"), [], BlockIteration.add
 
     def noting(self, V, AV, *, error=0.0):
         errors.append(error)
@@ -115,15 +118,17 @@ def test_the_certificate_takes_in_the_rounding_of_fixed_point(monkeypatch):
         ("qr-pca", {}, ["qr-pca", "p-cov", "ap-cov", "sub-it", "em", "streaming"]),
         ("sub-it", {"warm_start": "svd"}, ["warm_start='random'", "'sub-it'"]),
         ("vertical", {"solver": "merge"}, ["'merge'", "'krylov'", "'gram'"]),
-        *((method, {"bound": 0.0}, ["secure_aggregation", "True", "'bound'", 0, "1e-100"]) for method in COLUMNS),
-        ("p-cov", {"bound": 0.0}, ["secure_aggregation", "True", "'bound'", 0, "1e-100"]),
+        *(
+            (name, {"bound": 0.0}, ["secure_aggregation", "True", "'bound'", 0, "1e-100"])
+            for name in ["p-cov", *COLUMNS]
+        ),
         *((method, {"bound": 1e40}, ["'bound'", "1e+40"]) for method in COLUMNS),
         *((method, {"bound": 1e30}, ["'bound'", "1e+30"]) for method in ROWS),
     ],
 )
 def test_what_secure_sums_cannot_be_is_refused(method, options, named):
     with refused(ConfigError, *named):
-        secure(method, three("p-cov" if method == "qr-pca" else method), **options)
+        secure(method, **options)
 
 
 @pytest.mark.parametrize("method", ["p-cov", *COLUMNS])
@@ -135,7 +140,7 @@ def test_a_value_beyond_the_bound_is_refused_and_not_told(method):
     assert "12.75" not in str(told.value)
 
 
-@every_way_of_columns
+@pytest.mark.parametrize("method", COLUMNS)
 def test_a_site_with_columns_allows_as_much_as_without(method):
     with refused(DisclosureError, "client 0", "may_show"):
         secure(method, may_show="nothing")
@@ -155,8 +160,7 @@ def test_three_parties_are_the_default_minimum_and_without_one_there_is_nothing(
         finish(server)
 
 
-LAST_SUMS = {"product", "gram", "distances", "landmarks", "products"}
-"""Of columns, whichever way."""
+LAST_SUMS = {"product", "gram", "distances", "landmarks", "products"}  # of columns, whichever way
 
 
 @pytest.mark.parametrize(
@@ -198,13 +202,6 @@ def test_a_scatter_that_was_changed_on_its_way_does_not_pass_the_last_round():
 
     tamper_arrays(server, 1, enlarge)
     with refused(ContractError, match="fit"):
-        finish(server)
-
-
-def test_ids_of_columns_are_compared_first():
-    server, ids = secure_server("vertical"), np.arange(60, dtype=np.uint64)
-    tamper_arrays(server, 1, lambda arrays: [*arrays[:2], ids, *arrays[3:]] if arrays[0].dtype == np.int64 else arrays)
-    with refused(ConfigError, "client 0", "'ids'", "client 1"):
         finish(server)
 
 
@@ -259,3 +256,175 @@ def test_a_false_share_of_the_count_is_named(said):
     tamper_arrays(server, 1, lie)
     with refused(ContractError, 3, "1,099,511,627,776"):
         finish(server)
+
+
+# Bounds in units that fit nothing else
+
+
+@pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it", "personalised"])
+def test_rows_that_are_alike_have_components_about_zero(method):
+    """The fault: with center=false too they were said to have no variance next to the bound."""
+    alike = [np.full((3, 2), [3.0, 4.0]), np.full((2, 2), [3.0, 4.0])]
+    options = {"n_components": 1, "bound": 4.0, "min_parties": 2}
+    np.testing.assert_allclose(secure(method, alike, center=False, **options).components_, [[0.6, 0.8]])
+    with refused(ConfigError, "'bound'", match="identical"):
+        secure(method, alike, **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "sizes", "options"),
+    [
+        *((method, {3: 1e-30}, {"bound": 1e14}) for method in ("p-cov", "ap-cov", "sub-it")),
+        ("p-cov", {3: 1e-9, 5: 1e9}, {"bound": 1e10, "survivors": 3}),
+    ],
+)
+def test_a_feature_too_small_to_be_scaled_is_told(method, sizes, options):
+    """Its scale is then 1, as that of a constant feature, and not its deviation."""
+    X = rows(60) * [sizes.get(feature, 1.0) for feature in range(12)]
+    model = secure(method, cut(X, 30, 20, 10), n_components=2, scale=True, **options)
+    assert model.scale_[3] == 1
+    assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
+
+
+def test_features_that_fixed_point_rounds_off_are_refused_or_taken_for_constant():
+    """The one sum of a run with survivors resolves less; the last round then finds rows that do not fit the model."""
+    tiny, constant = (cut(rows(60) * np.where(np.arange(12) == 3, size, 1), 30, 10, 10, 10) for size in (1e-15, 0))
+    options = {"scale": True, "bound": 2 * float(np.abs(rows(60)[:, np.arange(12) != 3]).max()), "survivors": 4}
+    with refused(ConfigError, "'bound'", 1):
+        secure("p-cov", tiny, **options)
+    plain, model = fit("p-cov", constant, n_components=3, scale=True), secure("p-cov", constant, **options)
+    assert principal_angles(plain, model).max < 1e-9
+    assert "1 features were taken for constant" in " ".join(model.log["notes"])
+
+
+@pytest.mark.parametrize("method", ["vertical", "vertical-kernel kernel=linear gamma=1.0"])
+def test_scaled_columns_need_no_bound(method):
+    """They have no unit; sums that know it resolve them beside a bound of any size."""
+    parties, own = three(method), {"n_components": 2, "scale": True, "center": True}
+    assert principal_angles(fit(method, parties, **own), secure(method, parties, bound=1e90, **own)).max < 1e-9
+    # With their means a nearer bound does not help where the columns are as large; another unit does.
+    own["center"] = False
+    with refused(ConfigError, "'bound'", "1e+90", "center=True"):
+        secure(method.split()[0], [1e89 * part for part in parties], bound=1e90, **own)
+    assert secure(method.split()[0], parties, **own).n_components_ == 2
+
+
+def test_new_rows_of_small_units_have_scores_in_secure_sums(tmp_path):
+    """Without scaling their size is known by `bound` alone."""
+    parties = [1e-70 * part for part in three("vertical")]
+    own = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)]}
+    first, again = fit("vertical", parties, **own), secure("vertical-scores", parties, bound=1e-68, **own)
+    assert principal_angles(first, again).max < 1e-6
+
+
+@pytest.mark.engine
+def test_values_and_landmarks_at_the_ends_of_float64_are_taken_or_named():
+    X = np.repeat(np.eye(3, 12), 20, axis=0)
+    with refused(ConfigError, "'landmarks'", 8):
+        fit("vertical-kernel", np.split(X, 3, axis=1), n_components=6, landmarks=8)
+    # A norm of variances must not square them: beyond float64 the certificate would be infinite.
+    parties = cut(1e90 * rows(60), 30, 20, 10)
+    model = secure("personalised", parties, n_components=2, mu=0.5, iterations=5, bound=3e92)
+    assert np.isfinite(model.explained_variance_).all()
+    # Else what rounding left of them would stand unscaled beside the others, and beyond what scaled columns can be.
+    X = rows(60)
+    X[:, 2] = 1e20 + np.spacing(1e20) * np.arange(60)
+    model = secure("vertical", np.split(X, 3, axis=1), n_components=2, scale=True, bound=1e25)
+    others = fit("vertical", np.array_split(np.delete(X, 2, axis=1), 3, axis=1), n_components=2, scale=True)
+    assert principal_angles(model, others).max < 1e-6
+
+
+def test_loadings_of_components_without_variance_are_no_longer_than_one(tmp_path):
+    """What rounding leaves of them, divided by nearly nothing, made scores that no public limit holds."""
+    X = np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0)
+    parties, loadings = np.split(X, 2, axis=1), [tmp_path / f"{party}.npz" for party in range(2)]
+    own = {"n_components": 20, "loadings": loadings}
+    fit("vertical", parties, **own)
+    for path in loadings:
+        assert np.linalg.norm(Loadings.load(path).components, axis=1).max() <= 1 + 1e-6
+    assert secure("vertical-scores", parties, bound=1e18, min_parties=2, **own).scores_ is not None
+
+
+# What reaches the server
+
+JOINT = {"release": "joint", "clip": 5.0, "epsilon": 100.0}
+WAYS = [
+    *((method, {}) for method in (*ROWS, *COLUMNS, "vertical-scores")),
+    *((method, {"survivors": 4, **own}) for method, own in {"p-cov": {}, "ap-cov": {}, "dp-pca": JOINT}.items()),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), WAYS, ids=str)
+def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_path):
+    parties = cut(rows(400) + 1, 150, 100, 80, 50, 20) if "survivors" in options else three(method)
+    options = {"n_components": 2, **SECURE, **options}
+    if method == "vertical-scores":
+        options["site"] = {"loadings": [str(tmp_path / f"{party}.npz") for party in range(3)]}
+        fit("vertical", parties, n_components=3, **options["site"])
+    told = 2**16 if method.startswith("vertical") else 0
+    plain, secrets, encode, keep = set[bytes](), list[bytes](), Layout.encode, StateJournal.keep
+
+    def noting(self, values):
+        vector = encode(self, values)
+        for array in values.values():
+            plain.update(np.float64(value).tobytes() for value in np.ravel(array) if value)
+        # with columns, small words are numbers such as those of rows and columns, which are told
+        plain.update(word.tobytes() for word in vector if abs(int(word.view(np.int64))) > told)
+        return vector
+
+    def kept(self, name, value):
+        secrets.extend([value] if name in {"private", "masking", "seed"} else [])
+        keep(self, name, value)
+
+    monkeypatch.setattr(Layout, "encode", noting)
+    monkeypatch.setattr(StateJournal, "keep", kept)
+    server = server_of(method, parties, **options)
+    messages = messages_of(server)
+    finish(server)
+    if method == "dp-pca":  # its last round tells a constant, here of each party at the end
+        constants, messages = messages[-len(parties) :], messages[: -len(parties)]
+        assert len(set(constants)) == 1
+    everything = b"|".join(messages)
+    assert len(messages) >= len(parties) * 5
+    assert len(plain) > 100
+    assert len(secrets) >= len(parties)
+    assert not [value for value in [*plain, *secrets] if value in everything]
+
+
+# The bytes that docs/secure-aggregation.md gives
+
+PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text()
+TABLE = re.findall(r"^\| (masked|survivors|both) \| `(\w+)` \| `(.+?)` \| `(.+?)` \|$", PAGE, re.M)
+COMPONENTS, BLOCK = 2, 3
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("kind", "method", "features", "parties"),
+    [
+        ("masked", "p-cov", 7, 4),
+        ("masked", "p-cov", 5, 52),
+        ("masked", f"sub-it block-size={BLOCK} max-rounds=2", 9, 6),  # later blocks may have fewer columns
+        ("survivors", "p-cov", 7, 4),
+        ("survivors", "p-cov", 9, 6),
+    ],
+)
+def test_a_round_has_the_bytes_up_and_down_that_the_page_says(kind, method, features, parties):
+    known = {"d": features, "P": parties, "k": COMPONENTS, "b": BLOCK}
+    said = {phase: (up, down) for of, phase, up, down in TABLE if of in (kind, "both")}
+    secure = {"secure_aggregation": True, "bound": 1e3, "survivors": parties - 1 if kind == "survivors" else 0}
+    held = [rows(30 + party, features, seed=party) for party in range(parties)]
+    entries = fit(method, held, n_components=COMPONENTS, **secure).log["rounds"]
+    assert ("openings" in [entry["phase"] for entry in entries]) == (parties > 50)
+    for entry in entries:
+        expected = [{eval(formula, known.copy())} for formula in said[entry["phase"]]]
+        assert [set(entry["up"]), set(entry["down"])] == expected, entry["phase"]
+
+
+def test_in_all_a_run_costs_what_the_page_says():
+    assert len(TABLE) == 12
+    model = fit("p-cov", [rows(30, 7, seed=seed) for seed in range(3)], n_components=2)
+    assert set(model.bytes_up_by_party) == {520 + 8 * 7 + 4 * 7 * 8}
+    others = ("product", "openings")
+    masked = [eval(up, {"d": 7}) for of, phase, up, _ in TABLE if of == "masked" and phase not in others]
+    assert sum(masked) == 792 + 96 * 7 + 4 * 7 * 8
