@@ -45,8 +45,8 @@ def test_each_site_judges_its_own_rows_as_the_pooled_analysis_does(way, scale, t
     told = np.vstack([written(tmp_path / f"scores{i}-outliers.csv") for i in range(3)])
     expected = np.column_stack([found.t_squared, limits[0], found.spe, limits[1], found.odd])
     np.testing.assert_allclose(told, expected, rtol=1e-6)
-    line = (tmp_path / "scores0-outliers.csv").read_text().splitlines()[1]
-    assert line.split(",")[-1] == " ".join(map(str, np.argsort(-found.spe_contributions[0])[:3]))
+    last = (tmp_path / "scores0-outliers.csv").read_text().splitlines()[1].split(",")[-1]
+    assert last == " ".join(map(str, np.argsort(-found.spe_contributions[0])[:3]))
     assert "rows_above_spe_limit" not in model.log["measured"]
     assert [np.load(path).shape for path in paths] == [(300, 3), (200, 3), (100, 3)]
 

@@ -33,9 +33,13 @@ def options_of(method):
     return {"n_components": 3, **(JOINT if method == "dp-pca" else {})}
 
 
-def server(method="p-cov", parties=PARTIES, **options):
+def server(method="p-cov", parties=PARTIES, *, gone=(), **options):
+    """With some `gone`: pairs of a party and the round from which on it is silent."""
     secure = {"secure_aggregation": True, "bound": 20.0, "survivors": 4}
-    return server_of(method, parties, **{**options_of(method), **secure, **options})
+    running = server_of(method, parties, **{**options_of(method), **secure, **options})
+    for party, at in gone:
+        drop(running, party, at)
+    return running
 
 
 def plain(method, parties, **options):
@@ -91,20 +95,16 @@ def test_a_party_is_in_the_result_if_its_vector_came_before_it_dropped_out(metho
 @pytest.mark.parametrize("rounds", [("keys", "keys"), ("keys", "sum"), ("shares", "agree"), ("sum", "reveal")], ids=str)
 def test_several_may_drop_out_down_to_the_threshold(rounds):
     parties = cut(rows(490) + 2, *[70] * 7)
-    running = server(parties=parties, survivors=5)
-    for party, at in zip((2, 5), rounds, strict=True):
-        drop(running, party, at)
-    gone = {party for party, at in zip((2, 5), rounds, strict=True) if at in BEFORE}
-    same(finish(running), plain("p-cov", [X for i, X in enumerate(parties) if i not in gone]))
+    gone = list(zip((2, 5), rounds, strict=True))
+    outside = [party for party, at in gone if at in BEFORE]
+    model = finish(server(parties=parties, survivors=5, gone=gone))
+    same(model, plain("p-cov", [X for i, X in enumerate(parties) if i not in outside]))
 
 
 @pytest.mark.parametrize("at", [*BEFORE, "agree", "reveal"])
 def test_fewer_than_the_threshold_are_an_error(at):
-    running = server()
-    drop(running, 0, "shares")
-    drop(running, 3, at)
     with refused(QuorumError, 3, "'survivors'", 4):
-        finish(running)
+        finish(server(gone=[(0, "shares"), (3, at)]))
 
 
 @pytest.mark.engine
@@ -116,8 +116,7 @@ def test_parties_that_never_join_leave_hang_or_answer_nothing_are_dropped_and_re
     same(model, plain("p-cov", PARTIES[1:]))
     assert "the PCA of 4 of 5 parties: client 0 dropped out" in model.log["notes"]
     # Not even what it is: the server asks the next one.
-    running = server()
-    drop(running, 0, "keys")
+    running = server(gone=[(0, "keys")])
     proxy_of(running, 0).get_properties = lambda ins, timeout, group_id: (_ for _ in ()).throw(TimeoutError)
     same(finish(running), plain("p-cov", PARTIES[1:]))
     running = server()
@@ -148,8 +147,7 @@ def test_several_sums_open_each_with_its_noise_and_keys():
     assert len(keys) == len(set(keys)) == 6
     # Each adds its share; what the eigenvalues are corrected for is the noise of four shares.
     distributed = {"trust": "distributed", "honest_parties": 3}
-    running = server("dp-pca", **distributed)
-    drop(running, 4, "sum")
+    running = server("dp-pca", gone=[(4, "sum")], **distributed)
     same(finish(running), plain("dp-pca", PARTIES[:4], **distributed))
 
 
@@ -205,10 +203,8 @@ def test_the_methods_that_have_it_are_those_that_ask_for_one_sum():
 
 @pytest.mark.parametrize("at", ["keys", "sum"])
 def test_a_site_keeps_its_least_number_of_parties(at):
-    running = server(min_parties=5)
-    drop(running, 4, at)
     with refused(DisclosureError, "client 0", 4, 5):
-        finish(running)
+        finish(server(min_parties=5, gone=[(4, at)]))
 
 
 @pytest.mark.engine
@@ -216,10 +212,8 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
     site = {"data": "x.npy", "epsilon-budget": 100.0, "honest-parties": 3, "journal": str(tmp_path)}
     distributed = {"trust": "distributed", "honest_parties": 3, "epsilon": 1.0, "noise_seed": 0, "site": site}
     assert finish(server("dp-pca", **distributed)).n_components_ == 3
-    running = server("dp-pca", **distributed)
-    drop(running, 4, "sum")
     with refused(DisclosureError, 1, 5, 3, match="honest"):
-        finish(running)
+        finish(server("dp-pca", gone=[(4, "sum")], **distributed))
 
 
 @pytest.mark.parametrize("rows", [4, 6])
@@ -278,8 +272,7 @@ def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(monk
         keep(self, name, value)
 
     monkeypatch.setattr(StateJournal, "keep", noting)
-    running, places = server(), (0, 1, 2, 4)
-    drop(running, 3, "sum")
+    running, places = server(gone=[(3, "sum")]), (0, 1, 2, 4)
     exchanged = [heard(running, party) for party in places]
     finish(running)
     revealed = [array for one in exchanged for array in (one[-2].said[0],) if array.shape == (5, SHARE)]
