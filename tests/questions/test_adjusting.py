@@ -96,6 +96,7 @@ def test_a_run_equals_the_pca_of_what_a_regression_of_the_pooled_rows_leaves(
     assert model.rounds == rounds
     again = any("may correlate with the covariates again" in note for note in model.log["notes"])
     assert again == bool(harmonise == "variances" and adjust_for)
+    assert any("was taken out" in note for note in model.log["notes"]) == (harmonise != "nothing")
     if harmonise == "nothing":
         np.testing.assert_allclose(PCAModel.load(model.save(tmp_path / "model")).transform(ROWS), written, atol=1e-10)
     else:
@@ -131,6 +132,7 @@ def test_what_covariates_explain_wholly_or_but_for_rounding_is_nothing():
         ({"adjust_for": "1, 1"}, ["adjust_for"]),
         ({"adjust_for": "0,1,2,3,4,5,6,7"}, ["adjust_for", 8]),
         ({"center": False}, ["adjust_for", "center=True"]),
+        ({"genotypes": True}, ["adjust_for", "genotypes=False"]),
         ({"adjust_for": "", "harmonise": "means", "keep": "moments", **MASKED}, ["'keep'", "'moments'", "'harmonise'"]),
         ({"harmonise": "variances", **SURVIVING}, ["uncentred", "harmonised"]),
         ({"adjust_for": "1", "n_components": 8}, ["n_components", 8, 7]),
@@ -174,6 +176,23 @@ def test_other_places_and_false_scatters_are_told():
     tamper_arrays(server, 1, lambda arrays: [*arrays[:3], arrays[3] * 1.01] if len(arrays) == 4 else arrays)
     with refused(ContractError, match="fit"):
         finish(server)
+
+
+def test_what_fixed_point_missed_is_told_of_what_is_left():
+    """Of each sum a step for each of three parties; a slope multiplies what was missed of a covariate."""
+
+    def told(model):
+        return model.log["measured"]["fixed_point_variance_share"]
+
+    whole, left = ((X**2).sum() for X in (ROWS - ROWS.mean(axis=0), residuals(ROWS, [], "variances")[0]))
+    model = adjusted(adjust_for="", harmonise="variances", **MASKED)
+    assert told(model) == pytest.approx(3 * 2.0**-62 * (1 + whole / left), rel=1e-5, abs=0)
+    model = adjusted(keep="moments", **MASKED)
+    missed = analyses.adjusted(model.moments_, [AGE, SEX]).moments.missed
+    assert told(model) == pytest.approx(missed.sum() / (599 * model.total_variance), rel=1e-9, abs=0)
+    nearly_age = np.column_stack([ROWS[:, AGE], 1e6 * ROWS[:, AGE] + ROWS[:, 0]])
+    with refused(ConfigError, "'bound'", "1e+09"):
+        adjusted(cut(nearly_age, *SIZES), adjust_for="0", n_components=1, secure_aggregation=True, bound=1e9)
 
 
 @pytest.mark.parametrize("wanted", ["auto", 0.8])

@@ -12,7 +12,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import clustering, harmony
 from fedpca_flwr.questions import clusters as questions
 from tests.families import cut
-from tests.harness import fit
+from tests.harness import finish, fit, server_of, tamper_arrays
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
@@ -55,15 +55,16 @@ def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
     regular = clustering.REGULAR * model.explained_variance_.mean()
     theirs = GaussianMixture(
         3,
-        tol=0,
-        max_iter=model.log["clusters"]["steps"],
+        tol=1e-9,
+        max_iter=100,
         reg_covar=regular,
         weights_init=(np.array(start.rows) + 1) / (len(X) + 3),
         means_init=start.centres,
         precisions_init=[np.linalg.inv(np.linalg.inv(spread) + regular * np.eye(3))] * 3,
     )
-    with pytest.warns(match="converge"):  # it is to take as many steps
-        theirs.fit(scores)
+    theirs.fit(scores)
+    assert theirs.n_iter_ == model.log["clusters"]["steps"]
+    assert model.log["clusters"]["mean_log_density"] == pytest.approx(theirs.lower_bound_, rel=1e-9)
     order = np.argsort(-theirs.weights_, kind="stable")
     np.testing.assert_allclose(found.centres, theirs.means_[order], atol=1e-8)
     np.testing.assert_allclose(found.mixture.covariances, theirs.covariances_[order], atol=1e-8)
@@ -77,10 +78,21 @@ def test_centres_without_rows_stay_and_few_rows_are_not_counted():
     cells = clustering.Cells.about(centres)
     cells.add(points, centres)
     np.testing.assert_array_equal(cells.step(centres), centres)
-    far = np.vstack([X[:80], X[:4] + 50.0])
-    found = analyses.clusters(fit("p-cov", [far, *PARTIES[1:]], n_components=2, clusters=2))
-    assert found.rows == (150, None)
-    assert "few" in repr(found)
+    for few, told in ((9, None), (10, 10)):
+        far = np.vstack([X[:80], X[:few] + 50.0])
+        found = analyses.clusters(fit("p-cov", [far, *PARTIES[1:]], n_components=2, clusters=2))
+        assert found.rows == (150, told)
+        assert ("few" in repr(found)) == (told is None)
+
+
+def test_steps_are_limited_and_parties_have_the_rows_of_the_run(monkeypatch):
+    monkeypatch.setattr(questions, "MOST_STEPS", 1)
+    model = fit("p-cov", PARTIES, n_components=2, clusters=3)
+    assert "the clusters still moved after 1 steps" in model.log["notes"]
+    server = server_of("p-cov", PARTIES, n_components=2, clusters=3)
+    tamper_arrays(server, 1, lambda arrays: [arrays[0] + 1, *arrays[1:]], "cells")
+    with refused(ContractError, 150):
+        finish(server)
 
 
 def test_runs_and_models_that_have_no_clusters_say_why():
@@ -131,7 +143,7 @@ def test_a_run_has_one_set_of_components(tmp_path, caplog, scaled, first, second
 @pytest.mark.parametrize(
     ("phase", "step", "named"),
     [
-        ("shares", (np.zeros((2, 3)), WEIGHTS, np.array([np.eye(3)] * 2)), "2 components"),
+        ("shares", (np.zeros((2, 3)), WEIGHTS, COVARIANCES), "2 components"),
         ("shares", (MEANS, np.array([1.0, 0.0]), COVARIANCES), "'weights'"),
         ("shares", (MEANS, WEIGHTS, 0 * COVARIANCES), "'covariances'"),
         ("mixed", (np.ones((2, 2, 2)), np.zeros((2, 2, 3)), NO_MOVES), "'penalties'"),

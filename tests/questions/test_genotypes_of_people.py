@@ -180,13 +180,7 @@ LINKED = linked_people()
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("method", "way", "missing"),
-    [
-        ("qr-pca", {}, 0.0),
-        ("p-cov", SUMS, 0.05),
-        ("sub-it", {}, 0.05),
-        ("sub-it", SUMS, 0.0),
-        ("adaptive", {}, 0.05),
-    ],
+    [("qr-pca", {}, 0.0), ("p-cov", SUMS, 0.05), ("sub-it", {}, 0.05), ("sub-it", SUMS, 0.0), ("adaptive", {}, 0.05)],
     ids=str,
 )
 def test_components_are_those_of_the_kept_variants(method, way, missing, monkeypatch):
@@ -207,19 +201,20 @@ def test_components_are_those_of_the_kept_variants(method, way, missing, monkeyp
 def test_a_window_ends_with_its_chromosome():
     G = np.delete(LINKED, 120, axis=1)
     names = [f"{1 + (place >= 100)}:{place}:A:G" for place in range(G.shape[1])]
-    model = analysed([pd.DataFrame(part, columns=names) for part in parties_of(G)], **PRUNED)
-    np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0, 100], 50, 7, 0.2))
+    model = analysed([pd.DataFrame(part, columns=names) for part in parties_of(G)], **{**PRUNED, "prune_step": 50})
+    np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0, 100], 50, 50, 0.2))
 
 
-def test_sums_that_no_genotypes_have_and_pairs_beyond_the_variants_are_refused():
+@pytest.mark.parametrize(("array", "place", "named"), [(0, (0, 30, 2), []), (1, 7, ["'variants'"])])
+def test_sums_that_no_genotypes_have_and_pairs_beyond_the_variants_are_refused(array, place, named):
     beyond = alleles_asked(parties_of(LINKED), **PRUNED).fit([np.asarray(240)], {"phase": "gapped_neighbours"})
     assert beyond[2]["error"] == "ContractError"
 
     def change(arrays):
-        arrays[0][0, 30, 2] += 500
+        arrays[array][place] += 500
         return arrays
 
     server = server_of("qr-pca", parties_of(LINKED), n_components=2, genotypes=True, **PRUNED)
     tamper_arrays(server, 1, change, "gapped_neighbours")
-    with refused(ContractError):
+    with refused(ContractError, *named):
         finish(server)

@@ -1,5 +1,7 @@
 """What sites find of their rows in the last round, what they tell of it, and what a server makes of that."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -8,7 +10,7 @@ from scipy.stats import kurtosis
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.questions.last_round import told_count
+from fedpca_flwr.questions.last_round import limits_of, told_count
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.hostile import HostileSession
@@ -81,6 +83,16 @@ def test_rows_beyond_the_limits_are_counted(way):
 @pytest.mark.parametrize(("count", "told"), [(0, 0), (9, 0), (10, 10), (90, 90), (91, 100), (100, 100)], ids=str)
 def test_no_count_is_of_fewer_rows_than_a_sites_minimum(count, told):
     assert told_count(count, 100, 10) == told
+
+
+@pytest.mark.parametrize(
+    ("rows", "variances", "directions", "size"),
+    [(5, [2.0, 1.0, 1.0], 2.0, 2), (4, [2.0, 1.0, 1.0], 2.0, 0), (5, [2.0, 1.0, 1e-20], 2.0, 0), (5, [2.0], None, 0)],
+)
+def test_limits_are_of_components_that_leave_something_and_are_no_rounding(rows, variances, directions, size):
+    log = {"measured": {"left_out_directions": directions}}
+    model = SimpleNamespace(log=log, explained_variance_=np.array(variances), n_samples_=rows, total_variance=5.0)
+    assert limits_of(model).size == size
 
 
 @each_way

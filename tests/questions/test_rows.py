@@ -1,5 +1,6 @@
 """Rows of which sums are shown: public limits, what fixed point may cost, the last round, and a party's own scatter."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,20 +9,36 @@ from flwr.app import RecordDict
 from scipy import sparse
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import BeyondLimitError, ConfigError, ContractError, DataError
+from fedpca_flwr.maths import clustering
+from fedpca_flwr.maths.harmony import WIDTH
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.protocol.journal import State
-from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.questions import columns, genotypes, incomplete, row_limits
-from fedpca_flwr.questions.own_scatter import OwnScatter, worth_forming
+from fedpca_flwr.protocol.question import Public, Total
+from fedpca_flwr.questions import (
+    clusters,
+    columns,
+    fields,
+    genotypes,
+    harmony,
+    incomplete,
+    last_round,
+    linkage,
+    row_limits,
+    short_words,
+)
+from fedpca_flwr.questions.columns_run import ColumnsRun
+from fedpca_flwr.questions.own_scatter import OwnScatter, left_of, worth_forming
 from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
-from fedpca_flwr.questions.rows import _resolved_diagonal
+from fedpca_flwr.questions.rows import _resolved_diagonal, pooled_centre, projection_phase
+from fedpca_flwr.questions.rows_run import party_names
+from fedpca_flwr.questions.short_words import ShortScatter
 from strategies import METHODS
 from strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
-from tests.harness import context_of, finish, fit, heard, server_of
+from tests.harness import client_of, context_of, finish, fit, heard, server_of, tamper_arrays
 from tests.refusals import refused
 
 PARTIES = cut(rows(90, 4), 40, 30, 20)
@@ -70,6 +87,17 @@ def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
         fit("p-cov", PARTIES, n_components=2, **way)
 
 
+@pytest.mark.parametrize("method", ["p-cov", "vertical"])
+def test_a_last_round_fits_to_a_millionth_of_the_variance(method):
+    parties = PARTIES if method == "p-cov" else np.split(rows(90), 3, axis=1)
+    whole = 90 * fit(method, parties, n_components=2).total_variance
+    for share, fits in ((0.9e-6, nullcontext()), (1.1e-6, refused(ContractError, match="fit"))):
+        server = server_of(method, parties, n_components=2)
+        tamper_arrays(server, 1, lambda arrays, off=share * whole: [*arrays[:-1], arrays[-1] + off], "project")
+        with fits:
+            finish(server)
+
+
 @pytest.mark.engine
 def test_a_private_last_round_tells_a_constant_whatever_the_rows_are(monkeypatch):
     """Neither how many there are, nor that they cannot be projected."""
@@ -96,7 +124,7 @@ def test_of_a_feature_that_fixed_point_does_not_see_nothing_is_scaled(scaled, ex
     """Or it would be divided by what rounding left of it."""
     found, cautions = resolved([0.0, 1e-30], [4.0, 1e-30], scaled=scaled)
     np.testing.assert_array_equal(found, expected)
-    assert len(cautions) == scaled
+    assert [text.split("below ")[1].split(";")[0] for text in cautions] == ["3.2e-16"] * scaled  # of ten rows
 
 
 def test_indicators_that_fixed_point_does_not_see_are_refused():
@@ -106,13 +134,59 @@ def test_indicators_that_fixed_point_does_not_see_are_refused():
         resolved([1e50, 1e50], [4e140, 0.0], bound=1e70, indicators=1)
 
 
+def test_what_is_wrong_about_a_scatter_in_short_words_is_bounded_in_closed_form():
+    """On a block of two axes, of which the parties say that they lost 0.2, and 0.1 of the first components."""
+    scatter = ShortScatter(SimpleNamespace(public=SimpleNamespace(parties=3)))
+    scatter.matrix, scatter.wrong = np.diag([4.0, 2.0, 1.0]), 0.5
+    scatter._centre, scatter._every, scatter._share = np.zeros(3), np.array([2.0, 1.5, 1.0]), 1e-3
+    scatter._spread = short_words._travelling(np.array([2.0, 1.5, 2.0**-46]))
+    asked = next(program := scatter.correct(np.eye(3)[:, :2], 2)).asked
+    np.testing.assert_allclose(asked["features"], [2.0, 1.5, 2.0**-46])
+    np.testing.assert_allclose(asked["columns"], [2e-3, 1.5e-3], rtol=1e-12)
+    assert not short_words._travelling(np.array([2.0, 2.0**-47]))[1]
+    with pytest.raises(StopIteration):
+        program.send(Total({"product": np.zeros((3, 2)), "wrong": np.array([0.2, 0.1])}, 3, missed={"wrong": 0.0}))
+    np.testing.assert_allclose([scatter.on_block, scatter.on_first, scatter.wrong], [0.3, 0.2, 1.1])
+
+
+@pytest.mark.parametrize(("lost", "told"), [(1.9e-14, False), (2.1e-14, True)])
+def test_what_rounding_takes_of_a_mean_is_told_beside_a_deviation(lost, told):
+    head, diagonal = Head(4, np.ones(2), np.array([0.0, 3 * lost])), np.array([1.0, 4 * 3.0**2])
+    assert fields.remainder_if_needed(head, diagonal).size == (2 if told else 0)
+
+
+def test_parties_are_named_as_members_where_no_two_are_one():
+    replies = [SimpleNamespace(member=member, sender=f"client {i}") for i, member in enumerate("aab")]
+    assert [party_names(some) for some in (replies[1:], replies)] == [["a", "b"], ["client 0", "client 1", "client 2"]]
+
+
+@pytest.mark.parametrize("wrong", [[3, 2, 5], [2, 3, 3]])
+def test_ids_are_in_order_and_each_once(wrong):
+    replies = [
+        SimpleNamespace(fields={"ids": np.array(ids)}, sender=f"client {i}") for i, ids in enumerate([[2, 3, 5], wrong])
+    ]
+    ColumnsRun._require_same_ids(SimpleNamespace(), replies[:1] * 2)
+    with refused(ContractError, "client 1", "'ids'"):
+        ColumnsRun._require_same_ids(SimpleNamespace(), replies)
+
+
 # Public limits: what they must take, and what no rows can have
 
 SPREAD = np.array([2.0, 3.0])  # of rows that are all on one line, which meet Cauchy and Schwarz
-THREE = SimpleNamespace(config=SimpleNamespace(bound=3.0))
+THREE = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
+SCALED = SimpleNamespace(scale=True)
+PROJECTION = projection_phase()["project"]
 TEN = {"rows": np.asarray(10)}
 SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
 NAMES = ("energy", "sum", "spread")
+# Clusters of ten rows whose scores have deviations 2 and 1, and 0.5 and 2 more by what rounding costs beside the bound.
+SCORES = {**TEN, "components": np.eye(2), "scale": np.array([2.0, 0.5]), "variances": np.array([4.0, 1.0])}
+BESIDE = SimpleNamespace(config=SimpleNamespace(bound=2.0**40), features=2)
+PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
+FARTHEST = np.array([[5.5, 3.0], [2.5, 7.0]])
+# Ten rows by a model of one factor: variances along the features of 3 and 0.5, and expected squares below these.
+FACTOR = {"basis": np.array([[1.0], [0.0]]), "variances": np.array([3.0]), "noise": 0.5, "spread": SPREAD}
+BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 10)])
 
 
 def of_columns(largest):
@@ -151,6 +225,45 @@ def of_columns(largest):
             incomplete._expected_limits({**TEN, "mean": np.array([1.0, 0.0]), "covariance": np.zeros(3)}, None),
             {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]},
         ),
+        (
+            incomplete._limits({**TEN, **FACTOR, "mean": np.array([1.0, 0.0])}, SimpleNamespace(options=SCALED)),
+            {
+                "first": np.sqrt(10 * BY_FACTOR),
+                "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
+                "square": BY_FACTOR.sum(),
+                "likelihood": 10 * (2 * np.log(2) + np.log(6)) + 50.5 / 0.5,
+            },
+        ),
+        (
+            incomplete._observed_limits(THREE, pairs=True),
+            {"count": ROWS, "empty": ROWS, "pairs": [ROWS] * 3, "sum": [3.0 * ROWS] * 2},
+        ),
+        (linkage.linkage_phases()["neighbours"].limits({}, None), {"sums": 4 * ROWS, "chromosomes": ROWS}),
+        (
+            last_round._sum_limits(PROJECTION, (last_round.ABOVE, last_round.FOURTH), {**TEN, "total": 5.0}, None),
+            {"count": 10, "squared": 10.0, "above": 10, "fourth": 200},
+        ),
+        (
+            clusters._cell_limits({**SCORES, "centres": PLACES[None]}, BESIDE),
+            {"counts": 20, "sums": [20 * 5.5, 20 * 7.0], "inertia": 20 * (5.5**2 + 7.0**2)},
+        ),
+        (
+            clusters._share_limits({**SCORES, "means": PLACES}, BESIDE),
+            {
+                "counts": 20,
+                "sums": 20 * FARTHEST,
+                "products": 20 * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
+                "log_density": -20 * clustering.LEAST_LOG_DENSITY,
+            },
+        ),
+        (
+            harmony.limits({**TEN, "centres": np.zeros((1, 3, 2))}, SPREAD),
+            {"counts": 20, "units": 20, "sums": 20 * SPREAD, "objective": 20 * (4 + WIDTH * np.log(4))},
+        ),
+        (
+            short_words._product_limits({"features": SPREAD, "columns": np.array([3.0, 4.0])}, THREE),
+            {"product": [[6.0, 8.0], [9.0, 12.0]], "wrong": [3 * 5 * 13**0.5] * 2},
+        ),
     ],
 )
 def test_limits_in_closed_form(limits, expected):
@@ -181,13 +294,14 @@ def test_what_two_sums_say_of_all_rows_in_closed_form():
     np.testing.assert_array_equal(pooled.remainder, [0.5, 0.0])
     np.testing.assert_array_equal(pooled.diagonal, [9.0 - 4 * 0.25, 0.0])
     assert 3.0 < pooled.spread[0] < 3.0 + 1e-5, "about the centre, since later sums are"
-    assert 0 < pooled.spread[1] < 1e-20, "fixed point may have missed what is not zero"
+    missed = 2**18 * (4 * 10.0**2 * 4) * 2.0 ** -(62 + 3 * 46)  # by all parties that there can be
+    assert pooled.spread[1] == pytest.approx(missed**0.5, rel=1e-12, abs=0)
 
 
 # What no rows have
 
 
-def test_sites_have_their_part_of_the_rows_and_sums_a_billionth_unseen():
+def test_sites_have_their_part_of_the_rows_and_sums_a_billionth_unseen(monkeypatch):
     row_limits.require_few_rows(ROWS // 8, 8)
     with refused(DataError, "1,099,511,627,776"):
         row_limits.require_few_rows(ROWS // 8 + 1, 8)
@@ -196,6 +310,30 @@ def test_sites_have_their_part_of_the_rows_and_sums_a_billionth_unseen():
     with refused(ConfigError, "'bound'"):
         row_limits.require_resolved(1.0, np.array([UNSEEN * 4.0, 1e-15]), diagonal)
     assert UNSEEN <= 1e-9
+    monkeypatch.setattr(row_limits, "ROWS", 119)  # one party has 40 of 90
+    with refused(DataError, "client 0", 119):
+        fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=100.0)
+
+
+@pytest.mark.parametrize(("largest", "least"), [(1e4, 1e-26), (1e30, 1e-11)])
+def test_a_variance_that_matters_to_nobody_may_pass_for_none(largest, least):
+    """Of ten rows: below 1e-12 of a row, and 1e-30 of the largest."""
+    diagonal = np.array([largest, 0.0])
+    row_limits.require_scalable(1.0, np.array([0.0, 0.9 * least]), diagonal, 10)
+    with refused(ConfigError, "'bound'", 1):
+        row_limits.require_scalable(1.0, np.array([0.0, 1.1 * least]), diagonal, 10)
+
+
+@pytest.mark.parametrize(("shift", "possible"), [(1.4, True), (1.5, False)])
+def test_a_mean_is_no_farther_from_the_centre_than_deviations_allow(shift, possible):
+    """Four rows that are 1.4 / 4 beyond it in the mean have squares of 0.49 and more; twice as much passes."""
+    options = SimpleNamespace(centred=True, scaled=False)
+    program = pooled_centre(SimpleNamespace(known=None, config=RunConfig(bound=10.0), options=options))
+    next(program)
+    program.send(Total({"count": np.asarray(4.0), "sum": np.zeros(2)}, 3))
+    sums = {"shift": np.array([shift, 0.0]), "diagonal": np.array([0.26, 1.0])}
+    with pytest.raises(StopIteration if possible else ContractError):
+        program.send(Total(sums, 3, missed={"diagonal": np.zeros(2)}))
 
 
 @pytest.mark.parametrize("rows", [-1, 0, 1, 2, ROWS + 1])
@@ -265,14 +403,18 @@ def test_a_scatter_is_formed_once_a_party_and_run_and_moves_nothing_beyond_round
     np.testing.assert_allclose(kept.explained_variance_, anew.explained_variance_, rtol=1e-12)
 
 
+def test_what_components_leave_is_told_unless_it_is_rounding():
+    assert [left_of(1.0, 1 - 2.0**power) for power in (-42, -44)] == [2.0**-42, 0.0]
+    scatter = OwnScatter(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3, farthest=2.0)
+    np.testing.assert_array_equal(scatter.deviation(np.array([1.0, 3.0])), [0.0, -2.0])
+    with refused(BeyondLimitError, 2):
+        scatter.deviation(np.array([1.0, 3.1]))
+    server = server_of("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=5.0)
+    assert client_of(server, 0).own.farthest == 2**10 * 5.0
+
+
 def test_what_is_kept_is_forgotten_at_the_end():
-    state = State(RecordDict())
-    scatter = own(rows(200, 12), columns=500, state=state)
-    scatter.moments()
-    assert list(state.records.array_records)
-    scatter.drop()
-    assert not list(state.records.array_records)
-    # There the parties share a memory, and other runs follow.
+    """In a simulation the parties share a memory, and other runs follow."""
     server = server_of("sub-it", cut(rows(900, 60), 500, 400), n_components=4)
     finish(server)
     assert [list(context_of(server, party).state.array_records) for party in range(2)] == [[], []]

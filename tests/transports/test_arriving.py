@@ -74,6 +74,10 @@ def test_the_bits_are_those_of_a_server_that_keeps_all(monkeypatch):
     assert any("no influence of single parties is told" in note for note in added.log["notes"])
     monkeypatch.setattr(arriving_moments, "FOR_INFLUENCE", 0)
     assert fit("p-cov", parties(6), n_components=3, max_share=1.0).log["influence"] == kept.log["influence"]
+    # As many bytes as all send are kept, and no more.
+    for limit in (6 * REPLY - 1, 6 * REPLY):
+        monkeypatch.setattr(arriving_moments, "FOR_INFLUENCE", limit)
+        assert ("influence" in fit("p-cov", parties(6), n_components=3).log) == (limit == 6 * REPLY)
 
 
 @pytest.mark.parametrize(("method", "way"), [("p-cov", {}), ("sub-it", {}), ("p-cov", MASKED), ("p-cov", SURVIVING)])

@@ -140,13 +140,6 @@ def test_a_value_beyond_the_bound_is_refused_and_not_told(method):
     assert "12.75" not in str(told.value)
 
 
-@pytest.mark.parametrize("method", COLUMNS)
-def test_a_site_with_columns_allows_as_much_as_without(method):
-    with refused(DisclosureError, "client 0", "may_show"):
-        secure(method, may_show="nothing")
-    assert secure(method, may_show="inner products").n_components_ == 3
-
-
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])
 def test_three_parties_are_the_default_minimum_and_without_one_there_is_nothing(method):
     two = cut(rows(90), 60, 30) if method == "p-cov" else np.hsplit(rows(60), 2)

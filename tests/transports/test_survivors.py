@@ -11,6 +11,7 @@ from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.site.identity import simulated
+from fedpca_flwr.transports import masked, surviving
 from fedpca_flwr.transports.double_masks import SHARE
 from fedpca_flwr.transports.encoding import Group
 from fedpca_flwr.transports.signed import Signer
@@ -164,6 +165,17 @@ def test_a_party_may_leave_between_two_sums_that_have_noise(at):
     assert np.isfinite(model.explained_variance_).all()
 
 
+@pytest.mark.parametrize(("module", "options"), [(masked, {"survivors": 0}), (surviving, {})])
+def test_masks_depend_on_the_run_and_its_configuration(module, options, monkeypatch):
+    abouts, honest = set(), module.transcript
+    monkeypatch.setattr(
+        module, "transcript", lambda phase, about, *rest: abouts.add(about) or honest(phase, about, *rest)
+    )
+    running = server(**options)
+    finish(running)
+    assert abouts == {harness.client_of(running, 0).transport.group.signer.about}
+
+
 def test_what_is_signed_for_one_noisy_sum_is_not_signed_for_the_next():
     """The same list of survivors would else be agreed to twice."""
     signer, abouts = Signer(simulated(5, 0), run="17", configuration="{}"), []
@@ -279,4 +291,8 @@ def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(monk
     assert len(revealed) == 4
     for member, secrets in enumerate(kept.values()):
         shares = {place: of_all[member].tobytes() for place, of_all in zip(places, revealed, strict=True)}
-        assert secure.combine(shares) == secrets["masking" if member == 3 else "seed"]
+        secret = secrets["masking" if member == 3 else "seed"]
+        assert secure.combine(shares) == secret
+        assert secure.combine({place: shares[place] for place in places[1:]}) != secret  # a share less is nothing
+    names = ("private", "masking", "seed")
+    assert len({secrets[name] for secrets in kept.values() for name in names}) == 5 * len(names)
