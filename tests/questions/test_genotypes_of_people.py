@@ -10,7 +10,7 @@ from fedpca_flwr.maths.genotypes import columns_of_others
 from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.questions import genotypes, linkage
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
-from tests.harness import client_of, finish, fit, server_of, tamper_arrays
+from tests.harness import client_of, finish, fit, on_request, server_of, tamper_arrays
 from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
@@ -144,6 +144,14 @@ FREQUENCIES = np.full(120, 0.5)
 def test_a_party_takes_no_frequencies_that_cannot_be(wrong):
     assert alleles_asked().fit([FREQUENCIES], {"phase": "factor"})[0]
     assert alleles_asked().fit([np.asarray(wrong, float)], {"phase": "factor"})[2]["error"] == "ContractError"
+
+
+@pytest.mark.parametrize("place", [1, 2], ids=["mean", "scale"])
+def test_a_party_projects_by_the_frequencies_that_it_was_told(place):
+    server = server_of("qr-pca", PEOPLE, n_components=2, genotypes=True)
+    on_request(server, 1, "project", lambda a: [*a[:place], a[place] * (1 + 1e-9), *a[place + 1 :]])
+    with refused(ContractError, "client 1", "'mean'", "'scale'", "'frequencies'"):
+        finish(server)
 
 
 def opened(called, alleles, squares):
