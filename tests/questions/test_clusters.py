@@ -10,7 +10,9 @@ from sklearn.neighbors import NearestNeighbors
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import clustering, harmony
+from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.questions import clusters as questions
+from fedpca_flwr.questions import harmony as steps_of_harmony
 from tests.families import cut
 from tests.harness import finish, fit, server_of, tamper_arrays
 from tests.hostile import HostileSession
@@ -261,3 +263,11 @@ def test_a_batch_that_its_clusters_describe_without_error_needs_no_second_correc
     model = fit("p-cov", [rows], n_components=1, clusters=2, clustering="harmony", seed=1)
     assert model.log["harmony"]["objective"] == 0
     assert len(model.log["harmony"]["moves"]) == 2
+    assert model.log["harmony"]["steps"] == 11 + 2  # one more than are free, and one more than nothing changes in
+
+
+def test_the_objective_counts_rows_of_a_batch_beyond_its_part_of_a_cluster():
+    """Of two batches that have four rows each, and three of them in a cluster of their own, where two are expected."""
+    total = Total({"counts": np.array([[3.0, 1.0], [1.0, 3.0]]), "objective": np.asarray(5.0)}, 2)
+    expected = 5 + 0.1 * 2 * (6 * np.log(4 / 3) + 2 * np.log(2 / 3))
+    assert steps_of_harmony._objective(total) == pytest.approx(expected, rel=1e-14)

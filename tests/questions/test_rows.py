@@ -359,6 +359,12 @@ def test_squared_distances_are_below_zero_by_rounding_at_most():
         columns.require_distances(np.array([-0.501, 3.0]), 0.5)
 
 
+def test_sums_of_a_kernel_are_numbers():
+    columns.finite_kernel(np.full((100, 1), 1e303))
+    with refused(DataError, "'gamma'", "'degree'"):
+        columns.finite_kernel(np.full((100, 1), 1e305))
+
+
 @pytest.mark.parametrize("size", [2.0001e6, -2.0001e6, 1e300, np.nan, np.inf])
 def test_a_product_is_not_a_million_times_what_variances_allow(size):
     block = np.eye(3)[:, :1]
