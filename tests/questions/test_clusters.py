@@ -10,6 +10,7 @@ from sklearn.neighbors import NearestNeighbors
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import clustering, harmony
+from fedpca_flwr.maths.harmony import Steps
 from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.questions import clusters as questions
 from fedpca_flwr.questions import harmony as steps_of_harmony
@@ -264,6 +265,15 @@ def test_a_batch_that_its_clusters_describe_without_error_needs_no_second_correc
     assert model.log["harmony"]["objective"] == 0
     assert len(model.log["harmony"]["moves"]) == 2
     assert model.log["harmony"]["steps"] == 11 + 2  # one more than are free, and one more than nothing changes in
+
+
+def test_clusters_of_no_rows_stay_and_batches_are_kept_from_what_holds_more_than_their_part():
+    steps = steps_of_harmony._shared_out({}, Steps.none(2, 2, 2), np.eye(2), np.zeros((2, 2)), 1)
+    next(steps)
+    counts, units = np.array([[3.0, 1.0], [1.0, 3.0]]), np.array([[0.0, 2.0], [0.0, 0.0]])
+    asked = steps.send(Total({"counts": counts, "units": units}, 2)).asked
+    np.testing.assert_array_equal(asked["centres"][-1], [[0, 1], [0, 1]])
+    np.testing.assert_allclose(asked["penalties"][-1], np.log([[3 / 4, 3 / 2], [3 / 2, 3 / 4]]), rtol=1e-14)
 
 
 def test_the_objective_counts_rows_of_a_batch_beyond_its_part_of_a_cluster():

@@ -208,9 +208,9 @@ def test_components_are_those_of_the_kept_variants(method, way, missing, monkeyp
 @pytest.mark.engine
 def test_a_window_ends_with_its_chromosome():
     G = np.delete(LINKED, 120, axis=1)
-    names = [f"{1 + (place >= 100)}:{place}:A:G" for place in range(G.shape[1])]
+    names = [f"{1 + (place >= 120)}:{place}:A:G" for place in range(G.shape[1])]
     model = analysed([pd.DataFrame(part, columns=names) for part in parties_of(G)], **{**PRUNED, "prune_step": 50})
-    np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0, 100], 50, 50, 0.2))
+    np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0, 120], 50, 50, 0.2))
 
 
 @pytest.mark.parametrize(("array", "place", "named"), [(0, (0, 30, 2), []), (1, 7, ["'variants'"])])

@@ -208,6 +208,8 @@ def test_a_share_may_be_as_large_as_the_limit_and_is_told_with_its_component():
         "influence_subspace_degrees": 7.0,
         "influence_components": 3,
     }
+    alike = replace(other, influence=replace(other.influence, fit=np.nan, spread=np.nan)).entry()
+    assert (alike["fit_share"], alike["spread_of_median"]) == (None, None)
     (note,) = notes_on([party, other])
     assert "75% of component 2 with 12.50% of the rows, and without it that turns by up to 40 degrees" in note
     assert "vary 2 times as much as those of the median party" in note
@@ -266,6 +268,7 @@ def test_a_change_of_unit_is_found_whatever_party_feature_and_factor(count, fact
         ((who, which, mean, others),) = found(with_unit(hospitals(count), party, feature, factor))
         assert (who, which) == (party, feature)
         assert factor / 2 < mean / others < 2 * factor
+    assert len(told(with_unit(hospitals(count), 0, 1, factor))) == 1
 
 
 def test_units_are_named_of_the_odd_parties_and_of_nobody_by_chance():

@@ -9,9 +9,13 @@ from flwr.app import RecordDict
 from scipy import sparse
 
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import LARGEST
 from fedpca_flwr.errors import BeyondLimitError, ConfigError, ContractError, DataError
 from fedpca_flwr.maths import clustering
+from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.genotypes import AlleleCounts
 from fedpca_flwr.maths.harmony import WIDTH
+from fedpca_flwr.maths.incomplete_rows import FLOOR
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.protocol.journal import State
@@ -39,6 +43,7 @@ from strategies import METHODS
 from strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
 from tests.harness import client_of, context_of, finish, fit, heard, server_of, tamper_arrays
+from tests.hostile import HostileSession
 from tests.refusals import refused
 
 PARTIES = cut(rows(90, 4), 40, 30, 20)
@@ -132,6 +137,43 @@ def test_indicators_that_fixed_point_does_not_see_are_refused():
     assert resolved([1e-20, 1e-20], [4.0, 0.0], indicators=1) == (pytest.approx([4.0, 0.0]), ())
     with refused(ConfigError, "'bound'", "1e+70"):
         resolved([1e50, 1e50], [4e140, 0.0], bound=1e70, indicators=1)
+
+
+def of_a_factor(variance, noise):
+    return {"mean": np.zeros(2), "basis": np.eye(2)[:, :1], "variances": np.array([variance]), "noise": noise}
+
+
+@pytest.mark.parametrize(("variance", "noise"), [(0.5, 0.5), (1.0, 0.9 * FLOOR)])
+def test_a_factor_is_above_the_noise_and_that_above_rounding(variance, noise):
+    with refused(ContractError, "'noise'", "'variances'", f"{noise:.3g}"):
+        incomplete._own_products(None, of_a_factor(variance, noise))
+
+
+def test_a_share_may_be_off_by_the_rounding_of_its_centre():
+    """Where the server sees it: by a billionth of the centre, in the unit of the feature; 1 where it is constant."""
+    known = {"mean": np.array([-1.0, 0.0]), "centre": np.array([-4.0, 5.0]), "spread": np.array([2.0, 0.0])}
+    public = Public(RunConfig(), None, parties=3)
+    found = incomplete.of_a_share(lambda asked, public: {**asked, "bound": public.config.bound})(known, public)
+    np.testing.assert_allclose(found["mean"], [1 + 2e-9, 5e-9], rtol=1e-14)
+    assert found["bound"] == LARGEST
+
+
+@pytest.mark.parametrize(("complete", "answered"), [(5, True), (4, False)])
+def test_a_site_answers_about_as_many_rows_as_its_minimum(complete, answered, tmp_path):
+    """Of five more, each of which has gaps of its own."""
+    X = np.random.default_rng(0).normal(50, 10, (5 + complete, 3))
+    X[[0, 1, 2, 3, 3, 4, 4], [0, 1, 2, 0, 1, 0, 2]] = np.nan
+    session = HostileSession(tmp_path, X, {"method": "em", "n-components": 1}, **{"min-rows": 5})
+    assert bool(session.ask("observed", [])[0]) == answered
+
+
+def test_the_party_farthest_from_the_model_is_told():
+    server = server_of("vfedpca", np.split(rows(60), 4, axis=1), n_components=2, graph="ring", periods=2)
+    exchanged = [heard(server, party) for party in range(4)]
+    model = finish(server)
+    U = model.scores_ / np.linalg.norm(model.scores_, axis=0)
+    apart = [principal_angles(one.said[0], U).max() for said in exchanged for one in said if one.phase == "report"]
+    assert model.log["measured"]["consensus_error_degrees"] == pytest.approx(max(apart), rel=1e-6)
 
 
 def test_what_is_wrong_about_a_scatter_in_short_words_is_bounded_in_closed_form():
@@ -296,6 +338,16 @@ def test_what_two_sums_say_of_all_rows_in_closed_form():
     assert 3.0 < pooled.spread[0] < 3.0 + 1e-5, "about the centre, since later sums are"
     missed = 2**18 * (4 * 10.0**2 * 4) * 2.0 ** -(62 + 3 * 46)  # by all parties that there can be
     assert pooled.spread[1] == pytest.approx(missed**0.5, rel=1e-12, abs=0)
+
+
+def test_what_counts_tell_of_standardised_genotypes():
+    """Of four people with three copies, and of two who are called with two: the last variant is left out."""
+    counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
+    pooled = genotypes.about_zero(counts, np.array([False, False, True]))
+    p = np.array([3 / 8, 1 / 2])
+    diagonal = [(3 - 4 * 4 * p[0] ** 2) / (2 * p[0] * (1 - p[0])), 0.0, 0.0]
+    np.testing.assert_allclose(pooled.diagonal, diagonal, rtol=1e-12)
+    np.testing.assert_allclose(pooled.spread, np.sqrt(diagonal), rtol=1e-6)
 
 
 # What no rows have
