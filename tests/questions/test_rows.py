@@ -350,6 +350,21 @@ def test_what_counts_tell_of_standardised_genotypes():
     np.testing.assert_allclose(pooled.spread, np.sqrt(diagonal), rtol=1e-6)
 
 
+def test_what_is_observed_of_features_in_closed_form():
+    """Of five rows, one of them empty; fixed point may have missed 2e-9 of squares that add up to four."""
+    program = incomplete.observed_values(SimpleNamespace(config=RunConfig(bound=10.0)), scale=False)
+    next(program)
+    first = {"count": 5.0, "empty": 1.0, "values": np.array([4.0, 3.0]), "sum": np.array([8.0, 3.0])}
+    np.testing.assert_array_equal(program.send(Total(first, 3)).asked["centre"], [2.0, 1.0])
+    second = {"shift": np.array([0.0, 0.3]), "diagonal": np.array([4.0, 3.0])}
+    with pytest.raises(StopIteration) as end:
+        program.send(Total(second, 3, missed={"diagonal": np.array([2e-9, 0.0])}))
+    found = end.value.value
+    np.testing.assert_allclose(found.spread, [np.sqrt((4 + 4e-9) / 4), 1.0], rtol=1e-12)
+    np.testing.assert_allclose(found.mean, [0.0, 0.1], rtol=1e-12)
+    assert (found.every, found.rows, found.share) == (5, 4, 1 / 8)
+
+
 # What no rows have
 
 
