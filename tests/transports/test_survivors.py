@@ -1,6 +1,7 @@
 """Secure sums that go on with the survivors: their PCA, named as such, or an error; and nothing else for the server."""
 
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,7 +174,8 @@ def test_masks_depend_on_the_run_and_its_configuration(module, options, monkeypa
     )
     running = server(**options)
     finish(running)
-    assert abouts == {harness.client_of(running, 0).transport.group.signer.about}
+    client: Any = harness.client_of(running, 0)
+    assert abouts == {client.transport.group.signer.about}
 
 
 def test_what_is_signed_for_one_noisy_sum_is_not_signed_for_the_next():
