@@ -1,4 +1,4 @@
-"""Rows that belong to a model have their columns matched by name, wherever they are taken."""
+"""Rows that belong to a model have their columns matched by name wherever they are taken; what are none is refused."""
 
 import numpy as np
 import pandas as pd
@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from matplotlib.collections import PathCollection
 from scipy import sparse
+from sklearn.decomposition import PCA
 
 from fedpca_flwr import FederatedPCA, Federation, analyses
 from fedpca_flwr.data.frames import as_rows
@@ -20,14 +21,16 @@ from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.summary import TOLD, shrinkage_notes
 from simulations import run
 from tests.families import cut, rows
-from tests.harness import reconstruction_error
-from tests.refusals import refused
+from tests.harness import at_sites, finish, reconstruction_error, server_of
+from tests.refusals import refused, unnamed
 
 NAMES = ["age", "bmi", "pulse", "weight", "height"]
 ORDER = [3, 0, 4, 2, 1]
 TURNED = [NAMES[place] for place in ORDER]
 X = rows(90, 5) * [1, 2, 3, 5, 8] + [50, 25, 70, 80, 170]
 PARTS = cut(X, 60, 30)
+WITH_NAN = np.where(X.max() == X, np.nan, X)
+SECRET = "4711-secret"
 
 
 def frame(data=X, names=NAMES):
@@ -75,6 +78,17 @@ def bare():
     return fit(PARTS)
 
 
+@pytest.fixture(scope="module")
+def of_sites(tmp_path_factory):
+    """A model of two sites' files with a header: names do not travel, only their digest does; and the loadings."""
+    folder, nodes = tmp_path_factory.mktemp("sites"), []
+    for i, part in enumerate(PARTS):
+        frame(part).to_csv(folder / f"{i}.csv", index=False)
+        nodes.append({"data": str(folder / f"{i}.csv"), "loadings": str(folder / f"{i}.npz")})
+    found = finish(at_sites(server_of("p-cov", PARTS, n_components=2), nodes))
+    return found, [Loadings.load(node["loadings"]) for node in nodes]
+
+
 def heights(figure):
     return [[bar.get_height() for bar in axes.patches] for axes in figure.axes]
 
@@ -84,15 +98,20 @@ def points(figure):
     return np.concatenate([one for one in found if len(one)])
 
 
+def refusal(call, given):
+    with pytest.raises(DataError) as told:
+        call(given)
+    return str(told.value)
+
+
 # Every place where rows are taken
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_of_frames_takes_every_order_of_their_columns(model, bare, kind, tmp_path):
+def test_a_model_of_frames_takes_every_order_of_their_columns(model, bare, kind):
     expected = (X - bare.mean_) @ bare.components_.T
-    for one in (model, PCAModel.load(model.save(tmp_path / "model"))):
-        np.testing.assert_allclose(one.transform(turned(kind)), expected, atol=1e-12)
-        np.testing.assert_allclose(one.centred(turned(kind)), X - bare.mean_, atol=1e-12)
+    np.testing.assert_allclose(model.transform(turned(kind)), expected, atol=1e-12)
+    np.testing.assert_allclose(model.centred(turned(kind)), X - bare.mean_, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "cells, sparse"])
@@ -101,26 +120,14 @@ def test_figures_and_metrics_of_frames_take_every_order_of_their_columns(model, 
     found = plots.heterogeneity([turned(kind, part) for part in PARTS], model)
     np.testing.assert_allclose(heights(found), heights(plots.heterogeneity(PARTS, bare)), rtol=1e-9)
     assert max(heights(found)[1]) < 1
-    truth = pooled_pca(frame(), 2)
-    of_arrays = points(plots.projection_overlay(pooled_pca(X, 2), bare, X))
-    np.testing.assert_allclose(points(plots.projection_overlay(truth, model, turned(kind))), of_arrays, atol=1e-9)
-    np.testing.assert_allclose(
-        points(plots.projection_grid(truth, {"p-cov": model}, turned(kind))), of_arrays, atol=1e-9
-    )
     other, truth, of_arrays = turned(kind), pooled_pca(frame(), 2), pooled_pca(X, 2)
+    expected = points(plots.projection_overlay(of_arrays, bare, X))
+    for figure in (plots.projection_overlay(truth, model, other), plots.projection_grid(truth, {"a": model}, other)):
+        np.testing.assert_allclose(points(figure), expected, atol=1e-9)
     labels = (X[:, 4] > 170).astype(int)
     assert reconstruction_error(model, other) == pytest.approx(reconstruction_error(bare, X), rel=1e-9)
     assert captured_variance(model, truth, other) == pytest.approx(captured_variance(bare, of_arrays, X), rel=1e-9)
     assert knn_accuracy(model, frame(), labels, other, labels) == knn_accuracy(bare, X, labels, X, labels)
-
-
-@pytest.mark.parametrize("scale", [False, True])
-def test_the_distance_of_a_mean_is_in_deviations_of_all_rows(scale):
-    model = fit(PARTS, scale=scale)
-    unit = X.std(axis=0) if scale else np.ones(5)
-    spread = np.sqrt(np.sum(((X - X.mean(axis=0)) / unit) ** 2) / (len(X) - 1))
-    expected = [np.linalg.norm((part.mean(axis=0) - X.mean(axis=0)) / unit) / spread for part in PARTS]
-    np.testing.assert_allclose(heights(plots.heterogeneity(PARTS, model))[1], expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", [sparse.coo_array, sparse.csc_matrix, np.ndarray.tolist])
@@ -153,18 +160,26 @@ def test_regressions_take_every_order_of_their_features():
         fitted.predict(given.rename(columns={"bmi": "BMI"}))
 
 
-def test_a_federation_refuses_another_order(tmp_path):
-    """It knows no names, but their digest."""
+def test_a_federation_knows_names_by_their_digest_and_refuses_another_order(tmp_path):
     federation = Federation.open(tmp_path)
-    federation.join("north", frame(PARTS[0]))
+    federation.join("north", frame(PARTS[0]).astype("Float64"))
     with refused(ConfigError, "'south'"):
         federation.join("south", turned("pandas", PARTS[1]))
+    with refused(DataError, "'south'", "'a'"):
+        federation.join("south", pd.DataFrame({"a": ["x"]}))
     federation.join("south", frame(PARTS[1]))
     with refused(DataError):
         federation.model(2).transform(turned("cells"))
 
 
-# What a run says of them
+# Names that are known
+
+
+def test_a_model_has_the_names_of_the_parties_that_have_some(model, bare):
+    assert model.feature_names_in_.tolist() == NAMES
+    assert model.feature_names_in_.dtype == object
+    assert fit([PARTS[0], frame(PARTS[1])]).feature_names_in_.tolist() == NAMES
+    assert bare.feature_names_in_ is None
 
 
 def test_names_of_columns_count_where_they_are_texts_whatever_they_are():
@@ -180,6 +195,81 @@ def test_names_of_columns_count_where_they_are_texts_whatever_they_are():
     # The fault: a frame with a column of this name was taken for an Arrow table.
     named = ["column_names", "var_names", "obs_names", "columns", "shape"]
     assert fit([frame(part, named) for part in PARTS]).feature_names_in_.tolist() == named
+
+
+@pytest.mark.parametrize("other", [[*NAMES[:4], "colour"], list("abcde"), [*NAMES[2:], *"ab"]], ids=str)
+def test_columns_of_other_names_are_refused_as_scikit_learn_does(model, other):
+    with pytest.raises(ValueError) as theirs:  # noqa: PT011
+        PCA(2).fit(frame()).transform(frame(names=other))
+    assert refusal(model.transform, frame(names=other)) == str(theirs.value)
+
+
+def test_rows_without_the_names_of_the_model_are_warned_of(model, bare):
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        scores = model.transform(X)
+    np.testing.assert_array_equal(scores, model.transform(frame()))
+    with pytest.warns(UserWarning, match="X has feature names, but PCA was fitted without feature names"):
+        bare.transform(turned("pandas"))
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_names_come_back_from_the_file_and_go_to_scikit_learn(scale, tmp_path):
+    one = fit([frame(part) for part in PARTS], scale=scale)
+    again = PCAModel.load(one.save(tmp_path / "model"))
+    assert again.feature_names_in_.tolist() == NAMES
+    np.testing.assert_array_equal(again.transform(frame()), one.transform(frame()))
+    np.testing.assert_allclose(again.transform(turned("pandas")), one.transform(frame()), atol=1e-12)
+    assert "unseen at fit time:\n- a\n" in refusal(again.transform, frame(names=list("abcde")))
+    theirs = again.to_sklearn()
+    assert theirs.feature_names_in_.tolist() == NAMES
+    with refused(ValueError):
+        theirs.transform(turned("pandas"))
+    np.testing.assert_allclose(theirs.transform(frame()), again.transform(frame()), atol=1e-12)
+
+
+# Names of which only the digest is known
+
+
+def test_the_columns_of_sites_are_checked_by_their_digest(of_sites, tmp_path):
+    model = PCAModel.load(of_sites[0].save(tmp_path / "model"))
+    assert model.feature_names_in_ is None
+    assert model.log["columns"] == names_digest(NAMES)
+    expected = (X - model.mean_) @ model.components_.T
+    np.testing.assert_array_equal(model.transform(frame()), expected)
+    assert "feature names" in refusal(model.transform, turned("pandas"))
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        np.testing.assert_array_equal(model.transform(X), expected)
+
+
+def test_loadings_at_a_site_check_the_columns_of_new_rows(of_sites):
+    model, kept = of_sites
+    for own in kept:
+        for given in (X, frame(), cells()):  # many sites have arrays
+            np.testing.assert_array_equal(own.part_of_scores(given), model.transform(frame()))
+        for kind in ("pandas", "cells"):
+            assert "feature names" in refusal(own.part_of_scores, turned(kind))
+        assert "NaN" in refusal(own.part_of_scores, WITH_NAN)
+        assert not unnamed(refusal(own.part_of_scores, X[:, :3]), 3, 5)
+
+
+def test_a_site_with_its_columns_in_another_order_gets_no_scores_of_new_rows(tmp_path):
+    """Each party's part would be wrong without a word."""
+    parts = [X[:, :2], X[:, 2:]]
+    nodes = []
+    for side, part, names in zip(("left", "right"), parts, (NAMES[:2], NAMES[2:]), strict=True):
+        frame(part, names).to_csv(tmp_path / f"{side}.csv", index=False)
+        own = {"data": str(tmp_path / f"{side}.csv"), "loadings": str(tmp_path / f"{side}.npz")}
+        nodes.append({**own, "split": "columns"})
+
+    def done(method, may_show="scores"):
+        server = server_of(method, parts, n_components=2)
+        return finish(at_sites(server, [{**node, "may-show": may_show} for node in nodes])).scores_
+
+    fitted = done("vertical", "inner products")  # of two columns a product tells as much
+    np.testing.assert_allclose(fitted, done("vertical-scores"), atol=1e-9)
+    frame(parts[1], NAMES[2:])[NAMES[:1:-1]].to_csv(tmp_path / "right.csv", index=False)
+    with refused(DataError, "client 1", match="columns?"):
+        done("vertical-scores")
 
 
 # AnnData
@@ -204,19 +294,18 @@ def test_cells_are_parties_of_an_estimator_too(bare):
         np.testing.assert_array_equal(found.transform(turned("cells")), of_frame.transform(frame()))
 
 
-def test_cells_stay_sparse_and_have_moments_and_scores(bare):
-    held = cells(make=sparse.csr_matrix)
-    found = as_rows(held, "X")
+def test_cells_stay_sparse_are_read_from_their_file_and_have_moments(model, tmp_path):
+    found = as_rows(cells(make=sparse.csr_matrix), "X")
     assert isinstance(found, Blocks)
     assert found.sparse
     np.testing.assert_array_equal(as_rows(cells()[10:20], "X"), X[10:20])
     moments = SecondMoments.of(cells())
     assert moments.features == tuple(NAMES)
     np.testing.assert_array_equal(moments.mean, SecondMoments.of(X).mean)
-    own = Loadings(bare.components_, bare.mean_, np.ones(5), columns=names_digest(NAMES))
-    np.testing.assert_allclose(own.part_of_scores(cells()), bare.transform(X), atol=1e-12)
-    with refused(DataError):
-        own.part_of_scores(turned("cells"))
+    cells().write_h5ad(tmp_path / "cells.h5ad")
+    held = anndata().read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    np.testing.assert_array_equal(model.transform(held), model.transform(frame()))
+    held.file.close()
     nothing = anndata().AnnData(obs=pd.DataFrame(index=["a"]), var=pd.DataFrame(index=NAMES))
     with refused(DataError, "party 0", "'counts'"):
         fit([nothing])
@@ -224,23 +313,60 @@ def test_cells_stay_sparse_and_have_moments_and_scores(bare):
         fit(cells())
 
 
-def test_cells_in_a_file_are_read(tmp_path, model):
-    cells().write_h5ad(tmp_path / "cells.h5ad")
-    held = anndata().read_h5ad(tmp_path / "cells.h5ad", backed="r")
-    np.testing.assert_array_equal(model.transform(held), model.transform(frame()))
-    held.file.close()
+# What is no row, and what is one
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (WITH_NAN, "X contains NaN or infinity"),
+        (np.where(X.max() == X, -np.inf, X), "X contains NaN or infinity"),
+        (X[:, :3], "X has 3 features, but PCA is expecting 5 features as input"),
+        (X[0], "X"),
+        (X[:0], "X has shape (0, 5)"),
+        (X.astype(complex), "X has dtype complex128, expected real numbers"),
+        (np.full((2, 5), SECRET), "expected real numbers"),
+        (np.array([[1.0, 2.0, 3.0, 4.0, SECRET]], dtype=object), "X has cells that are not numbers"),
+        (np.array([["1", "2", "3", "4", "5"]], dtype=object), "X has cells that are not numbers"),
+        (np.array([[1.0, 2.0, 3.0, 4.0, None]], dtype=object), "X contains NaN"),
+        (np.ma.masked_greater(X, 2), "X contains NaN"),
+        (sparse.csr_array(WITH_NAN), "X contains NaN"),
+        (sparse.csr_array(X[:, :3]), "X has 3 features"),
+        (sparse.csr_array(X * 1j), "X has dtype complex128"),
+        (sparse.csr_array((0, 5)), "X has shape (0, 5)"),
+        ([[1, 2, 3, 4, 5], [SECRET]], "X is not an array"),
+        (SECRET, "X"),
+        *[(several, "[model.transform(rows) for rows in parties]") for several in ([X, X], (frame(),), {"north": X})],
+    ],
+    ids=range(20),
+)
+def test_what_is_no_row_is_refused_without_a_value(bare, given, text):
+    told = refusal(bare.transform, given)
+    assert text in told
+    assert SECRET not in told
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int64, np.float32, bool])
+def test_numbers_of_any_kind_are_rows(bare, kind):
+    given = (X > 70).astype(kind)
+    expected = (given - bare.mean_) @ bare.components_.T
+    for held in (given, given.tolist(), given.astype(object), sparse.csc_matrix(given.astype(float))):
+        np.testing.assert_array_equal(bare.transform(held), expected)
+
+
+@pytest.mark.parametrize("given", [np.full((3, 2), np.nan), np.zeros((3, 3)), np.full((3, 2), SECRET), np.zeros(2)])
+def test_what_are_no_scores_is_refused_without_a_value(bare, given):
+    told = refusal(bare.inverse_transform, given)
+    assert "scores" in told
+    assert SECRET not in told
 
 
 def test_what_does_not_vary_shrinks_no_score_and_many_rows_none():
     wide = rows(20, 40)
     with_constants = np.column_stack([wide, np.ones((20, 30))])
-    models = [run("p-cov", cut(X, 12, 8), n_components=2, min_rows=1) for X in (wide, with_constants)]
-    np.testing.assert_allclose(models[0].shrinkage_, models[1].shrinkage_, rtol=1e-9)
-    model = run(
-        "p-cov",
-        cut(np.random.default_rng(0).standard_normal((14, 12)) * np.r_[3.0, np.ones(11)], 8, 6),
-        n_components=1,
-        min_rows=1,
-    )
+    one, other = (fit(cut(data, 12, 8)) for data in (wide, with_constants))
+    np.testing.assert_allclose(one.shrinkage_, other.shrinkage_, rtol=1e-9)
+    many = np.random.default_rng(0).standard_normal((14, 12)) * np.r_[3.0, np.ones(11)]
+    model = run("p-cov", cut(many, 8, 6), n_components=1, min_rows=1)
     assert model.shrinkage_.min() < TOLD
     assert shrinkage_notes(model) == []
