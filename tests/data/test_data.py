@@ -1,6 +1,5 @@
 """Data sets: bundled ones, images, MNIST's file format, and what is said where one is missing."""
 
-import builtins
 import sys
 import types
 from types import SimpleNamespace
@@ -15,11 +14,6 @@ from fedpca_flwr.errors import ConfigError, DataError
 from tests.refusals import refused
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    datasets.load.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("name", "shape"),
     [("digits", (1797, 64)), ("breast-cancer", (569, 30)), ("wine", (178, 13)), ("synthetic", (2000, 50))],
@@ -31,25 +25,20 @@ def test_bundled_data_need_no_download(name, shape):
     np.testing.assert_array_equal(source.rows(np.array([3, 5])), source.all_rows()[[3, 5]])
 
 
-def write_idx(root, folder="MNIST"):
-    raw = root / folder / "raw"
+@pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
+def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
+    raw = tmp_path / folder / "raw"
     raw.mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 256, (20, 784), dtype=np.uint8)
     for stem, n in (("train", 20), ("t10k", 5)):
         (raw / f"{stem}-images-idx3-ubyte").write_bytes(b"\0" * 16 + pixels[:n].tobytes())
         (raw / f"{stem}-labels-idx1-ubyte").write_bytes(b"\0" * 8 + bytes(range(n)))
-    return pixels
-
-
-@pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
-def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
-    pixels = write_idx(tmp_path, folder)
     source = datasets.load(name, str(tmp_path))
     np.testing.assert_array_equal(source.rows(np.array([1, 19])), pixels[[1, 19]])
     np.testing.assert_array_equal(source.labels, np.arange(20))
     test, truth = source.test()
-    assert test.shape == (5, 784)
-    assert truth.shape == (5,)
+    np.testing.assert_array_equal(test, pixels[:5])
+    np.testing.assert_array_equal(truth, np.arange(5))
 
 
 def test_a_set_of_openml_is_kept_at_its_download_and_read_without_a_network(tmp_path, monkeypatch):
@@ -83,32 +72,23 @@ def test_data_sets_that_are_not_there_are_named(tmp_path):
         datasets.load("images", str(tmp_path))
 
 
-def write_images(root):
-    rng = np.random.default_rng(0)
-    for part in ("train", "test"):
-        for group in ("cat", "dog"):
-            (root / part / group).mkdir(parents=True)
-            for i in range(3):
-                Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)).save(root / part / group / f"{i}.png")
-
-
-def test_an_image_folder_is_rows_of_pixels(tmp_path):
-    write_images(tmp_path)
+def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 4, 5, 3), dtype=np.uint8)
+    for i, image in enumerate(pixels):
+        folder = tmp_path / ("train", "test")[i // 6] / ("cat", "dog")[i // 3 % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i % 3}.png")
     source = datasets.load("images", str(tmp_path))
-    assert source.all_rows().shape == (6, 60)
     assert source.all_rows().dtype == np.uint8
+    np.testing.assert_array_equal(source.all_rows(), pixels[:6].reshape(6, 60))
     np.testing.assert_array_equal(source.labels, [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(source.test()[1], [0, 0, 0, 1, 1, 1])
-    assert len(np.unique(source.all_rows(), axis=0)) == 6
     np.testing.assert_array_equal(source.rows(np.array([4, 1])), source.all_rows()[[4, 1]])
-    assert datasets.load("images", str(tmp_path / "train")).test is None
-
-
-def test_images_of_different_size_are_refused(tmp_path):
-    write_images(tmp_path)
-    Image.new("RGB", (9, 9)).save(tmp_path / "train" / "cat" / "z.png")
+    of_train = datasets.load("images", str(tmp_path / "train"))
+    assert of_train.test is None
+    Image.new("RGB", (9, 9)).save(tmp_path / "train" / "cat" / "2.png")
     with refused(DataError, "(4, 5, 3)", "(9, 9, 3)"):
-        datasets.load("images", str(tmp_path)).all_rows()
+        of_train.all_rows()
 
 
 def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
@@ -117,10 +97,8 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
             assert not download
             if root.name == "absent":
                 raise RuntimeError("Dataset not found")
-            self.data = np.arange(4 if train else 2, dtype=np.uint8)[:, None, None, None] + np.full(
-                (32, 32, 3), 7, "u1"
-            )
-            self.targets = [0, 1, 0, 1][: len(self.data)]
+            self.targets = [0, 1, 0, 1] if train else [0, 1]
+            self.data = np.add.outer(np.arange(len(self.targets)), np.full((32, 32, 3), 7)).astype(np.uint8)
 
     package: Any = types.ModuleType("torchvision")
     package.datasets = types.SimpleNamespace(CIFAR10=CIFAR10)
@@ -134,13 +112,7 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
 
 
 def test_without_torchvision_the_extra_is_named(monkeypatch):
-    def absent(name, *rest):
-        if name.startswith("torchvision"):
-            raise ImportError
-        return imported(name, *rest)
-
-    imported = builtins.__import__
-    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
     with refused(ConfigError, ".[vision]"):
         datasets.load("cifar10")
     with refused(ConfigError, ".[vision]"):
