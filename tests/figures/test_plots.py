@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.path import Path as MatplotlibPath
+from scipy import sparse
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.figures import markdown, plots
@@ -106,18 +107,19 @@ def test_heterogeneity_measures_each_client_by_its_name():
     shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
     counts, shift, kept = map(heights, plots.heterogeneity(shifted, MODEL).axes)
     assert counts == [180, 100, 20]
-    distance = np.linalg.norm(shifted[1].mean(axis=0) - MODEL.mean_)
-    assert np.argmax(shift) == 1
-    np.testing.assert_allclose(shift[1], distance / np.sqrt(MODEL.total_variance))
     own = shifted[1] - shifted[1].mean(axis=0)
-    held = own @ MODEL.components_.T
-    np.testing.assert_allclose(kept[1], 100 * np.vdot(held, held) / np.vdot(own, own))
+    distance = np.linalg.norm(shifted[1].mean(axis=0) - MODEL.mean_)
+    np.testing.assert_allclose(shift[1], distance / np.sqrt(MODEL.total_variance))
+    np.testing.assert_allclose(kept[1], 100 * np.sum((own @ MODEL.components_.T) ** 2) / np.sum(own**2))
     nothing = np.ones((6, 3))
     axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
     assert heights(axes[1]) == heights(axes[2]) == [0, 0]
-    model = run("p-cov", dict(zip(NAMES, PARTS, strict=True)), n_components=2)
-    for panel in plots.heterogeneity(PARTS, model).axes:
-        assert [text.get_text() for text in panel.get_xticklabels()] == NAMES
+    axes = plots.heterogeneity(
+        PARTS, run("p-cov", dict(zip(NAMES, PARTS, strict=True)), n_components=2, scale=True)
+    ).axes
+    assert [[text.get_text() for text in panel.get_xticklabels()] for panel in axes] == [NAMES] * 3
+    distances = [np.linalg.norm((part.mean(axis=0) - X.mean(axis=0)) / X.std(axis=0)) for part in PARTS]
+    np.testing.assert_allclose(heights(axes[1]), distances / np.sqrt(12 * 300 / 299))
 
 
 # Models beside the pooled PCA
@@ -138,16 +140,19 @@ def test_the_overlay_puts_every_cross_of_an_exact_model_into_its_circle():
     assert len({one.get_paths()[0].vertices.tobytes() for one in drawn[::2]}) == 10
 
 
-def test_overlays_turn_components_round_thin_many_rows_and_have_a_panel_a_model():
+def test_overlays_turn_components_round_and_have_a_panel_a_model():
     other = replace(MODEL, components_=MODEL.components_ * [[-1], [1], [1], [1]])
     circles, crosses = points(plots.projection_overlay(TRUTH, other, X).axes[0])
     np.testing.assert_allclose(circles, crosses, atol=1e-9)
-    many = np.tile(X, (20, 1))
-    shown = points(plots.projection_overlay(TRUTH, MODEL, many).axes[0])[0]
-    step = -(-len(many) // plots.MOST)
-    np.testing.assert_allclose(shown, TRUTH.transform(many[::step])[:, :2])
     figure = plots.projection_grid(TRUTH, dict.fromkeys("abcd", MODEL), X, LABELS)
     assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == list("abcd")
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.coo_array, sparse.csc_matrix, np.ndarray.tolist])
+def test_overlays_thin_many_rows_of_any_kind(kind):
+    many = np.tile(X, (20, 1))
+    shown = points(plots.projection_overlay(TRUTH, MODEL, kind(many)).axes[0])[0]
+    np.testing.assert_allclose(shown, TRUTH.transform(many[:: -(-len(many) // plots.MOST)])[:, :2], atol=1e-12)
 
 
 def test_scree_and_rounds_show_their_numbers_and_names():

@@ -130,14 +130,6 @@ def test_figures_and_metrics_of_frames_take_every_order_of_their_columns(model, 
     assert knn_accuracy(model, frame(), labels, other, labels) == knn_accuracy(bare, X, labels, X, labels)
 
 
-@pytest.mark.parametrize("kind", [sparse.coo_array, sparse.csc_matrix, np.ndarray.tolist])
-def test_overlays_take_whatever_a_model_takes(bare, kind):
-    many = np.tile(X, (8, 1))
-    found = points(plots.projection_overlay(bare, bare, kind(many)))
-    np.testing.assert_allclose(found, points(plots.projection_overlay(bare, bare, many)), atol=1e-9)
-    assert len(found) == 2 * 240
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_analyses_and_the_reference_take_every_order_of_the_columns(kind):
     moments, other = SecondMoments.of(frame()), turned(kind)
