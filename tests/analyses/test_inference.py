@@ -23,18 +23,6 @@ def fit(X, **options):
     return run("p-cov", cut(X, n - n // 3 - n // 5, n // 3, n // 5), n_components="auto", keep="moments", **options)
 
 
-def by_whole_draws(X, scale, draws=100):
-    """Horn's as he wrote it: eigenvalues of whole data matrices of unrelated normal features."""
-
-    def eigenvalues(rows):
-        return np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2
-
-    X, rng = X / np.where(X.std(axis=0) > 0, X.std(axis=0), 1) if scale else X, np.random.default_rng(9)
-    drawn = [eigenvalues(rng.standard_normal(X.shape) * X.std(axis=0)) for _ in range(draws)]
-    above = eigenvalues(X) > np.percentile(drawn, 95, axis=0)
-    return int(np.append(above, False).argmin())
-
-
 def test_bi_cross_validation_holds_out_parties_where_there_are_several():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 15)) * 3 + rng.standard_normal((600, 15))
@@ -50,9 +38,13 @@ def test_bi_cross_validation_holds_out_parties_where_there_are_several():
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
 def test_auto_keeps_what_horns_own_procedure_keeps(load, scale):
+    """As he wrote it: eigenvalues of whole data matrices of unrelated normal features."""
     X = np.insert(load().data, 2, 5.0, axis=1)  # a constant feature among them
     model = fit(X, scale=scale)
-    expected = by_whole_draws(X, scale)
+    own, rng = X / np.where(X.std(axis=0) > 0, X.std(axis=0), 1) if scale else X, np.random.default_rng(9)
+    drawn = [rng.standard_normal(own.shape) * own.std(axis=0) for _ in range(100)]
+    sizes = [np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) for rows in (own, *drawn)]
+    expected = int(np.append(sizes[0] > np.percentile(sizes[1:], 95, axis=0), False).argmin())
     assert model.n_components_ == max(1, expected)
     said = [note for note in model.log["notes"] if "stand out" in note]
     assert said == [f"n-components='auto': {expected or 'none'} of {X.shape[1]} stand out of unrelated features (Horn)"]
@@ -76,10 +68,9 @@ def test_methods_without_all_variances_refuse_it(method):
 
 def test_auto_is_about_variances_and_another_word_is_refused():
     moments = SecondMoments.of(rows(60))
-    with refused(ConfigError, "n_components", "'auto'", "center=True"):
-        fit(rows(60), center=False)
-    with refused(ConfigError, "n_components", "'auto'", "center=True"):
-        analyses.pca(moments, "auto", center=False)
+    for ask in (lambda: fit(rows(60), center=False), lambda: analyses.pca(moments, "auto", center=False)):
+        with refused(ConfigError, "n_components", "'auto'", "center=True"):
+            ask()
     for wrong in ("all", "Auto", 0, 1.5):
         with refused(ConfigError, "n_components", repr(wrong)):
             run("p-cov", cut(rows(60), 40, 20), n_components=wrong)
@@ -90,9 +81,8 @@ def test_auto_is_about_variances_and_another_word_is_refused():
 
 def test_the_report_has_every_rule():
     found = analyses.how_many(fit(rows(300)).moments_, fraction=0.9)
-    text = str(found)
     for rule in ("Horn", "Marchenko-Pastur", "Gavish", "Minka", "broken stick", "90% of the variance"):
-        assert rule in text
+        assert rule in str(found)
     assert analyses.how_many(SecondMoments.of(rows(8, 12))).by_rule["greatest evidence (Minka)"] is None
     with refused(DataError):
         analyses.how_many(SecondMoments.of(np.ones((5, 3))))

@@ -105,24 +105,14 @@ def test_rotations_and_components_that_cannot_be_are_refused(moments):
 @pytest.mark.parametrize("seed", range(2))
 def test_varimax_is_that_of_scikit_learn(seed):
     loadings = np.random.default_rng(seed).standard_normal((12, 3)) ** 3
-    ours = loadings @ varimax(loadings, kaiser=False)
+    turn = varimax(loadings, kaiser=False)
+    np.testing.assert_allclose(turn @ turn.T, np.eye(3), atol=1e-12)
+    ours = loadings @ turn
     theirs = _ortho_rotation(loadings, "varimax", tol=1e-14, max_iter=10**4).T
     spread, expected = ((one**2).var(axis=0).sum() for one in (ours, theirs))  # what varimax makes large
     np.testing.assert_allclose(spread, expected, rtol=1e-9)
     order = [np.argmax(np.abs(ours.T @ column) / np.linalg.norm(ours, axis=0)) for column in theirs.T]
     np.testing.assert_allclose(np.abs(ours[:, order]), np.abs(theirs), atol=1e-5 * np.abs(theirs).max())
-
-
-def test_varimax_is_orthogonal_and_finds_a_simple_structure_and_one_column_stays():
-    simple = np.kron(np.eye(3), np.array([[0.9], [0.7], [0.5], [0.8]]))
-    turn, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))
-    found = varimax(simple @ turn)
-    np.testing.assert_allclose(found @ found.T, np.eye(3), atol=1e-12)
-    rotated = np.abs(simple @ turn @ found)
-    np.testing.assert_allclose(np.sort(rotated, axis=1)[:, :2], 0, atol=1e-6)
-    np.testing.assert_allclose(rotated.max(axis=1), simple.max(axis=1), atol=1e-6)
-    np.testing.assert_allclose(np.abs(varimax(np.ones((4, 1)))), 1)
-    np.testing.assert_allclose(np.abs(promax(np.arange(1.0, 5)[:, None])), 1)
 
 
 @pytest.mark.parametrize("rotate", [varimax, promax])
@@ -135,6 +125,7 @@ def test_kaisers_normalisation_is_the_default_and_rotates_loadings_of_length_1(r
     assert not np.allclose(np.abs(rotate(loadings)), np.abs(rotate(loadings, kaiser=False)), atol=1e-3)
     spent = np.vstack([loadings, np.zeros(3)])  # a constant feature
     np.testing.assert_allclose(rotate(spent), rotate(loadings), atol=1e-9)
+    np.testing.assert_allclose(np.abs(rotate(np.arange(1.0, 5)[:, None])), 1)  # of one column there is no other turn
 
 
 def test_promax_finds_correlated_factors():

@@ -57,21 +57,16 @@ def models(tmp_path_factory):
     federation.save()
     federation.join("b", X + 1)
     made["federation"] = federation.model(2)
-    made["digits"] = beside_pooled()
+    # A simulation measures beside the pooled rows; its configuration names the digits.
+    strategy = server_of("p-cov", [np.zeros((1, 64))] * 2).strategy
+    made["digits"] = model = fit("p-cov", cut(load("digits", ".").all_rows(), 1000, 797), n_components=3)
+    model.log["measured"] |= _compared_with_pooled(model, strategy)
     return made
 
 
 def of(method, options):
     parties = BY_COLUMNS if METHODS[method].strategy.card.split == "columns" else BY_ROWS
     return fit(method, parties, **{"n_components": 3, **options})
-
-
-def beside_pooled():
-    """A simulation of Flower's, which measures beside the pooled rows."""
-    strategy = server_of("p-cov", [np.zeros((1, 64))] * 2).strategy  # its configuration names the digits
-    model = fit("p-cov", cut(load("digits", ".").all_rows(), 1000, 797), n_components=3)
-    model.log["measured"] |= _compared_with_pooled(model, strategy)
-    return model
 
 
 @pytest.mark.engine
@@ -91,10 +86,7 @@ def test_every_measurement_is_a_number_that_the_page_names_and_a_line_of_the_sum
 
 def test_federations_running_models_and_pooled_rows_have_measurements_of_their_own(models):
     model = models["federation"]
-    assert {name: model.log["measured"][name] for name in ("revision", "unsaved_changes")} == {
-        "revision": 1,
-        "unsaved_changes": 1,
-    }
+    assert (model.log["measured"]["revision"], model.log["measured"]["unsaved_changes"]) == (1, 1)
     assert ("revision", "1, and changes that are not saved") in lines(model)
     assert (model.rounds, model.bytes_up, model.bytes_down) == (0, 0, 0)
     told = models["running"].log["measured"]
