@@ -42,6 +42,11 @@ def close(ours, theirs, digits=1e-8):
     np.testing.assert_allclose(ours, theirs, rtol=digits, atol=digits * np.abs(theirs).max())
 
 
+def same_pca(model, truth, degrees, digits):
+    assert principal_angles(model, truth).max < degrees
+    close(model.explained_variance_, truth.explained_variance_, digits)
+
+
 @pytest.mark.parametrize("scale", [False, True])
 def test_the_rounding_of_a_secure_sum_is_in_the_unit_of_the_variances(scale):
     """Features in units from 1 to 1,000; what rounding missed of each scatter is a millionth of it, times 1 to 5."""
@@ -58,8 +63,10 @@ def test_the_pca_is_that_of_the_pooled_rows(name, scale):
     family = FAMILIES[name]
     moments = run("p-cov", family.parties, n_components=1, keep="moments", min_rows=1).moments_
     model, truth = analyses.pca(moments, family.k, scale=scale), pooled_pca(family.pooled, family.k, scale=scale)
-    assert scale or principal_angles(model, truth).max < 1e-5
-    close(model.explained_variance_, truth.explained_variance_)
+    if scale:
+        close(model.explained_variance_, truth.explained_variance_)
+    else:
+        same_pca(model, truth, degrees=1e-5, digits=1e-8)
     again = run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1)
     np.testing.assert_array_equal(model.components_, again.components_)
 
@@ -225,3 +232,78 @@ def test_least_squares_take_any_units_and_responses_that_vary():
     X = rows(300, 6)
     X[:, 5] = X[:, 0] + X[:, 1]
     assert not analyses.factor_analysis(kept(X), 3).proper
+
+
+# Covariates, which are taken out as a regression of the pooled rows takes them out
+
+SIZES = 200, 90, 10
+
+
+@pytest.fixture(scope="module")
+def aged():
+    """Six features; then age, one sex in the last party, and a copy of age in other units."""
+    rng = np.random.default_rng(0)
+    age, sex = rng.normal(50, 10, 300), (rng.random(300) < 0.5).astype(float)
+    sex[290:] = 1
+    X = rows(300, 6) + np.outer(age, np.linspace(0.1, 0.3, 6)) + np.outer(sex, [3, 0, 0, 1, 0, -2])
+    X[200:290] += 4
+    return np.column_stack([X, age, sex, age * 12 + 1])
+
+
+def of_parties(aged):
+    return run("p-cov", cut(aged, *SIZES), n_components=1, keep="parties").moments_
+
+
+def residuals(X, Z):
+    return X - LinearRegression().fit(Z, X).predict(Z)
+
+
+@pytest.mark.parametrize("covariates", [[6], [6, 7], [6, 7, 8]])
+def test_it_is_the_pca_of_the_residuals_of_the_pooled_rows(aged, covariates):
+    """With age twice too, of which one combination does not vary."""
+    moments = of_parties(aged).select([*range(6), *covariates])
+    found = analyses.adjusted(moments, list(range(6, 6 + len(covariates))))
+    left = residuals(aged[:, :6], aged[:, covariates])
+    model = analyses.pca(found.moments, 3)
+    same_pca(model, pooled_pca(left, 3), degrees=1e-6, digits=1e-9)
+    rest = found.apply(aged[:, [*range(6), *covariates]])
+    np.testing.assert_allclose(rest, left + aged[:, :6].mean(axis=0), atol=1e-8)
+    spread = np.cov(model.transform(rest), rowvar=False)
+    np.testing.assert_allclose(spread, np.diag(model.explained_variance_), atol=1e-8)
+    assert found.collinear == ((6, 8) if len(covariates) == 3 else ())
+
+
+def test_means_of_parties_are_taken_out_too(aged):
+    found = analyses.adjusted(of_parties(aged), [6, 7], parties=True)
+    place = np.repeat(np.eye(3), SIZES, axis=0)
+    left = residuals(aged[:, [*range(6), 8]], np.column_stack([aged[:, 6:8], place]))
+    model = analyses.pca(found.moments, 3)
+    same_pca(model, pooled_pca(left, 3), degrees=1e-6, digits=1e-9)
+    last = found.apply(aged[290:], party="partition 2")
+    np.testing.assert_allclose(last - found.moments.mean, left[290:], atol=1e-7)
+    with refused(ConfigError, "'party'", "'north'", "partition 0"):
+        found.apply(aged, party="north")
+
+
+def test_secure_sums_are_enough_and_what_rounding_misses_is_told(aged):
+    secured = {"secure_aggregation": True, "bound": 2000.0}
+    kept_securely = run("p-cov", cut(aged, *SIZES), n_components=1, keep="moments", **secured).moments_
+    secure = analyses.adjusted(kept_securely, [6, 7])
+    left = residuals(aged[:, [*range(6), 8]], aged[:, 6:8])
+    np.testing.assert_allclose(secure.apply(aged) - secure.moments.mean, left, atol=1e-6)
+    assert (secure.moments.missed > 0).all()
+    # A slope of 2: of a feature off by 0.04 and a covariate off by 0.09 the rest is off by (0.2 + 2 0.3)^2.
+    z, rest = np.array([-1.0, 1.0, -1.0, 1.0]), np.array([1.0, 1.0, -1.0, -1.0])
+    own = SecondMoments.of(np.column_stack([2 * z + rest, z]))
+    rounded = SecondMoments(own.moments, missed=np.array([0.04, 0.09]))
+    np.testing.assert_allclose(analyses.adjusted(rounded, [1]).moments.missed, [0.64])
+
+
+def test_what_cannot_be_taken_out_is_refused(aged):
+    moments = of_parties(aged)
+    with refused(DataError):
+        analyses.adjusted(moments.select([8, 6]), [1])
+    with refused(ConfigError, "keep='parties'"):
+        analyses.adjusted(moments.pooled(), [6], parties=True)
+    with refused(ConfigError, "'age'"):
+        analyses.adjusted(moments, ["age"])

@@ -11,7 +11,6 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut, rows
 from tests.killed import STEPS, dies
 from tests.refusals import refused
@@ -37,42 +36,6 @@ def bits(moments):
 
 def contents(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-
-def drift(federation, X):
-    """Largest difference to the covariance of rows, relative to its largest entry; offsets are taken off exactly."""
-    truth = np.cov(X - X[0], rowvar=False)
-    return np.abs(SecondMoments(federation.moments()).covariance - truth).max() / np.abs(truth).max()
-
-
-@pytest.mark.engine
-def test_two_thousand_operations_do_not_drift(tmp_path):
-    """Members with an offset of 1e8 come and go; the last digits of the others survive only without subtraction."""
-    rng, federation, held = np.random.default_rng(0), Federation.open(tmp_path / "state"), {}
-    for step in range(2_000):
-        key = f"member {rng.integers(12)}"
-        X = np.round(rng.standard_normal((rng.integers(1, 6), 4)) * 2**10) / 2**10
-        if key not in held:
-            held[key] = X + (1e8 if rng.random() < 0.1 else 0.0)
-            federation.join(key, held[key])
-        elif (action := rng.choice(["append", "replace", "leave"], p=[0.6, 0.2, 0.2])) == "append":
-            federation.append(key, X)
-            held[key] = np.vstack([held[key], X])
-        elif action == "replace":
-            federation.replace(key, X)
-            held[key] = X
-        else:
-            federation.leave(key)
-            del held[key]
-        if step % 50 == 49:
-            assert drift(federation, np.vstack(list(held.values()))) <= 1e-14
-    for key in [key for key, X in held.items() if X.max() >= 1e6]:
-        federation.leave(key)
-        del held[key]
-    left = np.vstack(list(held.values()))
-    assert len(federation.journal) >= 2_000
-    assert federation.moments().count == len(left)
-    assert drift(federation, left) <= 1e-14
 
 
 def test_history_leaves_no_trace_in_the_bits(folder):
