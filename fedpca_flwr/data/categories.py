@@ -98,7 +98,7 @@ def _cells(frame: Any, column: str) -> list[Any]:
 
 
 def _is_missing(cell: Any) -> bool:
-    return cell is None or cell != cell or str(cell) == "<NA>"  # NaN is not itself
+    return cell is None or str(cell) == "<NA>" or cell != cell  # whether pandas.NA is itself is missing, too
 
 
 def _indicators(cells: Sequence[Any], known: Sequence[str], least: int) -> np.ndarray[Any, np.dtype[np.float64]]:

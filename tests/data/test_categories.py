@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.categories import encoded
+from fedpca_flwr.data.categories import encoded, found_levels
 from fedpca_flwr.maths.rows import pieces
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.site import policy
@@ -111,10 +111,14 @@ def test_new_rows_are_taken_with_their_categories_by_a_model_from_a_file(tmp_pat
 
 
 def test_few_rows_of_a_level_are_others_and_others_are_not_few():
-    frame = pd.DataFrame({"sex": ["f"] * 12 + ["m"] * 5 + [None] * 2 + ["x"]})
-    found = encoded(frame, {"sex": ["f", "m"]}, "X", least=4)
-    assert np.asarray(found.rows).sum(axis=0).tolist() == [12, 0, 8, 0]  # m joins the three others
-    assert found.names == ("sex=f", "sex=m", "sex=other", "sex=missing")
+    cells = ["f"] * 12 + ["m"] * 5 + [None] * 2 + ["x"]
+    for dtype in (object, "string", "category"):
+        found = encoded(pd.DataFrame({"sex": pd.Series(cells, dtype=dtype)}), {"sex": ["f", "m"]}, "X", least=4)
+        assert np.asarray(found.rows).sum(axis=0).tolist() == [12, 0, 8, 0]  # m joins the three others
+        assert found.names == ("sex=f", "sex=m", "sex=other", "sex=missing")
+    four_others = encoded(pd.DataFrame({"sex": [*cells, "x"]}), {"sex": ["f", "m"]}, "X", least=4)
+    assert np.asarray(four_others.rows).sum(axis=0).tolist() == [12, 5, 4, 0]
+    assert found_levels([*cells, "x", *["other", ""] * 9], least=2) == ["f", "m", "x"]
 
 
 @pytest.mark.parametrize("heavy", [[1.0] + [0.0] * 9, [3.0] + [1.0] * 9])

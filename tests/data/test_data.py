@@ -54,6 +54,9 @@ def test_a_set_of_openml_is_kept_at_its_download_and_read_without_a_network(tmp_
     assert asked == [("three", {"as_frame": False})]
     np.testing.assert_array_equal(source.rows(np.array([5, 0])), rows[[5, 0]])
     assert (source.labels.tolist(), source.names) == ([1, 0, 1, 2, 0, 0], ("x", "y", "z"))
+    stub.target = None
+    datasets.download("openml:unlabelled", str(tmp_path))
+    np.testing.assert_array_equal(datasets.load("openml:unlabelled", str(tmp_path)).labels, np.zeros(6))
     stub.data = np.array([["red"]], dtype=object)
     with refused(DataError, "openml:words"):
         datasets.download("openml:words", str(tmp_path))
@@ -77,12 +80,14 @@ def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path):
     for i, image in enumerate(pixels):
         folder = tmp_path / ("train", "test")[i // 6] / ("cat", "dog")[i // 3 % 2]
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / f"{i % 3}.png")
+        Image.fromarray(image).convert("RGBA" if i == 1 else "RGB").save(folder / f"{i % 3}.png")
     source = datasets.load("images", str(tmp_path))
     assert source.all_rows().dtype == np.uint8
     np.testing.assert_array_equal(source.all_rows(), pixels[:6].reshape(6, 60))
     np.testing.assert_array_equal(source.labels, [0, 0, 0, 1, 1, 1])
-    np.testing.assert_array_equal(source.test()[1], [0, 0, 0, 1, 1, 1])
+    test, truth = source.test()
+    np.testing.assert_array_equal(test, pixels[6:].reshape(6, 60))
+    np.testing.assert_array_equal(truth, [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(source.rows(np.array([4, 1])), source.all_rows()[[4, 1]])
     of_train = datasets.load("images", str(tmp_path / "train"))
     assert of_train.test is None
@@ -109,6 +114,12 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
     assert source.test()[0].shape == (2, 3072)
     with refused(DataError, "cifar10"):
         datasets.load("cifar10", str(tmp_path / "absent"))
+    asked = []
+    package.datasets.MNIST = lambda root, **how: asked.append((root, how["train"], how["download"]))
+    datasets.download("mnist", "here")
+    assert asked == [("here", True, True), ("here", False, True)]
+    with refused(ConfigError, "'wine'", "mnist"):
+        datasets.download("wine", "here")
 
 
 def test_without_torchvision_the_extra_is_named(monkeypatch):

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
+from fedpca_flwr.data import table
 from fedpca_flwr.data.apart import apart, text_of
-from fedpca_flwr.data.frames import as_array, as_rows
+from fedpca_flwr.data.frames import as_array, as_rows, listed
 from fedpca_flwr.data.table import check, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, whole
@@ -43,6 +44,7 @@ NUMBERS = {
     "decimals": pd.Series([decimal.Decimal("1.5"), None, 2], dtype=object),
     "nothing": pd.Series([None] * 3, dtype=object),
     "sparse": pd.Series(pd.arrays.SparseArray([0.0, 0.0, 2.0], fill_value=0.0)),
+    "sparse beside ones": pd.Series(pd.arrays.SparseArray([1.0, 1.0, 2.0], fill_value=1.0)),
     "sparse with gaps": pd.Series(pd.arrays.SparseArray([np.nan, 1.0, 2.0])),
 }
 
@@ -58,7 +60,8 @@ def test_a_column_of_numbers_is_one_whatever_holds_it(kind):
 
 @pytest.mark.parametrize("library", ["pandas", "arrow", "polars"])
 def test_every_library_gives_the_same_numbers(library):
-    columns = {"a": [1, None, 3], "b": [True, None, False], "c": [1.5, 2.5, None], "d": [None, None, None]}
+    columns = {"a": [1, None, 3], "b": [True, None, False], "c": [1.5, 2.5, None], "d": [None] * 3}
+    columns["e"] = [decimal.Decimal("0.5")] * 3
     if library == "polars":
         table = pytest.importorskip("polars", reason="polars is not installed").DataFrame(columns)
     else:
@@ -66,7 +69,9 @@ def test_every_library_gives_the_same_numbers(library):
             pa.table(columns) if library == "arrow" else pd.DataFrame(columns).astype({"a": "Int64", "b": "boolean"})
         )
     nan = np.nan
-    np.testing.assert_array_equal(as_array(table, "X"), [[1, 1, 1.5, nan], [nan, nan, 2.5, nan], [3, 0, nan, nan]])
+    np.testing.assert_array_equal(
+        as_array(table, "X"), [[1, 1, 1.5, nan, 0.5], [nan, nan, 2.5, nan, 0.5], [3, 0, nan, nan, 0.5]]
+    )
 
 
 def test_plain_and_sparse_columns_keep_their_kind():
@@ -89,6 +94,30 @@ def test_masked_values_are_missing_ones(dtype):
     found = as_array(held, "X")
     assert found.dtype == (np.float32 if dtype == np.float32 else np.float64)
     np.testing.assert_array_equal(np.isnan(found), held.mask)
+
+
+@pytest.mark.parametrize(("size", "what"), [(1.1e140, "too large"), (0.9e-140, "too small"), (np.inf, "infinite")])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["array", "sparse"])
+def test_values_whose_squares_float64_cannot_hold_are_refused(size, what, kind):
+    def holding(value):
+        return as_rows(kind([[0.0, value], [0.0, -value]]), "X")
+
+    for allowed in (1e140, 1e-140, 0.0, np.nan):
+        check(holding(allowed))
+    with pytest.raises(DataError, match=what) as caught:
+        check(holding(size), ["age", "bmi"])
+    assert caught.value.local == "columns: 'bmi'"
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_rows_that_become_more_or_fewer_while_they_are_read_are_refused(more, monkeypatch):
+    monkeypatch.setattr(table, "HELD_BYTES", 0)
+    held = [X]
+    rows = check(Blocks(lambda: held, 4, X.dtype)).rows
+    np.testing.assert_array_equal(whole(rows), X)
+    held[:] = [X, X[:1]] if more > 0 else [X[:-1]]
+    with refused(DataError, match="changed"):
+        whole(rows)
 
 
 def test_what_is_missing_in_a_frame_is_for_em_alone():
@@ -184,6 +213,8 @@ def test_columns_are_named_once_and_known_by_their_digest():
         as_rows(pd.DataFrame(X[:, :2], columns=["age", "age"]), "the table")
     assert names_digest(("a", "bc")) != names_digest(("ab", "c"))
     assert names_digest((" a ", "bc")) == names_digest(("a", "bc"))
+    assert listed(range(20)) == ", ".join(map(str, range(20)))
+    assert listed(range(22)).endswith(", 19 and 2 more")
     one, two, three = frame(), frame().rename(columns={"bmi": "BMI"}), frame().assign(height=1.0)
     with refused(ConfigError, "party 0", match="party 1 .*'bmi'.*'BMI'.*party 2 .*'height'"):
         fit([one, two, three])
@@ -205,44 +236,52 @@ N = 200
 
 
 @pytest.fixture
-def table():
+def usual():
     rng = np.random.default_rng(0)
     columns = [rng.integers(18, 90, N), rng.normal(1, 0.3, N), rng.lognormal(0, 1, N), rng.random(N) < 0.05]
     return np.column_stack([*columns, rng.poisson(0.5, N), rng.standard_t(3, N)]).astype(np.float64)
 
 
-def test_usual_tables_have_none(table):
-    assert apart(table) == {}
+def test_usual_tables_have_none(usual):
+    assert apart(usual) == {}
     assert apart(np.ones((N, 2))) == {}
     assert apart(np.arange(18.0)[:, None] ** 9) == {}
-    table[3, 1], table[4, 1] = np.inf, 1.7e308
-    assert apart(table) == {1: 1}
-    for other in (np.full((N, 2), "text"), np.ones((N, 0)), table[:, 1], np.uint8(table > 1) * 255):
+    usual[3, 1], usual[4, 1] = np.inf, 1.7e308
+    assert apart(usual) == {1: 1}
+    for other in (np.full((N, 2), "text"), np.ones((N, 0)), usual[:, 1], np.uint8(usual > 1) * 255):
         assert apart(other) == {}
 
 
-def test_codes_and_slips_are_counted_from_both_ends_beside_missing_values(table):
-    table[:7, 1] = -999
-    table[[3, 4], 0] = 40_000, 61_000
-    table[5, 0] = -9999
-    table[20:40, :2] = np.nan
-    assert apart(table) == {0: 3, 1: 7}
-    assert apart(table.astype(np.float32)) == {0: 3, 1: 7}
-    assert text_of(apart(table), ("age", "creatinine")) == "10 values of 'age', 'creatinine'"
+@pytest.mark.parametrize("way", [1, -1])
+def test_values_are_apart_beyond_ten_times_the_range_of_all_others(way):
+    """Of 20 rows at least."""
+    for rows_of_it, gap, expected in ((20, 10.5, {0: 1}), (20, 9.5, {}), (19, 10.5, {})):
+        column = np.append(np.linspace(0, 1, rows_of_it - 1), 1 + gap)
+        assert apart(way * column[:, None]) == expected
+
+
+def test_codes_and_slips_are_counted_from_both_ends_beside_missing_values(usual):
+    usual[:7, 1] = -999
+    usual[[3, 4], 0] = 40_000, 61_000
+    usual[5, 0] = -9999
+    usual[20:40, :2] = np.nan
+    assert apart(usual) == {0: 3, 1: 7}
+    assert apart(usual.astype(np.float32)) == {0: 3, 1: 7}
+    assert text_of(apart(usual), ("age", "creatinine")) == "10 values of 'age', 'creatinine'"
     assert text_of({1: 1}, ()) == "1 value of 1"
 
 
-def test_a_second_group_of_rows_is_none(table):
+def test_a_second_group_of_rows_is_none(usual):
     """A tenth of the rows at most: what more rows have is a part of the data."""
-    table[: N // 10, 1] = -999
-    assert apart(table) == {1: N // 10}
-    table[0, 1] = 40_000
-    assert apart(table) == {1: N // 10}
-    table[N // 10, 1] = -999
-    assert apart(table) == {}
+    usual[: N // 10, 1] = -999
+    assert apart(usual) == {1: N // 10}
+    usual[0, 1] = 40_000
+    assert apart(usual) == {1: N // 10}
+    usual[N // 10, 1] = -999
+    assert apart(usual) == {}
 
 
-def test_a_model_of_tables_has_a_note(table):
+def test_a_model_of_tables_has_a_note(usual):
     frames = [frame(rows(N, 4)) for _ in range(2)]
     assert not any("'bmi'" in note for note in fit(frames).log["notes"])
     frames[1].iloc[3, 1] = 1e6
