@@ -3,8 +3,11 @@
 `simulations.benchmarks.coverage` counts how often intervals hold.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.stats import norm, t
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from fedpca_flwr import analyses
@@ -122,6 +125,22 @@ def test_errors_are_those_of_the_bootstrap(moments):
         np.testing.assert_allclose(told.variances, analyses.pca(moments, 2).explained_variance_)
 
 
+def test_intervals_and_bands_are_of_the_level_and_draws_that_are_asked_for(moments):
+    variances, step = analyses.pca(moments, 2).explained_variance_, norm.ppf(0.9)
+    expected = variances[:, None] / (1 + np.array([1, -1]) * step * np.sqrt(2 / 399))
+    np.testing.assert_allclose(analyses.how_sure(moments, 2, level=0.8).variance_intervals, expected, rtol=1e-12)
+    model = analyses.pca(moments, 2)
+    model = replace(model, log={**model.log, "kurtosis": [3.0, 5.0]})
+    expected = variances[:, None] / (1 + np.outer(np.sqrt([2 / 400, 4 / 400]), [step, -step]))
+    np.testing.assert_allclose(analyses.variance_intervals(model, level=0.8), expected, rtol=1e-12)
+    wide, narrow = (analyses.how_sure_by_parties(moments, 2, level=level).variance_intervals for level in (0.95, 0.8))
+    widths = np.log(wide[:, 1] / wide[:, 0]) / np.log(narrow[:, 1] / narrow[:, 0])
+    np.testing.assert_allclose(widths, t.ppf(0.975, 7) / t.ppf(0.9, 7))  # eight parties
+    assert analyses.how_many(moments, draws=1).null_band[0] != analyses.how_many(moments, draws=2).null_band[0]
+    with refused(ConfigError, "'draws'", 100_001, 1, 100_000):
+        analyses.how_many(moments, draws=100_001)
+
+
 def test_parties_that_differ_widen_what_they_tell_and_coin_tosses_of_signs_do_not():
     parties = cut(rows(400, 6), *[50] * 8)
     even, odd = (
@@ -152,8 +171,10 @@ def test_scaled_features_have_errors_and_spikes_of_their_scaled_moments(moments)
 
 
 def test_what_cannot_be_told_is_refused_and_components_of_rounding_have_no_errors(moments):
-    with refused(ConfigError, 0, 5):
-        analyses.how_sure_by_parties(moments.pooled(), 2)
+    four = SecondMoments(moments.moments, parties=dict(list(moments.parties.items())[:4]))
+    for parties, few in ((moments.pooled(), 0), (four, 4)):
+        with refused(ConfigError, few, 5):
+            analyses.how_sure_by_parties(parties, 2)
     with refused(ConfigError, "'level'", 95):
         analyses.how_sure(moments, 2, level=95)
     with refused(ConfigError, "'k'", 7, 1, 6):

@@ -37,15 +37,18 @@ CANCER = load_breast_cancer().data
 def test_distances_and_limits_are_those_of_the_pooled_rows(data, scale):
     n, k = len(data), 4
     parties = cut(data, n - n // 2 - n // 5, n // 2, n // 5)
-    found = analyses.outliers(run("p-cov", parties, n_components=k, scale=scale), data)
+    model = run("p-cov", parties, n_components=k, scale=scale)
+    found = analyses.outliers(model, data)
     centred = (data - data.mean(axis=0)) / (data.std(axis=0) if scale else 1)
     values, vectors = np.linalg.eigh(np.cov(centred, rowvar=False))
     values, scores = values[::-1], centred @ vectors[:, ::-1]
     spe, one, two = (scores[:, k:] ** 2).sum(axis=1), values[k:].sum(), (values[k:] ** 2).sum()
     np.testing.assert_allclose(found.t_squared, (scores[:, :k] ** 2 / values[:k]).sum(axis=1), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(found.spe, spe, rtol=1e-6, atol=1e-7 * spe.max())
-    limits = k * (n**2 - 1) / (n * (n - k)) * f.ppf(0.99, k, n - k), two / one * chi2.ppf(0.99, one**2 / two)
-    np.testing.assert_allclose([found.t_squared_limit, found.spe_limit], limits, rtol=1e-6)
+    other = analyses.outliers(model, data[:2], level=0.9)
+    for level, its in ((0.99, found), (0.9, other)):
+        limits = k * (n**2 - 1) / (n * (n - k)) * f.ppf(level, k, n - k), two / one * chi2.ppf(level, one**2 / two)
+        np.testing.assert_allclose([its.t_squared_limit, its.spe_limit], limits, rtol=1e-6)
 
 
 def test_nothing_leaves_nothing_out():
@@ -152,6 +155,7 @@ def test_what_cannot_be_judged_is_refused(model):
             analyses.outliers(other, X)
     with refused(DataError, 9, 10):
         analyses.drift(model, X[:9])
+    assert not analyses.drift(model, X[:10]).drifted
     with refused(DataError, "NaN"):
         analyses.outliers(model, np.full((2, 12), np.nan))
     with refused(ConfigError, "'level'", 99):

@@ -152,6 +152,8 @@ def test_canonical_correlations_leave_out_what_does_not_vary():
     )
     with refused(DataError, "'k'", 2, 1):
         analyses.canonical_correlations(moments, [0, 2], [3, 4], k=2)
+    with refused(ConfigError, "'k'", 2, 1):
+        analyses.canonical_correlations(moments, [0, 1, 2], [3], k=2)
     with refused(ConfigError, "'k'", 3, 2):  # of three rows
         analyses.canonical_correlations(SecondMoments.of(rows(3, 6)), [0, 1, 2], k=3)
 
@@ -201,12 +203,16 @@ def test_columns_that_are_no_classes_are_refused(column, value):
     joint[0, column] = value
     with refused(DataError, 1, 0, match="class"):
         analyses.discriminant(SecondMoments.of(joint), [13, 14, 15])
+    with refused(DataError, 1, 0, match="class"):  # in none of which rows differ
+        analyses.discriminant(SecondMoments.of(np.hstack([rows(3, 2), np.eye(3)])), [2, 3, 4])
 
 
 def test_what_cannot_be_is_refused(diabetes):
     moments = kept(diabetes)
     for call, named in [
         (lambda: analyses.ridge(moments, RESPONSES, alpha=0), ["'alpha'", 0]),
+        (lambda: analyses.ridge(moments, RESPONSES, alpha=np.inf), ["'alpha'", "inf"]),
+        (lambda: analyses.ridge(moments, list(range(12))), []),
         (lambda: analyses.ridge(moments, [10], [9, 10]), [10]),
         (lambda: analyses.ridge(moments, [12]), ["[12]", 12]),
         (lambda: analyses.principal_component_regression(moments, [10], k=12), ["'k'", 12, 1, 11]),

@@ -78,9 +78,12 @@ def test_of_a_member_that_has_left_no_value_stays(folder):
     values = Moments.of(NORTH).scatter[:8].tobytes()
     assert values in (folder / FILE).read_bytes()
     federation = Federation.open(folder)
+    federation.join("e" * 64, EAST)
+    federation.leave("e" * 64)
     federation.leave("north")
     federation.save()
-    assert values not in (folder / FILE).read_bytes()
+    for gone in (values, Moments.of(EAST).scatter[:8].tobytes()):
+        assert gone not in (folder / FILE).read_bytes()
     assert sorted(contents(folder)) == [FILE, "notes.txt"]
 
 
@@ -108,7 +111,10 @@ def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder
         (lambda f: f.append("south", SOUTH), ConfigError, ["'south'", 100]),
         (lambda f: f.join("east", EAST[:, :11]), ContractError, ["'east'", 11, 12]),
         (lambda f: f.join("east", EAST * np.nan), DataError, ["NaN"]),
-        *[(lambda f, key=key: f.join(key, EAST), ConfigError, [1, 64, "_.-"]) for key in (" east", "east ", 3, None)],
+        *[
+            (lambda f, key=key: f.join(key, EAST), ConfigError, [1, 64, "_.-"])
+            for key in (" east", "east ", "e" * 65, 3, None)
+        ],
         *[
             (lambda f, wrong=wrong: f.join("east", replace(Moments.of(EAST), **wrong)), ContractError, ["'east'"])
             for wrong in (

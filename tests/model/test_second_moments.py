@@ -111,7 +111,9 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("spoil", ["torn", "NaN", "format", "narrow party", "negative", "names", "a model", *COUNTS])
+@pytest.mark.parametrize(
+    "spoil", ["torn", "NaN", "format", "narrow party", "missed", "negative", "names", "a model", *COUNTS]
+)
 def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
     file = whole.save(tmp_path / "moments")
     arrays, about = files.read(file, text="second-moments.json")
@@ -122,6 +124,8 @@ def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
     else:
         arrays["mean"] = arrays["mean"] * (np.nan if spoil == "NaN" else 1)
         arrays["scatter"] = arrays["scatter"] * (-1 if spoil == "negative" else 1)
+        if spoil == "missed":
+            arrays["missed"] = np.zeros(3)
         if spoil == "narrow party":
             arrays |= {f"party-1-{name}": arrays[name][:1] for name in ("mean", "remainder", "scatter")}
         about |= {"rows": COUNTS[spoil]} if spoil in COUNTS else {}
@@ -164,7 +168,9 @@ def test_features_that_there_are_not(whole, features, named):
 
 def test_moments_merge_and_what_is_not_among_the_rows_is_not_taken_out(whole):
     late = rows(30, 4, seed=9) * 3 + 100
-    same(whole.pooled().merge(SecondMoments.of(late)), SecondMoments.of(np.vstack([X, late])))
+    merged = SecondMoments.of(late).merge(whole)
+    same(merged, SecondMoments.of(np.vstack([X, late])))
+    assert (merged.features, merged.parties) == (NAMES, {})  # of the late rows nobody knows whose they are
     with refused(ConfigError, "partition 0", "partition 1", "partition 2"):
         whole.merge(whole)
     with refused(ContractError, 4, 3):
@@ -179,11 +185,14 @@ def test_moments_merge_and_what_is_not_among_the_rows_is_not_taken_out(whole):
         whole.without("north")
     with refused(ConfigError, "'partition 0'", "keep='parties'"):
         whole.pooled().without("partition 0")
+    with refused(ConfigError, "'only'", "keep='parties'"):
+        SecondMoments(whole.moments, parties={"only": whole.moments}).without("only")
 
 
 def test_a_party_taken_out_leaves_the_others_to_the_last_digit(whole):
     last = SecondMoments.of(frame(X[75:]))
     same(whole.subtract(last), SecondMoments.of(X[:75]), 1e-11)
+    assert whole.subtract(SecondMoments.of(X[75:])).features == NAMES
     same(whole.without("partition 2"), SecondMoments.of(X[:75]))
     assert list(whole.without("partition 2").parties) == ["partition 0", "partition 1"]
     # At an offset of 1e8 a rounded mean would turn what is left.
@@ -201,6 +210,14 @@ def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():
     np.testing.assert_array_equal(one.is_constant, [False, True])
     np.testing.assert_array_equal(other.is_constant, [False, False])
     np.testing.assert_array_equal(other.scaled().missed, [0.0625, 1.0])
+    assert "1.414" in repr(SecondMoments.of(np.array([[2.0], [4.0]])))  # a deviation, divisor n - 1
+    # Parts that vary more than the whole are within what is missed of the two: 0.22 is.
+    rest, part = SecondMoments.of(np.array([[0.0], [2.0], [1.0]])), SecondMoments.of(np.array([[0.0], [2.1]]))
+    missed = np.array([0.12])
+    replace(rest, missed=missed).subtract(replace(part, missed=missed))
+    for one_missed in ((missed, missed * 0), (missed * 0, missed)):
+        with refused(ContractError):
+            replace(rest, missed=one_missed[0]).subtract(replace(part, missed=one_missed[1]))
     both = one.merge(other)
     np.testing.assert_array_equal(both.missed, [0.75, 3.0])
     np.testing.assert_array_equal(both.subtract(other).missed, [1.0, 4.0])
