@@ -35,7 +35,10 @@ def test_the_message_api_gives_the_bits_of_run(method, options):
     found = (expected.components_, expected.mean_, expected.explained_variance_)
     assert [array.tobytes() for array in result.arrays.to_numpy_ndarrays()] == [array.tobytes() for array in found]
     assert strategy.model.rounds == expected.rounds == len(result.train_metrics_clientapp) - 1
-    assert sum(entry["bytes-up"] for entry in result.train_metrics_clientapp.values()) > 0
+    told = result.train_metrics_clientapp.values()
+    assert [sum(entry[key] for entry in told) for key in ("bytes-up", "bytes-down")] == [
+        sum(sum(entry[way]) for entry in strategy.model.log["rounds"]) for way in ("up", "down")
+    ]
 
 
 def by_components(strategy, rounds: int | None = None, **options) -> None:

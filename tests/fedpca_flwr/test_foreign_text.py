@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, printable
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, printable, value_text
 from fedpca_flwr.figures import markdown
 from fedpca_flwr.protocol.admission import ErrorReport, info_of, reported
 from tests.families import cut, rows
@@ -31,6 +31,8 @@ def test_errors_tables_and_clients_hold_no_foreign_text():
         error = kind(f"x: {EVIL}\ny", local=EVIL)
         assert (str(error), error.local, error.__notes__) == (f"x: {CLEAN}\ny", CLEAN, [CLEAN])
     assert markdown.row([f"{EVIL}\n", 3]) == f"| {CLEAN}? | 3 |"
+    assert value_text("x" * 300) == f"'{'x' * 199}..."
+    assert (value_text([1.5, 2.5]), value_text(["a", 2.5]), value_text(["a"])) == (*["of type list"] * 2, "['a']")
     with pytest.raises(ContractError) as caught:
         info_of({"partition-id": 0, "num-partitions": 3, "simulated": True, f"{EVIL}\nclient 2": "x"})
     assert str(caught.value).isprintable()

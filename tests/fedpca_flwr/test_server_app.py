@@ -101,8 +101,18 @@ def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     assert "certified angle" in said
 
 
-def test_a_simulation_that_is_not_to_compare_has_no_comparison(tmp_path, capsys):
-    simulated(2, tmp_path, method="p-cov", dataset="wine", reference=False)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "p-cov", "reference": False},
+        {"method": "p-cov", "adjust-for": "0"},
+        {"method": "vertical-kernel", "partition": "columns"},
+    ],
+    ids=str,
+)
+def test_a_simulation_that_is_not_to_compare_has_no_comparison(options, tmp_path, capsys):
+    """What covariates leave, or a kernel makes of the rows, is no PCA of them."""
+    simulated(2, tmp_path, dataset="wine", **{"n-components": 3}, **options)
     assert "pooled" not in capsys.readouterr().out
 
 

@@ -7,12 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.colors import to_hex
 from matplotlib.path import Path as MatplotlibPath
 from scipy import sparse
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.figures import analysis_plots, markdown, plots
+from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from simulations import run
@@ -87,8 +89,12 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
     assert len(points(axes)[0]) <= plots.MOST_SCORES
-    for panel, component in zip(plots.loadings(MODEL, most=4).axes, MODEL.components_, strict=True):
+    panels = plots.loadings(MODEL, most=4).axes
+    assert [text.get_text() for text in panels[0].get_yticklabels()] == list(map(str, range(12)))
+    for panel, component in zip(panels, MODEL.components_, strict=True):
         np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
+        colours = [to_hex(bar.get_facecolor()).upper() for bar in bars_of(panel)]
+        assert colours == [COLOURS[0] if loading > 0 else COLOURS[3] for loading in component]
     wide = pooled_pca(rows(60, 40), 5)
     image = plots.loadings(wide, most=5).axes[0].images[0]
     np.testing.assert_array_equal(image.get_array(), wide.components_.T)
@@ -106,6 +112,8 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
         plots.scores([tmp_path / "other.csv"])
     with refused(ConfigError, "'north'", "(180, 4)", 5):
         plots.scores(paths, components=(1, 5))
+    with refused(ConfigError, "'labels'", "[180, 99]", "[180, 100]"):
+        plots.scores(paths, labels=[LABELS[:180], LABELS[:99]])
 
 
 def test_scores_of_a_private_model_without_a_component_above_the_noise_have_no_share():
@@ -177,7 +185,8 @@ def test_scree_and_rounds_show_their_numbers_and_names():
         np.testing.assert_allclose(right.lines[0].get_ydata()[-1], 100 * MODEL.explained_variance_ratio_.sum())
         assert all(place == round(place) for place in left.get_xticks())
     lines = plots.angle_by_round({"sub-it": [10, 1, 0]}, tolerance=1e-6).axes[0].lines
-    np.testing.assert_allclose(lines[0].get_ydata(), [10, 1, 1e-14])
+    np.testing.assert_allclose(lines[0].get_xydata(), [[1, 10], [2, 1], [3, 1e-14]])
+    assert set(lines[1].get_ydata()) == {1e-6}
     (legend,) = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)}).legends
     assert texts_of(legend) == ["pooled = p-cov", "other"]
 
@@ -207,6 +216,7 @@ def test_bytes_are_in_kilobytes_or_megabytes():
 def test_components_as_images():
     figure = plots.component_images(MODEL, (3, 4), count=3)
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), MODEL.components_[0].reshape(3, 4))
+    assert len(plots.component_images(MODEL, (3, 4)).axes) == 4  # of ten, so many has the model
     coloured = plots.component_images(MODEL, (2, 2, 3), count=2).axes[0].images[0].get_array()
     loadings = MODEL.components_[0].reshape(2, 2, 3)
     np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
@@ -295,6 +305,29 @@ def test_a_biplot_has_arrows_of_correlations_and_rows_in_the_unit_of_the_largest
     assert {text.get_text() for text in axes.texts} == {"", *map(str, range(12))}
     with refused(ConfigError):
         analysis_plots.biplot(analyses.read(MOMENTS, 1), X[:, :2])
+
+
+def test_a_circle_of_correlations_has_an_arrow_for_each_feature_dashed_where_it_is_supplementary():
+    found = analyses.read(MOMENTS, 2, supplementary=[0])
+    (axes,) = analysis_plots.variables(found).axes
+    np.testing.assert_allclose(np.hypot(*axes.lines[0].get_data()), 1)
+    assert tips_of(axes) == set(map(tuple, found.correlations.T))
+    arrows: list[Any] = [text for text in axes.texts if not text.get_text()]
+    dashed = [tuple(arrow.xy) for arrow in arrows if arrow.arrow_patch.get_linestyle() == "--"]
+    assert dashed == [tuple(found.correlations[:, -1])]
+
+
+def test_levels_and_columns_are_where_their_coordinates_and_correlations_are():
+    three = np.arange(6.0).reshape(2, 3)
+    shares, cosines = np.array([0.2, 0.8]), np.array([[0.1, 0.1, 0.9], [0.5, 0.2, 0.0]])
+    found = analyses.Categories(("mass", "sex"), cosines, ("sex=f", "sex=m"), shares, three, three, cosines)
+    (axes,) = analysis_plots.levels(found, X[:, :3]).axes
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), X[:, :2])
+    np.testing.assert_array_equal(axes.lines[1].get_xydata(), three[::-1, :2])  # those first of which two hold most
+    assert [text.get_text() for text in axes.texts] == ["sex=m", "sex=f"]
+    (axes,) = analysis_plots.squared_correlations(found).axes
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), cosines[::-1, :2])
+    assert [text.get_text() for text in axes.texts] == ["sex", "mass"]
 
 
 def test_contributions_are_shares_of_those_that_take_part():

@@ -129,3 +129,46 @@ def test_a_certificate_says_of_which_components_it_is():
 def test_a_share_of_missing_values_is_never_said_to_be_zero():
     told = [missing({"missing_share": share, "degrees_ahead": 0.0}, SimpleNamespace()) for share in (2.7e-5, 0.0512)]
     assert [text.split("%")[0] for text in told] == ["0.0027", "5.12"]
+
+
+TEXTS = [
+    ("angle bound", {"angle_bound_degrees": 12.31}, "13 degrees (Davis and Kahan: the worst case)"),
+    ("scatter error", {"scatter_error_variance_share": 0.0121}, "0.013 of the variance at most (spectral norm)"),
+    ("fixed point", {"fixed_point_variance_share": 3.2e-9}, "rounds off 4e-09 of the variance at most"),
+    ("left out", {"left_out_directions": 1.2}, "25.0000% of the variance, spread over some 1 direction"),
+    ("left out", {"left_out_directions": 7.6}, "25.0000% of the variance, spread over some 8 directions"),
+    ("mu", {"mu": 0.0}, "0 (local PCA)"),
+    ("mu", {"mu": math.inf}, "infinity (PCA of all rows)"),
+    ("mu", {"mu": 0.5, "held_out_rows": 30}, "0.5, chosen on 30 rows held out"),
+    ("above the noise", {"components_above_noise": 1, "kept_features": 3}, "1 of 4 components; 3 of 5 features kept"),
+    ("noise / sensitivity", {"noise_multiplier_centre": 2, "noise_multiplier_joint": 4}, "2 (centre), 4 (joint)"),
+    ("influence", {"influence_component_share": 0.123}, "one party holds 12.3% of a component at most"),
+    ("revision", {"revision": 2, "unsaved_changes": 0}, "2"),
+    (
+        "spent",
+        {"spent_rounds": 1, "spent_bytes_up_per_party": 2.5e6, "spent_bytes_down_per_party": 1e3},
+        "1 round, 2.5 MB up and 0.001 MB down per party",
+    ),
+    (
+        "privacy",
+        {"epsilon": 1.5, "delta": 1e-6, "honest_parties": 2},
+        "epsilon 1.5, delta 1e-06, replace-one, of one row; trust: distributed, 2 honest parties",
+    ),
+    (
+        "odd rows",
+        {"rows_above_t_squared_limit": 3, "rows_above_spe_limit": 4},
+        "3 beyond the limit of T2, 4 beyond that of SPE (99 % of normal rows are not); most at b: 50.0% of its rows",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "measured", "text"), TEXTS)
+def test_a_line_has_the_numbers_in_their_units(line, measured, text):
+    at_parties = [
+        {"party": party, "rows": rows, "above_t_squared_limit": t_squared, "above_spe_limit": spe}
+        for party, rows, t_squared, spe in (("a", 10, 1, 3), ("b", 4, 2, 1))
+    ]
+    options = {"trust": "distributed", "relation": "replace-one"}
+    model = SimpleNamespace(n_components_=4, n_features_in_=5, explained_variance_ratio_=np.array([0.5, 0.25]))
+    model.log = {"measured": measured, "options": options, "outliers": at_parties}
+    assert lines(model) == [(line, text)]

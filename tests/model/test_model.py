@@ -10,6 +10,7 @@ import pytest
 from sklearn.pipeline import Pipeline
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.model import model_file
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca, principal_angles
@@ -86,6 +87,11 @@ def test_a_torn_or_foreign_file_is_named(model, tmp_path):
         ({"components_": np.zeros(12)}, ["model.npz"]),
         ({"explained_variance_": np.zeros(4)}, ["explained_variance_ratio_", "(4,)"]),
         ({"singular_values_": np.array(["x"] * 5)}, ["singular_values_", "(5,)"]),
+        ({"scale_": np.ones(11)}, ["scale_", "(12,)"]),
+        ({"covariance_": np.eye(12, 11)}, ["covariance_", "(12, 12)"]),
+        ({"factors_": np.ones((3, 11))}, ["factors_", "(3, 12)"]),
+        ({"adjustment_": Adjustment(np.array([0]), np.ones((1, 11)))}, ["adjustment_slopes", "(1, 12)"]),
+        *[({"adjustment_": Adjustment(np.array([place]), np.ones((1, 12)))}, []) for place in (-1, 12)],
         ({"feature_names_in_": np.array(["a", "b"], dtype=object)}, ["feature_names_in_"]),
         ({"feature_names_in_": np.array([1] * 12, dtype=object)}, ["feature_names_in_"]),
         *[
@@ -110,6 +116,9 @@ def test_metrics_of_the_truth_itself():
     assert principal_angles(truth, truth).max < 1e-12
     np.testing.assert_allclose(reconstruction_error(truth, X), truth.squared_error, rtol=1e-9)
     np.testing.assert_allclose(captured_variance(truth, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-12)
+    about_zero = pooled_pca(X, 5, center=False)
+    np.testing.assert_allclose(about_zero.total_variance, np.sum(X**2) / 299)
+    np.testing.assert_allclose(about_zero.noise_variance_, np.sum(np.linalg.svd(X)[1][5:] ** 2) / 299 / 7)
     labels = (truth.transform(X)[:, 0] > 0).astype(int)
     assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], labels[1::2]) > 0.9
     assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], 1 - labels[1::2]) < 0.1

@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 from fedpca_flwr import FederatedPCA, Federation, analyses
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.data.table import names_digest
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.figures import plots
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.loadings import Loadings
@@ -262,6 +262,16 @@ def test_a_site_with_its_columns_in_another_order_gets_no_scores_of_new_rows(tmp
     frame(parts[1], NAMES[2:])[NAMES[:1:-1]].to_csv(tmp_path / "right.csv", index=False)
     with refused(DataError, "client 1", match="columns?"):
         done("vertical-scores")
+
+
+@pytest.mark.parametrize("spoilt", [{"mean": np.zeros(4)}, {"scale": np.ones(1)}, {"components": np.ones(5)}], ids=str)
+def test_loadings_that_do_not_fit_together_are_refused(spoilt, tmp_path):
+    own = {"components": np.ones((2, 5)), "mean": np.zeros(5), "scale": np.ones(5)}
+    Loadings(**own).save(tmp_path / "own.npz")
+    assert Loadings.load(tmp_path / "own.npz").components.shape == (2, 5)
+    Loadings(**own | spoilt).save(tmp_path / "own.npz")
+    with refused(ContractError, tmp_path / "own.npz"):
+        Loadings.load(tmp_path / "own.npz")
 
 
 # AnnData

@@ -55,6 +55,7 @@ def test_a_model_shows_itself_and_scores_of_columns_are_no_transformer(model):
     page = model._repr_html_()
     assert html.escape(repr(model)) in page
     assert page.count("<tr>") == 3
+    assert f"width:{100 * model.explained_variance_ratio_.sum():.2f}%" in page
     assert all(html.escape(note) in page.split("<details>")[0] for note in model.log["notes"])  # seen without a click
     assert f"feature {np.abs(model.components_[0]).argmax()} +" in page
     assert html.escape(model.summary()) in page
@@ -80,6 +81,9 @@ def test_what_scikit_learn_and_a_page_get_is_their_own():
     assert model.components_.any()
     model = run("p-cov", dict(zip(["north", "south"], cut(X, 70, 50), strict=True)), n_components=2)
     assert "2 (north, south), with 50 to 70 rows" in model.summary()
+    for parties, told in ((6, "6 (ward 0, ward 1, ward 2, ward 3, ward 4, ward 5), with"), (7, "7, with")):
+        model.log["parties"] = [{"name": f"ward {i}", "rows": 10} for i in range(parties)]
+        assert f"  parties               {told}" in model.summary()
 
 
 NAMES = [f"f{j}" for j in range(6)]
@@ -111,7 +115,9 @@ def test_tables_are_title_head_and_lines_short_and_no_markup():
     assert not any(tag in tables.in_html(shown) for tag in ("<b>", "<i>", "<script>"))
     values = np.arange(50.0)
     assert [line[0] for line in tables.by_feature((), values, weight=values)] == list(range(50))[::-1]
+    assert [line[0] for line in tables.by_feature((), values[:20], weight=values[:20])] == list(range(20))
     assert [line[0] for line in tables.by_feature(NAMES, values[:6], weight=values[:6])] == NAMES
+    assert tables.largest(np.array([0.1, -3.0, 0.0, 2.0, -1.0]), NAMES) == "f1 -3, f3 +2, f4 -1"
 
 
 def test_loadings_and_scores_are_frames_with_names():
@@ -120,6 +126,7 @@ def test_loadings_and_scores_are_frames_with_names():
     np.testing.assert_array_equal(frame.to_numpy(), MODEL.components_.T)
     frame = run("p-cov", cut(rows(60), 40, 20), n_components=2).scores_frame(cut(rows(60), 40, 20))
     assert frame["party"].tolist() == ["party 0"] * 40 + ["party 1"] * 20
+    assert MODEL.scores_frame([FRAME])["party"].tolist() == ["party 0"] * 60  # of two parties, which one it is?
 
 
 @pytest.mark.parametrize("parties", [PARTIES, list(PARTIES.values())], ids=["by name", "as the run had them"])
