@@ -172,9 +172,9 @@ def test_scaled_features_have_errors_and_spikes_of_their_scaled_moments(moments)
 
 def test_what_cannot_be_told_is_refused_and_components_of_rounding_have_no_errors(moments):
     four = SecondMoments(moments.moments, parties=dict(list(moments.parties.items())[:4]))
-    for parties, few in ((moments.pooled(), 0), (four, 4)):
+    for kept, few in ((moments.pooled(), 0), (four, 4)):
         with refused(ConfigError, few, 5):
-            analyses.how_sure_by_parties(parties, 2)
+            analyses.how_sure_by_parties(kept, 2)
     with refused(ConfigError, "'level'", 95):
         analyses.how_sure(moments, 2, level=95)
     with refused(ConfigError, "'k'", 7, 1, 6):

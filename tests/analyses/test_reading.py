@@ -143,7 +143,3 @@ def test_promax_finds_correlated_factors():
     np.testing.assert_allclose(abs(correlated[0, 1]), 0.4, atol=0.05)
     np.testing.assert_allclose(np.sort(np.abs(loadings @ turn), axis=1)[:, 0], 0, atol=0.05)
     np.testing.assert_allclose(loadings @ turn @ correlated @ turn.T @ loadings.T, loadings @ loadings.T, atol=1e-12)
-    rotated = loadings @ varimax(loadings)
-    towards = varimax(loadings) @ np.linalg.lstsq(rotated, rotated * np.abs(rotated) ** 3)[0]  # fourth powers
-    lengths = np.linalg.norm(turn, axis=0) * np.linalg.norm(towards, axis=0)
-    np.testing.assert_allclose(np.sum(turn * towards, axis=0) / lengths, 1, rtol=1e-12)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.data.datasets import load
-from fedpca_flwr.maths.eigen import at_most, certified
+from fedpca_flwr.maths.eigen import at_most
 from fedpca_flwr.model.federation import Federation
-from fedpca_flwr.model.measurements import MEASUREMENTS, certificate, lines, missing
+from fedpca_flwr.model.measurements import MEASUREMENTS, lines
 from fedpca_flwr.server_app import _compared_with_pooled
 from strategies import METHODS
 from tests.families import cut, rows
@@ -117,21 +117,24 @@ def test_a_bound_in_few_digits_is_never_less_than_it_is(digits):
     assert at_most(3.1e-8) == "3.1e-08"
 
 
-def test_a_certificate_says_of_which_components_it_is():
-    assert certified(90.0) == "no bound"
-    assert certified(3e-8) == "3e-08 degrees at most"
-    assert certified(3e-8, first=2) == "3e-08 degrees at most, of the first 2 components"
-    model = SimpleNamespace(n_components_=4)
-    of = [certificate({"certified_angle_degrees": 0.5, "certified_components": first}, model) for first in (3, 4)]
-    assert of == [certified(0.5, first=3), certified(0.5)]
-
-
-def test_a_share_of_missing_values_is_never_said_to_be_zero():
-    told = [missing({"missing_share": share, "degrees_ahead": 0.0}, SimpleNamespace()) for share in (2.7e-5, 0.0512)]
-    assert [text.split("%")[0] for text in told] == ["0.0027", "5.12"]
-
-
 TEXTS = [
+    ("certified angle", {"certified_angle_degrees": 90.0, "certified_components": 4}, "no bound"),
+    ("certified angle", {"certified_angle_degrees": 3e-8, "certified_components": 4}, "3e-08 degrees at most"),
+    (
+        "certified angle",
+        {"certified_angle_degrees": 0.5, "certified_components": 3},
+        "0.5 degrees at most, of the first 3 components",
+    ),
+    (
+        "missing values",
+        {"missing_share": 2.7e-5, "degrees_ahead": 0.0},  # a small share is never said to be zero
+        "0.0027%; an estimated 0 degrees to go (no bound)",
+    ),
+    (
+        "missing values",
+        {"missing_share": 0.0512, "degrees_ahead": 1.26},
+        "5.12%; an estimated 1.3 degrees to go (no bound)",
+    ),
     ("angle bound", {"angle_bound_degrees": 12.31}, "13 degrees (Davis and Kahan: the worst case)"),
     ("scatter error", {"scatter_error_variance_share": 0.0121}, "0.013 of the variance at most (spectral norm)"),
     ("fixed point", {"fixed_point_variance_share": 3.2e-9}, "rounds off 4e-09 of the variance at most"),
