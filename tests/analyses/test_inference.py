@@ -175,8 +175,9 @@ def test_what_cannot_be_told_is_refused_and_components_of_rounding_have_no_error
     for kept, few in ((moments.pooled(), 0), (four, 4)):
         with refused(ConfigError, few, 5):
             analyses.how_sure_by_parties(kept, 2)
-    with refused(ConfigError, "'level'", 95):
-        analyses.how_sure(moments, 2, level=95)
+    for level in (95, "0.9"):
+        with refused(ConfigError, "'level'", repr(level)):
+            analyses.how_sure(moments, 2, level=level)
     with refused(ConfigError, "'k'", 7, 1, 6):
         analyses.how_sure(moments, 7)
     with refused(ConfigError, "'k'", 3, 2):  # of three rows

@@ -1,5 +1,7 @@
 """Rows that belong to a model have their columns matched by name wherever they are taken; what are none is refused."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -189,11 +191,12 @@ def test_names_of_columns_count_where_they_are_texts_whatever_they_are():
     assert fit([frame(part, named) for part in PARTS]).feature_names_in_.tolist() == named
 
 
-@pytest.mark.parametrize("other", [[*NAMES[:4], "colour"], list("abcde"), [*NAMES[2:], *"ab"]], ids=str)
+@pytest.mark.parametrize("other", [[*NAMES[:4], "colour"], list("abcde"), list("abcdef"), [*NAMES[2:], *"ab"]], ids=str)
 def test_columns_of_other_names_are_refused_as_scikit_learn_does(model, other):
+    given = frame(np.resize(X, (9, len(other))), other)
     with pytest.raises(ValueError) as theirs:  # noqa: PT011
-        PCA(2).fit(frame()).transform(frame(names=other))
-    assert refusal(model.transform, frame(names=other)) == str(theirs.value)
+        PCA(2).fit(frame()).transform(given)
+    assert refusal(model.transform, given) == str(theirs.value)
 
 
 def test_rows_without_the_names_of_the_model_are_warned_of(model, bare):
@@ -372,3 +375,8 @@ def test_what_does_not_vary_shrinks_no_score_and_many_rows_none():
     model = run("p-cov", cut(many, 8, 6), n_components=1, min_rows=1)
     assert model.shrinkage_.min() < TOLD
     assert shrinkage_notes(model) == []
+    near, far = (
+        SimpleNamespace(n_samples_=9, n_features_in_=9, shrinkage_=np.array(own)) for own in ([0.96], [0.97, 0.94])
+    )
+    assert shrinkage_notes(near) == []
+    assert "0.94 to 0.97" in shrinkage_notes(far)[0]
