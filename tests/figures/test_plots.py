@@ -89,15 +89,17 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
     assert len(points(axes)[0]) <= plots.MOST_SCORES
+    assert np.isnan(plots.scores({"one": turned[:1]}).axes[0].lines[0].get_xydata()).all()
     panels = plots.loadings(MODEL, most=4).axes
     assert [text.get_text() for text in panels[0].get_yticklabels()] == list(map(str, range(12)))
     for panel, component in zip(panels, MODEL.components_, strict=True):
         np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
         colours = [to_hex(bar.get_facecolor()).upper() for bar in bars_of(panel)]
         assert colours == [COLOURS[0] if loading > 0 else COLOURS[3] for loading in component]
-    wide = pooled_pca(rows(60, 40), 5)
-    image = plots.loadings(wide, most=5).axes[0].images[0]
-    np.testing.assert_array_equal(image.get_array(), wide.components_.T)
+    for d, k in ((40, 3), (12, 5)):
+        wide = pooled_pca(rows(60, d), k)
+        image = plots.loadings(wide, most=k).axes[0].images[0]
+        np.testing.assert_array_equal(image.get_array(), wide.components_.T)
 
 
 def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
@@ -278,6 +280,7 @@ def test_names_of_arrows_are_inside_the_axes_and_do_not_overprint():
     inside = axes.get_window_extent()
     boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
     assert len(boxes) == 30
+    assert max(len(text.get_text()) for text in axes.texts) == 30
     assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
     assert all(inside.y0 <= box.y0 and box.y1 <= inside.y1 for box in boxes)
     assert not overlap(boxes)
