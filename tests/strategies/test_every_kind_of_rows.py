@@ -1,9 +1,13 @@
-"""Every method meets its rows as an array, block by block, sparse and as small integers, however answers travel."""
+"""Every method meets its rows as an array, block by block, sparse and as small integers, and values of any size.
+
+However answers travel, it finds the right components, or refuses clearly.
+"""
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from scipy.linalg import subspace_angles
 
 from fedpca_flwr.data import table
 from fedpca_flwr.data.frames import as_rows
@@ -11,28 +15,47 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.maths.rows import Blocks
-from fedpca_flwr.model.reference import principal_angles
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.site.readers import read
 from simulations import run
 from simulations.ray_engine import save
 from strategies import METHODS, transports_of
-from tests.families import cut
-from tests.harness import differences, fit
+from tests.families import cut, rows
+from tests.harness import differences, finish, fit, server_of, tamper
 from tests.refusals import refused
 
-FITTING = {name: method for name, method in METHODS.items() if not method.strategy.card.after}
+CARDS = {name: method.strategy.card for name, method in METHODS.items()}
+FITTING = [name for name, card in CARDS.items() if not card.after]
 WAYS = {
     "clear": {},
     "masked": {"secure_aggregation": True, "bound": 100.0},
     "surviving": {"secure_aggregation": True, "bound": 100.0, "survivors": 3},
 }
-RUNS = [(method, way) for method, known in FITTING.items() for way in transports_of(known)]
-every_run = pytest.mark.parametrize(("method", "way"), RUNS, ids=str)
+RUNS = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
+FITTING_RUNS = [(name, way) for name, way in RUNS if name in FITTING]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_kept(monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
+
+
+def parties_of(method, X):
+    if CARDS[method].split == "rows":
+        return np.split(X, [len(X) // 2, len(X) * 5 // 6])
+    return np.split(X[:60], [6, 9], axis=1)
+
+
+def travelling(method, way):
+    one_sum = {"release": "joint", "clip": 5.0} if (method, way) == ("dp-pca", "surviving") else {}
+    return {**WAYS[way], **one_sum}
+
+
+def fitted(method, way, parties):
+    return fit(method, parties, n_components=3, **travelling(method, way))
+
+
+# Rows of every kind
 
 
 def counts(n=150, d=12):
@@ -48,16 +71,6 @@ def in_blocks(rows):
     return Blocks(lambda: (part for part in np.split(rows, at) if len(part)), rows.shape[1], rows.dtype)
 
 
-def parties_of(method, X):
-    by_rows = METHODS[method].strategy.card.split == "rows"
-    return cut(X, 80, 40, 30) if by_rows else np.split(X[:40], [5, 9], axis=1)
-
-
-def fitted(method, way, parties):
-    one_sum = {"release": "joint", "clip": 5.0} if (method, way) == ("dp-pca", "surviving") else {}
-    return fit(method, parties, n_components=3, **WAYS[way], **one_sum)
-
-
 def as_frame(part):
     """Columns of 0 and 1 as booleans, the others as whole numbers, of which values may be missing."""
     columns = (pd.Series(column) for column in part.T)
@@ -70,7 +83,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("method", "way", "kinds"), [(*one, list(KINDS)[i % 2]) for i, one in enumerate(RUNS)])
+@pytest.mark.parametrize(("method", "way", "kinds"), [(*one, list(KINDS)[i % 2]) for i, one in enumerate(FITTING_RUNS)])
 def test_numbers_of_any_kind_give_the_bits_of_an_array_of_floats(method, way, kinds):
     """Whatever is the kind of each party's: blocks of any size, data frames, sparse rows, small integers."""
     parties = parties_of(method, counts())
@@ -87,7 +100,7 @@ def few_entries():
     return X
 
 
-@every_run
+@pytest.mark.parametrize(("method", "way"), FITTING_RUNS, ids=str)
 def test_rows_that_stay_sparse_give_the_same_model(method, way):
     parties = parties_of(method, few_entries())
     one, other = fitted(method, way, parties), fitted(method, way, [sparse.csr_array(part) for part in parties])
@@ -154,3 +167,91 @@ def test_rays_processes_are_given_the_same_rows(kind, tmp_path):
     save(tmp_path / "1", as_rows(kind(X), "party 1"))
     (file,) = tmp_path.iterdir()
     np.testing.assert_array_equal(blocks.whole(read(str(file)).rows), X)
+
+
+# Values of any size
+
+
+def with_cell(value):
+    return lambda part: np.where(np.arange(part.size).reshape(part.shape) == 2 * part.shape[1] + 1, value, part)
+
+
+@pytest.mark.parametrize(("method", "way"), RUNS, ids=str)
+@pytest.mark.parametrize(
+    ("change", "limit"),
+    [
+        (with_cell(-1.797e308), "1e+140"),
+        (with_cell(1e171), "1e+140"),
+        (lambda part: part * np.where(np.arange(part.shape[1]) == 1, 1e-200, 1.0), "1e-140"),
+    ],
+    ids=["nodata", "huge", "tiny"],
+)
+def test_what_cannot_be_squared_is_refused_before_anything_is_sent(method, way, change, limit, caplog, tmp_path):
+    """Its square is infinite or zero, and beside infinity, or with a square of zero, a column passes for constant."""
+    parties, site = parties_of(method, rows(60)), {}
+    if after := CARDS[method].after:
+        site["loadings"] = [str(tmp_path / f"{party}.npz") for party in range(3)]
+        fit(after, parties, n_components=2, loadings=site["loadings"])
+    parties[1] = change(parties[1])
+    server, sent = server_of(method, parties, n_components=2, site=site, **travelling(method, way)), []
+    tamper(server, 1, lambda reply: sent.append(reply.parameters.tensors) or reply)
+    with caplog.at_level("ERROR", "fedpca_flwr.client"), refused(DataError, "client 1", limit):
+        finish(server)
+    assert sent in ([], [[]])
+    assert "columns (from 0): [1]" in caplog.text
+
+
+MU = {"personalised": {"mu": 1.0}}
+
+
+@pytest.mark.parametrize("method", FITTING)
+@pytest.mark.parametrize("unit", [2.0**460, 2.0**-455], ids=["1e138", "1e-137"])
+def test_what_can_be_squared_gives_the_same_components_in_any_unit(method, unit):
+    """Where a method takes the square of a square, that is infinite or zero."""
+    own = {**MU, "dp-pca": {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}}.get(method, {})
+    found = []
+    for scale in (1.0, unit):
+        options = {key: value * scale if "clip" in key else value for key, value in own.items()}
+        model = fit(method, parties_of(method, (rows(60) + 1) * scale), n_components=2, **options)
+        found.append(model.scores_ / model.singular_values_ if model.components_ is None else model.components_.T)
+    assert subspace_angles(*found).max() <= 1e-9
+
+
+OTHERS = {"dp-pca", "compressed", "dsa", "fast-pca", "vertical-kernel", "vfedakpca"}
+"""What these know of variance is one number for all features, or a kernel's."""
+
+
+@pytest.mark.parametrize("method", [name for name in FITTING if name not in OTHERS])
+def test_a_constant_feature_of_any_size_hides_no_variance(method):
+    """Each feature's variance is held against the rounding of its own mean."""
+    X = rows(60)
+    X[:, 3] = 2.0**60
+    model = fit(method, parties_of(method, X), n_components=2, **MU.get(method, {}))
+    assert 0 < model.explained_variance_.sum() < 10
+
+
+SCALING = [name for name in FITTING if CARDS[name].split == "rows" and "scale" in CARDS[name].options.model_fields]
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (name, {"scale": True, **centre})
+        for name in SCALING
+        for centre in ({}, {"center": False})
+        if centre.keys() <= CARDS[name].options.model_fields.keys()
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("constant", [False, True])
+def test_scaled_features_may_have_means_of_any_size(method, options, constant):
+    """Time stamps in nanoseconds, long ids: scaled variance is held against the scaled mean."""
+    X = rows(60) + 1
+    X[:, 3] = 2.0**54 if constant else 2.0**54 + 32 * np.arange(60)
+    model, truth = fit(method, parties_of(method, X), n_components=3, **options), pooled_pca(X, 3, **options)
+    if CARDS[method].own_centre:
+        assert bool(model.scale_[3] == 1.0) == constant
+        return
+    assert model.scale_[3] == (1.0 if constant else pytest.approx(32 * np.sqrt((60**2 - 1) / 12)))
+    if CARDS[method].exact and "center" not in options:
+        assert principal_angles(model, truth).max <= 1e-6

@@ -30,7 +30,7 @@ def fit(state, parties, **options):
     return run("streaming", parties, state=state, **{"n_components": 4, **options})
 
 
-def with_absent(state, parties, **options):
+def server_with(state, parties, **options):
     """A run in which those parties that are None do not take part; the others keep their partition."""
     here = [i for i, X in enumerate(parties) if X is not None]
     filled = [rows(20) if X is None else X for X in parties]
@@ -48,9 +48,12 @@ def is_that_of(model, parties, **options):
 
 
 def changes(model):
+    """The numbers of the parties of which something is true, by the word for it."""
     told = model.log["measured"]
     assert all(told[f"{word}_members"] == len(names) for word, names in model.log["members"].items())
-    return {word: ", ".join(names) for word, names in model.log["members"].items()}
+    return {
+        word: "".join(name.removeprefix("partition ") for name in names) for word, names in model.log["members"].items()
+    }
 
 
 def content(state):
@@ -61,61 +64,52 @@ def content(state):
 def test_the_model_of_the_first_run_is_that_of_p_cov(state, options):
     model = fit(state, [A, B, C], **options)
     is_that_of(model, [A, B, C], **options)
-    assert changes(model) == {"joined": "partition 0, partition 1, partition 2"}
+    assert changes(model) == {"joined": "012"}
     assert [entry["phase"] for entry in model.log["rounds"]] == ["digest", "moments", "project"]
 
 
-def test_a_second_run_with_the_same_rows_sends_no_scatter(state):
+def test_a_second_run_with_the_same_rows_sends_no_scatter_and_who_joins_does(state):
     first = fit(state, [A, B, C])
     again = fit(state, [A, B, C], scale=True)
     assert [entry["phase"] for entry in again.log["rounds"]] == ["digest", "project"]
     headers = 4 * 128
     assert again.log["rounds"][0]["up"] == [headers + 32 + 8 + 8 * 12] * 3
-    assert changes(again) == {"unchanged": "partition 0, partition 1, partition 2"}
+    assert changes(again) == {"unchanged": "012"}
     assert (first.log["measured"]["revision"], again.log["measured"]["revision"]) == (1, 1)
     is_that_of(again, [A, B, C], scale=True)
-
-
-def test_who_joins_sends_a_scatter_and_the_others_do_not(state):
-    fit(state, [A, B, C])
-    model = fit(state, [A, B, C, D])
-    is_that_of(model, [A, B, C, D])
-    assert changes(model) == {"joined": "partition 3", "unchanged": "partition 0, partition 1, partition 2"}
-    up = model.log["rounds"][1]["up"]
+    up = fit(state, [A, B, C, D]).log["rounds"][1]["up"]
     assert up[3] == up[0] + 8 * 78
     assert up[:3] == [up[0]] * 3
 
 
-def test_who_comes_with_other_rows_replaces_those_it_sent_before(state):
+@pytest.mark.parametrize(
+    ("then", "leave", "members", "changed"),
+    [
+        ([A, B, C, D], "", [A, B, C, D], {"joined": "3", "unchanged": "012"}),
+        ([A, D, C], "", [A, D, C], {"replaced": "1", "unchanged": "02"}),
+        ([D, None, C], "", [D, B, C], {"replaced": "0", "unchanged": "2", "absent": "1"}),
+        ([A, None, C], " partition 1 ,", [A, C], {"unchanged": "02", "left": "1"}),
+    ],
+    ids=["joins", "replaces", "is absent", "leaves"],
+)
+def test_the_model_is_that_of_the_members_now(state, then, leave, members, changed):
+    """Also after others have come and gone, of whose rows no bit stays."""
+    fit(state, [A, B + 1e8, C])
+    fit(state, [A * 1e3, D, C, B + 1e7])
+    finish(server_with(state, [D, None, C], leave="partition 1,partition 3"))
     fit(state, [A, B, C])
-    model = fit(state, [A, D, C])
-    is_that_of(model, [A, D, C])
-    assert changes(model) == {"replaced": "partition 1", "unchanged": "partition 0, partition 2"}
+    model = finish(server_with(state, then, leave=leave))
+    is_that_of(model, members)
+    assert changes(model) == changed
+    assert list(Federation.open(state).members.values()) == [len(part) for part in members]
 
 
-def test_who_is_absent_still_counts(state):
+def test_parties_are_those_of_this_run_and_members_those_that_are_absent_too(state):
     fit(state, [A, B, C])
-    model = finish(with_absent(state, [D, None, C]))
-    is_that_of(model, [D, B, C])
-    assert changes(model) == {"replaced": "partition 0", "unchanged": "partition 2", "absent": "partition 1"}
+    model = finish(server_with(state, [D, None, C]))
     assert [party["party"] for party in model.log["parties"]] == [0, 2]
     assert "220 of 12 features, 120 of them at these parties" in model.summary()
     assert "3 with 220 rows; 2 took part in this run" in model.summary()
-
-
-def test_who_leaves_counts_no_more_and_need_not_be_there(state):
-    fit(state, [A, B + 1e8, C])
-    model = finish(with_absent(state, [A, None, C], leave=" partition 1 ,"))
-    is_that_of(model, [A, C])
-    assert changes(model) == {"unchanged": "partition 0, partition 2", "left": "partition 1"}
-    assert Federation.open(state).members == {"partition 0": 180, "partition 2": 80}
-
-
-def test_history_leaves_no_trace_in_the_bits(state):
-    fit(state, [A, B, C])
-    fit(state, [A * 1e3, D, C, B + 1e7])
-    finish(with_absent(state, [D, None, C], leave="partition 1,partition 3"))
-    is_that_of(fit(state, [A, B, C]), [A, B, C])
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
@@ -125,16 +119,16 @@ def test_appended_rows_are_added_to_those_sent_before(state, options):
     truth = pooled_pca(np.vstack([A, B, C, D]), 4, **options)
     assert principal_angles(model, truth).max <= 1e-6
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
-    assert changes(model) == {"appended": "partition 0, partition 1"}
+    assert changes(model) == {"appended": "01"}
     assert Federation.open(state).members == {"partition 0": 260, "partition 1": 140}
 
 
 def test_the_same_rows_are_not_appended_twice_and_who_appends_first_joins(state):
-    assert changes(fit(state, [A, B], append=True)) == {"joined": "partition 0, partition 1"}
+    assert changes(fit(state, [A, B], append=True)) == {"joined": "01"}
     fit(state, [A, B])
     once = fit(state, [C, D], append=True)
     again = fit(state, [C, B], append=True)  # as after a run whose model was not written; 1 has nothing new
-    assert changes(again) == {"unchanged": "partition 0, partition 1"}
+    assert changes(again) == {"unchanged": "01"}
     assert again.n_samples_ == once.n_samples_ == 400
 
 
@@ -146,46 +140,45 @@ def test_the_prediction_is_for_the_rows_that_take_part():
     np.testing.assert_allclose(squared_error(model, Moments.of(X)), (left**2).sum() / 90, rtol=1e-10)
 
 
-def test_who_lies_about_its_scatter_does_not_pass_and_the_state_stays(state):
+LIE = moments_in({**head_fields(Moments.of(C).head, Moments.of(C).diagonal()), "scatter": 2 * Moments.of(C).scatter})
+
+
+def consistent_lie(arrays):
+    """A false scatter, and its digest."""
+    if arrays[0].size == 32:
+        return [np.frombuffer(bytes.fromhex(digest(LIE)), np.uint8), *arrays[1:]]
+    return [*arrays[:-1], LIE.scatter] if len(arrays) == 4 else arrays
+
+
+def in_place_of_the_scatter(change):
+    return lambda arrays: arrays if arrays[0].size == 32 else [*arrays[:-1], change(arrays[-1])]
+
+
+FAULTS = {
+    "a lie": (lambda server: tamper_arrays(server, 1, consistent_lie), ContractError, [], "fit"),
+    "other moments than announced": (
+        lambda server: tamper_arrays(server, 1, in_place_of_the_scatter(lambda scatter: scatter * (1 + 1e-12))),
+        ContractError,
+        ["client 1"],
+        "digest",
+    ),
+    "no scatter": (
+        lambda server: tamper_arrays(server, 1, in_place_of_the_scatter(lambda scatter: np.empty(0))),
+        ContractError,
+        ["client 1", "'scatter'"],
+        None,
+    ),
+    "dies in the last round": (lambda server: fail_at(server, 1, "project"), QuorumError, ["client 1"], None),
+}
+
+
+@pytest.mark.parametrize(("play", "error", "named", "match"), FAULTS.values(), ids=FAULTS)
+def test_a_run_that_fails_leaves_the_state(state, play, error, named, match):
     fit(state, [A, B])
     before = content(state)
     server = server_of("streaming", [A, C], state=state, n_components=4)
-    lie = moments_in(
-        {**head_fields(Moments.of(C).head, Moments.of(C).diagonal()), "scatter": 2 * Moments.of(C).scatter}
-    )
-
-    def change(arrays):
-        if arrays[0].size == 32:
-            return [np.frombuffer(bytes.fromhex(digest(lie)), np.uint8), *arrays[1:]]
-        return [*arrays[:-1], lie.scatter] if len(arrays) == 4 else arrays
-
-    tamper_arrays(server, 1, change)
-    with refused(ContractError, match="fit"):
-        finish(server)
-    assert content(state) == before
-
-
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        (lambda arrays: [*arrays[:-1], arrays[-1] * (1 + 1e-12)], "digest"),
-        (lambda arrays: [*arrays[:-1], np.empty(0)], "'scatter'"),
-    ],
-)
-def test_moments_other_than_announced_are_named(state, change, what):
-    server = server_of("streaming", [A, C], state=state, n_components=4)
-    tamper_arrays(server, 1, lambda arrays: arrays if arrays[0].size == 32 else change(arrays))
-    with refused(ContractError, "client 1", match=what):
-        finish(server)
-    assert not Federation.open(state).members
-
-
-def test_a_run_that_fails_in_the_last_round_leaves_the_state(state):
-    fit(state, [A, B])
-    before = content(state)
-    server = server_of("streaming", [A, B, C], state=state, n_components=4)
-    fail_at(server, 2, "project")
-    with refused(QuorumError, "client 2"):
+    play(server)
+    with refused(error, *named, match=match):
         finish(server)
     assert content(state) == before
     assert Federation.open(state).revision == 1
@@ -200,19 +193,25 @@ def test_of_two_runs_at_once_one_is_told(state):
     assert Federation.open(state).members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
 
 
+SECURE = {"secure_aggregation": True, "bound": 1e3}
+
+
 @pytest.mark.parametrize(
-    ("parties", "options", "named"),
+    ("first", "parties", "options", "named"),
     [
-        ([A, B], {"state": ""}, ["'state'"]),
-        ([A, B], {"leave": "partition 1"}, ["'leave'", "partition 1", "client 1"]),
-        ([A, B], {"leave": "partitio 1"}, ["partitio 1", "partition 1"]),
-        ([A[:, :5], B[:, :5], C[:, :5]], {}, ["partition 0", 5, 12]),
-        ([A, B], {"append": "yes"}, ["'append'", "'yes'"]),
+        ({}, [A, B, C], {"state": ""}, ["'state'"]),
+        ({}, [A, B, C], {"leave": "partition 1"}, ["'leave'", "partition 1", "client 1"]),
+        ({}, [A, B, C], {"leave": "partitio 1"}, ["partitio 1", "partition 1"]),
+        ({}, [A[:, :5], B[:, :5], C[:, :5]], {}, ["partition 0", 5, 12]),
+        ({}, [A, B, C], {"append": "yes"}, ["'append'", "'yes'"]),
+        ({}, [A, B, C], SECURE, ["secure_aggregation", "True"]),
+        (SECURE, [A, B, C], {}, ["secure_aggregation", "False"]),
+        (SECURE, [A, B, C], {**SECURE, "leave": "partition 1"}, ["'leave'", "partition 1", "secure_aggregation"]),
+        (SECURE, [A, B, C], {**SECURE, "survivors": 2}, ["'streaming'", "p-cov", "ap-cov", "dp-pca"]),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_done_is_named_and_changes_nothing(state, parties, options, named):
-    fit(state, [A, B])
+def test_what_cannot_be_done_is_named_and_changes_nothing(state, first, parties, options, named):
+    fit(state, [A, B, C], **first)
     before = content(state)
     with refused(FedPCAError, *named):
         fit(**{"state": state, "parties": parties, **options})
@@ -250,7 +249,7 @@ def test_sites_with_rows_of_their_own_need_not_agree_on_the_number_of_partitions
 
 
 def test_who_is_missing_among_more_partitions_than_parties_is_counted(state):
-    server = with_absent(state, [A, None, C])
+    server = server_with(state, [A, None, C])
     proxy_of(server, 2).fit = lambda *_: 1 / 0
     with refused(QuorumError, 1, 2):
         finish(server)
@@ -263,14 +262,12 @@ def test_python_and_runs_share_a_federation(state):
     federation.join("partition 7", D)
     federation.save()
     model = fit(state, [A])
-    assert changes(model) == {"unchanged": "partition 0", "absent": "partition 7"}
+    assert changes(model) == {"unchanged": "0", "absent": "7"}
     own = pool([Moments.of(A), Moments.of(D)])
     np.testing.assert_allclose(Federation.open(state).moments().scatter, own.scatter, rtol=1e-12, atol=1e-12)
 
 
 # One sum over all parties
-
-SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -315,21 +312,4 @@ def test_other_parties_add_nothing_to_a_sum(state):
     with refused(FedPCAError, state):
         finish(server)
     assert [entry["phase"] for entry in server.strategy.rounds_so_far] == ["members"]
-    assert content(state) == before
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "named"),
-    [
-        (SECURE, {}, ["secure_aggregation", "False"]),
-        ({}, SECURE, ["secure_aggregation", "True"]),
-        (SECURE, {**SECURE, "leave": "partition 1"}, ["'leave'", "partition 1", "secure_aggregation"]),
-        (SECURE, {**SECURE, "survivors": 2}, ["secure_aggregation", "'streaming'", "p-cov", "ap-cov", "dp-pca"]),
-    ],
-)
-def test_a_sum_and_single_members_are_not_mixed(state, first, then, named):
-    fit(state, [A, B, C], **first)
-    before = content(state)
-    with refused(FedPCAError, *named):
-        fit(state, [A, B, C], **then)
     assert content(state) == before
