@@ -1,0 +1,198 @@
+"""What only methods of one round have: of moments (P-COV, AP-COV) and of factors (QR-PCA, AP-STACK)."""
+
+import numpy as np
+import pytest
+from scipy.linalg import subspace_angles, svd
+from sklearn.decomposition import PCA
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from tests.families import FAMILIES, cut, rows
+from tests.harness import finish, fit, server_of, tamper_arrays
+from tests.refusals import refused
+
+SHIFTED = FAMILIES["means shifted by ten deviations"]
+
+
+def three(X):
+    return cut(X, 180, 100, 20)
+
+
+def parties():
+    """Of 40 features, and of unequal means."""
+    X = rows(600, 40)
+    X[400:] += rows(1, 40, seed=9)
+    return cut(X, 400, 150, 50)
+
+
+def angle(method, k=4, **options):
+    return principal_angles(fit(method, parties(), n_components=k, **options), pooled_pca(np.vstack(parties()), k)).max
+
+
+def test_uploads_are_the_packed_triangle_or_trapezoid_the_mean_and_one_vector_more_for_a_large_offset():
+    headers = 4 * 128
+    up = fit("p-cov", parties(), n_components=2).log["rounds"][0]["up"]
+    assert up == [8 * (40 * 41 // 2 + 40 + 1) + headers] * 3
+    assert fit("qr-pca", parties(), n_components=2).log["rounds"][0]["up"] == up
+    far = fit("p-cov", three(np.round(rows(300) * 1000) + 1e8 + 0.1), n_components=3)
+    assert max(far.log["rounds"][0]["up"]) == 8 * (12 * 13 // 2 + 2 * 12 + 1) + headers
+    wide, d = FAMILIES["wide"].parties, 80
+    for up, part in zip(fit("qr-pca", wide, n_components=2).log["rounds"][0]["up"], wide, strict=True):
+        h = len(part) - 1
+        assert up == 8 * (h * d - h * (h - 1) // 2 + d + 1) + headers
+
+
+# Moments
+
+
+def test_scaling_is_that_of_standardised_rows():
+    X = (rows(300) + np.arange(12)) * np.logspace(-12, 12, 12)
+    model = fit("p-cov", three(X), n_components=4, scale=True)
+    theirs = make_pipeline(StandardScaler(), PCA(4, svd_solver="full")).fit(X)
+    ours = model.to_sklearn()
+    signs = np.sign((ours[-1].components_ * theirs[-1].components_).sum(axis=1))
+    np.testing.assert_allclose(ours.transform(X), theirs.transform(X) * signs, atol=1e-9)
+    np.testing.assert_allclose(model.transform(X), ours.transform(X), atol=1e-12)
+    np.testing.assert_allclose(model.explained_variance_, theirs[-1].explained_variance_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["p-cov", "ap-cov"])
+def test_without_centring_the_components_are_those_of_the_raw_rows(method):
+    X = rows(300) + 2
+    model, singular = fit(method, three(X), n_components=4, center=False), svd(X, compute_uv=False)
+    assert principal_angles(model, pooled_pca(X, 4, center=False)).max <= 1e-6
+    np.testing.assert_allclose(model.singular_values_, singular[:4], rtol=1e-9)
+    np.testing.assert_array_equal(model.mean_, 0)
+    np.testing.assert_allclose(model.explained_variance_ratio_, singular[:4] ** 2 / (singular**2).sum(), atol=1e-10)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.999])
+def test_a_variance_fraction_keeps_as_many_components_as_scikit_learn(fraction):
+    theirs = PCA(fraction, svd_solver="full").fit(rows(300))
+    assert fit("p-cov", three(rows(300)), n_components=fraction).n_components_ == theirs.n_components_
+
+
+def test_shifted_clients_need_the_correction_and_lies_do_not_pass():
+    """The fault of averaging covariances: 86 degrees here, and it says so itself."""
+    averaged = fit("ap-cov", SHIFTED.parties, n_components=3)
+    off = principal_angles(averaged, pooled_pca(SHIFTED.pooled, 3)).max
+    assert off > 10
+    assert averaged.log["measured"]["angle_to_exact_max_degrees"] == pytest.approx(off, rel=1e-6)
+    server = server_of("p-cov", three(rows(300)), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], 2 * arrays[-1]])
+    with refused(ContractError, match="fit"):
+        finish(server)
+
+
+@pytest.mark.parametrize(
+    ("scale", "mean", "named"),
+    [(1e150, 0.0, ["client 0", "1e+140"]), (1e-162, 0.0, ["client 0", "1e-140"]), (1e-142, 1e-138, ["float64"])],
+)
+def test_values_outside_the_range_of_float64_are_refused(scale, mean, named):
+    with refused(DataError, *named):
+        fit("p-cov", cut(rows(60) * scale + mean, 30, 30), n_components=2)
+
+
+def test_what_averaging_leaves_out_is_nothing_without_centring_and_in_the_units_of_the_solution():
+    X, share = SHIFTED.pooled, "between_parties_variance_share"
+    uncentred, scaled = (
+        fit("ap-cov", SHIFTED.parties, n_components=2, **options) for options in ({"center": False}, {"scale": True})
+    )
+    assert uncentred.log["measured"][share] < 1e-12
+    within = sum(len(p) * p.var(axis=0) / X.var(axis=0) for p in SHIFTED.parties).sum() / (12 * len(X))
+    assert scaled.log["measured"][share] == pytest.approx(1 - within, rel=1e-9)
+
+
+def test_bright_and_dark_bytes_are_added_up_exactly():
+    """Sorted rows: blocks of 1,024 would exceed 2^24, where float32 loses whole numbers."""
+    rng = np.random.default_rng(3)
+    X = np.vstack([rng.integers(0, 9, (9000, 6)), rng.integers(240, 256, (1500, 6))]).astype(np.uint8)
+    model, truth = fit("p-cov", [X, X[::-1][:2000]], n_components=6), pooled_pca(np.vstack([X, X[::-1][:2000]]), 6)
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("transport", [{}, {"bound": 9.0}, {"bound": 9.0, "survivors": 4}], ids=len)
+def test_averages_of_parties_without_any_variance_are_refused(transport):
+    """Single rows have none of their own; the model claimed 0 % of the variance, and a predicted error of NaN."""
+    options = {"n_components": 2, "secure_aggregation": bool(transport), **transport}
+    with refused(DataError, "p-cov"):
+        fit("ap-cov", np.split(rows(4), 4), **options)
+    assert fit("ap-cov", np.split(rows(4), 4), n_components=2, center=False).explained_variance_[0] > 0
+
+
+# Factors
+
+
+@pytest.mark.parametrize("options", [{"scale": True}, {"center": False}, {"scale": True, "center": False}], ids=str)
+def test_options_of_the_whole_factor(options):
+    model, truth = fit("qr-pca", parties(), n_components=4, **options), pooled_pca(np.vstack(parties()), 4, **options)
+    assert principal_angles(model, truth).max <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
+
+
+def test_truncation_converges_the_filler_helps_and_the_stated_bound_holds():
+    errors = {(rank, filler): angle("qr-pca", rank=rank, filler=filler) for rank in (8, 16) for filler in (False, True)}
+    assert errors[16, True] < errors[8, True] < errors[8, False] < 10
+    assert errors[16, True] < errors[16, False]
+    assert angle("qr-pca", rank=40) < 1e-9
+    for rank in (8, 16, 30):
+        model = fit("qr-pca", parties(), n_components=4, rank=rank)
+        assert angle("qr-pca", rank=rank) <= model.log["measured"]["angle_bound_degrees"]
+
+
+def test_weights_of_parties_make_a_stack_exact_or_all_count_the_same():
+    assert angle("ap-stack", rank=40) > 1
+    assert angle("ap-stack", rank=40, party_weights="rows") < 1e-9
+    assert angle("ap-stack", rank=16, party_weights="rows") == pytest.approx(
+        angle("qr-pca", rank=16, filler=False), rel=1e-6
+    )
+    # At rank d the mean of the parties' covariances, whatever their rows; by rows it would be another matrix.
+    model = fit("ap-stack", parties(), n_components=4, rank=40)
+    mean = np.mean([np.cov(part.T, bias=True) for part in parties()], axis=0)
+    values, vectors = np.linalg.eigh(mean)
+    assert np.degrees(subspace_angles(model.components_.T, vectors[:, -4:])).max() <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_ * 599 / 600, values[:-5:-1], rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, values[:-5:-1] / mean.trace(), rtol=1e-9)
+    single = np.split(rows(4), 4)
+    with refused(DataError, "party_weights='rows'"):
+        fit("ap-stack", single, n_components=2)
+    exact = fit("ap-stack", single, n_components=2, party_weights="rows")
+    assert principal_angles(exact, pooled_pca(rows(4), 2)).max <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"rank": 3}, ["'rank'", 3, "n_components", 4]),
+        ({"rank": 8, "scale": True}, ["'rank'", "center=True", "scale=False"]),
+        ({"rank": 8, "n_components": 0.9}, ["'rank'"]),
+        ({"wire": "float32", "rank": 10}, ["'wire'", "float32", "rank=0", "scale=False"]),
+        ({"wire": "float32", "scale": True}, ["'wire'", "float32", "rank=0", "scale=False"]),
+    ],
+    ids=str,
+)
+def test_what_truncation_and_float32_cannot_do_is_refused(options, named):
+    with refused(ConfigError, *named):
+        fit("qr-pca", parties(), **{"n_components": 4, **options})
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-60, 1e60])
+@pytest.mark.parametrize("center", [True, False])
+def test_factors_in_float32_take_half_the_bytes_and_the_stated_bound_holds(unit, center):
+    X = [part * unit for part in parties()]
+    model = fit("qr-pca", X, n_components=4, wire="float32", center=center)
+    truth = pooled_pca(np.vstack(X), 4, center=center)
+    assert 1e-9 < principal_angles(model, truth).max <= model.log["measured"]["angle_bound_degrees"] < 1e-3
+    assert model.log["exact"] is False
+    assert max(model.bytes_up_by_party) < 0.6 * max(fit("qr-pca", X, n_components=4).bytes_up_by_party)
+
+
+def test_the_bound_of_float32_is_that_of_half_a_last_place_in_every_entry():
+    """Singular values of 3 and 1 have a gap of 8; the scatter is off by 2 |R| |dR| + |dR|^2, |dR| by eps |R|_F / 2."""
+    X = np.array([[1.5, 0], [-1.5, 0], [0, 0.5], [0, -0.5]])
+    model = fit("qr-pca", [X, X], n_components=1, wire="float32")
+    off = 2.0**-23 * np.sqrt(9 + 1) / 2
+    expected = np.degrees(np.arcsin((2 * 3 + off) * off / 8))
+    assert model.log["measured"]["angle_bound_degrees"] == pytest.approx(expected, rel=1e-4)
