@@ -1,5 +1,6 @@
 """EM on rows with missing values, by a covariance or by few factors: the pooled iteration's result, R's, the notes."""
 
+import logging
 import shutil
 import subprocess
 
@@ -9,19 +10,21 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import scale
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.factor_em import FactorGaussian
+from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from tests.families import cut, rows
 from tests.harness import fit
+from tests.hostile import HostileSession
 from tests.maths.test_incomplete import plain_em, plain_ppca
 from tests.refusals import refused
 
-SUMS = {"secure_aggregation": True, "min_parties": 2}
-MASKED = {**SUMS, "bound": 1e3}
+MASKED = {"secure_aggregation": True, "min_parties": 2, "bound": 1e3}
 WIDE = {"model": "factors", "n_components": 2, "tolerance": 1e-9}
 MODELS = {"gaussian": {"n_components": 3, "tolerance": 1e-9}, "factors": {**WIDE, "factors": 2}}
 every_model = pytest.mark.parametrize("own", MODELS.values(), ids=MODELS)
@@ -143,9 +146,9 @@ def test_the_components_are_nearer_than_those_of_means(name, share):
 @pytest.mark.engine
 def test_factors_come_nearer_than_means_and_send_no_matrix_of_all_features():
     complete, Y = of_factors(share=0.0, noise=2.0), of_factors(share=0.4, noise=2.0)
-    truth = fit("p-cov", [complete], n_components=2).components_.T
-    by_means = fit("p-cov", [np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)], n_components=2)
-    assert angle(fit("em", [Y], **WIDE), truth) < 0.8 * angle(by_means, truth)
+    means = np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)
+    truth, by_means = (fit("p-cov", [X], n_components=2).components_.T for X in (complete, means))
+    assert angle(fit("em", [Y], **WIDE), truth) < 0.8 * principal_angles(by_means, truth).max()
     model = fit("em", np.array_split(of_factors(n=60, d=300), 2), **{**WIDE, "tolerance": 0.01})
     assert model.rounds <= 40
     assert max(model.bytes_up_by_party) < model.rounds * (8 * (300 * 13 + 2) + 1000)
@@ -251,7 +254,7 @@ def test_a_constant_feature_is_not_scaled_by_what_rounding_or_fixed_point_leaves
     assert any("10 features were taken for constant" in note for note in masked.log["notes"])
 
 
-@pytest.mark.parametrize("way", [{}, {**SUMS, "bound": 1e5}], ids=["clear", "masked"])
+@pytest.mark.parametrize("way", [{}, {**MASKED, "bound": 1e5}], ids=["clear", "masked"])
 def test_a_constant_feature_keeps_its_mean_and_is_foretold_to_have_it(way):
     """The fault: of masked sums its mean was off by a whole unit, and honest sites were beyond the last limit."""
     X = of_factors(d=8, k=2)
@@ -301,6 +304,80 @@ def test_features_and_values_that_too_few_rows_have_are_counted_or_refused():
         fit("em", parties, n_components=2, min_rows=10)
     with refused(DisclosureError, "client 2", "min_rows"):  # the last five rows are left out
         fit("em", cut(np.vstack(parties_of_three()), 90, 35, 25), n_components=2, min_rows=19, round_rows=10)
+
+
+# Rows whose gaps too few share: a site with a file of its own leaves them out of every sum, and scores them
+
+RUN = {"method": "em", "n-components": 2}
+CENTRE, UNIT, ZERO = np.full(5, 50.0), np.full(5, 10.0), np.zeros(5)
+COVARIANCE = np.array([1.0, 0.5, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 1])
+
+
+def with_gaps():
+    """40 complete rows, 30 that miss the last of five features, and among them 5 with gaps of their own; one empty."""
+    X = np.random.default_rng(0).normal(50, 10, (76, 5))
+    X[40:70, 4] = np.nan
+    for row, gaps in zip(range(3, 53, 10), ([0], [1], [2, 3], [0, 4], [1, 4]), strict=True):
+        X[row] = np.where(np.isin(np.arange(5), gaps), np.nan, 1000.0)
+    X[70] = np.nan
+    return X
+
+
+def rare(X):
+    return (X == 1000.0).any(axis=1)
+
+
+def said_by_a_site(folder, X, run, **node):
+    """What a site says to an honest server's questions, but for the last one."""
+    session = HostileSession(folder, X, run, journal="", **node)
+    first = session.ask("observed", [])[0]
+    second = session.ask("deviations", [first[0], CENTRE])[0]
+    model = [np.eye(5, 2), np.array([2.0, 1.5]), np.asarray(0.5)] if "model" in run else [COVARIANCE]
+    step = "products" if "model" in run else "expected"
+    return [*first, *second, *session.ask(step, [first[0], CENTRE, UNIT, ZERO, *model])[0]]
+
+
+@pytest.mark.parametrize("run", [RUN, {**RUN, "model": "factors"}], ids=["gaussian", "factors"])
+def test_rows_whose_gaps_nobody_shares_are_in_no_sum_but_where_the_site_says_so(tmp_path, caplog, run):
+    X = with_gaps()
+    with caplog.at_level(logging.WARNING, "fedpca_flwr.client"):
+        ours = said_by_a_site(tmp_path / "all", X, run)
+    for mine, theirs in zip(ours, said_by_a_site(tmp_path / "few", X[~rare(X)], run), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert ours[0] == len(X) - 5
+    assert any("5 rows take no part in this run" in record.getMessage() for record in caplog.records)
+    for number, node in enumerate([{"gaps": "all"}, {"min-rows": 1}]):
+        assert said_by_a_site(tmp_path / str(number), X, run, **node)[0] == len(X)
+
+
+@pytest.mark.parametrize("round_rows", [1, 4, 10, 32])
+def test_the_number_of_rows_that_is_told_is_a_multiple(round_rows):
+    X = with_gaps()
+    taken = Patterns.in_rows(X).shared(5, round_rows)
+    assert taken.sum() % round_rows == 0
+    assert taken.sum() > len(X) - 5 - round_rows
+    assert not (taken & rare(X)).any()
+
+
+def test_a_site_of_rows_whose_gaps_nobody_shares_refuses(tmp_path):
+    alone = np.where(np.random.default_rng(0).random((60, 12)) < 0.2, np.nan, 1.0)  # each with gaps of its own
+    said = HostileSession(tmp_path, alone, RUN, journal="").client.get_properties({})
+    assert said["error"] == "DisclosureError"
+    assert "gaps='all'" in said["message"]
+    with refused(ConfigError, "'gaps'", "'shared'", "'all'"):
+        NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "gaps": "some"}, source="node-config")
+
+
+def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
+    X, scores, packed = with_gaps(), tmp_path / "scores.npy", np.eye(5)[np.triu_indices(5)]
+    session = HostileSession(tmp_path, X, {**RUN, "max-rounds": 1}, journal="", scores=str(scores))
+    count = session.ask("observed", [])[0][0]
+    session.ask("deviations", [count, CENTRE])
+    session.ask("expected", [count, CENTRE, UNIT, ZERO, packed])
+    told_count, squared = session.ask("project", [np.eye(2, 5), CENTRE, np.empty(0), packed])[0]
+    assert told_count == count
+    np.testing.assert_allclose(np.load(scores), np.nan_to_num(X - 50)[:, :2], atol=1e-9)
+    np.testing.assert_allclose(squared, np.nansum((X[~rare(X)] - 50)[:, 2:] ** 2), rtol=1e-9)
 
 
 # What cannot be

@@ -60,16 +60,11 @@ def content(state):
     return {key: Federation.open(state)._members[key] for key in Federation.open(state).members}
 
 
-@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}, {"n_components": 0.8}], ids=str)
-def test_the_model_of_the_first_run_is_that_of_p_cov(state, options):
-    model = fit(state, [A, B, C], **options)
-    is_that_of(model, [A, B, C], **options)
-    assert changes(model) == {"joined": "012"}
-    assert [entry["phase"] for entry in model.log["rounds"]] == ["digest", "moments", "project"]
-
-
 def test_a_second_run_with_the_same_rows_sends_no_scatter_and_who_joins_does(state):
     first = fit(state, [A, B, C])
+    assert changes(first) == {"joined": "012"}
+    assert [entry["phase"] for entry in first.log["rounds"]] == ["digest", "moments", "project"]
+    is_that_of(first, [A, B, C])
     again = fit(state, [A, B, C], scale=True)
     assert [entry["phase"] for entry in again.log["rounds"]] == ["digest", "project"]
     headers = 4 * 128
@@ -83,53 +78,44 @@ def test_a_second_run_with_the_same_rows_sends_no_scatter_and_who_joins_does(sta
 
 
 @pytest.mark.parametrize(
-    ("then", "leave", "members", "changed"),
+    ("then", "leave", "options", "members", "changed"),
     [
-        ([A, B, C, D], "", [A, B, C, D], {"joined": "3", "unchanged": "012"}),
-        ([A, D, C], "", [A, D, C], {"replaced": "1", "unchanged": "02"}),
-        ([D, None, C], "", [D, B, C], {"replaced": "0", "unchanged": "2", "absent": "1"}),
-        ([A, None, C], " partition 1 ,", [A, C], {"unchanged": "02", "left": "1"}),
+        ([A, B, C, D], "", {}, [A, B, C, D], {"joined": "3", "unchanged": "012"}),
+        ([A, D, C], "", {"center": False}, [A, D, C], {"replaced": "1", "unchanged": "02"}),
+        ([D, None, C], "", {"scale": True}, [D, B, C], {"replaced": "0", "unchanged": "2", "absent": "1"}),
+        ([A, None, C], " partition 1 ,", {"n_components": 0.8}, [A, C], {"unchanged": "02", "left": "1"}),
     ],
     ids=["joins", "replaces", "is absent", "leaves"],
 )
-def test_the_model_is_that_of_the_members_now(state, then, leave, members, changed):
+def test_the_model_is_that_of_the_members_now(state, then, leave, options, members, changed):
     """Also after others have come and gone, of whose rows no bit stays."""
     fit(state, [A, B + 1e8, C])
     fit(state, [A * 1e3, D, C, B + 1e7])
     finish(server_with(state, [D, None, C], leave="partition 1,partition 3"))
     fit(state, [A, B, C])
-    model = finish(server_with(state, then, leave=leave))
-    is_that_of(model, members)
+    model = finish(server_with(state, then, leave=leave, **options))
+    is_that_of(model, members, **options)
     assert changes(model) == changed
+    assert [party["party"] for party in model.log["parties"]] == [i for i, X in enumerate(then) if X is not None]
+    if "absent" in changed:
+        assert "220 of 12 features, 120 of them at these parties" in model.summary()
+        assert "3 with 220 rows; 2 took part in this run" in model.summary()
     assert list(Federation.open(state).members.values()) == [len(part) for part in members]
 
 
-def test_parties_are_those_of_this_run_and_members_those_that_are_absent_too(state):
-    fit(state, [A, B, C])
-    model = finish(server_with(state, [D, None, C]))
-    assert [party["party"] for party in model.log["parties"]] == [0, 2]
-    assert "220 of 12 features, 120 of them at these parties" in model.summary()
-    assert "3 with 220 rows; 2 took part in this run" in model.summary()
-
-
 @pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
-def test_appended_rows_are_added_to_those_sent_before(state, options):
+def test_appended_rows_are_added_once_to_those_sent_before(state, options):
+    assert changes(fit(state, [A, B], append=True)) == {"joined": "01"}
     fit(state, [A, B])
     model = fit(state, [C, D], append=True, **options)
     truth = pooled_pca(np.vstack([A, B, C, D]), 4, **options)
     assert principal_angles(model, truth).max <= 1e-6
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
     assert changes(model) == {"appended": "01"}
-    assert Federation.open(state).members == {"partition 0": 260, "partition 1": 140}
-
-
-def test_the_same_rows_are_not_appended_twice_and_who_appends_first_joins(state):
-    assert changes(fit(state, [A, B], append=True)) == {"joined": "01"}
-    fit(state, [A, B])
-    once = fit(state, [C, D], append=True)
     again = fit(state, [C, B], append=True)  # as after a run whose model was not written; 1 has nothing new
     assert changes(again) == {"unchanged": "01"}
-    assert again.n_samples_ == once.n_samples_ == 400
+    assert again.n_samples_ == model.n_samples_ == 400
+    assert Federation.open(state).members == {"partition 0": 260, "partition 1": 140}
 
 
 def test_the_prediction_is_for_the_rows_that_take_part():
@@ -207,7 +193,12 @@ SECURE = {"secure_aggregation": True, "bound": 1e3}
         ({}, [A, B, C], SECURE, ["secure_aggregation", "True"]),
         (SECURE, [A, B, C], {}, ["secure_aggregation", "False"]),
         (SECURE, [A, B, C], {**SECURE, "leave": "partition 1"}, ["'leave'", "partition 1", "secure_aggregation"]),
-        (SECURE, [A, B, C], {**SECURE, "survivors": 2}, ["'streaming'", "p-cov", "ap-cov", "dp-pca"]),
+        (
+            SECURE,
+            [A, B, C],
+            {**SECURE, "survivors": 2},
+            ["secure_aggregation", "'streaming'", "p-cov", "ap-cov", "dp-pca"],
+        ),
     ],
 )
 def test_what_cannot_be_done_is_named_and_changes_nothing(state, first, parties, options, named):
@@ -218,33 +209,29 @@ def test_what_cannot_be_done_is_named_and_changes_nothing(state, first, parties,
     assert content(state) == before
 
 
-def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(state):
+def server_where(state, *said):
+    """A run in which each party says this of itself."""
     server = server_of("streaming", [A, B], state=state, n_components=4)
-    for party in (0, 1):
-        say(server, party, name=f"hospital {party}", columns="ab" * 8)
+    for party, words in enumerate(said):
+        say(server, party, **words)
+    return server
+
+
+def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(state):
+    server = server_where(state, *({"name": f"hospital {party}", "columns": "ab" * 8} for party in (0, 1)))
     finish(server)
     strategy: Any = server.strategy
     assert strategy.federation.members == {"hospital 0": 180, "hospital 1": 100}
     assert strategy.federation.columns == "ab" * 8
-
-
-def test_names_of_members_and_missing_ones_are_told(state):
-    server = server_of("streaming", [A, B], state=state, n_components=4)
-    for party in (0, 1):
-        say(server, party, name="hospital")
     with refused(QuorumError, "'hospital'"):
-        finish(server)
-    server = server_of("streaming", [A, B], state=state, n_components=4)
-    say(server, 1, name="sum of 2 parties")
+        finish(server_where(state, {"name": "hospital"}, {"name": "hospital"}))
     with refused(FedPCAError, "client 1", "'sum of '"):
-        finish(server)
+        finish(server_where(state, {}, {"name": "sum of 2 parties"}))
 
 
 def test_sites_with_rows_of_their_own_need_not_agree_on_the_number_of_partitions(state):
-    server = server_of("streaming", [A, B], state=state, n_components=4)
-    for party, partitions in ((0, 2), (1, 7)):
-        say(server, party, **{"num-partitions": partitions, "simulated": False})
-    (note,) = finish(server).log["notes"]
+    said = [{"num-partitions": partitions, "simulated": False} for partitions in (2, 7)]
+    (note,) = finish(server_where(state, *said)).log["notes"]
     assert note.startswith("parties without a name are known by their partition-id")
 
 
