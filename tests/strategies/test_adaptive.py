@@ -34,6 +34,11 @@ def spent(model):
     return len(entries), np.mean(sum(np.array(entry["up"]) for entry in entries))
 
 
+def survey(n, values, told):
+    """Of so many rows about zero, whose variances times rows are their eigenvalues."""
+    return Survey(Head(n, np.zeros(4), np.zeros(4)), n * values, n * values, np.eye(4), told)
+
+
 @pytest.mark.parametrize(("partition", "target"), list(zip(PARTITIONS, [0.001, 0.1, 1.0, 0.001], strict=True)))
 def test_what_is_wanted_is_certified_and_what_was_forecast_happens(partition, target):
     model = adaptive(parties(partition), target=target, round_bytes=0)
@@ -86,22 +91,17 @@ def test_the_number_of_krylov_rounds_is_as_forecast(partition):
 
 
 @pytest.mark.engine
-def test_scores_and_spectra_of_parties_in_closed_form():
+def test_scores_of_heterogeneity_rise_with_it():
     scores = [adaptive(parties(name)).log["measured"]["heterogeneity_score"] for name in PARTITIONS]
     assert scores[0] < scores[1] < min(scores[2:])
     assert scores[0] < 0.1
-    values = np.array([5.0, 3.0, 1.0, 0.5])
-    surveys = [
-        Survey(Head(n, np.zeros(4), np.zeros(4)), n * values, n * values, np.eye(4), np.zeros(21)) for n in (10, 30)
-    ]
-    np.testing.assert_allclose(Forecast.of(surveys).spectrum, 40 * values)
 
 
 def test_bytes_in_code_are_those_that_the_parties_told_at_their_own_units():
     """A step is told in the mean variance of all rows, and a party's list in its own, which is a part of them."""
-    head, told = (np.zeros(4), np.zeros(4)), np.arange(21.0)[::-1]
-    surveys = [Survey(Head(n, *head), n * np.ones(4), n * np.ones(4), np.eye(4), told) for n in (10, 90)]
-    surveys.append(Survey(Head(100, *head), np.zeros(4), np.zeros(4), np.eye(4), np.zeros(21)))  # constant rows
+    values, told = np.array([5.0, 3.0, 1.0, 0.5]), np.arange(21.0)[::-1]
+    np.testing.assert_allclose(Forecast.of([survey(n, values, 0 * told) for n in (10, 30)]).spectrum, 40 * values)
+    surveys = [survey(10, np.ones(4), told), survey(90, np.ones(4), told), survey(100, np.zeros(4), 0 * told)]
     positions = 2 * (np.log10(1e-3 * 100 / np.array([10, 90])) + 7)  # of half decades from 1e-7
     assert Forecast.of(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
 

@@ -104,8 +104,7 @@ def test_secure_sums_and_units_change_nothing():
 def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
     rows = CLEAN.copy()
     rows[3] = 1e6
-    server = server_of("robust", parties(rows), n_components=3, scores=str(tmp_path / "scores.csv"))
-    finish(server)
+    finish(server_of("robust", parties(rows), n_components=3, scores=str(tmp_path / "scores.csv")))
     lines = (tmp_path / "scores-outliers.csv").read_text().splitlines()[1:]
     flagged = [line.split(",")[4] == "1" for line in lines]
     assert sum(flagged) < 0.1 * len(flagged)
@@ -160,7 +159,7 @@ HELD = CLEAN[:40]
 
 
 def asked(centre, *reach, unit=1.0):
-    return [np.asarray(centre), np.empty(0), np.asarray(unit), np.asarray(900), *([np.asarray(reach)] if reach else [])]
+    return [centre, np.empty(0), np.asarray(unit), np.asarray(900), *([np.asarray(reach)] if reach else [])]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.model.stream_state import RunningModel
 from simulations import run
 from strategies.sapca import levels_of, sends_at
-from tests.families import FAMILIES, cut, rows
+from tests.families import cut, rows
 from tests.harness import client_of, fail_at, finish, server_of, tamper_arrays
 from tests.killed import STEPS, dies
 from tests.refusals import refused, unnamed
@@ -29,34 +29,15 @@ def parties(*sizes, seed=0, d=12):
     return cut(rows(sum(sizes), d, seed=seed) + np.arange(d), *sizes)
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-@pytest.mark.parametrize("topology", ["star", "tree"])
-def test_with_all_directions_tracked_it_is_the_pooled_pca(topology, family):
-    model = fit(family.parties, n_components=family.k, tracked=200, topology=topology)
-    truth = pooled_pca(family.pooled, family.k)
-    assert model.log["exact"]
-    assert principal_angles(model, truth).max <= 1e-6
-    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
-    np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, atol=1e-10)
-    np.testing.assert_allclose(model.mean_, truth.mean_, rtol=1e-12, atol=1e-14)
-
-
 def test_a_truncated_model_is_not_called_exact_and_keeps_its_bound():
     own = parties(300, 200, 100, d=30)
     model, truth = fit(own, n_components=3, tracked=6), pooled_pca(np.vstack(own), 3)
     assert not model.log["exact"]
-    bound = model.log["measured"]["angle_bound_degrees"]
-    assert 0 < principal_angles(model, truth).max <= bound
+    assert 0 < principal_angles(model, truth).max <= model.log["measured"]["angle_bound_degrees"]
     assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
-
-
-def test_a_party_of_a_tree_receives_one_subspace_of_twice_the_components():
-    own = parties(300, 200, d=30)
-    assert fit(own, n_components=4).components_.tobytes() == fit(own, n_components=4, tracked=8).components_.tobytes()
-    assert fit(own, n_components=4).log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 2
-    model = fit(parties(*[40] * 8, d=30), tracked=10, topology="tree")
-    for entry in model.log["rounds"]:
-        assert max(entry["down"]) < 2 * 8 * 10 * 30
+    short, twice = (fit(own, n_components=4, **options) for options in ({}, {"tracked": 8}))
+    assert short.components_.tobytes() == twice.components_.tobytes()
+    assert short.log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 3
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
@@ -73,6 +54,7 @@ def test_every_party_of_a_tree_sends_its_subspace_once_in_log_rounds(number):
     assert len(fits) == levels_of(number)
     whole = 8 * 10 * 30
     assert sum(up > whole for entry in fits for up in entry["up"]) == number
+    assert max(max(entry["down"]) for entry in model.log["rounds"]) < 2 * whole
 
 
 def test_forgetting_follows_a_stream_that_turns():
@@ -160,9 +142,9 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
 
 
 def test_rows_are_merged_once_into_the_running_model_by_their_weights(tmp_path):
-    first, second = parties(100, 80), parties(60, 40, 30, seed=1)
-    fit(first, tracked=12, state=str(tmp_path))
-    model = fit(second, tracked=12, state=str(tmp_path))
+    first, second, options = parties(100, 80), parties(60, 40, 30, seed=1), {"tracked": 12, "state": str(tmp_path)}
+    fit(first, **options)
+    model = fit(second, **options)
     truth = pooled_pca(np.vstack([*first, *second]), 5)
     assert principal_angles(model, truth).max <= 1e-6
     assert model.n_samples_ == 310
@@ -170,13 +152,14 @@ def test_rows_are_merged_once_into_the_running_model_by_their_weights(tmp_path):
     np.testing.assert_allclose(model.mean_, truth.mean_, rtol=1e-12)
     assert [model.log["measured"][f"running_model_{name}"] for name in ("rows", "revision")] == [310, 2]
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
-    fit(first, tracked=12, state=str(tmp_path / "2"), center=False)
-    model = fit(second, tracked=12, state=str(tmp_path / "2"), center=False, old_weight=0.5, new_weight=2.0)
+    options = {"tracked": 12, "state": str(tmp_path / "2"), "center": False}
+    fit(first, **options)
+    model = fit(second, **options, old_weight=0.5, new_weight=2.0)
     weighted = np.vstack([0.5 * np.vstack(first), 2.0 * np.vstack(second)])
     assert angles_of(model.components_.T, np.linalg.svd(weighted)[2][:5].T).max() < 1e-6
     before = (tmp_path / FILE).read_bytes()
     with refused(ConfigError, tmp_path):
-        fit([first[1], rows(50)], tracked=12, state=str(tmp_path))
+        fit([first[1], rows(50)], **options)
     assert (tmp_path / FILE).read_bytes() == before
 
 
@@ -224,25 +207,17 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(tmp_path):
     assert killed > 1
 
 
-@pytest.mark.parametrize(
-    ("other", "options", "error", "named"),
-    [
-        (parties(50, 50, d=11), {}, ContractError, [11, 12]),
-        (parties(50, 50, seed=2), {"center": False}, ConfigError, ["'center'", "False", "True"]),
-    ],
-    ids=["features", "center"],
-)
-def test_what_does_not_fit_the_running_model_is_named(tmp_path, other, options, error, named):
-    fit(parties(100, 80), state=str(tmp_path))
-    with refused(error, *named):
-        fit(other, state=str(tmp_path), **options)
-
-
-@pytest.mark.parametrize("place", ["file", "file/deeper"])
-def test_a_state_that_cannot_be_written_is_named(tmp_path, place):
+def test_what_does_not_fit_the_running_model_or_cannot_be_one_is_named(tmp_path):
+    state = str(tmp_path / "state")
+    fit(parties(100, 80), state=state)
+    with refused(ContractError, 11, 12):
+        fit(parties(50, 50, d=11), state=state)
+    with refused(ConfigError, "'center'", "False", "True"):
+        fit(parties(50, 50, seed=2), state=state, center=False)
     (tmp_path / "file").touch()
-    with refused(ConfigError, tmp_path / place):
-        fit(parties(100, 80), state=str(tmp_path / place))
+    for place in ("file", "file/deeper"):
+        with refused(ConfigError, tmp_path / place):
+            fit(parties(100, 80), state=str(tmp_path / place))
 
 
 @pytest.mark.parametrize(("forgetting", "exact"), [(1.0, True), (0.999, False)])
