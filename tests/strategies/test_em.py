@@ -104,20 +104,16 @@ def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(own):
 
 @pytest.mark.engine
 @pytest.mark.parametrize("scaled", [False, True])
-def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(scaled):
-    for parties, own in (
-        (cut(rows(300), 180, 100, 20), {"n_components": 4}),
-        (cut(of_factors(share=0.0), 70, 50), WIDE),
-    ):
-        ours, theirs = (
-            fit(method, parties, scale=scaled, **options)
-            for method, options in (("em", own), ("p-cov", {"n_components": own["n_components"]}))
-        )
-        by_covariance = own is not WIDE
-        assert angle(ours, theirs.components_.T) <= (1e-9 if by_covariance else 1e-8)
-        shares = [model.explained_variance_ratio_ for model in (ours, theirs)]
-        np.testing.assert_allclose(*shares, rtol=1e-12 if by_covariance else 1e-10)
-        assert (ours.rounds == 3) == any("no value is missing" in note for note in ours.log["notes"]) == by_covariance
+@every_model
+def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(own, scaled):
+    by_covariance, k = "model" not in own, own["n_components"]
+    parties = cut(rows(300), 180, 100, 20) if by_covariance else cut(of_factors(share=0.0), 70, 50)
+    ours = fit("em", parties, **{**own, "factors": 0}, scale=scaled)
+    theirs = fit("p-cov", parties, n_components=k, scale=scaled)
+    assert angle(ours, theirs.components_.T) <= (1e-9 if by_covariance else 1e-8)
+    shares = [model.explained_variance_ratio_ for model in (ours, theirs)]
+    np.testing.assert_allclose(*shares, rtol=1e-12 if by_covariance else 1e-10)
+    assert (ours.rounds == 3) == any("no value is missing" in note for note in ours.log["notes"]) == by_covariance
 
 
 TABLE = {  # of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds
