@@ -12,7 +12,7 @@ from fedpca_flwr.maths.refine import block_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from tests.families import cut, rows
-from tests.harness import finish, heard, on_request, server_of, tamper_arrays
+from tests.harness import differences, finish, heard, on_request, server_of, tamper_arrays
 from tests.refusals import refused
 
 
@@ -94,6 +94,23 @@ def test_steps_and_codes_that_cannot_be_are_refused():
         in_short_words(codec="low-rank")
     with refused(ContractError, "client 1", "'wrong'", -1, 0):
         finish(with_replies_of_one(lambda arrays: [*arrays[:-1], -np.ones(2)]))
+
+
+def test_the_step_the_rank_and_what_is_measured_are_those_of_the_documentation():
+    """A step is in mean variances of a feature, and factors have twice as many vectors as there are components."""
+    server = server_of("compressed", parties(), n_components=4, codec="shared-step", step=1e-4)
+    exchanged = [heard(server, party) for party in range(3)]
+    measured, total = finish(server).log["measured"], np.vstack(parties()).var(axis=0).sum() * 600
+    encoded = [party[1] for party in exchanged]
+    assert float(encoded[0].asked[0]) == pytest.approx(1e-4 * total / 40, rel=1e-12)
+    wrong = sum(float(one.said[-1][0]) for one in encoded)
+    assert measured["scatter_error_variance_share"] == pytest.approx(wrong / total, rel=1e-12)
+    ratios = [
+        8 * (40 * 40 + 40 + 1) / np.mean(model.log["rounds"][0]["up"]) / model.log["measured"]["compression_ratio"]
+        for model in (fit(), fit(codec="low-rank"))
+    ]
+    np.testing.assert_allclose(ratios, 1, rtol=1e-12)
+    assert not differences(fit(codec="low-rank"), fit(codec="low-rank", rank=8))
 
 
 def with_replies_of_one(change, **options):
@@ -234,10 +251,12 @@ def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
 
 
 def test_corrections_are_asked_for_where_needed_and_say_where_they_do_not_suffice():
-    model = fit(tolerance=1e-9, bits=4, corrections=1)
-    assert not model.log["exact"]
-    assert model.log["notes"][0].startswith("stopped after 1 corrections with ")
-    assert model.log["notes"][0].endswith("; wanted 1e-09 degrees")
+    for options, number in (({"corrections": 1}, 1), ({}, 10)):
+        model = fit(tolerance=1e-30, bits=4, **options)
+        assert len(corrections_of(model)) == number
+        assert model.log["notes"][0].startswith(f"stopped after {number} corrections with ")
+        assert model.log["notes"][0].endswith("; wanted 1e-30 degrees")
+        assert not model.log["exact"]
     model = fit(tolerance=1.0, bits=16)
     assert not corrections_of(model)
     assert bound_of(model) <= 1.0

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from scipy.stats import chi2
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import spatial_signs as signs
@@ -58,6 +59,7 @@ def test_clean_rows_cost_little_and_one_of_600_is_not_the_first_component():
     assert principal_angles(found, plain).max < 4
     np.testing.assert_allclose(found.explained_variance_, plain.explained_variance_, rtol=0.15)
     assert found.total_variance == pytest.approx(plain.total_variance, rel=0.05)
+    assert fit("robust", parties(CLEAN), n_components=8).explained_variance_ratio_.sum() == pytest.approx(1)
 
 
 def test_the_search_for_a_centre_takes_max_rounds_at_most():
@@ -96,18 +98,29 @@ def test_secure_sums_and_units_change_nothing():
     assert principal_angles(clear, masked).max < 1e-8
     np.testing.assert_allclose(masked.explained_variance_, clear.explained_variance_, rtol=1e-9)
     units = np.array([1e3, 1, 1e-3, 1, 1, 7, 1, 1])
-    plain, other = (fit("robust scale=true", parties(rows), n_components=3) for rows in (CLEAN, CLEAN * units))
+    rows = CLEAN.copy()
+    rows[:, 2] = rows[:, 2] > 9  # most are the same, whose median absolute deviation is zero
+    plain, other = (fit("robust scale=true", parties(X), n_components=3) for X in (rows, rows * units))
     assert principal_angles(plain, other).max < 1e-6
+    sizes = [np.abs(part - np.median(part, axis=0)) for part in parties(rows)]
+    deviations = [np.where(np.median(part, axis=0) > 0, np.median(part, axis=0), part.mean(axis=0)) for part in sizes]
+    np.testing.assert_allclose(plain.scale_, 900 / sum(len(s) / d for s, d in zip(sizes, deviations, strict=True)))
     np.testing.assert_allclose(other.scale_, plain.scale_ * units)
 
 
 def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
     rows = CLEAN.copy()
     rows[3] = 1e6
-    finish(server_of("robust", parties(rows), n_components=3, scores=str(tmp_path / "scores.csv")))
-    lines = (tmp_path / "scores-outliers.csv").read_text().splitlines()[1:]
-    flagged = [line.split(",")[4] == "1" for line in lines]
-    assert sum(flagged) < 0.1 * len(flagged)
+    files = [tmp_path / f"{party}.csv" for party in range(3)]
+    model = fit("robust", parties(rows), n_components=3, scores=files)
+    written = [np.loadtxt(file.with_stem(f"{file.stem}-outliers"), str, delimiter=",", skiprows=1) for file in files]
+    _, t2_limit, _, spe_limit, odd = np.vstack(written)[:, :5].astype(float).T
+    assert odd[3]
+    assert 0.005 < odd.mean() < 0.05  # one in a hundred by each limit
+    left = np.delete(rows, 3, axis=0) - model.mean_
+    left -= left @ model.components_.T @ model.components_
+    np.testing.assert_allclose(t2_limit, chi2.ppf(0.99, 3))
+    np.testing.assert_allclose(spe_limit, np.quantile((left**2).sum(axis=1), 0.99), rtol=0.15)
 
 
 # Parties that lie
@@ -243,6 +256,15 @@ def test_medians_variances_counts_and_errors_are_those_of_the_rows():
     told = signs.Errors.of(signs.histogram(np.linalg.norm(errors, axis=1), 1.0, 1), 1.0)
     assert told.mean == pytest.approx(12, rel=0.03)
     assert signs.Errors(2.0, 0.5).mean == 8 + 3 * 2 * 0.25
+    assert [signs.floor_of(np.array(one)) for one in ([1, 2.0, 9], [0, 0, 3.0], [0.0])] == [0.5, 0.25, 1]
+    counts = signs.histogram(sizes, 1.0, 1)
+    first, middle = (signs.quantile(counts, share, 1.0) ** (2 / 3) for share in (0.25, 0.5))
+    reach = (middle + np.array([1.96, 3.29]) * (middle - first) / 0.6744897501960817) ** 1.5
+    np.testing.assert_allclose(signs.reach_of(counts, 1.0), reach, rtol=1e-12)
+    distances = np.array([1.0, 2.0, 2.25, 3.0, 9.0])
+    np.testing.assert_array_equal(signs._counted(distances, np.array([2.0, 3.0])), [1, 1, 0.75, 0, 0])
+    for least, inside in ((2, [1, 1, 1, 0, 0]), (3, [1, 1, 1, 1, 1])):
+        np.testing.assert_array_equal(signs.within(distances, np.array([2.0, 3.0]), least), inside)
     assert ((errors**2).sum(axis=1) > told.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)
 
     for least in (1, 5, 30):  # no count of fewer, and all rows

@@ -96,7 +96,11 @@ def test_the_model_is_that_of_the_members_now(state, then, leave, options, membe
     model = finish(server_with(state, then, leave=leave, **options))
     is_that_of(model, members, **options)
     assert changes(model) == changed
-    assert [party["party"] for party in model.log["parties"]] == [i for i, X in enumerate(then) if X is not None]
+    here = [i for i, X in enumerate(then) if X is not None]
+    assert [party["party"] for party in model.log["parties"]] == here
+    told = [model.log["measured"][name] for name in ("members", "member_rows", "members_here", "revision")]
+    assert told == [len(members), sum(map(len, members)), len(here), 5]
+    assert [note[:20] for note in model.log["notes"]] == (["1 members are absent"] if "absent" in changed else [])
     if "absent" in changed:
         assert "220 of 12 features, 120 of them at these parties" in model.summary()
         assert "3 with 220 rows; 2 took part in this run" in model.summary()
@@ -209,17 +213,18 @@ def test_what_cannot_be_done_is_named_and_changes_nothing(state, first, parties,
     assert content(state) == before
 
 
-def server_where(state, *said):
-    """A run in which each party says this of itself."""
-    server = server_of("streaming", [A, B], state=state, n_components=4)
+def server_where(state, *said, rows=A, **options):
+    """A run in which each party says this of itself, the first of other rows."""
+    server = server_of("streaming", [rows, B], state=state, n_components=4, **options)
     for party, words in enumerate(said):
         say(server, party, **words)
     return server
 
 
 def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(state):
-    server = server_where(state, *({"name": f"hospital {party}", "columns": "ab" * 8} for party in (0, 1)))
-    finish(server)
+    for told in ({}, {"columns": "ab" * 8}):  # by who replaces what it sent before, too
+        server = server_where(state, *({"name": f"hospital {party}", **told} for party in (0, 1)), rows=A + len(told))
+        finish(server)
     strategy: Any = server.strategy
     assert strategy.federation.members == {"hospital 0": 180, "hospital 1": 100}
     assert strategy.federation.columns == "ab" * 8

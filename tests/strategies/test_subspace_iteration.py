@@ -87,6 +87,7 @@ def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
     assert not model.log["exact"]
     assert certified(model) > 1e-6
     assert model.log["notes"][0] == "stopped after max-rounds = 2 with no bound on the angle; wanted 1e-06 degrees"
+    assert not fit(parties(), acceleration="none", block_size=4, max_rounds=2).log["exact"]
     assert not fit(parties(), block_size=2, tolerance=5.0).log["exact"]
     assert fit(parties(), block_size=60, tolerance=30.0).log["exact"]  # one round, and nothing left to ask
     assert not fit(parties(), tolerance=30.0).log["exact"]
@@ -101,8 +102,18 @@ def test_blocks_cost_bytes_by_their_width_and_the_seed_moves_only_the_path():
     assert first["down"] == [0] * 3  # the first block is made from the seed
     assert second["down"] == [60 * 14 * 4 + 128] * 3
     assert second["up"] == [60 * 14 * 8 + 128] * 3
+    warm = fit(parties(), warm_start="svd", max_rounds=2)
+    assert [entry["phase"] for entry in warm.log["rounds"]] == ["sketch", "refine", "project"]
+    assert warm.log["rounds"][0]["up"] == [8 * (60 + 3) + 4 * 16 * 60 + 6 * 128] * 3  # of four times the components
     one, other = fit(parties(), seed=1), fit(parties(), seed=2)
     np.testing.assert_allclose(one.components_, other.components_, atol=1e-9)
+
+
+def test_what_float32_may_have_rounded_off_is_half_a_last_place_of_each_entry():
+    """And half of the smallest number for what is rounded to zero, rather: the whole."""
+    for product, unit in ((np.array([[3.0, 4.0]]), 4.0), (np.zeros((2, 2)), 0.5)):
+        expected = 2.0**-24 * np.linalg.norm(product) + unit * 2.0**-149 * product.size**0.5
+        assert subspace_iteration._float32_error(product, unit) == pytest.approx(expected, rel=1e-12)
 
 
 WARM = {"warm_start": "svd"}
@@ -116,7 +127,7 @@ WARM = {"warm_start": "svd"}
         ({**WARM, "acceleration": "none"}, ["warm_start", "'svd'"]),
         ({"n_components": 0.9}, ["n_components", "0.9"]),
         ({"block_size": 2, "max_rounds": 1}, ["max_rounds", 1, 2]),
-        ({"block_size": 1, "acceleration": "none"}, ["block_size", 1, "acceleration='none'"]),
+        ({"block_size": 3, "acceleration": "none"}, ["block_size", 3, "acceleration='none'", 4]),
     ],
     ids=str,
 )
