@@ -11,7 +11,7 @@ from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from simulations.benchmarks.harness import PARTITIONS
-from strategies.adaptive import SPARE
+from strategies.adaptive import SPARE, AdaptiveOptions, candidates
 from tests.families import cut, rows
 from tests.hostile import HostileSession
 from tests.refusals import refused
@@ -36,7 +36,26 @@ def spent(model):
 
 def survey(n, values, told):
     """Of so many rows about zero, whose variances times rows are their eigenvalues."""
-    return Survey(Head(n, np.zeros(4), np.zeros(4)), n * values, n * values, np.eye(4), told)
+    d = values.size
+    return Survey(Head(n, np.zeros(d), np.zeros(d)), n * values, n * values, np.eye(d)[:, :4], told)
+
+
+def test_ways_are_forecast_to_cost_what_their_messages_hold():
+    d, k, head = 20, 8, 8 * (1 + 20) + 3 * 128
+    forecast = Forecast.of([survey(n, np.linspace(2, 1, d), np.zeros(21)) for n in (15, 10)])
+    options = AdaptiveOptions.parse({"n-components": k, "download-weight": 2.0, "round-bytes": 100.0})
+    ways = [way for way in candidates(forecast, options) if way.method != "compressed"]
+    narrow, wide = (forecast.krylov_rounds(k, width, 1e-6) for width in (5, 18))
+    once, refined = head + 8 * d + 128, 2 * (4 * d * 18 + 128)
+    assert {(way.method, way.options.get("block-size")): (way.rounds, way.up, way.down) for way in ways} == {
+        ("p-cov", None): (1, head + 128 + 8 * 210, 0),
+        ("qr-pca", None): (1, head + 128 + 8 * (189 + 144) / 2, 0),
+        ("sub-it", 5): (narrow, once + (8 * d * 5 + 128) * narrow, (8 * d * 5 + 128) * (narrow - 1)),
+        ("sub-it", 18): (wide, once + (8 * d * 18 + 128) * wide, (4 * d * 18 + 128) * (wide - 1)),
+        ("sub-it", None): (3, head + 4 * 15 * d + 3 * 128 + refined, refined),  # from whole factors in float32
+    }
+    costs = [way.up + 2 * way.down + 100 * way.rounds for way in ways]
+    assert costs == sorted(costs) == [options.cost(way) for way in ways]
 
 
 @pytest.mark.parametrize(("partition", "target"), list(zip(PARTITIONS, [0.001, 0.1, 1.0, 0.001], strict=True)))

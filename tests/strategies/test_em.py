@@ -3,6 +3,7 @@
 import logging
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedpca_flwr.maths.factor_em import FactorGaussian
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
+from strategies import em
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.hostile import HostileSession
@@ -392,6 +394,17 @@ def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
 def test_what_factors_cannot_be_is_refused(options, named):
     with refused(ConfigError, *named):
         fit("em", parties_of_three(), **{**WIDE, **options})
+
+
+def test_what_follows_the_components_is_the_next_factor_or_the_noise():
+    """Of variances 4, 3 and 0.5 of factors, and 10 of all five features."""
+    found = SimpleNamespace(total=10.0, values=np.array([4, 3, 0.5]), vectors=np.eye(5)[:, :3], rows=7)
+    for k, following in ((2, 0.5), (3, (10 - 7.5) / 2)):
+        for scaled, square in ((True, 1), (False, 4)):
+            solution = em._solution(found, np.zeros(5), np.full(5, 2.0), k, scaled=scaled)
+            assert (solution.pairs.following, solution.total) == (square * following, square * 10)
+            np.testing.assert_array_equal(solution.pairs.values, square * found.values[:k])
+    assert [em._factors(k, wanted, 150, 40) for k, wanted in ((2, 0), (2, 3), (39, 0), (2, 39))] == [12, 3, 39, 39]
 
 
 def test_the_server_cannot_send_a_covariance_or_a_noise_that_is_none(monkeypatch):

@@ -1,14 +1,17 @@
 """What only SUB-IT has: the certificate, block sizes, the plain iteration, warm starts, float32 on the wire."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
+from fedpca_flwr.maths.factors import truncated
 from fedpca_flwr.maths.krylov import KnownProducts
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.questions.fields import head_fields
 from simulations import run
 from strategies import subspace_iteration
 from tests.families import cut, rows
@@ -107,6 +110,18 @@ def test_blocks_cost_bytes_by_their_width_and_the_seed_moves_only_the_path():
     assert warm.log["rounds"][0]["up"] == [8 * (60 + 3) + 4 * 16 * 60 + 6 * 128] * 3  # of four times the components
     one, other = fit(parties(), seed=1), fit(parties(), seed=2)
     np.testing.assert_allclose(one.components_, other.components_, atol=1e-9)
+
+
+def test_a_sketch_comes_as_it_was_sent_in_float32():
+    sent = truncated(rows(60) * 1e-45, 4).filled()
+    fields = head_fields(sent.head, sent.diagonal()) | {
+        "trace": np.asarray(sent.trace),
+        "floor": np.asarray(sent.floor),
+    }
+    fields["rows"] = (sent.rows / subspace_iteration.root_unit(sent.trace)).astype(np.float32)
+    came = subspace_iteration._factor(SimpleNamespace(fields=fields))
+    assert (came.omitted, came.floor, came.error) == (sent.omitted, sent.floor, sent.error)
+    np.testing.assert_allclose(came.rows, sent.rows, rtol=1e-7, atol=1e-52)
 
 
 def test_what_float32_may_have_rounded_off_is_half_a_last_place_of_each_entry():
