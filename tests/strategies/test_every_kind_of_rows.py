@@ -3,6 +3,8 @@
 However answers travel, it finds the right components, or refuses clearly.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -201,7 +203,7 @@ def test_what_cannot_be_squared_is_refused_before_anything_is_sent(method, way, 
     assert "columns (from 0): [1]" in caplog.text
 
 
-MU = {"personalised": {"mu": 1.0}}
+MU: dict[str, dict[str, Any]] = {"personalised": {"mu": 1.0}}
 
 
 @pytest.mark.parametrize("method", FITTING)
