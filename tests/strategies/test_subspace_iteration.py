@@ -128,7 +128,7 @@ def test_what_float32_may_have_rounded_off_is_half_a_last_place_of_each_entry():
     """And half of the smallest number for what is rounded to zero, rather: the whole."""
     for product, unit in ((np.array([[3.0, 4.0]]), 4.0), (np.zeros((2, 2)), 0.5)):
         expected = 2.0**-24 * np.linalg.norm(product) + unit * 2.0**-149 * product.size**0.5
-        assert subspace_iteration._float32_error(product, unit) == pytest.approx(expected, rel=1e-12)
+        assert subspace_iteration._float32_error(product, unit) == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 WARM = {"warm_start": "svd"}
