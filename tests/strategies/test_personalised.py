@@ -39,39 +39,28 @@ def about_the_mean(parts):
 @pytest.mark.engine
 def test_at_the_ends_mu_gives_every_partys_own_pca_and_that_of_all_rows():
     parts = related()
-    model, own = finished(parts, mu=0.0)
-    for X, U in zip(about_the_mean(parts), own, strict=True):
+    local, alone = finished(parts, mu=0.0)
+    for X, U in zip(about_the_mean(parts), alone, strict=True):
         assert angles_between(U, local_components(X, U)).max() < 1e-6
-        variances = np.square(X @ U).sum(axis=0)
-        assert (np.diff(variances) < 0).all()
-    assert model.log["measured"]["mu"] == 0
-    parts = related()
-    model, own = finished(parts, mu="infinity")
-    assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max < 1e-6
-    np.testing.assert_allclose(model.explained_variance_, pooled_pca(np.vstack(parts), 3).explained_variance_)
+        assert (np.diff(np.square(X @ U).sum(axis=0)) < 0).all()
+    assert local.log["measured"]["mu"] == 0
+    pooled, own = finished(parts, mu="infinity")
+    assert principal_angles(pooled, pooled_pca(np.vstack(parts), 3)).max < 1e-6
+    np.testing.assert_allclose(pooled.explained_variance_, pooled_pca(np.vstack(parts), 3).explained_variance_)
     assert own == [None] * 6
-    assert model.log["measured"]["own_from_shared_degrees"] < 1e-10
-    parts = related()
-    model, own = finished(parts, mu="infinity", center=False)
+    assert pooled.log["measured"]["own_from_shared_degrees"] < 1e-10
+    # Between the ends it tends to them.
+    _, own = finished(parts, mu=1e-7)
+    assert max(angles_between(U, W).max() for U, W in zip(own, alone, strict=True)) < 0.01
+    model, own = finished(parts, mu=1e7)
+    assert principal_angles(model, pooled).max < 0.01
+    assert max(angles_between(U, pooled.components_.T).max() for U in own) < 0.01
+    # About zero.
+    model, _ = finished(parts, mu="infinity", center=False)
     assert not model.mean_.any()
     assert principal_angles(model, pooled_pca(np.vstack(parts), 3, center=False)).max < 1e-6
-    _, local = finished(parts, mu=0.0, center=False)
-    assert angles_between(local[0], local_components(parts[0], local[0])).max() < 1e-6
-    assert own[0] is None
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("end", ["zero", "infinity"])
-def test_between_the_ends_it_tends_to_them(end):
-    parts = related()
-    mu, limit = {"zero": (1e-7, 0.0), "infinity": (1e7, "infinity")}[end]
-    model, own = finished(parts, mu=mu)
-    target, limits = finished(parts, mu=limit)
-    if end == "zero":
-        assert max(angles_between(U, W).max() for U, W in zip(own, limits, strict=True)) < 0.01
-    else:
-        assert principal_angles(model, target).max < 0.01
-        assert max(angles_between(U, target.components_.T).max() for U in own) < 0.01
+    _, own = finished(parts, mu=0.0, center=False)
+    assert angles_between(own[0], local_components(parts[0], own[0])).max() < 1e-6
 
 
 @pytest.mark.engine
@@ -88,8 +77,8 @@ def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     assert near.log["measured"]["held_out_rows"] == 24
     assert far.log["measured"]["mu"] in {0, 0.1}
     assert far.summary().count("per row, local") == 1
-    drawn = related(spread=0.04, m=8, n=120, d=30, r=5)
-    known, new = [X[:20] for X in drawn], [X[20:] for X in drawn]
+    drawn = np.array(related(spread=0.04, m=8, n=120, d=30, r=5))
+    known, new = drawn[:, :20], drawn[:, 20:]
     mean, own, pooled, mu = personal(known, 5)
     local = [local_components(X - mean, pooled) for X in known]
     assert 0 <= mu < np.inf
@@ -99,22 +88,18 @@ def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
 @pytest.mark.engine
 def test_solvers_and_tall_parties_reach_the_same_objective():
     parts = related()
-    models = [
-        finished(parts, mu=1.0, solver=solver, iterations=iterations)[0]
-        for solver, iterations in (("closed-form", 100), ("stiefel", 1500))
-    ]
-    closed, descended = (model.log["measured"]["objective_per_row"] for model in models)
-    assert descended == pytest.approx(closed, abs=5e-3)
-    assert "iterations (stiefel)" in models[1].summary()
+    closed, _ = finished(parts, mu=1.0)
+    descended, _ = finished(parts, mu=1.0, solver="stiefel", iterations=1500)
+    objectives = [model.log["measured"]["objective_per_row"] for model in (closed, descended)]
+    assert objectives[1] == pytest.approx(objectives[0], abs=5e-3)
+    assert "iterations (stiefel)" in descended.summary()
     # There components are improved from those kept, round by round, instead of computed anew.
     parts = related(n=200, d=24)
     objectives = [finished(parts, mu=1.0, iterations=n)[0].log["measured"]["objective_per_row"] for n in (2, 5, 50)]
     assert objectives[0] >= objectives[1] >= objectives[2]
 
 
-@pytest.mark.parametrize(
-    "secure", [{}, {"secure_aggregation": True, "bound": 2.0, "min_parties": 2}], ids=["", "secure"]
-)
+@pytest.mark.parametrize("secure", [{}, {"secure_aggregation": True, "bound": 2.0, "min_parties": 2}], ids=str)
 def test_a_refusal_of_the_rows_that_are_not_held_out_is_about_them(secure):
     """The fault: all rows were said to be identical, though two differ."""
     parts = [np.ones((5, 2)), np.ones((5, 2))]
@@ -143,32 +128,29 @@ def test_every_party_projects_by_its_own_components(tmp_path):
     parts = related()
     scores, loadings = tmp_path / "scores.npy", tmp_path / "own.npz"
     files = {"scores": str(scores), "loadings": str(loadings)}
-    one = server_of("personalised", parts, n_components=3, mu=1.0, site=files)
-    model = finish(one)
-    last = np.load(scores)  # every party writes there; the last one's stay
-    U = kept(proxy_of(one, 5))[OWN].to_numpy_ndarrays()[0][0]
+    model, own = finished(parts, mu=1.0, site=files)
+    last, U = np.load(scores), own[5]  # every party writes there; the last one's stay
     np.testing.assert_allclose(last, (parts[5] - model.mean_) @ U, atol=1e-12)
     assert np.abs(last - model.transform(parts[5])).max() > 0.1
     np.testing.assert_allclose(Loadings.load(loadings).part_of_scores(parts[5]), last, atol=1e-12)
 
 
 @pytest.mark.engine
-def test_the_last_round_measures_what_own_components_leave():
+def test_the_last_round_measures_what_own_components_leave_and_each_other_sends_a_block():
+    """In each iteration d k values up, for each mu that runs; own components never leave."""
     parts = related()
     model, own = finished(parts, mu=1.0)
     left = sum(np.square(X - X @ U @ U.T).sum() for X, U in zip(about_the_mean(parts), own, strict=True)) / 180
     measured, predicted = (model.log["measured"][f"{which}squared_error_per_row"] for which in ("", "predicted_"))
     assert measured == pytest.approx(left, rel=1e-5)
     assert predicted == pytest.approx(left, rel=1e-5)
+    sent = [set(entry["up"]) for entry in model.log["rounds"] if entry["phase"] == "share"]
+    assert len(sent) > 1
+    assert all(sizes == {128 + 8 * 16 * 3} for sizes in sent)
 
 
 @pytest.mark.engine
-def test_runs_that_are_cut_short_say_so_and_send_a_block_at_most():
-    """In each iteration d k values up, for each mu that runs; own components never leave."""
-    model, _ = finished(related(), mu=1.0)
-    for entry in model.log["rounds"]:
-        if entry["phase"] == "share":
-            assert set(entry["up"]) == {128 + 8 * 16 * 3}
+def test_a_run_that_is_cut_short_says_so():
     model, _ = finished(related(spread=0.2), mu=0.3, iterations=1)
     assert any("stopped after iterations = 1; V still moved by" in note for note in model.log["notes"])
 
@@ -187,11 +169,9 @@ def test_the_strength_is_mu_times_the_last_eigenvalue_over_the_parties(number, m
     server = server_of("personalised", parts, n_components=3, mu=mu, iterations=2)
     exchanged = heard(server, 0)
     finish(server)
-    told = [one.asked[1] for one in exchanged if one.phase == "share"]
+    told = np.array([one.asked[1] for one in exchanged if one.phase == "share"])
     third = np.linalg.svd(np.vstack(about_the_mean(parts)), compute_uv=False)[2] ** 2
-    assert told
-    for strengths in told:
-        np.testing.assert_allclose(strengths, [mu * third / number])
+    np.testing.assert_allclose(told, np.full((2, 1), mu * third / number))
 
 
 @pytest.mark.parametrize("center", [True, False])

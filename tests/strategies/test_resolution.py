@@ -13,30 +13,43 @@ from tests.families import cut, rows
 from tests.harness import fit
 
 SECURE = {"secure_aggregation": True, "bound": 1e12}
-SCATTERS = {
+PRODUCTS = {
     "p-cov": ("p-cov", {}),
     "streaming": ("streaming", {}),
     "ap-cov": ("ap-cov", {}),
     "sub-it": ("sub-it", {"max_rounds": 8}),
     "p-cov, secure": ("p-cov", SECURE),
     "p-cov, survivors": ("p-cov", {**SECURE, "survivors": 3}),
+    "vertical": ("vertical", {"max_rounds": 8}),
+    "vertical, gram": ("vertical", {"solver": "gram"}),
 }
-every_scatter = pytest.mark.parametrize(("method", "options"), SCATTERS.values(), ids=SCATTERS)
+"""What squares the rows, and so cannot tell small components beside a large one."""
 
 
-def answers(n: int = 120, d: int = 8) -> np.ndarray:
+def parties_of(method, X):
+    """Three parties, by rows or by columns as the method takes them."""
+    return np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, len(X) - 50, 40, 10)
+
+
+def tied(*sizes):
+    """240 rows with these singular values."""
+    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((240, len(sizes))) - 1)[0]
+    return np.linalg.qr(basis - basis.mean(axis=0))[0] * sizes
+
+
+def answers(n=120, d=8):
     """Columns of 0 and 1, each with another share of ones."""
     return (np.random.default_rng(4).random((n, d)) < np.linspace(0.1, 0.5, d)).astype(float)
 
 
-def salaries(column: int = 0) -> np.ndarray:
+def salaries(column=0):
     """A column of salaries of some 1e10 beside columns of 0 and 1."""
     X = answers()
     X[:, column] = np.random.default_rng(5).normal(3e10, 1e10, len(X))
     return X
 
 
-def decades(n: int = 300, d: int = 15, least: float = 1e-14) -> np.ndarray:
+def decades(n=300, d=15, least=1e-14):
     """Singular values from 1 down to ``least``, in a random basis."""
     rng = np.random.default_rng(6)
     left = np.linalg.qr(rng.standard_normal((n, d)) - 1)[0]
@@ -51,14 +64,14 @@ def angle(model, X, k):
     return np.degrees(subspace_angles(model.components_[:, order].T, truth.T)).max()
 
 
-@every_scatter
+@pytest.mark.parametrize(("method", "options"), PRODUCTS.values(), ids=PRODUCTS)
 def test_small_components_beside_a_huge_one_are_not_called_exact(method, options):
     """The fault: 83 degrees off, `exact`, and "the data have rank 1"."""
-    model = fit(method, cut(salaries(), 70, 40, 10), n_components=3, **options)
+    model = fit(method, parties_of(method, salaries()), n_components=3, **options)
     assert not model.log["exact"]
     (note,) = [note for note in model.log["notes"] if note.startswith("components 2 to 3 are below what can be")]
     assert "no variance is left there, or the directions are noise of rounding" in note
-    other = "" if "secure_aggregation" in options else " or the method 'qr-pca' with whole factors"
+    other = " or the method 'qr-pca' with whole factors" if method != "vertical" and "bound" not in options else ""
     assert note.endswith(f"rounding; scale=true{other} resolves more")
 
 
@@ -72,29 +85,19 @@ def test_a_federation_that_lasts_says_what_it_cannot_resolve(tmp_path):
     assert model.log["notes"][0].startswith("components 2 to 3 are below what can be resolved")
 
 
-@pytest.mark.parametrize("solver", ["krylov", "gram"])
-def test_products_of_columns_say_what_they_cannot_resolve(solver):
-    parties = np.hsplit(salaries(), [3, 5])
-    model = fit("vertical", parties, n_components=3, solver=solver, max_rounds=8)
-    assert not model.log["exact"]
-    (note,) = [note for note in model.log["notes"] if "below what can be resolved" in note]
-    assert note.endswith("; scale=true resolves more")
-
-
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it", "streaming"])
 def test_what_was_advised_resolves_it(method):
-    parties, k = cut(salaries(), 70, 40, 10), 3
-    model = fit(method, parties, n_components=k, scale=True)
+    model = fit(method, parties_of(method, salaries()), n_components=3, scale=True)
     assert model.log["exact"]
     assert model.log["notes"] == []
-    assert angle(model, StandardScaler().fit_transform(salaries()), k) <= 1e-6
+    assert angle(model, StandardScaler().fit_transform(salaries()), 3) <= 1e-6
 
 
 @pytest.mark.parametrize("column", range(8))
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_qr_pca_resolves_small_components_beside_a_huge_one(column, k):
     X = salaries(column)
-    model = fit("qr-pca", cut(X, 70, 40, 10), n_components=k)
+    model = fit("qr-pca", parties_of("qr-pca", X), n_components=k)
     assert angle(model, X, k) <= 1e-9
     assert model.log["exact"]
     assert model.log["notes"] == []
@@ -169,9 +172,8 @@ def test_huge_means_are_no_identical_rows(method, mean):
 
 def test_truncated_factors_and_merged_directions_tell_rounding_and_ties():
     """Nothing is left out at full rank, but truncated factors come from scatters."""
-    parties = cut(salaries(), 70, 40, 10)
     for method, options in (("qr-pca", {}), ("ap-stack", {"party-weights": "rows"})):
-        model = fit(method, parties, n_components=3, rank=8, **options)
+        model = fit(method, parties_of(method, salaries()), n_components=3, rank=8, **options)
         assert model.log["measured"]["angle_bound_degrees"] == 90
         assert "below what can be resolved" in model.log["notes"][-1]
     # The fault: what follows the last component was taken for nothing, and the tie for a gap.
@@ -183,9 +185,7 @@ def test_truncated_factors_and_merged_directions_tell_rounding_and_ties():
 
 @pytest.mark.parametrize(("method", "k"), [("p-cov", 2), ("qr-pca", 2), ("p-cov", 6), ("qr-pca", 6)])
 def test_a_tie_is_told_and_no_basis_of_it_is_called_exact(method, k):
-    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((240, 12)) - 1)[0]
-    X = np.linalg.qr(basis - basis.mean(axis=0))[0] * np.repeat([4.0, 2.0, 1.0], [1, 3, 8])
-    model = fit(method, cut(X, 140, 100), n_components=k)
+    model = fit(method, cut(tied(4.0, *[2.0] * 3, *[1.0] * 8), 140, 100), n_components=k)
     assert not model.log["exact"]
     text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
     assert model.log["notes"] == [text]
@@ -196,10 +196,7 @@ def test_a_tie_is_told_and_no_basis_of_it_is_called_exact(method, k):
 @pytest.mark.parametrize(("k", "certified"), [(1, 0), (2, 0), (3, 3), (4, 3)])
 def test_of_a_tie_at_the_cut_no_certificate_is_told(method, k, certified):
     """The fault: 1e-11 degrees at most, of one basis among many."""
-    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((240, 12)) - 1)[0]
-    X = np.linalg.qr(basis - basis.mean(axis=0))[0] * np.repeat([4.0, 2.0], [3, 9])
-    parties = np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, 140, 100)
-    model = fit(method, parties, n_components=k)
+    model = fit(method, parties_of(method, tied(*[4.0] * 3, *[2.0] * 9)), n_components=k)
     assert model.log["measured"]["certified_components"] == certified
     assert (model.log["measured"]["certified_angle_degrees"] < 1e-6) == (certified > 0)
     assert ("no bound" in model.summary()) == (certified == 0)
@@ -209,26 +206,37 @@ def test_of_a_tie_at_the_cut_no_certificate_is_told(method, k, certified):
     assert told == ([] if k == certified else [tie])
 
 
+FEW, CONSTANT = rows(8, 20), rows(200, 6)
+CONSTANT[:, [1, 4]] = 0.1, -3e9
+RANKS = [(method, cut(FEW, 5, 3), 8, 7) for method in ("p-cov", "qr-pca", "sub-it")]
+RANKS += [(method, cut(CONSTANT, 120, 79, 1), 6, 4) for method in ("p-cov", "qr-pca", "streaming", "ap-cov")]
+
+
+@pytest.mark.parametrize(("method", "parties", "k", "rank"), RANKS)
+def test_rank_is_told_where_it_is_certain(method, parties, k, rank):
+    model = fit(method, parties, n_components=k)
+    text = f"the data have rank {rank}: components {rank + 1} to {k} have no variance and arbitrary directions"
+    assert text in model.log["notes"]
+    assert model.log["exact"] == (method != "ap-cov")
+
+
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca"])
+def test_a_rank_that_is_not_certain_is_not_claimed(method):
+    model = fit(method, cut(np.hstack([rows(200, 4)] * 2), 120, 80), n_components=6)
+    (note,) = model.log["notes"]
+    assert note.startswith("components 5 to 6 are below what can be resolved")
+    assert not model.log["exact"]
+
+
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it"])
-def test_rank_and_rounding_of_means_are_told(method):
-    (note,) = fit(method, cut(rows(8, 20), 5, 3), n_components=8).log["notes"]
-    assert note == "the data have rank 7: components 8 to 8 have no variance and arbitrary directions"
-    # The fault: "did a party's data change during the run?", of a column that varies by 50 roundings of its mean.
+def test_rounding_of_means_is_told(method):
+    """The fault: "did a party's data change during the run?", of a column that varies by 50 roundings of its mean."""
     X = rows(20, 3)
     X[:, 1] = 0.1 + np.repeat([0, 90], [9, 11]) * np.spacing(0.1)
     X[:, 2] = X[:, 0]  # the first component: nearly all of the other column is left
     measured = fit(method, cut(X, 12, 8), n_components=1, scale=True).log["measured"]
     apart = measured["squared_error_per_row"] - measured["predicted_squared_error_per_row"]
     assert 0.5e-4 < apart < 2e-4  # the mean's rounding over the deviation, squared
-
-
-@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "streaming", "ap-cov"])
-def test_constant_columns_are_told_as_rank(method):
-    X = rows(200, 6)
-    X[:, [1, 4]] = 0.1, -3e9
-    model = fit(method, cut(X, 120, 79, 1), n_components=6)
-    assert "the data have rank 4: components 5 to 6 have no variance and arbitrary directions" in model.log["notes"]
-    assert model.log["exact"] == (method != "ap-cov")
 
 
 @pytest.mark.parametrize("survivors", [0, 3])
@@ -238,15 +246,6 @@ def test_a_feature_that_fixed_point_rounds_off_is_not_told_as_constant(survivors
     model = fit("p-cov", cut(X, 70, 40, 10), n_components=4, **options)
     (note,) = [note for note in model.log["notes"] if "component" in note]
     assert note.startswith("component 4 is below what can be resolved")
-    assert not model.log["exact"]
-
-
-@pytest.mark.parametrize("method", ["p-cov", "qr-pca"])
-def test_a_rank_that_is_not_certain_is_not_claimed(method):
-    X = np.hstack([rows(200, 4), rows(200, 4)])
-    model = fit(method, cut(X, 120, 80), n_components=6)
-    (note,) = model.log["notes"]
-    assert note.startswith("components 5 to 6 are below what can be resolved")
     assert not model.log["exact"]
 
 
@@ -269,13 +268,12 @@ def test_constant_is_what_the_rounding_of_a_mean_explains():
 @pytest.mark.parametrize("method", ["sub-it", "vertical"])
 def test_a_certificate_does_not_speak_of_components_that_are_noise(method):
     """It said 1e-12 degrees at most of components that rounding had turned by 80."""
-    X = rows(40, 6) * np.where(np.arange(6) == 2, 1e10, 1.0)
-    parties = np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, 20, 15, 5)
-    model = fit(method, parties, n_components=3)
+    X = rows(80, 6) * np.where(np.arange(6) == 2, 1e10, 1.0)
+    model = fit(method, parties_of(method, X), n_components=3)
     assert not model.log["exact"]
     assert model.log["measured"]["certified_components"] == 1
     assert ", of the first 1 components" in model.summary()
-    one = fit(method, parties, n_components=1)
+    one = fit(method, parties_of(method, X), n_components=1)
     assert one.log["measured"]["certified_components"] == 1
     assert "of the first" not in one.summary()
 

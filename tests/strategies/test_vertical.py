@@ -1,4 +1,7 @@
-"""VERTICAL: its rounds and bytes, its three solvers, what stays at the sites, and what they allow."""
+"""VERTICAL: its rounds and bytes, its three solvers, what stays at the sites, and what they allow.
+
+And VERTICAL-SCORES: scores of new rows from the loadings that the parties kept, in clear and as a secure sum.
+"""
 
 from typing import Any
 
@@ -34,7 +37,6 @@ def test_certificates_hold_in_as_many_rounds_as_they_need():
         assert principal_angles(model.scores_, truth).max() <= tolerance
         spent.append(len(model.log["rounds"]))
     assert spent[0] < spent[1] < spent[2]
-    model = fit(cut(rows(300, 40), 3))
     header, products = model.log["rounds"][0], model.log["rounds"][1:-1]
     assert header["up"] == [3 * 136 + 128] * 3
     assert all(entry["up"] == [300 * 8 * 8 + 128] * 3 for entry in products)
@@ -119,19 +121,15 @@ def test_a_party_whose_columns_change_during_the_run_is_noticed():
         finish(server)
 
 
-@pytest.mark.parametrize(("method", "split"), [("vertical", "rows"), ("p-cov", "columns")])
-def test_a_site_whose_file_is_split_the_other_way_refuses(method, split, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "split", "partition"), [("vertical", "rows", "iid"), ("p-cov", "columns", "columns")]
+)
+def test_a_file_or_data_set_that_is_split_the_other_way_is_refused(method, split, partition, tmp_path):
     parties = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
-    server = server_of(method, parties, n_components=2)
-    for party, own in enumerate(parties):
-        np.save(tmp_path / f"{party}.npy", own)
-    about = {"split": split, "may-show": "scores"}
+    np.save(tmp_path / "own.npy", parties[0])
+    own = {"data": str(tmp_path / "own.npy"), "split": split, "may-show": "scores"}
     with refused(ConfigError, "client 0", f"'{method}'", split, "'split'"):
-        finish(at_sites(server, [{"data": str(tmp_path / f"{i}.npy"), **about} for i in range(3)]))
-
-
-@pytest.mark.parametrize(("method", "partition"), [("vertical", "iid"), ("p-cov", "columns")])
-def test_a_simulated_data_set_split_the_other_way_is_refused(method, partition):
+        finish(at_sites(server_of(method, parties, n_components=2), [own] * 3))
     config = {"method": method, "partition": partition, "dataset": "wine", "n-components": 2, "clients": 3}
     with refused(ConfigError, "client 0", f"'{method}'", "'split'"):
         finish(at_sites(assemble(config, [rows(30)] * 3, {}), [{}] * 3))
@@ -168,3 +166,138 @@ def test_too_few_directions_to_merge_are_a_fault_of_the_options(sizes, rank, dir
     parties = np.split(rows(60), np.cumsum(sizes)[:-1], axis=1)
     with refused(ConfigError, "'rank'", rank, 3, directions, "n_components", 5):
         run("vertical", parties, n_components=5, solver="merge", rank=rank)
+
+
+# Scores of new rows
+
+
+WAYS = [{}, {"secure_aggregation": True, "bound": 1e4}]
+every_way = pytest.mark.parametrize("way", WAYS, ids=["plain", "secure"])
+
+
+def old():
+    return rows(120) * np.arange(1, 13) + 5.0
+
+
+def new(n=7):
+    return rows(n, seed=9) * np.arange(1, 13) + 3.0
+
+
+def parts_of(X):
+    return np.split(X, [6, 10], axis=1)
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Paths of the loadings of a run on `old`."""
+    paths = [tmp_path / f"own{party}.npz" for party in range(3)]
+    fitted(paths, old())
+    return paths
+
+
+def fitted(paths, X, **options):
+    return run("vertical", parts_of(X), n_components=3, loadings=paths, **{"tolerance": 1e-9, **options})
+
+
+def project(parties, paths, **options):
+    return run("vertical-scores", parties, loadings=paths, **{"min_rows": 1, **options})
+
+
+@every_way
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
+def test_the_scores_are_those_of_the_central_model(way, options, tmp_path):
+    paths = [tmp_path / f"own{party}.npz" for party in range(3)]
+    earlier, truth = fitted(paths, old(), **options).scores_, pooled_pca(old(), 3, **options)
+    model = project(parts_of(new()), paths, **way)
+    expected = truth.transform(new()) * np.sign(np.einsum("ij,ij->j", earlier, truth.transform(old())))
+    np.testing.assert_allclose(model.scores_, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    assert (model.n_samples_, model.n_features_in_, model.n_components_) == (7, 12, 3)
+
+
+@every_way
+def test_new_rows_have_the_sums_of_the_parts_and_old_ones_their_own_scores(way, kept):
+    parts = [Loadings.load(path).part_of_scores(columns) for path, columns in zip(kept, parts_of(new()), strict=True)]
+    np.testing.assert_allclose(project(parts_of(new()), kept, **way).scores_, sum(parts), rtol=0, atol=1e-12)
+    model = fitted(kept, old())
+    again = project(parts_of(old()), kept, **way)
+    np.testing.assert_allclose(again.scores_, model.scores_, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(again.explained_variance_, model.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(again.explained_variance_ratio_, model.explained_variance_ratio_, rtol=1e-9)
+    model = project(parts_of(new(1)), kept, **way)
+    np.testing.assert_allclose(model.scores_, project(parts_of(new()), kept).scores_[:1], rtol=0, atol=1e-12)
+    assert 0 < model.explained_variance_ratio_.sum() <= 1
+
+
+@every_way
+def test_every_site_gets_the_scores_and_keeps_its_loadings(way, kept, tmp_path):
+    before = [path.read_bytes() for path in kept]
+    files = [tmp_path / f"{party}.npy" for party in range(3)]
+    model = project(parts_of(new()), kept, scores=files, **way)
+    assert all(np.load(file).tobytes() == model.scores_.tobytes() for file in files)
+    assert [path.read_bytes() for path in kept] == before
+
+
+def test_scores_depend_on_no_order_and_need_as_many_components_as_are_asked_for(kept):
+    one = project(parts_of(new()), kept, **WAYS[1])
+    other = project(parts_of(new())[::-1], kept[::-1], **WAYS[1])
+    assert one.scores_.tobytes() == other.scores_.tobytes()
+    model = project(parts_of(new()), kept, n_components=2)
+    np.testing.assert_array_equal(model.scores_, project(parts_of(new()), kept).scores_[:, :2])
+    assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
+
+
+def test_ids_put_the_new_rows_in_one_order(kept, tmp_path):
+    """Each site's file has the rows in an order of its own, and so has its file of scores."""
+    rng, ids = np.random.default_rng(0), np.arange(100, 107)
+    nodes: list[dict[str, str]] = []
+    orders = [rng.permutation(7) for _ in range(3)]
+    for party, (columns, order) in enumerate(zip(parts_of(new()), orders, strict=True)):
+        table = np.column_stack([ids, columns])[order]
+        header = ",".join(["id", *(f"x{party}{j}" for j in range(columns.shape[1]))])
+        np.savetxt(tmp_path / f"{party}.csv", table, delimiter=",", header=header, comments="", fmt="%.17g")
+        files = {"data": f"{party}.csv", "scores": f"{party}.npy", "loadings": kept[party].name}
+        about = {"ids": "id", "split": "columns", "may-show": "scores"}
+        nodes.append({**about, **{key: str(tmp_path / name) for key, name in files.items()}})
+    finish(at_sites(server_of("vertical-scores", parts_of(new())), nodes))
+    expected = project(parts_of(new()), kept).scores_
+    for party, order in enumerate(orders):
+        np.testing.assert_allclose(np.load(tmp_path / f"{party}.npy"), expected[order], atol=1e-12)
+
+
+@every_way
+def test_loadings_of_another_run_are_named(way, kept, tmp_path):
+    others = [tmp_path / f"other{party}.npz" for party in range(3)]
+    fitted(others, old() * np.arange(12, 0, -1))
+    with refused(ConfigError, "client 2", "client 0", "'loadings'"):
+        project(parts_of(new()), [*kept[:2], others[2]], **way)
+
+
+@every_way
+def test_other_columns_or_sites_that_show_no_scores_refuse(way, kept):
+    with refused(DataError, "client 0", 4, 6):
+        project(cut(new(), 3), kept, **way)
+    with refused(DisclosureError, "client 0", "may_show"):
+        project(parts_of(new()), kept, may_show="nothing", **way)
+    assert project(parts_of(new()), kept, may_show="scores", **way).n_components_ == 3
+
+
+def test_missing_loadings_are_named_without_their_path(kept, tmp_path):
+    with refused(ConfigError, "client 0", "'loadings'"):
+        run("vertical-scores", parts_of(new()), min_rows=1)
+    with refused(ContractError, "'loadings'") as told:
+        project(parts_of(new()), [*kept[:2], tmp_path / "absent.npz"])
+    assert "absent" not in str(told.value)
+    own = Loadings.load(kept[1])
+    Loadings(own.components, own.mean, own.scale).save(kept[1])
+    with refused(ConfigError, "client 1", "'vertical'"):
+        project(parts_of(new()), kept)
+
+
+def test_paths_and_rows_that_cannot_be_are_refused(kept):
+    with refused(ConfigError, "'loadings'", 3):
+        project(parts_of(new()), kept[:2])
+    with refused(ConfigError, "'loadings'", "own.npz", 3):
+        project(parts_of(new()), "own.npz")
+    parties = [np.tile(Loadings.load(path).mean, (3, 1)) for path in kept]
+    with refused(DataError):
+        project(parties, kept)

@@ -108,7 +108,6 @@ def test_one_party_alone_and_an_average_find_what_they_can():
     model = fit(3)
     assert 0.5 < angle(model) < 30
     assert not model.log["exact"]
-    assert angle(run("vertical", cut(3), n_components=1)) <= 1e-5
     model = run("vfedpca", [X], n_components=1, periods=1, local_iterations=60)
     assert angle(model) < 1e-6
 
@@ -132,19 +131,17 @@ def test_without_a_server_each_party_merges_what_its_neighbours_have(graph, vari
         assert principal_angles(model.scores_, fit(5, periods=2).scores_).max() < 1e-6
     else:
         assert agreed > 0.1
+    neighbours = {"complete": [4] * 5, "ring": [2] * 5, "star": [4, 1, 1, 1, 1]}[graph]
+    assert model.log["rounds"][2]["down"] == [2 * 128 + 8 * 151 * number for number in neighbours]
 
 
-def test_relays_send_each_party_its_neighbours_and_one_party_has_none():
+def test_one_party_has_no_neighbours():
     with_graph, without = (
         run("vfedpca", [X], n_components=1, graph=graph, local_iterations=60) for graph in ("ring", "server")
     )
     assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
     faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2)
     assert faithful.scores_.shape == (150, 2)
-    ring, complete = fit(5, graph="ring", periods=2), fit(5, graph="complete", periods=2)
-    neighbours, all_others = ring.log["rounds"][2]["down"], complete.log["rounds"][2]["down"]
-    headers = 2 * 128
-    assert [size - headers for size in all_others] == [2 * (size - headers) for size in neighbours]
 
 
 @pytest.mark.parametrize("options", [{"kernel": "rbf", "gamma": 0.2}, {"kernel": "sigmoid", "gamma": 0.03}], ids=str)

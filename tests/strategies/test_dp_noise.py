@@ -1,0 +1,260 @@
+"""DP-PCA's noise: what one row changes, whatever the data and the server, and what each party adds for it."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.maths.moments import diagonal_positions
+from fedpca_flwr.maths.privacy import (
+    MOST_ROWS,
+    STEPS,
+    composed,
+    gaussian_multiplier,
+    whole_energies,
+    whole_octaves,
+    whole_products,
+    whole_shells,
+    whole_squares,
+    whole_sum,
+)
+from fedpca_flwr.protocol.question import Public
+from strategies.dp_pca.party import ROWS, SHARES, UNITS, DPOptions, phases
+from tests.families import rows
+from tests.harness import client_of, finish, fit, server_of
+from tests.refusals import refused
+
+D = 12
+RELEASES = {
+    "two-stage": {"release": "two-stage", "clip": 5.0, "centre_clip": 2.0},
+    "joint": {"release": "joint", "clip": 5.0},
+    "shells": {},
+}
+SHELLS = np.array([[0.0, 2.0, 0.0], [2.0, 8.0, 8.0], [8.0, 64.0, 16.0]])
+"""The first has directions only, in the others rows keep their length up to the end, and up to a part of it."""
+ABOUT, BOUND = {"centre": np.ones(D)}, {"bound": np.asarray(2.0)}
+ASKED = {
+    "two-stage": {"centre": {}, "products": {"centre": np.full(D, 0.1)}},
+    "joint": {"joint": {}},
+    "shells": {
+        "octaves": {},
+        "centre": BOUND,
+        "nearer_octaves": ABOUT,
+        "nearer_centre": {**ABOUT, **BOUND},
+        "directions": {**ABOUT, "shells": SHELLS},
+        "variances": {**ABOUT, **BOUND, "components": np.eye(D)[:2]},
+    },
+}
+WAYS = [{}, {"count": "public"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}]
+every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+
+
+def server(release="two-stage", parties=1, **options):
+    given = {"noise_seed": 0, "n_components": 2, **RELEASES[release], **options}
+    return server_of("dp-pca", [rows(50)] * parties, **given)
+
+
+def ask(server, phase="centre", asked=(), party=0):
+    """A party's answer to one question: arrays, the number of rows that it tells, and what it says of itself."""
+    return client_of(server, party).fit(list(asked), {"phase": phase})
+
+
+def exact(name, data, *, centre=0.0, bound=1.0, shells=None, components=None):
+    """What a field tells without noise."""
+    centre = np.zeros(data.shape[1]) + centre
+    if name == "products" and shells is not None:
+        return whole_shells(data, centre, shells)
+    return {
+        "rows": lambda: len(data) * STEPS,
+        "octaves": lambda: whole_octaves(data, centre),
+        "sum": lambda: whole_sum(data, centre, float(bound)),
+        "products": lambda: whole_products(data, centre, float(bound)),
+        "energies": lambda: whole_energies(data, centre, shells),
+        "squares": lambda: whole_squares(data, centre, components, float(bound)),
+    }[name]()
+
+
+def noise_of(running, release):
+    """By phase and field, what a party adds to what its rows say, and how large the deviation of that should be."""
+    found = {}
+    for phase, asked in ASKED[release].items():
+        told, _, said = ask(running, phase, asked.values())
+        assert "error" not in said
+        bound = {} if release == "shells" else {"bound": 2.0 if phase == "centre" else 5.0}
+        for (name, deviation), array in zip(client_of(running, 0).options.noise(phase).of.items(), told, strict=True):
+            found[phase, name] = array - exact(name, rows(50), **{**bound, **asked}), deviation
+    return found
+
+
+@every_way
+@pytest.mark.parametrize("release", RELEASES)
+def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
+    """Each number as large as its deviation; with a bound of its own for each phase of two stages."""
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.full(size, deviation))
+    for (_, name), (noise, deviation) in noise_of(server(release, parties=3, **way), release).items():
+        if name == "products":
+            off_diagonal = np.delete(noise, diagonal_positions(D), axis=-1)
+            np.testing.assert_allclose(off_diagonal, deviation / np.sqrt(2), rtol=1e-6)
+        on_diagonal = noise[..., diagonal_positions(D)] if name == "products" else noise
+        np.testing.assert_array_equal(on_diagonal, deviation)
+
+
+def change_by_one_row(relation, deviations):
+    """The most that one row (or another in its place) changes what is told, in deviations of its noise."""
+    rows_told, length, products = (
+        UNITS[name] / deviations[name] if deviations.get(name) else 0.0 for name in ("rows", "sum", "products")
+    )
+    if relation == "add-remove":
+        return np.sqrt(rows_told**2 + length**2 + products**2)
+    t = np.linspace(-1, 1, 200_001)  # the cosine of the two rows
+    return np.sqrt((length**2 * (2 - 2 * t) + products**2 * (2 - 2 * t**2)).max())
+
+
+@every_way
+@pytest.mark.parametrize(("phase", "share"), [("centre", 0.03), ("products", 0.97), ("joint", 1.0)])
+def test_the_noise_of_each_phase_is_what_one_row_needs(phase, share, way):
+    options = DPOptions(epsilon=1.0, **RELEASES["joint" if phase == "joint" else "two-stage"], **way)
+    deviations = options.noise(phase).of
+    assert (deviations.get("rows", 0) > 0) == (phase != "products" and "count" not in way and "relation" not in way)
+    whole = {name: deviation * way.get("honest_parties", 1) ** 0.5 for name, deviation in deviations.items()}
+    change = change_by_one_row(options.relation, whole)
+    allowed = share**0.5 / gaussian_multiplier(1.0, 1e-5)
+    assert allowed * (1 - 2e-4) < change <= allowed  # deviations are whole numbers of steps, rounded up
+
+
+TELLS = {
+    "octaves": {"octaves": {}},
+    "directions": {"octaves": {}, "energies": {"shells": SHELLS}, "products": {"shells": SHELLS}},
+    "variances": {"squares": {"components": np.linalg.qr(rows(4, 4))[0][:2], "bound": 2.5}},
+}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("phase", TELLS)
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(phase, relation):
+    """On the grid, and with rows of any length: the search moves two rows and their lengths."""
+    deviations = DPOptions(relation=relation, count="public", epsilon=1.0).noise(phase).of
+    allowed = SHARES["shells"][phase] ** 0.5 / gaussian_multiplier(1.0, 1e-5)
+    others, two_entries = rows(5, 4), (2 - np.eye(4)[np.triu_indices(4)]) ** 0.5
+
+    def tell(data):
+        """In deviations; products off the diagonal stand for two entries of half the variance."""
+        told = {name: exact(name, data, centre=[0.5, -2, 1, 0], **about) for name, about in TELLS[phase].items()}
+        told = {name: values * (two_entries if name == "products" else 1.0) for name, values in told.items()}
+        return np.concatenate([np.ravel(values) / deviations[name] for name, values in told.items()])
+
+    def change(flat):
+        pair = flat.reshape(2, 1, 4)
+        after = others if relation == "add-remove" else np.vstack([others, pair[1]])
+        return float(np.linalg.norm(tell(np.vstack([others, pair[0]])) - tell(after)))
+
+    starts = np.random.default_rng(0).standard_normal((8, 8))[[1, 2, 6, 7]] * [[1], [3], [1e9], [1e100]]
+    found = max(max(change(start), -minimize(lambda x: -change(x), start, method="Powell").fun) for start in starts)
+    assert 0.99 * allowed <= found <= allowed
+
+
+def test_budgets_are_spent_and_weights_are_as_said():
+    options, whole = DPOptions(epsilon=1.0), gaussian_multiplier(1.0, 1e-5)
+    assert sum(SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
+    together = composed(options.noise(phase).multiplier for phase in options.phases)
+    assert together >= whole * (1 - 1e-12)
+    # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
+    found, products = options.noise("directions").of, whole / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * STEPS**2
+    expected = {"octaves": 10 * products / STEPS, "energies": 10 * products, "products": products}
+    assert found == pytest.approx(expected, rel=1e-5)
+    found, squares = options.noise("variances").of, whole / 0.02**0.5 * np.hypot(1, 0.3) * STEPS**2
+    assert found == pytest.approx({"rows": squares / STEPS / 0.3, "squares": squares}, rel=1e-5)
+
+
+def test_each_phase_and_shell_has_noise_of_its_own():
+    """Of a fixed seed, too."""
+    found = noise_of(server("shells", noise_seed=7), "shells")
+    first, again = (found[phase, "octaves"][0] for phase in ("octaves", "nearer_octaves"))
+    assert (first != again).mean() > 0.9
+    noise, _ = found["directions", "products"]
+    assert np.abs(np.corrcoef(noise) - np.eye(3)).max() < 5 / np.sqrt(noise.shape[1])
+
+
+@pytest.mark.parametrize(("seed", "drawn"), [(0, 4), (5, 2)])
+def test_noise_is_of_one_party_and_run_but_for_a_seed(seed, drawn):
+    servers = [server(parties=2, noise_seed=seed) for _ in range(2)]
+    sums = {ask(running, party=party)[0][1].tobytes() for running in servers for party in (0, 1)}
+    assert len(sums) == drawn
+
+
+def test_noise_is_fresh_and_a_noised_count_told_nowhere():
+    (told, _), rows_told, said = ask(server())
+    assert told != 50 * STEPS
+    assert rows_told == 1
+    assert set(said) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
+    model = finish(server())
+    assert model.log["parties"][0]["rows"] is None
+    assert "row counts" not in model.summary()
+
+
+def test_replacements_and_rounded_rows_are_of_one_row():
+    """The sum changes by twice the bound, the products by the root of two."""
+    options = DPOptions(**RELEASES["two-stage"], epsilon=1.0, count="public")
+    cost = 0.03 * 4 + 0.97 * 2
+    told = options.epsilon_of_a_replacement()
+    assert gaussian_multiplier(told, 1e-5) == pytest.approx(options.multiplier / cost**0.5, rel=1e-6)
+    for release in ("shells", "joint"):
+        assert DPOptions(**RELEASES[release], relation="replace-one").epsilon_of_a_replacement() == pytest.approx(1.0)
+    # 20 rows of which 10 are left out as soon as one goes: the noise is made for one.
+    with refused(DisclosureError, "round_rows", 10):
+        fit("dp-pca", [rows(50)], n_components=2, round_rows=10)
+    fit("dp-pca", [rows(50)], n_components=2, round_rows=10, relation="replace-one")
+
+
+# Within their limits
+
+
+@pytest.mark.parametrize("size", [1e-300, 1.0, 1e150, 1e300])
+def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
+    """Whatever is asked about, answers are whole numbers within what so many rows can make them."""
+    data = rows(20)
+    about = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
+    for centre in (0.0, size):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            told = {name: exact(name, data, centre=centre, **about) / UNITS[name] for name in UNITS if name != "sum"}
+        told["products"] = told["products"][:, diagonal_positions(D)]
+        for values in told.values():
+            assert np.isfinite(values).all()
+            assert np.sum(values) <= len(data)
+
+
+@pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest-parties": 3}], ids=["local", "distributed"])
+def test_the_limits_of_a_sum_have_room_for_all_rows_and_the_noise_of_all_parties(trust):
+    """Beyond 60 deviations there is no noise; without room for it a full sum would not open."""
+    options = DPOptions.parse({"n-components": 2, "epsilon": 0.1, **trust})
+    for phase in options.phases:
+        limits, noise = options.limits(phase, 4, 5), options.noise(phase).of
+        assert limits.keys() == noise.keys()
+        for name, deviation in noise.items():
+            assert (limits[name] >= ROWS * UNITS[name] + 5 * 60 * deviation).all()
+            assert (limits[name] < 2.0**62).all()
+
+
+@pytest.mark.parametrize(
+    ("release", "phase"), [(release, phase) for release, of_release in ASKED.items() for phase in of_release]
+)
+@pytest.mark.parametrize("count", ["public", "noised"])
+def test_whole_numbers_travel_as_they_are(release, phase, count):
+    """The most rows that there can be, at the bound, all alike, and noise of twenty deviations at every party."""
+    options, parties = DPOptions(**RELEASES[release], count=count), 256
+    config = RunConfig(method="dp-pca", clients=parties, secure_aggregation=True)
+    layout = phases(config, options)[phase].layout({}, Public(config, options, parties, features=4))
+    noise = options.noise(phase).of
+    own = {
+        name: np.full(limit.shape, MOST_ROWS * UNITS[name] + 20 * noise[name] + 1.0)
+        for name, limit in layout.limits.items()
+    }
+    vectors = [layout.encode({name: sign * value for name, value in own.items()}) for sign in [1] * 255 + [-1]]
+    count_of, decoded = layout.decode_double(np.sum(vectors, axis=0, dtype=np.uint64))
+    assert (count_of, layout.words) == (parties, 1)
+    for name, value in own.items():
+        high, low = decoded[name]
+        exact = [int(h) + int(rest) for h, rest in zip(np.ravel(high), np.ravel(low), strict=True)]
+        assert exact == [254 * int(v) for v in np.ravel(value)]
