@@ -10,6 +10,7 @@ from fedpca_flwr.maths.private_scatter import (
     OCTAVES,
     Denoised,
     NoisyCentre,
+    _Among,
     denoised,
     largest_of_noise,
     reach,
@@ -55,6 +56,10 @@ def test_what_noise_alone_has_and_what_is_behind_an_eigenvalue():
     assert (found.total, found.kept) == (pytest.approx(10 / 3 + 2.5), 2)
     negative = denoised(pack(np.diag([10 / 3, -5.0])), 2, 1, 1.0)
     assert negative.total == negative.pairs.values[0] > 3
+    # A noisy vector holds 1 - (edge / spike)^2 of what its own does; one spike counts for so much at most.
+    among = _Among(np.arange(2), Eigenpairs(np.array([10 / 3, 2.5]), np.eye(2), 0.0), 1.0)
+    assert among.held(np.inf) == pytest.approx(3 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
+    assert among.held(2.5) == pytest.approx(2.5 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
 
 
 def test_a_bound_grows_only_where_its_noise_is_slight():

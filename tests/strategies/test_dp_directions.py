@@ -1,4 +1,4 @@
-"""DP-PCA by directions of rows, which needs no bound: what it finds, and bounds of a server that lies."""
+"""DP-PCA by directions of rows, which needs no bound: what it finds, and what it says of variances."""
 
 from types import SimpleNamespace
 
@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.moments import pack
-from fedpca_flwr.maths.shells import combined
+from fedpca_flwr.maths.privacy import STEPS
+from fedpca_flwr.maths.private_scatter import LOWEST, OCTAVES
+from fedpca_flwr.maths.shells import combined, shells_of
 from fedpca_flwr.model.reference import pooled_pca
 from strategies.dp_pca.method import DPPCA
+from strategies.dp_pca.party import DPOptions
 from tests.families import cut, rows
-from tests.harness import client_of, fit, server_of
-from tests.refusals import unnamed
+from tests.harness import fit
 
 
 def parties(scale=1.0, offset=0.0):
@@ -91,10 +93,34 @@ def test_the_variance_behind_the_components_keeps_its_share_of_the_last():
         assert found.following / found.values[-1] == pytest.approx(before.following / before.values[-1])
 
 
-@pytest.mark.parametrize("bound", [5e-324, 1e-200, 1e200])
-def test_a_bound_that_no_rows_give_is_refused(bound):
-    server = server_of("dp-pca", [rows(50)], noise_seed=0, n_components=2)
-    client_of(server, 0).fit([], {"phase": "octaves"})
-    arrays, _, said = client_of(server, 0).fit([np.asarray(bound)], {"phase": "centre"})
-    assert (arrays, said["error"]) == ([], "ContractError")
-    assert not unnamed(said["message"], "'bound'", f"{bound:g}", "3.05494e-151", "3.27339e+150")
+def test_without_noise_an_interval_is_the_variance_itself(monkeypatch):
+    monkeypatch.setattr("strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.zeros(size))
+    model = fit("dp-pca", cut(rows(30), 20, 10), n_components=2, release="directions", count="public")
+    low, _ = np.transpose(model.log["variance_intervals"])
+    np.testing.assert_allclose(low, model.explained_variance_, rtol=1e-4)
+
+
+class Sums(dict):
+    """What four parties' answers add up to."""
+
+    parties = 4
+
+
+def test_sums_and_their_noise_are_in_units_of_the_data_and_of_all_parties():
+    """Rows that were measured in a bound of 3; a count that noise made too small ends no run."""
+    options = DPOptions(epsilon=1.0, n_components=5)
+    run = SimpleNamespace(options=options, quorum=SimpleNamespace(expected=4, features=8), n_components=lambda *_: None)
+    of = options.noise("variances").of
+    told, noise = DPPCA._in_units(run, "variances", Sums(rows=10.0 * STEPS, squares=np.full(6, STEPS**2)), 3.0)
+    assert (told["rows"], told["squares"].tolist()) == (10.0, [9.0] * 6)
+    assert noise == pytest.approx({"rows": 2 * of["rows"] / STEPS, "squares": 2 * 9 * of["squares"] / STEPS**2})
+    beside = DPPCA._noise_beside(run, "variances", "squares", 3.0)
+    assert beside == pytest.approx(2 * 3 * of["squares"] / STEPS**2)
+    run._noise_beside = lambda *asked: DPPCA._noise_beside(run, *asked)
+    counts, edge = np.zeros(OCTAVES), 2 * np.sqrt(2 * 8) * options.noise("directions").of["products"] / STEPS**2
+    counts[3 - LOWEST : 7 - LOWEST] = 4 * 3 * 5 * edge * 1.01
+    expected = shells_of(counts, 1.0, edge, 5, moved=1.5)
+    assert len(expected) > 1
+    np.testing.assert_array_equal(DPPCA._shells(run, counts, 1.0, 1.5), expected)
+    assert [DPPCA._rows(run, rows) for rows in (-7.2, 4.4, 6.6)] == [5, 5, 7]

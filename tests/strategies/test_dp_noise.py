@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.privacy import (
     MOST_ROWS,
@@ -23,13 +23,14 @@ from fedpca_flwr.protocol.question import Public
 from strategies.dp_pca.party import ROWS, SHARES, UNITS, DPOptions, phases
 from tests.families import rows
 from tests.harness import client_of, finish, fit, server_of
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 D = 12
 RELEASES = {
     "two-stage": {"release": "two-stage", "clip": 5.0, "centre_clip": 2.0},
     "joint": {"release": "joint", "clip": 5.0},
     "shells": {},
+    "directions": {"release": "directions"},
 }
 SHELLS = np.array([[0.0, 2.0, 0.0], [2.0, 8.0, 8.0], [8.0, 64.0, 16.0]])
 """The first has directions only, in the others rows keep their length up to the end, and up to a part of it."""
@@ -46,6 +47,7 @@ ASKED = {
         "variances": {**ABOUT, **BOUND, "components": np.eye(D)[:2]},
     },
 }
+ASKED["directions"] = {**ASKED["shells"], "directions": {**ABOUT, "shells": SHELLS[:1]}}
 WAYS = [{}, {"count": "public"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}]
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
 
@@ -81,7 +83,7 @@ def noise_of(running, release):
     for phase, asked in ASKED[release].items():
         told, _, said = ask(running, phase, asked.values())
         assert "error" not in said
-        bound = {} if release == "shells" else {"bound": 2.0 if phase == "centre" else 5.0}
+        bound = {"bound": 2.0 if phase == "centre" else 5.0} if "clip" in RELEASES[release] else {}
         for (name, deviation), array in zip(client_of(running, 0).options.noise(phase).of.items(), told, strict=True):
             found[phase, name] = array - exact(name, rows(50), **{**bound, **asked}), deviation
     return found
@@ -209,6 +211,37 @@ def test_replacements_and_rounded_rows_are_of_one_row():
 
 
 # Within their limits
+
+
+def refusal_in(phase, asked, release="shells"):
+    """What a party says that is asked so in a phase, after all that comes before."""
+    running = server(release)
+    for name, usual in ASKED["shells"].items():
+        told, _, said = ask(running, name, (asked if name == phase else usual).values())
+        if name == phase:
+            assert (told, said["error"]) == ([], "ContractError")
+            return said["message"]
+    raise AssertionError(phase)
+
+
+@pytest.mark.parametrize("distance", [5e-324, 1e-200, 1e200])
+@pytest.mark.parametrize("name", ["bound", "shells"])
+def test_a_bound_that_no_rows_give_is_refused(name, distance):
+    shells = {**ABOUT, "shells": np.array([[0.0, distance, 0.0]])}
+    text = refusal_in(*(("centre", {"bound": np.asarray(distance)}) if name == "bound" else ("directions", shells)))
+    assert not unnamed(text, f"'{name}'", f"{distance:g}", "3.05494e-151", "3.27339e+150")
+
+
+def test_a_release_by_directions_has_one_shell():
+    assert not unnamed(refusal_in("directions", ASKED["shells"]["directions"], "directions"), "'shells'")
+
+
+def test_a_site_with_more_rows_than_whole_numbers_hold_takes_no_part(monkeypatch):
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.MOST_ROWS", 49)
+    with refused(DataError, "client 0", 49):
+        finish(server())
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.MOST_ROWS", 50)
+    assert finish(server()).n_components_ == 2
 
 
 @pytest.mark.parametrize("size", [1e-300, 1.0, 1e150, 1e300])

@@ -15,7 +15,7 @@ from fedpca_flwr.figures import plots
 from fedpca_flwr.maths.privacy import STEPS, fixed, on_grid
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from strategies.dp_pca.party import DPPCAClient
+from strategies.dp_pca.party import DPOptions, DPPCAClient
 from tests import harness
 from tests.families import cut, rows
 from tests.harness import client_of, differences, finish, on_request, server_of, tamper
@@ -164,6 +164,9 @@ def test_the_model_says_what_it_promises(release):
 def test_the_model_says_what_it_does_not_promise():
     told = fit("dp-pca", parties(), **FRESH, count="public").summary()
     assert "not covered: the parties' row counts; who knows them can tell that a row is there" in told
+    assert f"its values at epsilon {DPOptions(**TWO_STAGE, count='public').epsilon_of_a_replacement():.3g} only" in told
+    shared = fit("dp-pca", parties(), **FRESH, **DISTRIBUTED).summary()
+    assert "no secure aggregation: epsilon holds for this model, not against the server of the run" in shared
     assert "not private: fixed noise seed 5" in fit("dp-pca", parties(), n_components=2, noise_seed=5).summary()
     tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1)
     assert "0 of 2 components" in tiny.summary()

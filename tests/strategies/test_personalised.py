@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.rows import held_out
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.protocol.question import Public
 from simulations import run
 from simulations.papers.hierarchical import Federation
 from simulations.papers.personalised import kept, lost, personal
-from strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient
+from strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient, PersonalisedOptions, phases
 from tests.families import rows
 from tests.harness import finish, heard, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused
@@ -193,3 +195,19 @@ def test_all_questions_of_a_pass_tell_the_same_mean(secure, center, monkeypatch)
     for (first, _), values in told.items():
         (phases,) = values.values()
         assert len(phases) == (3 if first or any("share" in phase for phase in phases) else 2)
+
+
+def test_limits_of_sums_have_room_for_all_that_parties_may_send():
+    """Of rows of two features whose deviations over all parties are 3 and 4, in a bound of 2."""
+    config = RunConfig(method="personalised", secure_aggregation=True, bound=2.0)
+    options = PersonalisedOptions(n_components=2)
+    public = Public(config, options, parties=5, features=2)
+    questions, asked = phases(config, options), {"shared": np.eye(2), "spread": np.array([3.0, 4.0])}
+    report = questions["report"].limits(asked, public)
+    assert {name: limit.tolist() for name, limit in report.items()} == {
+        "error": 25.0,
+        "distance": 2.0 * 5 * 2,
+        "gram": [[25.0] * 2] * 2,
+    }
+    assert (questions["share"].limits(asked, public)["shared"] == 2.0 * 5).all()
+    assert (questions["choose"].limits(asked, public)["errors"] == [2.0**40 * 2 * 4.0**2] * 8).all()

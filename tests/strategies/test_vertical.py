@@ -14,6 +14,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
 from simulations.loopback import assemble
+from strategies import build_strategy, run_config_of
 from tests.families import rows
 from tests.harness import at_sites, finish, server_of
 from tests.refusals import refused
@@ -166,6 +167,25 @@ def test_too_few_directions_to_merge_are_a_fault_of_the_options(sizes, rank, dir
     parties = np.split(rows(60), np.cumsum(sizes)[:-1], axis=1)
     with refused(ConfigError, "'rank'", rank, 3, directions, "n_components", 5):
         run("vertical", parties, n_components=5, solver="merge", rank=rank)
+
+
+REACHED = [
+    ("vertical", "product", {"block": np.diag([1.0, 0.5])}, [4.0, 2.0]),
+    ("vertical solver=gram", "gram", {}, 4.0),
+    ("vertical-kernel", "distances", {}, 8.0),  # two rows that are x and -x
+    ("vertical-kernel landmarks=1", "landmarks", {}, 8.0),
+    ("vertical-scores", "scores", {}, 2.0),
+]
+"""What sums come to where all energy, of 4, is in one row, or in two that lie opposite."""
+
+
+@pytest.mark.parametrize(("named", "phase", "asked", "most"), REACHED, ids=str)
+def test_limits_of_sums_are_what_the_energy_allows_and_a_little_more(named, phase, asked, most):
+    config = run_config_of({"method": named, "clients": 3, "secure-aggregation": True, "bound": 1.0})
+    running = build_strategy(config)
+    limits = running.phases[phase].limits({"energy": np.asarray(4.0), **asked}, running.public)
+    np.testing.assert_array_less(most, limits[phase])
+    np.testing.assert_allclose(limits[phase], most, rtol=1e-6)
 
 
 # Scores of new rows
