@@ -10,6 +10,7 @@ from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.graph import diameter, graph_of, metropolis_weights, mixing_rate, orthonormalised
 from fedpca_flwr.model.reference import pooled_pca
+from fedpca_flwr.questions.graph import GraphOptions
 from simulations import run
 from tests.families import rows
 from tests.harness import client_of, finish, heard, on_request, server_of
@@ -192,6 +193,11 @@ def test_one_and_two_parties_are_a_graph_too(method, count, graph):
     assert model.log["measured"]["mixing_rate"] < 5e-4
     assert model.log["measured"]["step_size"] == 0.25
     assert model.n_samples_ == 60
+
+
+def test_products_of_a_covariance_are_counted():
+    """Forty to find the largest eigenvalue, and in each iteration one of each component."""
+    assert GraphOptions(n_components=2, iterations=3).columns(None) == 4 * 10 + 2 * 4
 
 
 # What diverges, and what a party does not answer

@@ -5,15 +5,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import STEPS
-from fedpca_flwr.maths.private_scatter import LOWEST, OCTAVES
-from fedpca_flwr.maths.shells import combined, shells_of
+from fedpca_flwr.maths.private_scatter import LOWEST, OCTAVES, Denoised, largest_of_noise
+from fedpca_flwr.maths.shells import Combined, combined, shells_of
 from fedpca_flwr.model.reference import pooled_pca
+from strategies.dp_pca import method
 from strategies.dp_pca.method import DPPCA
 from strategies.dp_pca.party import DPOptions
 from tests.families import cut, rows
-from tests.harness import fit
+from tests.harness import finish, fit, heard, server_of
 
 
 def parties(scale=1.0, offset=0.0):
@@ -124,3 +126,53 @@ def test_sums_and_their_noise_are_in_units_of_the_data_and_of_all_parties():
     assert len(expected) > 1
     np.testing.assert_array_equal(DPPCA._shells(run, counts, 1.0, 1.5), expected)
     assert [DPPCA._rows(run, rows) for rows in (-7.2, 4.4, 6.6)] == [5, 5, 7]
+
+
+def test_components_are_counted_beside_what_rows_without_variance_have_about_a_noisy_centre():
+    """Of 900 rows that are all alike, at a distance that a centre is off by 0.5, squares of 5,000 leave 46 in 1,000."""
+    run = SimpleNamespace(quorum=SimpleNamespace(features=6))
+    added, pairs = {"squares": 10.0, "rows": 5.0}, Eigenpairs(np.array([2.0, 1.0]), np.eye(6)[:, :2], 0.0)
+    of_all = Combined(Denoised(pairs, 0.0, 0, 6, np.zeros(2)), np.zeros((1, 2)), np.ones(1), np.ones(1), 20.0)
+
+    def counted(of_all, squares, limits):
+        """With one eigenvalue a thousandth above the limit of each shell, and one as far below."""
+        noisy = np.outer(limits, [1.001, 0.999])
+        told = {"squares": np.array(squares), "rows": 900.0}
+        return DPPCA._with_variances(run, of_all._replace(noisy=noisy), told, added, 0.5)
+
+    most = 900 + 3.04 * 5
+    near = 5000 - 2.33 * 10 * np.sqrt(3)
+    alike = most * 0.25 * most / near
+    found = counted(of_all, [3000.0, 1500.0, 500.0], [largest_of_noise(6, 20.0, alike)])
+    assert (found.detectable, found.total) == (1, 5000.0)
+    assert counted(of_all, [10.0, 5.0, 5.0], [largest_of_noise(6, 20.0, most)]).detectable == 1
+    assert counted(of_all, [10.0, 5.0, -500.0], [1.0]).total == 15.0
+    shells = of_all._replace(traces=np.array([400.0, 800.0]), squares=np.array([0.1, 2.0]))
+    limits = [largest_of_noise(6, 20.0, excess) for excess in (400.0, 800 * 0.25 / 2)]
+    for below in (0, 1):
+        least = [limit * (0.9 if shell == below else 1.0) for shell, limit in enumerate(limits)]
+        assert counted(shells, [3000.0, 1500.0, 500.0], least).detectable == 1
+    assert counted(shells, [3000.0, 1500.0, 500.0], np.multiply(limits, 0.9)).detectable == 0
+
+
+def test_the_server_asks_about_the_centre_that_it_has_found(monkeypatch):
+    """Squares of lengths choose the bound of the variances, and how far the centre has moved the shells."""
+    moved, powers = [], []
+    reach, choose = method.scatter.reach, method.shells_of
+    monkeypatch.setattr(method, "shells_of", lambda *of, **by: moved.append(by["moved"]) or choose(*of, **by))
+    monkeypatch.setattr(method.scatter, "reach", lambda *of, **by: powers.append(by.get("power")) or reach(*of, **by))
+    running = server_of("dp-pca", parties(offset=3.0), n_components=2, noise_seed=1, epsilon=8.0)
+    exchanged = heard(running, 0)
+    finish(running)
+    before, after = (one.asked[0] for one in exchanged if one.phase in ("nearer_octaves", "directions"))
+    assert moved == [pytest.approx(np.linalg.norm(after - before))]
+    assert moved[0] > 0.1
+    assert powers == [None, None, 2]
+
+
+def test_a_centre_stays_where_no_number_of_rows_stands_out():
+    running = server_of("dp-pca", cut(rows(40), 20, 20), n_components=2, noise_seed=1, epsilon=0.1)
+    exchanged = heard(running, 0)
+    model = finish(running)
+    assert not np.any([one.asked[0] for one in exchanged if one.phase in ("nearer_octaves", "directions")])
+    assert "how long rows are does not stand out of the noise: variances say nothing" in model.log["notes"]

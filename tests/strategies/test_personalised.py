@@ -38,6 +38,11 @@ def about_the_mean(parts):
     return [X - mean for X in parts]
 
 
+def strength_of(parts, mu):
+    """How strongly three shared components draw each party's own."""
+    return mu * np.linalg.svd(np.vstack(about_the_mean(parts)), compute_uv=False)[2] ** 2 / len(parts)
+
+
 @pytest.mark.engine
 def test_at_the_ends_mu_gives_every_partys_own_pca_and_that_of_all_rows():
     parts = related()
@@ -126,6 +131,21 @@ def test_parties_too_small_or_that_hold_out_other_rows_are_told():
         finish(server)
 
 
+def test_rows_held_out_measure_what_components_of_the_others_leave_of_them():
+    parts = related(spread=0.2, m=3)
+    model, _ = finished(parts, iterations=2)
+    out = [held_out(X, 42) for X in parts]
+    used = [X[~chosen] for X, chosen in zip(parts, out, strict=True)]
+    mean, V = np.vstack(used).mean(axis=0), pooled_pca(np.vstack(used), 3).components_.T
+    left = {"local": 0.0, "global": 0.0}
+    for X, chosen, others in zip(parts, out, used, strict=True):
+        for which, U in (("local", local_components(others - mean, V)), ("global", V)):
+            left[which] += np.square((X[chosen] - mean) @ (np.eye(16) - U @ U.T)).sum() / 18
+    for which, expected in left.items():
+        measured = model.log["measured"][f"{which}_held_out_squared_error_per_row"]
+        assert measured == pytest.approx(expected, rel=1e-4)
+
+
 def test_every_party_projects_by_its_own_components(tmp_path):
     parts = related()
     scores, loadings = tmp_path / "scores.npy", tmp_path / "own.npz"
@@ -146,15 +166,29 @@ def test_the_last_round_measures_what_own_components_leave_and_each_other_sends_
     measured, predicted = (model.log["measured"][f"{which}squared_error_per_row"] for which in ("", "predicted_"))
     assert measured == pytest.approx(left, rel=1e-5)
     assert predicted == pytest.approx(left, rel=1e-5)
+    apart = sum(3 - np.square(model.components_ @ U).sum() for U in own)
+    objective = left + strength_of(parts, 1.0) * apart / 180
+    assert model.log["measured"]["objective_per_row"] == pytest.approx(objective, rel=1e-5)
+    degrees = np.degrees(np.arcsin(np.sqrt(apart / (6 * 3))))
+    assert model.log["measured"]["own_from_shared_degrees"] == pytest.approx(degrees, rel=1e-5)
     sent = [set(entry["up"]) for entry in model.log["rounds"] if entry["phase"] == "share"]
     assert len(sent) > 1
     assert all(sizes == {128 + 8 * 16 * 3} for sizes in sent)
 
 
 @pytest.mark.engine
-def test_a_run_that_is_cut_short_says_so():
-    model, _ = finished(related(spread=0.2), mu=0.3, iterations=1)
-    assert any("stopped after iterations = 1; V still moved by" in note for note in model.log["notes"])
+def test_a_run_that_is_cut_short_says_so_and_its_own_components_are_of_its_last_shared_ones():
+    parts = related(spread=0.2)
+    server = server_of("personalised", parts, n_components=3, mu=0.3, iterations=2)
+    exchanged = heard(server, 0)
+    finish(server)
+    first, second = (one.asked[0][0] for one in exchanged if one.phase == "share")
+    model, own = finished(parts, mu=0.3, iterations=1)
+    moved = np.degrees(np.arcsin(np.sqrt(3 - np.square(first.T @ second).sum())))
+    assert f"stopped after iterations = 1; V still moved by {moved:.2g} degrees" in model.log["notes"]
+    V, strength = model.components_.T, strength_of(parts, 0.3)
+    for X, U in zip(about_the_mean(parts), own, strict=True):
+        assert angles_between(U, np.linalg.eigh(X.T @ X + strength * V @ V.T)[1][:, -3:]).max() < 1e-3
 
 
 @pytest.mark.parametrize("mu", [-1.0, "global", float("inf")])
@@ -172,8 +206,7 @@ def test_the_strength_is_mu_times_the_last_eigenvalue_over_the_parties(number, m
     exchanged = heard(server, 0)
     finish(server)
     told = np.array([one.asked[1] for one in exchanged if one.phase == "share"])
-    third = np.linalg.svd(np.vstack(about_the_mean(parts)), compute_uv=False)[2] ** 2
-    np.testing.assert_allclose(told, np.full((2, 1), mu * third / number))
+    np.testing.assert_allclose(told, np.full((2, 1), strength_of(parts, mu)))
 
 
 @pytest.mark.parametrize("center", [True, False])

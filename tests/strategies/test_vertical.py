@@ -10,6 +10,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca
 from simulations import run
@@ -62,6 +63,11 @@ def test_rank_and_merged_directions_that_do_not_suffice_are_told():
     assert whole.log["exact"]
     assert principal_angles(whole.scores_, truth).max() <= 1e-6
     assert "squared_error_per_row" in narrow.log["measured"]
+    assert not fit(np.split(rows(60), [10, 11], axis=1), solver="merge", rank=3).log["exact"]  # of ten columns
+    told = "the data have rank 4: components 5 to 5 have no variance and arbitrary directions"
+    assert (
+        told in fit(cut(rows(5), 3), n_components=5, solver="gram", min_rows=1).log["notes"]
+    )  # five rows about their mean
 
 
 @pytest.mark.parametrize("solver", ["krylov", "gram"])
@@ -299,6 +305,16 @@ def test_other_columns_or_sites_that_show_no_scores_refuse(way, kept):
     with refused(DisclosureError, "client 0", "may_show"):
         project(parts_of(new()), kept, may_show="nothing", **way)
     assert project(parts_of(new()), kept, may_show="scores", **way).n_components_ == 3
+
+
+def test_columns_that_one_party_does_not_scale_are_of_any_unit_for_all(tmp_path):
+    """The columns of the last party are constant, and divided by 1; those of the others are a thousandth of a bound."""
+    X, paths = old() * 1e-6, [tmp_path / f"own{party}.npz" for party in range(3)]
+    X[:, 10:] = 1e-6
+    fitted(paths, X, scale=True)
+    secure = project(parts_of(X), paths, secure_aggregation=True, bound=1e-4)
+    np.testing.assert_allclose(secure.scores_, project(parts_of(X), paths).scores_, atol=1e-9)
+    assert secure.log["measured"]["fixed_point_size_share"] == 3 * Layout({}).resolution
 
 
 def test_missing_loadings_are_named_without_their_path(kept, tmp_path):

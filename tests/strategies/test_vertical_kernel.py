@@ -10,7 +10,8 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.eigen import principal_angles
 from simulations import run
 from tests.families import rows
-from tests.refusals import refused
+from tests.harness import client_of, server_of
+from tests.refusals import refused, unnamed
 
 DATA = {
     "digits": load_digits().data[:250] / 16,
@@ -79,6 +80,21 @@ def test_landmarks_come_nearer_and_are_refused_where_they_mislead():
     for c in (3, 251):
         with refused(ConfigError, "'landmarks'", c, "n_components", 3):
             fit(DATA["digits"], 3, landmarks=c)
+
+
+def test_the_default_gamma_is_that_of_all_entries_however_they_travel():
+    X = rows(40, 6) + np.arange(6)
+    for secure in ({}, {"secure_aggregation": True, "bound": 50.0}):
+        assert fit(X, 3, **secure).log["measured"]["gamma"] == pytest.approx(1 / (6 * X.var()), rel=1e-9)
+
+
+@pytest.mark.parametrize("places", [[0, 1, 2, 2], [0, 1, 2, 40]])
+def test_landmarks_that_are_none_are_refused(places):
+    server = server_of("vertical-kernel", np.hsplit(rows(40), 3), n_components=3, landmarks=4)
+    client_of(server, 0).fit([], {"phase": "rows"})
+    arrays, _, said = client_of(server, 0).fit([np.array(places)], {"phase": "landmarks"})
+    assert (arrays, said["error"]) == ([], "ContractError")
+    assert not unnamed(said["message"], 4, 40)
 
 
 def test_kernels_without_use_are_said():

@@ -6,13 +6,17 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.decomposition import KernelPCA
 from sklearn.preprocessing import minmax_scale
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.columns import direction, local_product, merged, overwritten, power_iteration
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.reference import pooled_pca
+from fedpca_flwr.questions.merging import merge_phases
 from simulations import run
+from strategies.vfedakpca import VFedAKPCAOptions
+from strategies.vfedpca import VFedPCAOptions
 from tests.families import rows
-from tests.harness import finish, server_of, tamper_arrays
+from tests.harness import finish, heard, server_of, tamper_arrays
 from tests.refusals import refused
 
 X = minmax_scale(load_breast_cancer().data[:150])
@@ -123,7 +127,9 @@ def test_further_components_are_orthogonal_and_take_as_many_periods_each():
 @pytest.mark.parametrize("variant", ["corrected", "faithful"])
 @pytest.mark.parametrize("graph", ["complete", "ring", "star"])
 def test_without_a_server_each_party_merges_what_its_neighbours_have(graph, variant):
-    model = fit(5, graph=graph, variant=variant, periods=2)
+    server = server_of("vfedpca", cut(5), n_components=1, graph=graph, variant=variant, periods=2)
+    exchanged = [heard(server, party) for party in range(5)]
+    model = finish(server)
     assert "the server relayed" in " ".join(model.log["notes"])
     agreed = model.log["measured"]["consensus_error_degrees"]
     if (graph, variant) == ("complete", "corrected"):
@@ -131,6 +137,8 @@ def test_without_a_server_each_party_merges_what_its_neighbours_have(graph, vari
         assert principal_angles(model.scores_, fit(5, periods=2).scores_).max() < 1e-6
     else:
         assert agreed > 0.1
+    own = [one.said[0] for told in exchanged for one in told if one.phase == "report"]
+    assert agreed == pytest.approx(max(principal_angles(u, model.scores_).max() for u in own), rel=1e-6, abs=1e-6)
     neighbours = {"complete": [4] * 5, "ring": [2] * 5, "star": [4, 1, 1, 1, 1]}[graph]
     assert model.log["rounds"][2]["down"] == [2 * 128 + 8 * 151 * number for number in neighbours]
 
@@ -151,6 +159,23 @@ def test_the_kernel_variant_averages_too(options):
     model, alone = fit(5, "vfedakpca", **options), run("vfedakpca", [X], n_components=1, **options)
     assert 0.5 < principal_angles(model.scores_, truth).max() < 45
     assert principal_angles(alone.scores_, truth).max() < 1e-6
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.2])
+def test_a_partys_own_kernel_has_the_root_of_its_first_eigenvalue_for_a_weight(gamma):
+    truth = KernelPCA(1, kernel="rbf", gamma=gamma or 1 / (30 * X.var()), eigen_solver="dense").fit(X)
+    value, vector = VFedAKPCAOptions(gamma=gamma).local(X, np.empty(0))
+    assert value == pytest.approx(truth.eigenvalues_[0] ** 0.5, rel=1e-9)
+    assert principal_angles(vector[:, None], truth.eigenvectors_).max() < 1e-6
+
+
+def test_no_more_is_asked_than_periods_and_products_are_counted():
+    options = VFedPCAOptions(n_components=3, periods=4)
+    assert merge_phases(RunConfig(), options)["local"].times == 3 * 4 - 1
+    assert options.products(150) == 3 * 2
+    faithful = VFedPCAOptions(n_components=3, periods=4, variant="faithful")
+    assert merge_phases(RunConfig(), faithful)["start"].times == 2
+    assert faithful.products(150) == 3 * 3
 
 
 def test_merges_updates_and_directions_in_closed_form():
