@@ -1,6 +1,7 @@
 """DP-PCA by directions of rows, which needs no bound: what it finds, and what it says of variances."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,5 +175,7 @@ def test_a_centre_stays_where_no_number_of_rows_stands_out():
     running = server_of("dp-pca", cut(rows(40), 20, 20), n_components=2, noise_seed=1, epsilon=0.1)
     exchanged = heard(running, 0)
     model = finish(running)
+    strategy: Any = running.strategy
     assert not np.any([one.asked[0] for one in exchanged if one.phase in ("nearer_octaves", "directions")])
     assert "how long rows are does not stand out of the noise: variances say nothing" in model.log["notes"]
+    assert np.isinf(strategy.intervals[:, 1]).all()
