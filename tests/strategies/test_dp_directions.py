@@ -104,7 +104,7 @@ def test_without_noise_an_interval_is_the_variance_itself(monkeypatch):
     np.testing.assert_allclose(low, model.explained_variance_, rtol=1e-4)
 
 
-class Sums(dict):
+class Sums(dict[str, Any]):
     """What four parties' answers add up to."""
 
     parties = 4

@@ -1,5 +1,7 @@
 """DP-PCA's noise: what one row changes, whatever the data and the server, and what each party adds for it."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -26,7 +28,7 @@ from tests.harness import client_of, finish, fit, server_of
 from tests.refusals import refused, unnamed
 
 D = 12
-RELEASES = {
+RELEASES: dict[str, dict[str, Any]] = {
     "two-stage": {"release": "two-stage", "clip": 5.0, "centre_clip": 2.0},
     "joint": {"release": "joint", "clip": 5.0},
     "shells": {},
@@ -35,7 +37,7 @@ RELEASES = {
 SHELLS = np.array([[0.0, 2.0, 0.0], [2.0, 8.0, 8.0], [8.0, 64.0, 16.0]])
 """The first has directions only, in the others rows keep their length up to the end, and up to a part of it."""
 ABOUT, BOUND = {"centre": np.ones(D)}, {"bound": np.asarray(2.0)}
-ASKED = {
+ASKED: dict[str, dict[str, dict[str, Any]]] = {
     "two-stage": {"centre": {}, "products": {"centre": np.full(D, 0.1)}},
     "joint": {"joint": {}},
     "shells": {
@@ -125,7 +127,7 @@ def test_the_noise_of_each_phase_is_what_one_row_needs(phase, share, way):
     assert allowed * (1 - 2e-4) < change <= allowed  # deviations are whole numbers of steps, rounded up
 
 
-TELLS = {
+TELLS: dict[str, dict[str, dict[str, Any]]] = {
     "octaves": {"octaves": {}},
     "directions": {"octaves": {}, "energies": {"shells": SHELLS}, "products": {"shells": SHELLS}},
     "variances": {"squares": {"components": np.linalg.qr(rows(4, 4))[0][:2], "bound": 2.5}},
