@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpca_flwr.maths import private_scatter
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import STEPS
@@ -159,9 +160,9 @@ def test_components_are_counted_beside_what_rows_without_variance_have_about_a_n
 def test_the_server_asks_about_the_centre_that_it_has_found(monkeypatch):
     """Squares of lengths choose the bound of the variances, and how far the centre has moved the shells."""
     moved, powers = [], []
-    reach, choose = method.scatter.reach, method.shells_of
+    reach, choose = private_scatter.reach, shells_of
     monkeypatch.setattr(method, "shells_of", lambda *of, **by: moved.append(by["moved"]) or choose(*of, **by))
-    monkeypatch.setattr(method.scatter, "reach", lambda *of, **by: powers.append(by.get("power")) or reach(*of, **by))
+    monkeypatch.setattr(private_scatter, "reach", lambda *of, **by: powers.append(by.get("power")) or reach(*of, **by))
     running = server_of("dp-pca", parties(offset=3.0), n_components=2, noise_seed=1, epsilon=8.0)
     exchanged = heard(running, 0)
     finish(running)
@@ -172,7 +173,7 @@ def test_the_server_asks_about_the_centre_that_it_has_found(monkeypatch):
 
 
 def test_a_centre_stays_where_no_number_of_rows_stands_out(monkeypatch):
-    monkeypatch.setattr(method.scatter, "moved", lambda *_: pytest.fail("moved"))
+    monkeypatch.setattr(private_scatter, "moved", lambda *_: pytest.fail("moved"))
     running = server_of("dp-pca", cut(rows(40), 20, 20), n_components=2, noise_seed=1, epsilon=0.1)
     exchanged = heard(running, 0)
     model = finish(running)
