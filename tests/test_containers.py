@@ -18,9 +18,8 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "containers"
 UNITS = sorted((FOLDER / "systemd").glob("*.service"))
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
-POD = next(
-    one for one in yaml.safe_load_all((FOLDER / "kubernetes" / "site.yaml").read_text()) if one["kind"] == "Deployment"
-)
+KUBERNETES = yaml.safe_load_all((FOLDER / "kubernetes" / "site.yaml").read_text())
+(POD,) = [one["spec"]["template"]["spec"] for one in KUBERNETES if one["kind"] == "Deployment"]
 
 
 @cache
@@ -39,7 +38,7 @@ def commands():
         (words,) = re.findall(r"^ExecStart=(.*)$", unit.read_text().replace("\\\n", " "), re.MULTILINE)
         program, *given = shlex.split(words)
         yield unit.name, Path(program).name, given
-    yield "kubernetes", "flower-supernode", POD["spec"]["template"]["spec"]["containers"][0]["args"]
+    yield "kubernetes", "flower-supernode", POD["containers"][0]["args"]
 
 
 @pytest.mark.engine
@@ -53,17 +52,11 @@ def test_programs_are_started_with_options_that_they_take(program, given):
 @pytest.mark.parametrize("name", COMPOSE)
 def test_a_service_has_its_own_folder_and_no_rights(name):
     service = COMPOSE[name]
-    assert service["volumes"] == [
-        f"../lab/{name.replace('superlink', 'link')}:/{service_folder(name)}",
-        f"{name}:/state",
-    ]
+    at = "link:/link:ro" if name == "superlink" else f"{name}:/site"
+    assert service["volumes"] == [f"../lab/{at}", f"{name}:/state"]
     assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
     assert service["read_only"]
     assert {"healthcheck", "restart", "mem_limit", "pids_limit"} <= set(service)
-
-
-def service_folder(name: str) -> str:
-    return "link:ro" if name == "superlink" else "site"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="systemd is of Linux")
@@ -75,18 +68,17 @@ def test_systemd_takes_the_units_and_finds_them_confined(unit, tmp_path):
     for known in ("/usr/lib/systemd/system", "/lib/systemd/system"):
         if Path(known).is_dir() and not (tmp_path / "usr/lib/systemd/system").exists():
             shutil.copytree(known, tmp_path / "usr/lib/systemd/system", symlinks=True)
-    programs = tmp_path / "opt/fedpca/bin"
-    programs.mkdir(parents=True)
+    (tmp_path / "opt/fedpca/bin").mkdir(parents=True)
     for program in ("flower-superlink", "flower-supernode"):
-        (programs / program).write_text("#!/bin/sh\n")
-        (programs / program).chmod(0o755)
-    for check in (["verify"], ["security", "--offline=yes", "--threshold=20"]):
-        at = unit if check[0] == "security" else f"/etc/systemd/system/{unit}"
-        done = subprocess.run(
-            ["systemd-analyze", *check, f"--root={tmp_path}", at], capture_output=True, text=True, check=False
-        )
+        (tmp_path / "opt/fedpca/bin" / program).touch(0o755)
+    for at, *check in (
+        (f"/etc/systemd/system/{unit}", "verify"),
+        (unit, "security", "--offline=yes", "--threshold=20"),
+    ):
+        command = ["systemd-analyze", *check, f"--root={tmp_path}", at]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert check[0] != "verify" or unit.split(".")[0] not in done.stderr, done.stderr
+        assert "verify" not in check or unit.split(".")[0] not in done.stderr, done.stderr
 
 
 def test_an_image_has_every_package_by_version_and_hash():
@@ -105,6 +97,5 @@ def test_an_image_is_built_of_what_the_containerfile_copies_and_nothing_else():
     assert lines[1] == "*"
     assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(copied)
     assert all((ROOT / name).exists() for name in copied)
-    assert {service["build"]["target"] for service in COMPOSE.values()} <= set(
-        re.findall(r"AS (\w+)$", file, re.MULTILINE)
-    )
+    targets = set(re.findall(r"AS (\w+)$", file, re.MULTILINE))
+    assert {service["build"]["target"] for service in COMPOSE.values()} <= targets

@@ -1,4 +1,4 @@
-"""Methods know nothing of each other, what several of them use is not in `strategies`, and files are short."""
+"""Every module has its room, methods are told apart by their cards alone, and files are short."""
 
 import ast
 import tomllib
@@ -19,55 +19,8 @@ MODULES = {
 NAMES = {method.strategy.__module__.split(".")[1] for method in METHODS.values()}
 
 
-def imported(code: str, module: str = "some") -> set[str]:
-    """What the code of a module of `strategies` imports of `strategies`, wherever it does: methods, and names of the
-    registry."""
-    folder = ["strategies", *module.split(".")[:-1]]
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            names.update("strategies.METHODS" if alias.name == "strategies" else alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = folder[: len(folder) + 1 - node.level] if node.level else []
-            source = ".".join(filter(None, [*above, node.module]))
-            names.add(source)
-            names.update(f"{source}.{alias.name}" for alias in node.names)
-    return {name.split(".")[1] for name in names if name.startswith("strategies.")}
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_belongs_to_a_method_of_the_registry(module):
-    assert module.split(".")[0] in NAMES, f"strategies/{module} is of no method; those are {sorted(NAMES)}"
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_methods_do_not_import_each_other(module):
-    others = imported(MODULES[module], module) - {module.split(".")[0]}
-    assert not others, f"strategies/{module} imports {others}; move what both need to fedpca_flwr/questions"
-
-
-@pytest.mark.parametrize(
-    ("module", "code"),
-    [
-        ("other", "from strategies.vertical import Vertical"),
-        ("other", "from strategies import vertical"),
-        ("other", "import strategies.vertical as other"),
-        ("other", "def later():\n    from .vertical import Vertical"),
-        ("other", "from . import vertical"),
-        ("vertical.method", "from .script import phases"),
-        ("vertical.method", "from . import script"),
-        ("other.method", "from ..vertical import script"),
-        ("other.method", "from .. import vertical"),
-    ],
-)
-def test_imports_of_methods_are_seen_in_every_form(module, code):
-    assert imported(code, module) == {"vertical"}
-
-
-@pytest.mark.parametrize("code", ["import strategies", "from strategies import METHODS", "from . import METHODS"])
-def test_an_import_of_the_registry_would_be_a_circle_and_is_seen(code):
-    assert imported(code) == {"METHODS"}
-    assert "METHODS" not in NAMES
+def test_every_module_belongs_to_a_method_of_the_registry():
+    assert {module.split(".")[0] for module in MODULES} == NAMES
 
 
 MOST_NAMES, MEDIAN_OF_NAMES = 16, 12
@@ -99,6 +52,9 @@ FLOORS = 10
 IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "packages", "server_app", "site_app"}
 """Modules beside the rooms: what users, Flower and the command line import, the door, and the errors."""
 
+OF_ALL_ROOMS = {"attacks", "deployment"}
+"""Folders of tests of all rooms at once: what adversaries try, and what runs on Ray and real deployments."""
+
 CODE = {
     path.relative_to(ROOT).as_posix(): path.read_text()
     for folder in ("fedpca_flwr", "strategies", "simulations")
@@ -127,19 +83,14 @@ def test_no_file_and_no_function_is_longer_than_a_reader_holds():
 def test_every_module_and_every_test_has_its_room():
     loose = {path.stem for path in (ROOT / "fedpca_flwr").glob("*.py")}
     assert loose == IN_THE_ROOT, "a module of the library belongs into one of its folders"
-    packages = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
+    rooms = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
-    assert folders == packages | {"fedpca_flwr", "strategies", "simulations"} | WITHOUT_A_PACKAGE, "see tests/README.md"
+    assert folders == rooms | {"fedpca_flwr", "strategies", "simulations"} | OF_ALL_ROOMS, "see tests/README.md"
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
-    rooms = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
     named = {name.strip().removeprefix("fedpca_flwr.") for layer in layers for name in layer.split("|")}
     assert len(layers) <= FLOORS
     assert rooms <= named, "each room has its floor in pyproject.toml, so that import-linter holds it"
-
-
-WITHOUT_A_PACKAGE = {"attacks", "deployment"}
-"""Folders of tests of all rooms at once: what adversaries try, and what runs on Ray and real deployments."""
 
 
 def singled_out(code: str) -> set[str]:
@@ -159,13 +110,6 @@ def test_what_a_method_is_stands_on_its_card():
     files = [path for folder in folders for path in folder.rglob("*.py")] + [*(ROOT / "simulations").glob("*.py")]
     found = {str(path.relative_to(ROOT)): singled_out(path.read_text()) for path in files}
     assert not {path: names for path, names in found.items() if names}, "say it on a MethodCard, or by an option's name"
-
-
-@pytest.mark.parametrize(
-    "code", ['one == "em"', 'one in {"em", "dsa"}', 'known = frozenset({"em"})', 'of = {"em": 1}', 'one in ("em", 1)']
-)
-def test_a_method_that_is_singled_out_is_seen(code):
-    assert "em" in singled_out(code)
 
 
 TRANSPORTS = {"transport", "sums_only", "secure_aggregation", "survivors"}
@@ -192,20 +136,6 @@ def test_questions_and_methods_compare_no_transport():
     assert not {path: names for path, names in found.items() if names}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        'if config.transport == "clear": pass',
-        "if config.secure_aggregation: pass",
-        "more = [1] if self.transport.sums_only else []",
-        "few = config.survivors and options.rank > 1",
-        "while not config.survivors: pass",
-    ],
-)
-def test_a_comparison_of_transports_is_seen(code):
-    assert decides_by_transport(code)
-
-
 def looks_for_options(code: str) -> list[str]:
     """Calls of `getattr` and `hasattr` on options: what not all of them have."""
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and node.args]
@@ -213,7 +143,26 @@ def looks_for_options(code: str) -> list[str]:
     return [text for text in found if "options" in text.split(",")[0]]
 
 
-def test_what_options_mean_is_a_property_of_theirs_and_looking_for_one_is_seen():
+def test_what_options_mean_is_a_property_of_theirs():
     found = {path: looks_for_options(code) for path, code in CODE.items() if not path.startswith("simulations/")}
     assert not {path: calls for path, calls in found.items() if calls}, "every `PCAOptions` says it"
-    assert looks_for_options('getattr(self.options(card.options), "genotypes", False)')
+
+
+@pytest.mark.parametrize(
+    ("finds", "code"),
+    [
+        (singled_out, 'one == "em"'),
+        (singled_out, 'one in {"em", "dsa"}'),
+        (singled_out, 'known = frozenset({"em"})'),
+        (singled_out, 'of = {"em": 1}'),
+        (singled_out, 'one in ("em", 1)'),
+        (decides_by_transport, 'if config.transport == "clear": pass'),
+        (decides_by_transport, "if config.secure_aggregation: pass"),
+        (decides_by_transport, "more = [1] if self.transport.sums_only else []"),
+        (decides_by_transport, "few = config.survivors and options.rank > 1"),
+        (decides_by_transport, "while not config.survivors: pass"),
+        (looks_for_options, 'getattr(self.options(card.options), "genotypes", False)'),
+    ],
+)
+def test_what_code_must_not_do_is_seen_in_every_form(finds, code):
+    assert finds(code)

@@ -46,19 +46,14 @@ def installed(wheel, tmp_path_factory):
     return fresh_environment(tmp_path_factory.mktemp("installed") / "fresh", wheel)
 
 
-# What is built.
-
-
 @pytest.mark.engine
 def test_the_wheel_holds_every_module_with_its_types_and_nothing_else(wheel):
     """Under one name: a user's own `strategies` and `simulations` meet none of ours."""
     with ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in names} == {"fedpca_flwr"}
-    parts = {
-        name.split("/")[2] for name in names if name.startswith("fedpca_flwr/simulations/") and name.count("/") > 2
-    }
-    assert parts == {"deployment", "notebooks"}
+    folders = {path.rpartition("/")[0] for path in names if path.startswith("fedpca_flwr/simulations/")}
+    assert {folder.split("/")[2] for folder in folders if folder.count("/") > 1} == {"deployment", "notebooks"}
     library = {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedpca_flwr").rglob("*.py")}
     others = [*(ROOT / "strategies").rglob("*.py"), *(ROOT / "simulations").glob("*.py")]
     inside = {f"fedpca_flwr/{path.relative_to(ROOT).as_posix()}" for path in others}
@@ -80,8 +75,7 @@ def test_whoever_builds_a_commit_gets_the_same_bytes(wheel, tmp_path):
                 path.chmod(mode)
         for kind, found in files.items():
             found.append(built(home, tmp_path / f"dist {name}", kind).read_bytes())
-    for found in files.values():
-        assert len(set(found)) == 1
+    assert [len(set(found)) for found in files.values()] == [1, 1]
 
 
 def fab_of(project, monkeypatch):
@@ -96,10 +90,9 @@ def fab_of(project, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_source_is_an_app_of_flowers_newest_format(source, monkeypatch):
-    held = fab_of(source, monkeypatch)
-    packages = ("fedpca_flwr", "strategies", "simulations")
+    held, packages = fab_of(source, monkeypatch), {"fedpca_flwr", "strategies", "simulations"}
     assert {f"{name}/__init__.py" for name in packages} <= held
-    assert {name.split("/")[0] for name in held if name.endswith(".py")} == {*packages}
+    assert {name.split("/")[0] for name in held if name.endswith(".py")} == packages
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -109,8 +102,6 @@ def test_flower_builds_the_example_apps(tmp_path, monkeypatch, example):
     shutil.copytree(EXAMPLES / example, tmp_path / example, ignore=shutil.ignore_patterns("__pycache__"))
     assert f"{example.replace('-', '_')}.py" in fab_of(tmp_path / example, monkeypatch)
 
-
-# Where it is installed.
 
 DECOYS = [("strategies/__init__.py", "simulations.py"), ("strategies.py", "simulations/__init__.py")]
 
@@ -129,10 +120,10 @@ def python(command, *arguments, at, paths=()):
     return done.returncode, done.stdout, done.stderr
 
 
-def said(command, code, at, paths=()):
+def said(command, code, at, *arguments, paths=()):
     """By a program that stands in a file of the folder, and ends well."""
     (at / "program.py").write_text(code)
-    status, output, errors = python(command, "program.py", at=at, paths=paths)
+    status, output, errors = python(command, "program.py", *arguments, at=at, paths=paths)
     assert status == 0, output + errors
     return output
 
@@ -153,21 +144,18 @@ print(fedpca_flwr.__file__, model.log["method"], fitted.log["method"], record["m
 """
 
 
-@pytest.mark.parametrize("decoys", [DECOYS[0], pytest.param(DECOYS[1], marks=pytest.mark.engine)], ids=str)
-def test_what_is_imported_from_the_wheel_works_beside_decoys(installed, tmp_path, decoys):
+@pytest.mark.engine
+@pytest.mark.parametrize("decoys", DECOYS, ids=str)
+def test_what_is_imported_from_the_wheel_and_its_commands_work_beside_decoys(installed, tmp_path, decoys):
     decoy(tmp_path, *decoys)
     where, *methods = said(installed, USE, tmp_path).splitlines()[-1].split()
     assert Path(where).is_relative_to(Path(installed).parents[1])
     assert methods == ["sub-it", "p-cov", "p-cov"]
-
-
-@pytest.mark.engine
-def test_the_commands_of_the_wheel_work_beside_decoys(installed, tmp_path):
-    decoy(tmp_path, *DECOYS[0])
-    command = ["-m", "fedpca_flwr", "compare", "--methods", "p-cov", "--dataset", "wine", "--components", "2"]
-    status, output, errors = python(installed, *command, at=tmp_path)
+    command = "-m fedpca_flwr compare --methods p-cov --dataset wine --components 2 --output runs"
+    status, output, errors = python(installed, *command.split(), at=tmp_path)
     assert status == 0, output + errors
     assert "p-cov" in output
+    assert (tmp_path / "runs" / "report.html").read_text().count("<figure>") >= 4
 
 
 SIMULATED = """
@@ -193,11 +181,9 @@ run_simulation(app.server, app.client, 3, backend_config=resources)
 @pytest.mark.parametrize("example", COMPONENTS)
 def test_ray_and_the_example_apps_run_from_the_wheel_beside_decoys(installed, tmp_path, example):
     decoy(tmp_path, *DECOYS[0])
-    (tmp_path / "program.py").write_text(SIMULATED)
     name = example.replace("-", "_")
     shutil.copy(EXAMPLES / example / f"{name}.py", tmp_path)
-    status, output, errors = python(installed, "program.py", name, at=tmp_path)
-    assert status == 0, output + errors
+    output = said(installed, SIMULATED, tmp_path, name)
     assert "PCAModel(p-cov: 2 components" in output
     model, rows = PCAModel.load(tmp_path / "model"), datasets.load("digits").all_rows()
     assert principal_angles(model, pooled_pca(rows, COMPONENTS[example])).max <= 1e-6

@@ -26,17 +26,9 @@ from tests.families import cut, rows
 from tests.grid import GridOfThisProcess
 
 ROOT = Path(__file__).parents[1]
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text()
-    for path in [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("*/README.md"),
-        *ROOT.glob("simulations/*/README.md"),
-    ]
-}
+PATTERNS = ("*.md", "docs/**/*.md", "*/README.md", "simulations/*/README.md")
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for pattern in PATTERNS for path in ROOT.glob(pattern)}
 MADE = pages()
-COMPARED = PAGES["docs/which-method.md"]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 WRITE = "it is made from the methods' cards: run `python -m fedpca_flwr methods write` in the repository's folder"
 every_page = pytest.mark.parametrize("page", PAGES)
@@ -58,7 +50,7 @@ def prose(page):
 
 def headings(page):
     """The anchors of a page, as GitHub makes them."""
-    titles = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", PAGES[page], flags=re.S | re.M), re.M)
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.M)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -67,40 +59,34 @@ def test_a_page_of_the_code_is_that_of_the_cards(page):
     assert PAGES[page] == MADE[page], f"{page} is not up to date; {WRITE}"
 
 
-def test_every_method_has_a_page_of_its_own_and_who_sees_what_of_it_in_each_way():
+def test_every_method_has_a_page_of_its_own_and_stands_in_the_tables_of_methods_and_of_questions():
     assert {Path(page).stem for page in PAGES if page.startswith("docs/methods/")} == set(METHODS)
     for name, method in METHODS.items():
         page, card = PAGES[f"docs/methods/{name}.md"], method.strategy.card
-        assert f"| [`{name}`](methods/{name}.md) |" in COMPARED
+        assert f"| [`{name}`](methods/{name}.md) |" in PAGES["docs/which-method.md"]
         assert ("ith secure aggregation" in page) == ("masked" in transports_of(method))
         assert ("or `survivors`" in page) == ("surviving" in transports_of(method))
         assert card.shows.server[:40] in page
         assert (card.shows_summed or card.shows).server[:40] in page
 
-
-def test_the_table_of_questions_is_that_of_the_scripts():
     page = PAGES["docs/security/questions.md"]
     table = page[page.index("| method | in clear |") :]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS)
 
 
-def test_pages_are_short():
+def test_pages_are_short_and_every_data_set_is_in_its_table():
+    assert not [dataset for dataset in DATASETS if f"`{dataset}`" not in PAGES["docs/data.md"]]
     assert len(PAGES["SECURITY.md"].encode()) <= 8192
     assert len(PAGES["README.md"].splitlines()) <= 120
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_option_is_described(method):
-    options = METHODS[method].strategy.card.options
-    told = descriptions(options)
-    assert not [name for name in options.model_fields if not told.get(name)]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_table_of_questions_has_those_of_every_option(method):
+def test_every_option_is_described_and_the_table_of_questions_has_what_it_asks(method):
     """All values of every option, and of every two, that the hunt draws from."""
     known = METHODS[method]
     card = known.strategy.card
+    told = descriptions(card.options)
+    assert not [name for name in card.options.model_fields if not told.get(name)]
     shown = {(travel, name) for travel in TRAVEL for own in card.examples for name in script(known, travel, own)}
     missing = {
         name: options
@@ -124,11 +110,6 @@ def combinations_of(method):
     drawn = option_values(method, 2, 50, 6)
     single = [(name.replace("_", "-"), value) for name, values in drawn.items() for value in values]
     return [dict(pair) for pair in itertools.combinations(single, 2)]
-
-
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_every_data_set_is_in_its_table(dataset):
-    assert f"`{dataset}`" in PAGES["docs/data.md"]
 
 
 def test_the_first_command_prints_what_the_readme_says():

@@ -28,13 +28,14 @@ WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob("
 
 def test_every_file_that_names_the_version_or_the_repository_names_this_one():
     changes = re.findall(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    named = {fedpca_flwr.__version__, CITATION["version"], CODEMETA["version"], RECIPE["context"]["version"]}
-    assert named == {VERSION}
+    versions = {fedpca_flwr.__version__, CITATION["version"], CODEMETA["version"], RECIPE["context"]["version"]}
+    assert versions == {VERSION}
     assert changes[0] == (VERSION, CITATION["date-released"].isoformat()) == (VERSION, CODEMETA["datePublished"])
     assert {"cff-version", "message", "title", "authors"} <= set(CITATION)
     about = RECIPE["about"]
-    named = {CITATION["repository-code"], CODEMETA["codeRepository"], about["repository"], about["homepage"]}
-    assert named == {ADDRESS}
+    assert {CITATION["repository-code"], CODEMETA["codeRepository"], about["repository"], about["homepage"]} == {
+        ADDRESS
+    }
     assert all(url.startswith(ADDRESS) for url in PROJECT["project"]["urls"].values())
 
 
@@ -84,8 +85,8 @@ def test_what_is_published_is_what_the_release_made_and_by_no_password():
     assert ".ci/release" in [step.get("run") for step in build["steps"]]
     assert workflow["permissions"] == {"contents": "read"}
     assert "permissions" not in build
-    told = (publish["permissions"], publish["environment"], publish["needs"])
-    assert told == ({"id-token": "write"}, "pypi", "build")
+    assert (publish["permissions"], publish["environment"]) == ({"id-token": "write"}, "pypi")
+    assert publish["needs"] == "build"
     assert publish["steps"][-1] == {"uses": "pypa/gh-action-pypi-publish@release/v1"}
 
 
@@ -103,18 +104,14 @@ def test_a_tag_of_another_version_or_repository_is_not_published(fork, tag):
     assert (done.returncode == 0) == (not fork and not tag)
 
 
-def test_files_for_services_are_yaml_and_workflows_call_what_there_is():
-    assert all(
-        yaml.safe_load(path.read_text()) for path in [*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"]
-    )
+def test_files_for_services_are_yaml_and_workflows_name_scripts_tests_and_versions_that_there_are():
+    for path in [*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"]:
+        assert yaml.safe_load(path.read_text())
     jobs = [job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values()]
     steps = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
     assert ".ci/run" in steps
     words = [word for step in steps for word in shlex.split(step) if word.startswith((".ci/", "tests/"))]
     assert all((ROOT / word).exists() for word in words)
-
-
-def test_every_set_of_versions_that_is_tested_at_night_is_one_of_the_script():
     matrix = WORKFLOWS["nightly"]["jobs"]["versions"]["strategy"]["matrix"]["include"]
     known = re.findall(r"^  (\w+)\)", (ROOT / ".ci" / "versions").read_text(), re.MULTILINE)
     assert {one["versions"] for one in matrix} == set(known)

@@ -1,6 +1,9 @@
 """Benchmarks run on small data, and what they quote is what the notes print."""
 
 import json
+import os
+import re
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -9,6 +12,8 @@ from flwr.server import SimpleClientManager
 
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.site.flower_command import COMPLETED
+from fedpca_flwr.site.journal import FileJournal
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
@@ -24,12 +29,14 @@ from simulations.benchmarks import (
     memory,
     messages,
     postgresql_server,
+    soak,
     speed,
 )
 from simulations.benchmarks.__main__ import NAMED, main
 from simulations.benchmarks.harness import BENCHMARKS
 from simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
+from tests.harness import fit
 from tests.needed import need
 from tests.refusals import refused, unnamed
 
@@ -232,3 +239,62 @@ def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypat
     on = {line[0]: line[-1] for line in cells(told(capsys, "front", *DIGITS))}
     published = dict.fromkeys(["P-COV, published", "AP-COV, published"], "-")
     assert on == {"p-cov": "up, up + down", "sub-it tolerance=1.0": "-", **published}
+
+
+# What the soak finds wrong after a run
+
+PARTIES = cut(rows(180, soak.FEATURES), 60, 60, 60)
+
+
+class Pretended:
+    """A deployment whose run ends as it is told."""
+
+    def __init__(self, status=COMPLETED, log="", parties=PARTIES):
+        self.status, self.log, self.parties = status, log, parties
+        self.processes, self.all_online = {}, None
+
+    def run(self, config):
+        if self.parties:
+            output = json.loads(re.search(r"output=(\S+)", config)[1])
+            fit("p-cov", self.parties, n_components=soak.COMPONENTS).save(Path(output).with_suffix(".npz"))
+        return self.status, self.log
+
+    def until(self, condition, what):
+        pass
+
+
+def found_by(folder, deployment, fault="none", *, lost=0, old_copy=False):
+    for site in range(3):
+        journal = FileJournal(str(folder / f"journal{site}"), "1", site)
+        journal.begin("mean", "", b"", lambda answered: None)
+    if old_copy:
+        journal.rows.mkdir()
+        os.utime(journal.rows, (0, 0))
+    soaking = soak.Soak(deployment, folder, PARTIES, 0)
+    soaking.questions = [1 + lost, 1, 1]
+    soaking.faults = dict.fromkeys(soaking.faults, soaking.faults["none"])
+    soaking.apps = lambda site=None: []
+    return " ".join(soaking.one(0, fault, "p-cov", 0).findings)
+
+
+FAILED = "finished:failed"
+STILL = "a SuperNode stands still"
+WRONG = [part + np.eye(60, 12) * 40 for part in PARTIES]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "fault", "also", "word"),
+    [
+        (Pretended(), "none", {}, None),
+        (Pretended(FAILED, "The run failed: ", None), STILL, {}, None),  # by a fault, with a sentence of ours
+        (Pretended(parties=WRONG), "none", {}, "degrees"),
+        (Pretended(FAILED, "The run failed: ", None), "none", {}, "nothing stops"),
+        (Pretended(FAILED, "Traceback", None), STILL, {}, "no sentence"),
+        (Pretended(FAILED, "The run failed: "), STILL, {}, "wrote a model"),
+        (Pretended(), "none", {"lost": 1}, "lost lines"),
+        (Pretended(), "none", {"old_copy": True}, "old copies"),
+    ],
+)
+def test_what_is_wrong_after_a_run_is_a_finding(deployment, fault, also, word, tmp_path):
+    found = found_by(tmp_path, deployment, fault, **also)
+    assert found == "" if word is None else word in found

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -50,9 +51,8 @@ def lines_of(folder):
 
 @pytest.mark.engine
 def test_every_combination_is_one_record_and_every_method_is_compared():
-    wine = {"datasets": ["wine"], "components": 2}
-    several = {"partitions": ["iid", "dirichlet"], "alphas": [0.1, 0.5], "clients": [3, 5]}
-    records = compare(methods=["p-cov", "sub-it block-size=4"], **several, **wine)
+    several = {"partitions": ["iid", "dirichlet"], "alphas": [0.1, 0.5], **WINE, "clients": [3, 5]}
+    records = compare(methods=["p-cov", "sub-it block-size=4"], **several)
     assert len(records) == 2 * 3 * 2
     assert {record["alpha"] for record in records if record["partition"] == "iid"} == {None}
     assert max(record["max angle"] for record in records) < 1e-6
@@ -62,7 +62,7 @@ def test_every_combination_is_one_record_and_every_method_is_compared():
     # Of vertical-scores the rows themselves are the new ones: it gives the scores that vertical found.
     cards = {name: method.strategy.card for name, method in METHODS.items()}
     few = [f"{name} iterations=3" if "iterations" in cards[name].options.model_fields else name for name in cards]
-    records = compare(methods=few, clients=[2], **wine)
+    records = compare(methods=few, **{**WINE, "clients": [2]})
     assert [one["method"] for one in settings(["all"], ["wine"], ["iid"], [0.1], [2], [0.0])] == [*cards]
     assert {record["method"] for record in records} == cards.keys()
     assert not [record for record in records if "error" in record]
@@ -84,13 +84,6 @@ def test_a_comparison_goes_on_where_it_was_cut_and_runs_no_option_in_another_spe
     assert second[0]["measured"]["mu"] == math.inf
     assert second[1]["max angle"] == first[1]["max angle"]
     assert len([json.loads(line) for line in lines_of(tmp_path)]) == 2
-
-
-@pytest.mark.parametrize("text", ["dear diary\n", "precious line one\nprecious last line without newline"])
-def test_another_file_is_not_overwritten(text, tmp_path):
-    (tmp_path / RUNS).write_text(text)
-    assert main(["--methods", "p-cov", "--output", str(tmp_path)]) == 2
-    assert (tmp_path / RUNS).read_text() == text
 
 
 def test_another_folder_of_data_is_another_run_and_only_of_data_that_are_read_from_it(tmp_path):
@@ -237,15 +230,18 @@ def test_a_second_comparison_adds_to_the_report_and_a_fresh_one_forgets_those_be
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("place", ["file", "file/deeper"])
-def test_a_folder_that_cannot_be_written_to_is_named_before_any_work(place, tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").touch()
+def test_a_folder_that_cannot_be_written_to_or_has_another_file_is_named_before_any_work(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
-    assert main(["--methods", "p-cov", "--output", str(tmp_path / place)]) == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("ConfigError: ")
-    assert not unnamed(said, tmp_path / place)
-    assert "\n" not in said
+    text = "precious line one\nprecious last line without newline"
+    (tmp_path / RUNS).write_text(text)
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file", tmp_path / "file/deeper"):
+        assert main(["--methods", "p-cov", "--output", str(place)]) == 2
+        said = capsys.readouterr().err.strip()
+        assert said.startswith("ConfigError: ")
+        assert str(place) in said
+        assert "\n" not in said
+    assert (tmp_path / RUNS).read_text() == text
 
 
 @pytest.mark.engine
@@ -264,10 +260,7 @@ def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):
 
 
 def test_a_comparison_that_is_interrupted_says_what_is_kept(tmp_path, monkeypatch, capsys):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(measuring, "run", interrupted)
+    monkeypatch.setattr(measuring, "run", Mock(side_effect=KeyboardInterrupt))
     assert main(["--methods", "p-cov", "--clients", "3", "--output", str(tmp_path)]) == 130
     assert not unnamed(capsys.readouterr().err, tmp_path)
 

@@ -35,15 +35,19 @@ def estimators():
     return [FederatedPCA(method=card.name, run_options=own) for card, own in zip(forgetful, options, strict=True)]
 
 
+def scikit_learns_checks(of):
+    return parametrize_with_checks(of, expected_failed_checks=lambda one: NOT_FOR.get(one.method, {}))
+
+
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(estimators()[:1])
+@scikit_learns_checks(estimators()[:1])
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.engine
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(estimators()[1::6], expected_failed_checks=lambda one: NOT_FOR.get(one.method, {}))
+@scikit_learns_checks(estimators()[1::6])
 def test_scikit_learns_own_checks_with_some_other_methods(estimator, check):
     """Of every sixth method: most of the checks are of the one class that all methods share."""
     check(estimator)
@@ -51,10 +55,7 @@ def test_scikit_learns_own_checks_with_some_other_methods(estimator, check):
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(
-    [one for i, one in enumerate(estimators()[1:]) if i % 6],
-    expected_failed_checks=lambda one: NOT_FOR.get(one.method, {}),
-)
+@scikit_learns_checks([one for i, one in enumerate(estimators()[1:]) if i % 6])
 def test_scikit_learns_own_checks_with_the_other_methods(estimator, check):
     check(estimator)
 
@@ -170,15 +171,12 @@ def test_other_numbers_of_features_are_told():
 
 @pytest.mark.engine
 def test_in_pipelines_and_searches_groups_are_a_parameter_of_fit_or_routed():
-    pipeline = make_pipeline(StandardScaler(), FederatedPCA(2)).fit(X, federatedpca__groups=SITES)
-    assert len(pipeline[-1].model_.log["parties"]) == 3
-    assert pipeline.transform(X).shape == (90, 2)
-    search = GridSearchCV(make_pipeline(StandardScaler(), FederatedPCA()), {"federatedpca__n_components": [1, 2]}, cv=3)
+    few = {"federatedpca__n_components": [1, 2]}
+    search = GridSearchCV(make_pipeline(StandardScaler(), FederatedPCA()), few, cv=3)
     search.fit(X, federatedpca__groups=SITES)
     assert len(search.best_estimator_[-1].model_.log["parties"]) == 3
+    assert search.best_estimator_.transform(X).shape == (90, search.best_params_["federatedpca__n_components"])
     with sklearn.config_context(enable_metadata_routing=True):
-        pca = FederatedPCA().set_fit_request(groups=True)
-        model = make_pipeline(pca, LogisticRegression())
-        search = GridSearchCV(model, {"federatedpca__n_components": [1, 2]}, cv=GroupKFold(3))
-        search.fit(X, (X[:, 0] > 0).astype(int), groups=SITES)
+        model = make_pipeline(FederatedPCA().set_fit_request(groups=True), LogisticRegression())
+        search = GridSearchCV(model, few, cv=GroupKFold(3)).fit(X, (X[:, 0] > 0).astype(int), groups=SITES)
     assert len(search.best_estimator_[0].model_.log["parties"]) == 3

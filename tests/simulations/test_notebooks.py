@@ -13,6 +13,7 @@ WRITE = "run `.ci/notebooks` in the repository's folder"
 
 NAMES = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
 BY_DAY = {"compare_strategies.ipynb", "your_own_data.ipynb"}
+BY_DAY_OR_NIGHT = [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES]
 
 
 def kinds(outputs: Sequence[Any]) -> list[tuple[str, ...]]:
@@ -49,9 +50,7 @@ def test_a_notebook_is_stored_with_what_it_shows(name):
 
 @pytest.mark.engine
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "name", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES]
-)
+@pytest.mark.parametrize("name", BY_DAY_OR_NIGHT)
 def test_a_notebook_runs_and_shows_what_is_stored(name):
     stored, notebook = read(name), read(name)
     NotebookClient(notebook, resources={"metadata": {"path": str(NOTEBOOKS.parents[1])}}).execute()

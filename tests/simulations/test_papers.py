@@ -1,8 +1,9 @@
-"""Papers' figures: complete, resumable without recomputing, the same every time, and their numbers."""
+"""Papers' figures: complete, resumable without recomputing, the same every time; and the page of all their numbers."""
 
 import json
-import os
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +11,25 @@ import pytest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.eigen import projector_distance
 from fedpca_flwr.maths.rows import pieces
-from simulations.papers import adaptive_rank, decentralised, experiment, notes, personalised, streams, vertical
+from simulations.papers import (
+    adaptive_rank,
+    decentralised,
+    experiment,
+    notes,
+    personalised,
+    published,
+    streams,
+    vertical,
+)
 from simulations.papers.__main__ import PAPERS, main
 from simulations.papers.experiment import Line, Panel, Step, plot, read_table, run_steps, write_table
 from simulations.papers.hierarchical import Federation, best_perpca, closed_form, iterations_needed
 from simulations.papers.personalised import compared, means
+from simulations.papers.published import STATES, Number, Seed, Shown, page, seeds
 from simulations.papers.streams import FrequentDirections, Grouse, PowerMethod, Spirit
 from simulations.papers.vertical import densities, matrix
-from simulations.papers.vertical_program import distances, graph_images, images, kernel_images
+from simulations.papers.vertical_program import graph_images, images, kernel_images
+from simulations.programs import parser
 from tests.families import rows
 from tests.refusals import refused, unnamed
 
@@ -199,67 +211,38 @@ def test_graphs_are_drawn_by_rounds_and_bytes_beside_one_round(tmp_path, monkeyp
 
 # Cheung et al. 2022
 
-TABLES = os.environ.get("FEDPCA_TABLES", "")
-
-PUBLISHED = {
-    (3, False): (0.272, 0.333, 0.247, 0.194, 0.189),
-    (5, False): (0.309, 0.360, 0.238, 0.137, 0.119),
-    (10, False): (0.517, 0.637, 0.488, 0.310, 0.228),
-    (3, True): (0.272, 0.355, 0.242, 0.181, 0.179),
-    (5, True): (0.309, 0.361, 0.225, 0.121, 0.109),
-    (10, True): (0.517, 0.635, 0.479, 0.300, 0.221),
-}
-"""Distances of the authors' program on sonar after 0, 1, 2, 5 and 10 periods, by parties and weight scaling."""
-
-
-@pytest.mark.skipif(not TABLES, reason="set FEDPCA_TABLES to the folder of Sonar.csv")
-@pytest.mark.parametrize(("parties", "scaled"), PUBLISHED, ids=str)
-def test_the_authors_distances_on_sonar(parties, scaled):
-    runs = [distances(matrix("Sonar", TABLES), parties, scaled=scaled, seed=seed) for seed in range(5)]
-    found = np.mean(runs, axis=0)[[0, 1, 2, 5, 10]]
-    np.testing.assert_allclose(found, PUBLISHED[parties, scaled], rtol=0, atol=0.005)
-
-
 FIGURES = ("6-clients-wine", "7-iterations-mixture-5000", "8-warm-breast-cancer", "9", "images-digits-3", "12-", "14-")
 """One of each kind, of which figures are drawn: that is most of the work."""
 
 
-@pytest.mark.nightly  # CI makes this paper before the tests, where a number outside of its interval is red
-def test_a_run_is_whole_and_resumed_and_finds_what_the_paper_and_exact_methods_give(tmp_path):
+@pytest.mark.nightly
+def test_a_quick_look_draws_figures_of_each_kind_and_finds_what_exact_methods_give(tmp_path, monkeypatch):
     """The authors' program adds vectors of arbitrary sign: a figure of its own says what that costs."""
     honest, steps = vertical.draw, tmp_path / "steps"
 
     def few(results, folder):
         return honest({name: rows for name, rows in results.items() if name.startswith(FIGURES)}, folder)
 
-    def run():
-        assert main(["vertical", "--output", str(tmp_path), "--shrink", "20"]) == 0
-        return {path: path.stat().st_mtime_ns for path in steps.iterdir()}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vertical, "PARTIES", (3,))
-        patch.setattr(vertical, "BUNDLED", {"wine": ((3,), 10, (3,), 3), "breast-cancer": ((3,), 10, (3,), 3)})
-        patch.setattr(vertical, "SIZES", ((1000, 200), (5000, 1000)))
-        patch.setattr(vertical, "draw", few)
-        before = run()
-        patch.setattr(vertical, "draw", lambda *_: list[str]())
-        report = (tmp_path / "report.md").read_text()
-        assert run() == before
+    monkeypatch.setattr(vertical, "PARTIES", (3,))
+    monkeypatch.setattr(vertical, "BUNDLED", dict.fromkeys(["wine", "breast-cancer"], ((3,), 10, (3,), 3)))
+    monkeypatch.setattr(vertical, "SIZES", ((1000, 200), (5000, 1000)))
+    monkeypatch.setattr(vertical, "draw", few)
+    assert main(["vertical", "--output", str(tmp_path), "--shrink", "20"]) == 0
     for name in ("12-digits-3", "14-digits-3", *FIGURES[:-2]):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert f"![]({name}.png)" in report
-    rows = read_table(steps / "angles-breast-cancer.csv")
-    assert max(row["angle"] for row in rows if row["method"] == "vertical") <= 1e-5
-    assert min(row["angle"] for row in rows if row["method"].startswith("vfedpca")) > 0.5
+        assert f"![]({name}.png)" in (tmp_path / "report.md").read_text()
+    found = read_table(steps / "angles-breast-cancer.csv")
+    assert max(row["angle"] for row in found if row["method"] == "vertical") <= 1e-5
+    assert min(row["angle"] for row in found if row["method"].startswith("vfedpca")) > 0.5
     kernels = read_table(steps / "kernels-breast-cancer.csv")
     assert max(row["angle"] for row in kernels if row["method"] == "vertical-kernel") <= 1e-8
     assert min(row["angle"] for row in kernels if row["method"] == "vfedakpca") > 1
-    published = read_table(steps / "6-clients-breast-cancer-3.csv")
+    as_published = read_table(steps / "6-clients-breast-cancer-3.csv")
     split = {how: read_table(steps / f"9-{how}-3.csv") for how in ("vertical", "horizontal")}
     as_they_come = [row["distance"] for row in split["vertical"] if row["signs"] == "as they come"]
-    assert as_they_come == [row["distance"] for row in published if row["lists"] == "as published"]
-    for rows in split.values():
-        aligned = [row["distance"] for row in rows if row["signs"] == "aligned"]
+    assert as_they_come == [row["distance"] for row in as_published if row["lists"] == "as published"]
+    for found in split.values():
+        aligned = [row["distance"] for row in found if row["signs"] == "aligned"]
         assert len(aligned) == 11
         assert max(aligned) <= np.sqrt(2)
 
@@ -314,8 +297,8 @@ def test_variants_from_the_same_starts_are_compared_with_the_exact_pca():
 # Grammenos et al. 2019
 
 
-@pytest.mark.nightly  # every figure is drawn by what CI runs before the tests, and how a run goes on is seen above
-def test_a_quick_look_draws_every_figure_and_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+@pytest.mark.nightly
+def test_a_quick_look_draws_every_figure(tmp_path):
     readings = np.random.default_rng(0).standard_normal((120, 12)) * np.arange(1, 13) + 100
     np.savetxt(tmp_path / "q8calibLight.dat", readings)
     given = ["adaptive-rank", "--output", str(tmp_path / "out"), "--shrink", "40", "--motes", str(tmp_path)]
@@ -325,13 +308,6 @@ def test_a_quick_look_draws_every_figure_and_an_interrupted_run_goes_on(tmp_path
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG"), name
         assert f"]({name})" in report
     assert "Light" in report
-    monkeypatch.setattr(adaptive_rank, "PAPER", replace(adaptive_rank.PAPER, figures=lambda *_: {}))  # drawn already
-    kept, lost = tmp_path / "out/steps/synthetic-2.csv", tmp_path / "out/steps/memory.csv"
-    before = kept.stat().st_mtime_ns
-    lost.unlink()
-    assert main(given) == 0
-    assert kept.stat().st_mtime_ns == before
-    assert lost.exists()
 
 
 def test_every_method_is_followed_to_the_last_block_and_sensors_are_named(tmp_path):
@@ -406,3 +382,77 @@ def test_spirit_follows_a_hidden_variable_and_adds_directions_for_the_energy():
     X, _ = low_rank(100)
     assert fed(Spirit(30, 1), X).largest > 1
     assert fed(Spirit(30, 1, low=0.0, high=2.0), X).largest == 1
+
+
+# The page of what all seeds show
+
+HERE = Path(published.__file__).parent
+ROOT = HERE.parents[1]
+NUMBERS = json.loads((HERE / "numbers.json").read_text(encoding="utf-8"))
+SHOWN = [(seed, shown) for seed in seeds() for shown in seed.shows]
+
+
+def test_numbers_stand_on_the_page_before_those_of_the_paper():
+    text = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
+    assert text == page(seeds(), NUMBERS), "copy published.md and numbers.json from the command's folder"
+    assert len(text.encode()) <= 8_800
+    shown = Shown("it", "reproduced", numbers=[Number("a", "s", "c", 0, 1, "0.01"), Number("b", "s", "c", 0, 1)])
+    assert shown.cell({"a": 1.234e-13, "b": 0.56789}) == "a: 1e-13 (0.01); b: 0.5679"
+
+
+def test_every_row_has_a_state_and_what_was_reproduced_a_number_within_its_interval():
+    assert {seed.paper for seed in seeds()} == set(PAPERS) - {"all"}
+    assert not [line for seed in seeds() for line in published.outside(seed, NUMBERS[seed.paper])]
+    for seed, shown in SHOWN:
+        assert shown.state in STATES
+        assert shown.why or shown.state == "reproduced", shown.what
+        assert bool(shown.numbers) == (shown.state != "cannot be"), shown.what
+        missing = {number.name for number in shown.numbers} - NUMBERS[seed.paper][shown.what].keys()
+        assert (shown.printed(NUMBERS[seed.paper][shown.what]) == "not run") == bool(missing), shown.what
+    assert len({(seed.paper, shown.what) for seed, shown in SHOWN}) == len(SHOWN)
+
+
+def test_steps_that_are_named_are_there():
+    """Those of bundled data; quick ones have numbers."""
+    for seed in seeds():
+        paper = import_module(f"simulations.papers.{seed.paper.replace('-', '_')}").PAPER
+        steps = {step.name for step in paper.steps(**vars(parser("", None, paper.options).parse_args([])))}
+        assert set(seed.quick) <= steps & {number.step for shown in seed.shows for number in shown.numbers}
+
+
+def test_the_quick_run_computes_nothing_twice_and_fails_outside_the_interval(tmp_path, monkeypatch):
+    """Of a table of one paper with one number."""
+    calls = []
+
+    def function(x):
+        calls.append(x)
+        yield {"method": "a", "angle": 2.0 * x}
+        yield {"method": "b", "angle": 100.0}
+
+    def steps(**_):
+        return [Step("one", function, {"x": 1}), Step("long", lambda: pytest.fail("not a quick step"))]
+
+    def expected(low, high):
+        shown = Shown("it", "reproduced", numbers=[Number("a", "one", "angle", low, high, "2.1", {"method": "a"})])
+        monkeypatch.setattr(published, "seeds", lambda: [Seed("notes", "Notes", "text", ["one"], [shown])])
+
+    monkeypatch.setattr(notes, "PAPER", replace(notes.PAPER, steps=steps, figures=lambda *_: {}))
+    expected(1.9, 2.1)
+    for _ in range(2):
+        assert main(["all", "--output", str(tmp_path), "--quick"]) == 0
+    assert json.loads((tmp_path / "numbers.json").read_text()) == {"notes": {"it": {"a": 2.0}}}
+    expected(2.1, 3)
+    with pytest.raises(SystemExit) as stopped:
+        main(["all", "--output", str(tmp_path), "--quick"])
+    assert all(named in str(stopped.value) for named in ("notes", "it", "a is 2", "2.1", "3"))
+    assert calls == [1]
+
+
+def test_options_of_the_model_change_only_the_steps_that_they_are_about():
+    given = {"datasets": 1, "shrink": 10}
+    usual = {step.name: step.settings for step in personalised.steps(**given)}
+    other = {step.name: step.settings for step in personalised.steps(**given, alpha=0.5)}
+    changed = [name for name in usual if usual[name] != other[name]]
+    assert changed == [name for name in usual if name.startswith(("1a-trace", "2-", "local"))]
+    assert all("alpha" in other[name]["solver"] for name in other if name.startswith("2-"))
+    assert all(step.settings["noise"] == 0.3 for step in personalised.steps(**given, noise=0.3))

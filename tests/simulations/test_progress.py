@@ -17,41 +17,36 @@ from tests.harness import context_of, finish, proxy_of, server_of
 PARTIES = cut(rows(60), 40, 20)
 
 
-class Board:
-    """Notes what is shown."""
+class Lines(logging.Handler):
+    """Holds the lines that were logged or shown, and notes when one ends as a test awaits."""
 
-    def __init__(self):
-        self.lines = []
-        self.seen = threading.Event()
+    def __init__(self, awaited=""):
+        super().__init__()
+        self.all, self.awaited, self.seen = [], awaited, threading.Event()
 
-    def __call__(self, line):
-        self.lines.append(line)
-        self.seen.set()
+    def show(self, line):
+        self.all.append(line)
+        if line.endswith(self.awaited):
+            self.seen.set()
+
+    def emit(self, record):
+        self.show(record.getMessage())
 
 
 @pytest.fixture
 def board(monkeypatch):
     """The screen of runs, to which each takes long."""
+    board = Lines()
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    monkeypatch.setattr(progress, "screen", lambda: board)
-    board = Board()
+    monkeypatch.setattr(progress, "screen", lambda: board.show)
     return board
 
 
-class Records(logging.Handler):
-    def __init__(self):
-        super().__init__()
-        self.lines = []
-
-    def emit(self, record):
-        self.lines.append(record.getMessage())
-
-
 def told(method, **options):
-    records = Records()
-    with shown_by(records):
+    lines = Lines()
+    with shown_by(lines):
         run(method, PARTIES, n_components=2, **options)
-    return records.lines
+    return lines.all
 
 
 def test_each_round_has_a_line_with_sizes_that_are_known():
@@ -82,18 +77,12 @@ def test_who_is_still_waited_for_is_named(monkeypatch):
     monkeypatch.setattr(protocol_server, "PATIENCE", 0.01)
     server = server_of("p-cov", cut(rows(60), 20, 20, 20), n_components=2)
     context_of(server, 2).node_config["name"] = "south"
-    slow, alone, lines = proxy_of(server, 2), threading.Event(), Records()
-
-    def notice(record):
-        Records.emit(lines, record)
-        if lines.lines[-1].endswith("s for client 2 (south)"):
-            alone.set()
-
-    lines.emit, answer = notice, slow.fit
-    slow.fit = lambda ins, timeout, group_id: answer(ins, timeout, group_id) if alone.wait(30) else None
+    slow, lines = proxy_of(server, 2), Lines("s for client 2 (south)")
+    answer = slow.fit
+    slow.fit = lambda ins, timeout, group_id: answer(ins, timeout, group_id) if lines.seen.wait(30) else None
     with shown_by(lines):
         finish(server)
-    assert any(line.startswith("round 1 (moments): still waiting after ") for line in lines.lines)
+    assert any(line.startswith("round 1 (moments): still waiting after ") for line in lines.all)
 
 
 @pytest.mark.engine
@@ -110,8 +99,8 @@ def test_a_run_that_takes_long_shows_its_latest_line_until_it_ends(board):
     slow.fit = fit
     with progress.shown("p-cov"):
         finish(server)
-    assert board.lines[-1] == ""
-    assert any("p-cov, " in line and "(moments): waiting for 2 parties" in line for line in board.lines)
+    assert board.all[-1] == ""
+    assert any("p-cov, " in line and "(moments): waiting for 2 parties" in line for line in board.all)
 
 
 def test_the_line_goes_away_also_when_the_run_fails(board):
@@ -122,13 +111,13 @@ def test_the_line_goes_away_also_when_the_run_fails(board):
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert board.lines[-1] == ""
+    assert board.all[-1] == ""
 
 
 def test_a_short_run_shows_nothing_and_nobody_is_told_who_asked_not_to_be(board, monkeypatch):
     monkeypatch.setattr(progress, "PATIENCE", 1e6)
     run("p-cov", PARTIES, n_components=2)
-    assert not board.lines
+    assert not board.all
     monkeypatch.setattr(progress, "screen", lambda: pytest.fail("looked for a screen"))
     run("p-cov", PARTIES, n_components=2, progress=False)
 

@@ -4,13 +4,9 @@ import base64
 import hashlib
 import html
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,18 +164,6 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
         repeated += read(tmp_path / f"again {number}")
     assert [identity(record) for record in repeated] == [identity(record) for record in wanted]
     assert [record["max angle"] for record in repeated] == [record["max angle"] for record in wanted]
-
-
-@pytest.mark.engine
-def test_a_report_is_written_where_the_project_is_installed(tmp_path):
-    """There `strategies` and `simulations` lie within the library."""
-    root, library = Path(__file__).parents[2], tmp_path / "fedpca_flwr"
-    for source, target in {"fedpca_flwr": ".", "strategies": "strategies", "simulations": "simulations"}.items():
-        shutil.copytree(root / source, library / target)
-    command = f"-m fedpca_flwr compare --dataset wine --components 1 --clients 3 --methods p-cov --output {tmp_path}"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    subprocess.run([sys.executable, *command.split()], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    assert (tmp_path / "report.html").read_text().count("<figure>") >= 4
 
 
 # Folders that are not whole, or of somebody else
