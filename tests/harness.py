@@ -146,16 +146,21 @@ def at_sites(server: PCAServer, nodes: Sequence[dict[str, Any]]) -> PCAServer:
     return server
 
 
+def _answers(server: PCAServer, party: int, answer: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
+    """Let ``answer(question, honest)`` fit in a party's place, where ``honest(question)`` is what the party replies."""
+    proxy = proxy_of(server, party)
+    own = proxy.fit
+    proxy.fit = lambda ins, timeout, group_id: answer(ins, lambda asked: own(asked, timeout, group_id))
+
+
 def tamper(server: PCAServer, party: int, change: Callable[[Any], Any], phase: str = "") -> None:
     """Let ``change`` alter the fit replies of one party on their way, in a phase or always."""
-    proxy = proxy_of(server, party)
-    honest = proxy.fit
 
-    def altered(ins, timeout, group_id):
-        reply = honest(ins, timeout, group_id)
+    def altered(ins, honest):
+        reply = honest(ins)
         return change(reply) if phase in ("", ins.config["phase"]) else reply
 
-    proxy.fit = altered
+    _answers(server, party, altered)
 
 
 def say(server: PCAServer, party: int, phase: str = "", **metrics: Any) -> PCAServer:
@@ -183,15 +188,13 @@ def exits(server: PCAServer, party: int) -> None:
 
 def fail_at(server: PCAServer, party: int, phase: str) -> None:
     """Let one party's process die when it is asked in a phase."""
-    proxy = proxy_of(server, party)
-    honest = proxy.fit
 
-    def fit(ins, timeout, group_id):
+    def fit(ins, honest):
         if ins.config["phase"] == phase:
             raise RuntimeError
-        return honest(ins, timeout, group_id)
+        return honest(ins)
 
-    proxy.fit = fit
+    _answers(server, party, fit)
 
 
 def late(server: PCAServer, party: int, phase: str = "") -> list[float]:
@@ -231,16 +234,14 @@ def tamper_arrays(
 
 def on_request(server: PCAServer, party: int, phase: str, change: Callable[[list[NDArray]], list[NDArray]]) -> None:
     """Let ``change`` alter the arrays of every request of a phase to one party."""
-    proxy = proxy_of(server, party)
-    honest = proxy.fit
 
-    def altered(ins, timeout, group_id):
+    def altered(ins, honest):
         if ins.config["phase"] == phase:
             arrays = change(parameters_to_ndarrays(ins.parameters))
             ins = type(ins)(ndarrays_to_parameters(arrays), ins.config)
-        return honest(ins, timeout, group_id)
+        return honest(ins)
 
-    proxy.fit = altered
+    _answers(server, party, altered)
 
 
 class Heard(NamedTuple):
@@ -253,34 +254,30 @@ class Heard(NamedTuple):
 
 def heard(server: PCAServer, party: int) -> list[Heard]:
     """Fills with what one party is asked and says."""
-    proxy, exchanged = proxy_of(server, party), list[Heard]()
-    honest = proxy.fit
+    exchanged: list[Heard] = []
 
-    def listen(ins, timeout, group_id):
-        reply = honest(ins, timeout, group_id)
+    def listen(ins, honest):
+        reply = honest(ins)
         arrays = map(parameters_to_ndarrays, (ins.parameters, reply.parameters))
         exchanged.append(Heard(ins.config["phase"], *arrays))
         return reply
 
-    proxy.fit = listen
+    _answers(server, party, listen)
     return exchanged
 
 
 def messages_of(server: PCAServer) -> list[bytes]:
     """Fills with what every party of a secure run sends; each message tells nothing in clear beside its arrays."""
     messages: list[bytes] = []
+
+    def listen(reply: Any) -> Any:
+        assert reply.num_examples == 1
+        assert set(reply.metrics) <= {"partition-id", "num-partitions", "name", "columns", "simulated"}
+        messages.append(b"".join(reply.parameters.tensors))
+        return reply
+
     for party in range(len(server.client_manager().all())):
-        proxy = proxy_of(server, party)
-        honest = proxy.fit
-
-        def listen(ins, timeout, group_id, honest=honest):
-            reply = honest(ins, timeout, group_id)
-            assert reply.num_examples == 1
-            assert set(reply.metrics) <= {"partition-id", "num-partitions", "name", "columns", "simulated"}
-            messages.append(b"".join(reply.parameters.tensors))
-            return reply
-
-        proxy.fit = listen
+        tamper(server, party, listen)
     return messages
 
 

@@ -68,7 +68,6 @@ def test_every_method_has_a_page_of_its_own_and_stands_in_the_tables_of_methods_
         assert ("or `survivors`" in page) == ("surviving" in transports_of(method))
         assert card.shows.server[:40] in page
         assert (card.shows_summed or card.shows).server[:40] in page
-
     page = PAGES["docs/security/questions.md"]
     table = page[page.index("| method | in clear |") :]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS)
@@ -88,10 +87,12 @@ def test_every_option_is_described_and_the_table_of_questions_has_what_it_asks(m
     told = descriptions(card.options)
     assert not [name for name in card.options.model_fields if not told.get(name)]
     shown = {(travel, name) for travel in TRAVEL for own in card.examples for name in script(known, travel, own)}
+    drawn = option_values(method, 2, 50, 6)
+    single = [(name.replace("_", "-"), value) for name, values in drawn.items() for value in values]
     missing = {
         name: options
         for travel in TRAVEL
-        for options in combinations_of(method)
+        for options in map(dict, itertools.combinations(single, 2))
         for name in script(known, travel, {**card.examples[0], **options})
         if (travel, name) not in shown
     }
@@ -103,13 +104,6 @@ def script(method, travel, options):
         return script_of(method, TRAVEL[travel], options) or {}
     except ConfigError:  # options that do not go together
         return {}
-
-
-def combinations_of(method):
-    """Options of which one or two are not the default."""
-    drawn = option_values(method, 2, 50, 6)
-    single = [(name.replace("_", "-"), value) for name, values in drawn.items() for value in values]
-    return [dict(pair) for pair in itertools.combinations(single, 2)]
 
 
 def test_the_first_command_prints_what_the_readme_says():

@@ -28,9 +28,7 @@ def test_who_is_late_is_left_behind_and_its_answer_is_not_taken_for_that_of_the_
     go_on.set()
     assert finished.wait(60)
     assert _with_deadline(60, lambda: "after") == "after"
-
-
-def test_a_client_that_exits_is_a_failure_and_not_the_end():
+    # Nor is a client that exits the end.
     with refused(RuntimeError, "SystemExit"):
         _with_deadline(None, lambda: sys.exit(1))
     assert _with_deadline(None, lambda: 2) == 2

@@ -140,12 +140,6 @@ def test_scaled_runs_are_a_setting_of_their_own_beside_the_pca_of_the_scaled_row
     assert angles[1][0] < 1e-6
 
 
-def commands(page):
-    """The command lines of a report, as a shell reads them."""
-    text = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page.read_text(), re.S)[1])
-    return [shlex.split(line) for line in text.splitlines()]
-
-
 @pytest.mark.engine
 def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     """Options that are true or texts, alphas of many digits, another seed, folders with a space in their name."""
@@ -158,7 +152,9 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     compare(methods=methods, partitions=["iid", "quantity"], alphas=alphas, clients=[3], seed=7, **common)
     compare(methods=["p-cov"], datasets=["images"], data_root=str(images), clients=[2], knn=True, **common)
     wanted, repeated = read(tmp_path / "runs"), []
-    for number, command in enumerate(commands(report.write_report(tmp_path / "runs", wanted))):
+    page = report.write_report(tmp_path / "runs", wanted).read_text()
+    lines = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.S)[1]).splitlines()
+    for number, command in enumerate(map(shlex.split, lines)):
         assert command[:4] == ["python", "-m", "fedpca_flwr", "compare"]
         assert main([*command[4:], "--output", str(tmp_path / f"again {number}")]) == 0
         repeated += read(tmp_path / f"again {number}")
@@ -224,16 +220,13 @@ def strangers(tmp_path_factory):
     return record, refusals, [key for key, _ in taken], page
 
 
-def test_a_text_where_a_number_should_be_is_refused_with_its_place(strangers):
-    record, refusals, _, _ = strangers
+def test_no_markup_and_no_control_character_of_a_record_is_in_the_page(strangers):
+    """A text where a number should be is refused with its place."""
+    record, refusals, keys, page = strangers
     of_numbers = {key for key, value in record.items() if isinstance(value, int | float)}
     assert set(refusals) >= of_numbers | {"model", "measured", "notes"}
     assert not unnamed(refusals["rounds"], RUNS, "line 1", "'rounds'")
     assert not [text for text in refusals.values() if "onerror" in text]
-
-
-def test_no_markup_and_no_control_character_of_a_record_is_in_the_page(strangers):
-    _, _, keys, page = strangers
     text = page.read_text()
     assert set(keys) >= {"dataset", "data root", "partition", "engine", "date", "notes", "error"}
     assert "<img" not in text
