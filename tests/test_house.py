@@ -3,7 +3,6 @@
 import ast
 import tomllib
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -21,26 +20,6 @@ NAMES = {method.strategy.__module__.split(".")[1] for method in METHODS.values()
 
 def test_every_module_belongs_to_a_method_of_the_registry():
     assert {module.split(".")[0] for module in MODULES} == NAMES
-
-
-MOST_NAMES, MEDIAN_OF_NAMES = 16, 12
-"""Names of ours that a module of a method imports: at most, and the median of all."""
-
-
-def names_of_ours(code: str) -> list[str]:
-    """What code imports of the library and of its own folder, a module being one name."""
-    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
-    ours = [node for node in imports if node.level or (node.module or "").split(".")[0] == "fedpca_flwr"]
-    return [alias.name for node in ours for alias in node.names]
-
-
-def test_a_method_takes_few_names():
-    counts = {module: len(names_of_ours(code)) for module, code in MODULES.items() if not module.endswith("__")}
-    assert len(counts) >= len(METHODS)
-    assert min(counts.values()) > 0, "no module of a method imports nothing of ours: are the imports seen?"
-    many = {module: count for module, count in counts.items() if count > MOST_NAMES}
-    assert not many, "import modules: `fedpca_flwr.questions.method` has what nearly every method takes"
-    assert median(counts.values()) <= MEDIAN_OF_NAMES
 
 
 LONGEST, LONGEST_FUNCTION = 500, 60
