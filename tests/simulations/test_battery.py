@@ -1,7 +1,7 @@
 """The battery that methods of other packages get: ours pass it, and each of its checks finds what it is there for."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from pydantic import Field
 
 import simulations.battery
 from fedpca_flwr import battery
-from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol.registry import Method
 from simulations import engines
 from strategies import METHODS
@@ -34,22 +34,25 @@ class Foreign(METHODS["p-cov"].strategy):
     card = replace(METHODS["p-cov"].strategy.card, name="foreign", examples=({},))
 
 
-class Biased(Foreign):
-    """Its result is off by a little, in clear and in sums alike."""
+def altered(change, where=lambda strategy: True):
+    """Its solution is changed: everywhere, or where only sums open."""
 
-    def aggregate(self):
-        solution = yield from super().aggregate()
-        solution.pairs.vectors[:] = np.linalg.qr(solution.pairs.vectors + [[1e-4]] * 6)[0]
-        return solution
+    class Altered(Foreign):
+        def aggregate(self):
+            solution = yield from super().aggregate()
+            if where(self):
+                change(solution.pairs)
+            return solution
+
+    return Altered
 
 
-class Careless(Foreign):
-    """Its result is off where only sums open."""
+def turned(pairs):
+    pairs.vectors[:] = np.linalg.qr(pairs.vectors + [[1e-4]] * 6)[0]
 
-    def aggregate(self):
-        solution = yield from super().aggregate()
-        solution.pairs.values[:] *= 1 + 1e-3 * self.transport.sums_only
-        return solution
+
+def larger(pairs):
+    pairs.values[:] *= 1 + 1e-3
 
 
 class FirstCounts(METHODS["p-cov"].client):
@@ -63,14 +66,21 @@ class FirstCounts(METHODS["p-cov"].client):
 
 
 class Loose(METHODS["p-cov"].strategy.card.options):
-    """An option whose limits are told, and not held."""
+    """Options whose limits are told, and held as a test says by ``taken``."""
 
     n_components: Annotated[int, Field(examples=[2])] = 10
     level: Annotated[int, Field(ge=0)] = 0
+    kind: Literal["one", "other"] = "one"
 
     @classmethod
     def parse(cls, values, **given):
-        return super().parse({key: abs(value) if key == "level" else value for key, value in values.items()}, **given)
+        return super().parse({key: cls.taken(key, value) for key, value in values.items()}, **given)
+
+
+def without_a_name(key, value):
+    if value == -1:
+        raise ConfigError("a value is not allowed")
+    return value
 
 
 @pytest.fixture
@@ -99,11 +109,25 @@ def test_methods_of_other_packages_pass_where_they_do_what_their_card_says(forei
     assert battery("foreign").keys() == {
         *("options", "one party", "bytes", "exact", "order of parties", "masked", "surviving")
     }
-    assert foreign(Biased) == {"exact", "one party"}
-    assert foreign(Careless) == {"masked", "surviving"}
+    assert foreign(altered(turned)) == {"exact", "one party"}
+    for change in (turned, larger):
+        assert foreign(altered(change, lambda strategy: strategy.transport.sums_only)) == {"masked", "surviving"}
     assert "order of parties" in foreign(Foreign, FirstCounts)
-    loose = type("LooseForeign", (Foreign,), {"card": replace(Foreign.card, options=Loose)})
-    assert foreign(loose) == {"options"}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("taken", "failed"),
+    [
+        (lambda key, value: value, set()),
+        (lambda key, value: abs(value) if key == "level" else value, {"options"}),
+        (lambda key, value: "one" if key == "kind" else value, {"options"}),
+        (without_a_name, {"options"}),
+    ],
+)
+def test_limits_of_options_are_held_by_name(taken, failed, foreign, monkeypatch):
+    monkeypatch.setattr(Loose, "taken", staticmethod(taken), raising=False)
+    assert foreign(type("LooseForeign", (Foreign,), {"card": replace(Foreign.card, options=Loose)})) == failed
 
 
 @pytest.mark.engine

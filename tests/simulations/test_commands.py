@@ -58,16 +58,25 @@ def laboratory(folder, name, n, seed, genes=GENES, change=0.0):
 def test_each_laboratory_has_its_cells_in_one_space(tmp_path, capsys):
     counts = {name: laboratory(tmp_path, name, n, n) for name, n in (("north", 60), ("south", 40))}
     given = [str(tmp_path / f"{name}.h5ad") for name in counts]
-    options = ["--genes", "12", "--components", "3", "--clusters", "4", "--output", str(tmp_path / "out")]
+    options = ["--genes", "9", "--components", "3", "--clusters", "4", "--output", str(tmp_path / "out")]
     assert cells.main([*given, *options]) == 0
     model = PCAModel.load(tmp_path / "out/cells")
-    assert "100 of 12 features" in capsys.readouterr().out
+    assert "100 of 9 features" in capsys.readouterr().out
     places = [GENES.index(name) for name in model.feature_names_in_]
-    for name, own in counts.items():
-        logs = np.log1p(own * 1e4 / own.sum(axis=1, keepdims=True))[:, places]
-        rows = pd.DataFrame(logs, columns=model.feature_names_in_)
+    normalised = {name: own * 1e4 / own.sum(axis=1, keepdims=True) for name, own in counts.items()}
+    of_all = run("p-cov", normalised, n_components=1, scale=True)
+    assert places == list(analyses.highly_variable(of_all, 9))
+    for name, own in normalised.items():
+        rows = pd.DataFrame(np.log1p(own)[:, places], columns=model.feature_names_in_)
         moved = np.loadtxt(tmp_path / f"out/{name}-harmony.csv", delimiter=",", skiprows=1)
         np.testing.assert_allclose(moved, analyses.harmonised(model, rows, name), atol=1e-6)
+
+
+@pytest.mark.parametrize("command", [cells, genotypes])
+def test_files_of_the_same_name_are_refused(command, tmp_path, capsys):
+    files = [str(tmp_path / folder / "north.bed") for folder in "ab"]
+    assert command.main([*files, "--output", str(tmp_path / "out")]) == 2
+    assert not unnamed(capsys.readouterr().err, "DataError", files[0], files[1])
 
 
 @pytest.mark.parametrize(
@@ -134,12 +143,18 @@ def told(model, data, folder, capsys, *more):
 
 
 def test_the_same_rows_are_not_odd_and_a_shift_is_told(model, tmp_path, capsys):
-    code, said = told(model, rows(200, 6, seed=3), tmp_path, capsys)
+    code, said = told(model, X, tmp_path, capsys, "--level", "0.9")
     assert code == 0
-    assert "of 200 rows above" in said.out
+    found = analyses.outliers(PCAModel.load(model), X, level=0.9)
+    wanted = [("T2", found.t_squared, found.t_squared_limit), ("SPE", found.spe, found.spe_limit)]
+    lines = [
+        f"{name}: {(v > limit).sum()} of 400 rows above {limit:.6g} (expected 10.00%)" for name, v, limit in wanted
+    ]
+    assert said.out.splitlines()[:2] == lines
     assert said.out.endswith("no drift, at 1.00% false alarms\n")
-    _, said = told(model, X + 0.5, tmp_path, capsys)
-    assert said.out.endswith("drifted\n")
+    for rows_of_others, alarms in ((X + 0.5, "0.01"), (rows(200, 6, seed=3), "0.9")):
+        _, said = told(model, rows_of_others, tmp_path, capsys, "--false-alarms", alarms)
+        assert said.out.endswith("drifted\n")
 
 
 def test_a_fault_is_a_line_with_the_feature_that_has_it(model, tmp_path, capsys):
@@ -151,7 +166,9 @@ def test_a_fault_is_a_line_with_the_feature_that_has_it(model, tmp_path, capsys)
     lines = list(csv.DictReader(output.read_text().splitlines()))
     assert len(lines) == 400
     assert lines[17]["odd"] == "1"
+    assert [line["row"] for line in lines] == [str(row) for row in range(400)]
     assert lines[17]["features"].split()[0] == "4"
+    assert {len(line["features"].split()) for line in lines} == {3}
     assert sum(line["odd"] == "1" for line in lines) < 20
 
 

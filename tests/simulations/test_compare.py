@@ -68,6 +68,20 @@ def test_every_combination_is_one_record_and_every_method_is_compared():
     assert not [record for record in records if "error" in record]
     exact = {record["method"] for record in records if record["exact"] and record["max angle"] < 1e-6}
     assert exact == {name for name, card in cards.items() if card.exact}
+    (off,) = [record for record in records if record["method"] == "ap-cov"]
+    assert 0 < off["mean angle"] < off["max angle"]
+
+
+def test_partitions_with_an_alpha_occur_with_each_and_others_once():
+    every = settings(["p-cov"], ["wine"], ["iid", "dirichlet", "quantity", "shards"], [0.1, 0.5], [2], [0.0])
+    assert [one["alpha"] for one in every] == [None, 0.1, 0.5, 0.1, 0.5, None]
+
+
+@pytest.mark.engine
+def test_kernels_with_other_options_are_held_against_scikit_learns():
+    kernels = ("kernel=polynomial degree=2 coef0=2 center=true", "kernel=sigmoid gamma=1e-6", "kernel=linear")
+    for record in compare(methods=[f"vertical-kernel {kernel}" for kernel in kernels], **WINE):
+        assert record["max angle"] < 1e-6, record
 
 
 def test_a_comparison_goes_on_where_it_was_cut_and_runs_no_option_in_another_spelling_again(tmp_path, monkeypatch):
@@ -150,6 +164,10 @@ def test_captured_variance_is_that_of_each_clients_components_and_exact_where_th
     assert alone["max angle"] is None
     assert 0.9 < alone["captured variance"] <= 1
     assert together["captured variance"] <= 1
+    # Of rows about the mean of all: what lies between two parties is most of their variance, and each one's first axis.
+    shifted = {"north": NORTH, "south": SOUTH + [0, 0, 0, 100]}
+    (apart,) = compare(shifted, methods=["personalised mu=0"], components=2)
+    assert 0.99 < apart["captured variance"] < 1
 
 
 # The command
@@ -286,10 +304,13 @@ def test_tables_are_the_parties_whatever_the_order_of_their_columns():
 
 def test_files_and_their_folder_are_the_same_data_in_clear_and_in_secure_sums(tmp_path):
     files = written(tmp_path)
+    (tmp_path / "notes.txt").write_text("of no party")
     first = compare(files, methods=["p-cov"], components=2, bounds=[0.0, 50.0])
     again = compare([str(tmp_path)], methods=["p-cov"], components=2)
     assert first[0]["dataset"] == again[0]["dataset"]
-    assert list(first.frame()["bound"]) == [0.0, 50.0]
+    frame = first.frame()
+    assert list(frame["bound"]) == [0.0, 50.0]
+    assert [*frame][:3] == ["method", "bound", "max angle"]
     assert "secure, bound 50" in str(first)
     assert "<table>" in first._repr_html_()
 
@@ -322,6 +343,10 @@ def test_what_cannot_be_the_parties_is_refused(tmp_path, monkeypatch):
     with refused(ConfigError, "nothere.csv"):
         compare(["nothere.csv"], methods=["p-cov"])
     with refused(ConfigError, ".csv"):
+        compare(["."], methods=["p-cov"])
+    for name in ("north.csv", "south.csv"):
+        (tmp_path / name).write_text("a,b\n1,x\n")
+    with refused(ConfigError, str(tmp_path / "north.csv"), str(tmp_path / "south.csv"), match="(?s)line 2.*line 2"):
         compare(["."], methods=["p-cov"])
     with refused(ConfigError, "clients", "partitions"):
         compare(["."], methods=["p-cov"], clients=[3], partitions=["iid"])

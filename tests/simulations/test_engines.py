@@ -3,6 +3,7 @@
 import sys
 import threading
 
+import numpy as np
 import pytest
 import ray
 from flwr import simulation
@@ -46,6 +47,13 @@ def test_one_thread_works_for_all_messages_and_ends_with_who_waits_for_it():
     assert len(set(seen)) == 1
     seen[0].join(60)
     assert not seen[0].is_alive()
+
+
+def test_files_of_the_parties_may_be_at_home(tmp_path, monkeypatch):
+    for name in ("HOME", "USERPROFILE"):  # of POSIX, and of Windows
+        monkeypatch.setenv(name, str(tmp_path))
+    run("vertical", np.split(rows(40, 6), 2, axis=1), n_components=2, scores=["~/a.npy", "~/b.npy"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy"]
 
 
 @pytest.mark.parametrize("missing", [True, False])

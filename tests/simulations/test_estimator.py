@@ -83,7 +83,8 @@ def test_parties_are_a_list_or_the_groups_of_a_table_of_any_labels_which_may_be_
     np.testing.assert_allclose(by_list.transform(parties), by_list.transform(np.vstack(parties)))
     same(FederatedPCA(3).fit(X, groups=np.where(SITES == "south", 7, SITES.astype(object))), by_groups)
     assert names_of(by_groups) == ["north", "south", "west"]
-    assert names_of(FederatedPCA(2).fit(X, groups=np.repeat([2, 1], [40, 50]))) == ["", ""]
+    numbered = FederatedPCA(2).fit(X, groups=np.repeat([10, 9], [40, 50]))  # 10 comes after 9, not before "9"
+    assert [(party["name"], party["rows"]) for party in numbered.model_.log["parties"]] == [("", 50), ("", 40)]
 
 
 def test_one_table_is_one_party_and_says_so():
@@ -130,6 +131,8 @@ def test_options_of_method_and_run_and_methods_for_holes_and_noise():
     noise = FederatedPCA(2, method="dp-pca", run_options={"epsilon": 0.01, "noise_seed": 1}).fit(X)
     assert np.isnan(noise.explained_variance_).all()
     assert np.isnan(noise.score(X))
+    with refused(ValueError, 3, "FederatedPCA", 12):
+        noise.score(X[:, :3])
 
 
 def unknown(labels, nobody):
@@ -150,6 +153,7 @@ def unknown(labels, nobody):
         ({}, {"X": X, "groups": pd.array(unknown(SITES, pd.NA))}, [2, 90]),
         ({}, {"X": {1: X[:40], 2: X[40:]}}, ["keys", 1, 2]),
         ({"run_options": {"bond": 1e3}}, {"X": X}, ["'bound'"]),
+        ({"engine": "spark"}, {"X": X}, ["engine", "'spark'", "loopback", "ray"]),
         ({"method": "vertical"}, {"X": [X[:, :3], X[:, 3:]]}, ["'vertical'", "scores_"]),
     ],
 )

@@ -5,10 +5,24 @@ from unittest.mock import Mock
 import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError
-from simulations import engines, measuring, report_drawing, report_page
+from simulations import engines, measuring, report, report_drawing, report_page
 from simulations.comparing import compare
 from simulations.recommending import Choice, choices
-from simulations.records import LATER, RUNS, SETTING, TYPES, append, forget, identity, named, read, require_record
+from simulations.records import (
+    LATER,
+    RUNS,
+    SETTING,
+    TYPES,
+    append,
+    by_setting,
+    command,
+    forget,
+    identity,
+    named,
+    read,
+    require_record,
+    title,
+)
 from tests.refusals import refused
 
 
@@ -40,7 +54,8 @@ def test_exact_is_what_says_so_and_is_so_in_the_fewest_rounds_or_bytes():
 def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
     exact, near, far = record(up=5.0), record("ap-cov", angle=0.05, up=1.0), record("compressed", angle=0.5, up=0.1)
     approximate = [{**one, "exact": False} for one in (near, far)]
-    assert wishes(exact, *approximate)["within 0.1°"] is approximate[0]
+    found = wishes(exact, *approximate)
+    assert (found["within 0.1°"], found["within 1°"]) == (*approximate,)
     assert not any(wish.startswith("within") for wish in wishes({**exact, "MB up": 0.01}, *approximate))
     cheap, good = record("dp-pca", angle=30.0, exact=False, captured=0.5), record("dp-pca", exact=False, up=9.0)
     assert wishes(cheap, good)["differentially private"] is good
@@ -71,12 +86,47 @@ def test_runs_of_another_setting_are_other_runs():
     assert identity(turned) == identity({**one, "options": {"a": 2, "b": 1}})
 
 
+def test_a_setting_has_a_title_and_a_command_with_all_that_it_is():
+    options = {"scale": True, "center": False}
+    setting = {
+        "dataset": "images",
+        "data root": "/a b",
+        "partition": "quantity",
+        "alpha": 0.25,
+        "clients": 3,
+        "seed": 7,
+    }
+    one = {**record(options=options), **setting, "engine": "ray", "knn": True, "bound": 12.3456789}
+    assert title(one) == (
+        "images, quantity 0.25, 3 clients, 4 components, seed 7, features scaled, rows about zero, "
+        "secure sums, bound 12.3457, with k-NN(5), engine ray (data of /a b)"
+    )
+    assert command([one]) == (
+        "python -m fedpca_flwr compare --methods 'p-cov center=false scale=true' --dataset images --data-root '/a b' "
+        "--partition quantity --alpha 0.25 --clients 3 --components 4 --seed 7 --engine ray --bound 12.3456789 --knn"
+    )
+    others = [{**one, "options": {}}, {**one, "options": {"center": False}}, {**one, "options": {"scale": True}}]
+    assert len(by_setting([one, *others])) == 4
+
+
+def test_a_report_finds_data_that_have_moved(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(report, "write_report", lambda folder, records: given.extend(records))
+    for root in (".", "/old"):
+        append(tmp_path, {**WHOLE, "data root": root})
+    assert report.main([str(tmp_path), "--data-root", "/new"]) == 0
+    assert [one["data root"] for one in given] == [".", "/new"]
+
+
 @pytest.mark.parametrize(
     ("exact", "angle", "is_so"),
     [(True, 0.0, True), (True, 1e-6, True), (True, 2e-6, False), (True, None, False), (False, 0.0, False)],
 )
 def test_the_filter_of_exact_runs_looks_at_the_angle_too(exact, angle, is_so):
     assert ("exact" in report_page._kinds(record(exact=exact, angle=angle)).split()) == is_so
+    # Of a run that failed its method says so.
+    assert report_page._kinds(record(error="no", exact=exact, angle=angle)) == "exact"
+    assert report_page._kinds(record("dp-pca", exact=False)) == "private"
 
 
 @pytest.mark.parametrize(
@@ -103,9 +153,12 @@ def test_a_run_that_failed_is_not_kept_and_bytes_down_are_those_before_the_last_
         return model
 
     setting = {"methods": ["p-cov"], "datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
-    monkeypatch.setattr(measuring, "run", Mock(side_effect=DataError("a site is away")))
-    (failed,) = compare(**setting)
-    assert failed["error"] == "DataError: a site is away"
+    monkeypatch.setattr(measuring, "run", Mock(side_effect=DataError("a site\nis away")))
+    failed = compare(**setting)
+    assert failed.frame().to_dict("records") == [
+        {"method": "p-cov", "max angle": None, "error": "DataError: a site\nis away"}
+    ]
+    assert "| DataError: a site is away |" in str(failed)
     assert not (tmp_path / RUNS).exists()
     monkeypatch.setattr(measuring, "run", run)
     (done,) = compare(**setting)
@@ -126,7 +179,11 @@ WHOLE |= {"method": "p-cov", "options": {}, "alpha": None, "model": None, "knn":
         ("model", "models/0123456789ABCDEF.npz"),
         ("method", "no such method"),
         ("max angle", "0"),
+        ("max angle", float("nan")),
+        ("alpha", float("inf")),
         ("clients", -1),
+        ("clients", 2**63),
+        ("notes", ["x" * 10_001]),
         ("knn", 1),
     ],
 )
@@ -137,11 +194,11 @@ def test_a_record_is_what_it_must_be(key, value):
 
 
 def test_a_comparison_is_forgotten_and_nothing_beside_it_nor_of_another_kind(tmp_path):
-    append(tmp_path, WHOLE)
+    append(tmp_path, {key: value for key, value in WHOLE.items() if key != "bound"})  # which there was not always
     (tmp_path / "models").mkdir()
     for name in ("0123456789abcdef.npz", "notes.txt"):
         (tmp_path / "models" / name).touch()
-    assert len(read(tmp_path)) == 1
+    assert [one["bound"] for one in read(tmp_path)] == [0.0]
     forget(tmp_path)
     assert not read(tmp_path)
     assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["notes.txt"]

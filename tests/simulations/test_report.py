@@ -87,7 +87,11 @@ def test_figures_runs_and_what_each_client_has_are_on_the_page(comparison):
     assert text.count("angle of the first without it (degrees)") == 2
     for one in PCAModel.load(page.parent / record["model"]).log["influence"]:
         assert f"<td>{one['party']}</td>" in text
-        assert f"<td>{max(one['component_shares']):.2%}</td>" in text
+        assert f"<td>{max(one['component_shares']):.2%}</td><td>{one['angles_degrees'][0]:.3g}</td>" in text
+    assert f'<td data-value="{record["MB up"]!r}">' in text  # by which a browser sorts
+    assert text.count("<td>failed</td>") == 2
+    inner = re.findall(r'<clipPath id="([^"]+)"', text)
+    assert len(inner) == len(set(inner)) > 8
     source = load("digits")
     shares = split(source.labels, 3, kind="dirichlet", seed=7, alpha=0.3)
     for part, share in zip(drawn[1], shares, strict=True):
@@ -98,7 +102,7 @@ def test_secure_runs_say_what_the_server_saw_and_long_errors_unfold(tmp_path, mo
     """Of three runs two were refused."""
     undrawn(monkeypatch)
     records = compare(methods=["p-cov", "qr-pca", "ap-stack"], clients=[3], bounds=[16.0], output=tmp_path)
-    secure = report.write_report(tmp_path, records).read_text()
+    secure = records.report().read_text()
     table = secure[: secure.index('<table class="runs">')]
     assert "sums over all parties only; to see more it must collude with all parties but one" in table
     assert "each party&#x27;s covariance" not in table
@@ -169,11 +173,13 @@ PAYLOAD = """"'><img src=x onerror="document.title='run'"><script>document.title
 
 @pytest.mark.engine
 def test_runs_whose_models_are_gone_are_still_in_the_report_and_a_folder_without_any_is_named(tmp_path, capsys):
-    assert report.main([str(tmp_path)]) == 2
+    folder = tmp_path / "<b>"
+    assert report.main([str(folder)]) == 2
     assert RUNS in capsys.readouterr().err
-    (record,) = compare(methods=["p-cov"], output=tmp_path, **WINE)
-    (tmp_path / record["model"]).unlink()
-    text = report.write_report(tmp_path, [record]).read_text()
+    (record,) = compare(methods=["p-cov"], output=folder, **WINE)
+    (folder / record["model"]).unlink()
+    text = report.write_report(folder, [record]).read_text()
+    assert "<b>" not in text
     assert '<td data-value="p-cov">' in text
     assert "No more figures: there is no model at" in text
     assert text.count("<svg ") == 1 + 2  # bytes against angle, and those of the rows themselves
@@ -200,6 +206,7 @@ def hostile(record):
             yield key, {**record, key: {**value, "bits": PAYLOAD}}
             yield key, {**record, key: {**value, PAYLOAD: 1}}
     yield "error", {**record, "error": f"ContractError: {PAYLOAD}"}
+    yield "error", {**record, "error": f"{PAYLOAD} {'long ' * report_page.SHORT}"}
 
 
 @pytest.fixture(scope="module")
