@@ -387,6 +387,7 @@ def test_numbers_stand_on_the_page_before_those_of_the_paper():
     assert len(text.encode()) <= 8_800
     shown = Shown("it", "reproduced", numbers=[Number("a", "s", "c", 0, 1, "0.01"), Number("b", "s", "c", 0, 1)])
     assert shown.cell({"a": 1.234e-13, "b": 0.56789}) == "a: 1e-13 (0.01); b: 0.5679"
+    assert shown.numbers[0].of([{"c": 1.0}, {"c": 2.0}, {"c": 6.0}]) == 3.0
 
 
 def test_every_row_has_a_state_and_what_was_reproduced_a_number_within_its_interval():
@@ -430,10 +431,11 @@ def test_the_quick_run_computes_nothing_twice_and_fails_outside_the_interval(tmp
     for _ in range(2):
         assert main(["all", "--output", str(tmp_path), "--quick"]) == 0
     assert json.loads((tmp_path / "numbers.json").read_text()) == {"notes": {"it": {"a": 2.0}}}
-    expected(2.1, 3)
-    with pytest.raises(SystemExit) as stopped:
-        main(["all", "--output", str(tmp_path), "--quick"])
-    assert all(named in str(stopped.value) for named in ("notes", "it", "a is 2", "2.1", "3"))
+    for low, high in ((2.1, 3), (1, 1.9)):
+        expected(low, high)
+        with pytest.raises(SystemExit) as stopped:
+            main(["all", "--output", str(tmp_path), "--quick"])
+        assert f"notes, it, a is 2, expected from {low} to {high}" in str(stopped.value)
     assert calls == [1]
 
 
