@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
+from pyarrow import parquet, table
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.site.local_table import difference, digests, ids_secret, local_table
-from fedpca_flwr.site.readers import read_ids
+from fedpca_flwr.site.readers import read, read_ids
 from simulations import run
-from strategies import build_client
 from tests.families import rows
-from tests.harness import context_of, finish, proxy_of, server_of
+from tests.harness import at_sites, finish, server_of
 from tests.refusals import refused
 
 X = rows(40, 9)
@@ -34,14 +34,10 @@ def files(tmp_path):
 
 
 def joined(files, **node):
-    """The run over these files; a party may have keys of its own, of which empty ones are left out."""
-    server = server_of("vertical", PARTS, n_components=2)
-    for party, file in enumerate(files):
-        context = context_of(server, party)
-        own = {"data": file, "label": "kind", "ids": "id", "split": "columns", "may-show": "inner products"}
-        context.node_config |= {key: value for key, value in {**own, **node.get(f"p{party}", {})}.items() if value}
-        proxy_of(server, party).make = lambda context=context: build_client(context).to_client()
-    return finish(server)
+    """The run over these files; a party may have keys of its own, of which empty ones are as if they were not there."""
+    every = {"label": "kind", "ids": "id", "split": "columns", "may-show": "inner products"}
+    nodes = [{"data": file, **every, **node.get(f"p{party}", {})} for party, file in enumerate(files)]
+    return finish(at_sites(server_of("vertical", PARTS, n_components=2), nodes))
 
 
 def test_files_in_different_orders_give_the_pca_of_the_joined_rows(files, tmp_path):
@@ -104,21 +100,20 @@ def test_sites_compare_digests_under_one_secret_or_one_seed(files, tmp_path):
 
 
 def test_the_id_column_is_found_by_name_or_number_and_is_no_feature(tmp_path):
-    from pyarrow import parquet, table
-
-    parquet.write_table(table({"key": IDS, "x": X[:, 0], "y": X[:, 1]}), tmp_path / "a.parquet")
-    bare = tmp_path / "bare.csv"
-    bare.write_text("".join(f"{i + 100},{x[0]:.17g},{x[1]:.17g}\n" for i, x in enumerate(X)))
-    for file, column in ((tmp_path / "a.parquet", "key"), (bare, "0")):
-        node = NodeConfig(partition_id=0, num_partitions=1, data=str(file), ids=column, split="columns")
+    parquet.write_table(table({"key": IDS, "x": X[:, 0], "y": X[:, 1]}), tmp_path / "key.parquet")
+    lines = "".join(f"{i + 100},{x[0]:.17g},{x[1]:.17g}\n" for i, x in enumerate(X))
+    (tmp_path / "bare.csv").write_text(lines)
+    (tmp_path / "named.csv").write_text(f"key,x,y\n{lines}")
+    for name, column in (("key.parquet", "key"), ("bare.csv", "0"), ("named.csv", "0")):
+        node = NodeConfig(partition_id=0, num_partitions=1, data=str(tmp_path / name), ids=column, split="columns")
         found = local_table(node, RunConfig())
         np.testing.assert_array_equal(found.rows[found.places], X[:, :2])
         assert (np.diff(found.ids.astype(float)) > 0).all()
 
 
-def test_ids_are_refused_where_they_cannot_be(tmp_path):
+def test_a_cell_too_long_for_an_id_and_ids_of_rows_that_are_not_split_by_columns_are_refused(tmp_path):
+    (tmp_path / "own.csv").write_text(f"id,a\n{'r' * 200_000},1\ns,2\n")
+    with refused(DataError, ".csv", "131,072"):
+        read(str(tmp_path / "own.csv"), ids="id")
     with refused(ConfigError, "'ids'", match="columns"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "ids": "id"}, source="node-config")
-    np.save(tmp_path / "a.npy", X)
-    with refused(ConfigError, ".csv", ".parquet"):
-        read_ids(str(tmp_path / "a.npy"), "0", len(X))

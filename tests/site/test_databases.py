@@ -19,7 +19,7 @@ from fedpca_flwr.site.databases import Query, read_query
 from fedpca_flwr.site.readers import read
 from simulations.benchmarks.postgresql_server import programs, running
 from tests.families import rows
-from tests.harness import at_sites, differences, finish, identities, proxy_of, server_of
+from tests.harness import at_sites, differences, finish, on_request, server_of
 from tests.needed import need
 from tests.refusals import refused
 
@@ -110,37 +110,25 @@ def test_a_query_gives_the_bits_of_a_csv_of_its_rows_again_and_again(url, tmp_pa
     np.testing.assert_array_equal(whole(found[60:70]), X[60:70])
 
 
-def test_a_run_over_databases_is_the_run_over_files(url, tmp_path):
+@pytest.mark.engine
+def test_a_secure_run_over_databases_is_the_run_over_files_and_its_rows_are_known_again(url, tmp_path):
+    """Both runs have the same journals, which refuse sums over other rows."""
     parts = slice(120), slice(120, None)
     files = [{"data": as_csv(tmp_path / f"{party}.csv", part)} for party, part in enumerate(parts)]
     halves = [f"SELECT * FROM ({SELECT}) q LIMIT 120 OFFSET {start} -- its own" for start in (0, 120)]
     models, scores = [], []
-    for kind, own in (("file", files), ("query", [{"data": url, "query": half} for half in halves])):
-        paths = [tmp_path / f"{kind}{party}.npy" for party in range(2)]
+    for own in (files, [{"data": url, "query": half} for half in halves]):
+        paths = [tmp_path / f"{party}.npy" for party in range(2)]
         nodes = [
-            {**data, "scores": str(path), "min-parties": 2, "journal": f"{path} journal"}
+            {"scores": str(path), "journal": f"{path} journal", "min-parties": 2, **data}
             for data, path in zip(own, paths, strict=True)
         ]
-        server = server_of("p-cov", [X[part] for part in parts], n_components=2, scale=True)
+        secure = {"secure_aggregation": True, "bound": 1e17}
+        server = server_of("p-cov", [X[part] for part in parts], n_components=2, scale=True, **secure)
         models.append(finish(at_sites(server, nodes)))
-        scores.append([np.load(path).tobytes() for path in paths])
+        scores.append([path.read_bytes() for path in paths])
     assert not differences(*models)
     assert scores[0] == scores[1]
-
-
-@pytest.mark.engine
-def test_a_secure_run_notes_the_rows_of_a_query(url, tmp_path):
-    """The digest of rows that a journal holds is that of a file with the same rows: `repeat` knows them again."""
-    own = [{"data": url, "query": SELECT}, {"data": as_csv(tmp_path / "visit.csv")}]
-    models = []
-    for here in (own, own[::-1]):
-        nodes = [
-            {"min-parties": 2, "journal": str(tmp_path / f"journal{party}"), **keys, **data}
-            for party, (keys, data) in enumerate(zip(identities(2), here, strict=True))
-        ]
-        server = server_of("p-cov", [X, X], n_components=2, secure_aggregation=True, bound=1e17)
-        models.append(finish(at_sites(server, nodes)))
-    assert not differences(*models)
 
 
 def test_a_label_is_left_out_and_ids_order_the_rows(url):
@@ -204,10 +192,10 @@ def test_what_is_wrong_is_named_here_and_not_there(select, kind, named, local, u
     assert "patient" not in caught.value.local
 
 
-@pytest.mark.parametrize(("column", "kind", "named"), [("name", DataError, []), ("age", ConfigError, ["'label'"])])
-def test_a_query_has_the_label_and_a_column_beside_it(column, kind, named, url):
-    with refused(kind, *named):
-        read_query(url, f"SELECT {column} FROM visit", label="name")
+def test_a_query_has_the_label_and_a_column_beside_it(url):
+    for column, kind, named in (("name", DataError, []), ("age", ConfigError, ["'label'"])):
+        with refused(kind, *named):
+            read_query(url, f"SELECT {column} FROM visit", label="name")
 
 
 def test_a_query_with_two_columns_of_one_name_or_that_writes_is_refused(postgres, server):
@@ -278,28 +266,15 @@ def test_another_order_or_value_in_a_later_pass_is_refused(postgres, server):
             list(ordered.blocks())
 
 
-def before_the_last_round(server, work):
-    """Let something happen before the second party is asked for its scores."""
-    proxy = proxy_of(server, 1)
-    honest = proxy.fit
-
-    def fit(ins, timeout, group_id):
-        if ins.config["phase"] == "project":
-            work()
-        return honest(ins, timeout, group_id)
-
-    proxy.fit = fit
-    return server
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize("journal", [True, False])
 def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, caplog):
     """Two values change places, which changes no mean, no variance and no number of rows."""
 
-    def change():
+    def change(arrays):
         with duckdb.connect(tmp_path / "1.duckdb") as connection:
             connection.execute("UPDATE t SET b = CASE a WHEN 1 THEN sin(2) ELSE sin(1) END WHERE a IN (1, 2)")
+        return arrays
 
     nodes = []
     for party in range(2):
@@ -309,8 +284,9 @@ def test_rows_that_change_between_two_rounds_end_the_run(journal, tmp_path, capl
         url = f"duckdb:///{tmp_path}/{party}.duckdb"
         nodes.append({"data": url, "query": "SELECT a, b, c FROM t ORDER BY a * a", **kept})
     server = at_sites(server_of("p-cov", [rows(50, 3)] * 2, n_components=2), nodes)
+    on_request(server, 1, "project", change)
     with refused(PartyError, "client 1"):
-        finish(before_the_last_round(server, change))
+        finish(server)
     assert "ORDER BY" in caplog.text
 
 
@@ -331,8 +307,13 @@ def test_a_lost_connection_is_named_here_and_a_constant_text_there(postgres, ser
             other.execute(f"SELECT pg_terminate_backend({session.connection.info.backend_pid}, 10000)")
         yield from blocks
 
+    def tear(arrays):
+        monkeypatch.setattr(databases.PostgreSQL, "numbers", torn)
+        return arrays
+
+    on_request(running, 1, "project", tear)
     with refused(PartyError, "client 1"):
-        finish(before_the_last_round(running, lambda: monkeypatch.setattr(databases.PostgreSQL, "numbers", torn)))
+        finish(running)
     assert "connection" in caplog.text
     assert "site@" not in caplog.text
 
@@ -439,31 +420,29 @@ def test_a_database_has_no_layer_and_a_query_is_the_sites():
         RunConfig.parse({"query": SELECT})
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        'SELECT a FROM visit WHERE "password" = 1 AND password_changed = 2',
-        "SELECT a, password FROM visit",
-        "SELECT a FROM visit WHERE token = 1 AND sig = 2",
-        'SELECT "password"::int AS a FROM visit',
-        "SELECT a FROM 's3://cohort/x.parquet?s3_region=eu-west-1&s3_url_style=path'",
-        "SELECT a FROM dblink('host=db user=site', 'SELECT a FROM t') AS t(a integer)",
-        "SELECT a FROM postgres_scan('postgresql://site@db:5432/x', 'public', 't')",
-        "SELECT a FROM 'http://db:8080/x.parquet' WHERE kinds @> 'x' AND mail LIKE '%@%'",
-    ],
-)
-def test_a_query_without_a_password_is_taken(query):
-    assert parsed("duckdb:///x.db", query).query == query
+URLS = ["postgresql://", "postgresql://db", "postgresql://a:1,b:2/x", "postgresql://[::1]:5432/x", "duckdb:///x.db"]
+URLS += ["postgresql://me@db:5432/x?sslmode=verify-full&target_session_attrs=any", "duckdb:///:memory:"]
+URLS += ["postgresql://%2Frun%2Fpostgresql/x", "postgresql:///x?host=/run/postgresql&passfile=/etc/pass"]
+URLS += ["duckdb:////data/a b.duckdb"]
+WITHOUT_PASSWORD = [
+    'SELECT a FROM visit WHERE "password" = 1 AND password_changed = 2',
+    "SELECT a, password FROM visit",
+    "SELECT a FROM visit WHERE token = 1 AND sig = 2",
+    'SELECT "password"::int AS a FROM visit',
+    "SELECT a FROM 's3://cohort/x.parquet?s3_region=eu-west-1&s3_url_style=path'",
+    "SELECT a FROM dblink('host=db user=site', 'SELECT a FROM t') AS t(a integer)",
+    "SELECT a FROM postgres_scan('postgresql://site@db:5432/x', 'public', 't')",
+    "SELECT a FROM 'http://db:8080/x.parquet' WHERE kinds @> 'x' AND mail LIKE '%@%'",
+]
 
 
 @pytest.mark.parametrize(
-    "place",
-    ["postgresql://", "postgresql://db", "postgresql://me@db:5432/x?sslmode=verify-full&target_session_attrs=any"]
-    + ["postgresql://a:1,b:2/x", "postgresql://[::1]:5432/x", "postgresql://%2Frun%2Fpostgresql/x", "duckdb:///x.db"]
-    + ["postgresql:///x?host=/run/postgresql&passfile=/etc/pass", "duckdb:///:memory:", "duckdb:////data/a b.duckdb"],
+    ("data", "query"),
+    [*((url, SELECT) for url in URLS), *(("duckdb:///x.db", query) for query in WITHOUT_PASSWORD)],
 )
-def test_urls_of_every_form_are_taken(place):
-    assert parsed(place).data == place
+def test_urls_of_every_form_and_queries_without_a_password_are_taken(data, query):
+    node = parsed(data, query)
+    assert (node.data, node.query) == (data, query)
 
 
 # DuckDB

@@ -1,25 +1,20 @@
-"""A party's own side: what it writes, what it keeps in memory, what it logs."""
+"""A party's own side: what it writes, and what it keeps in memory."""
 
-import logging
 import subprocess
 import sys
-import tracemalloc
 from io import BytesIO
 
 import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.site.scores import OddRows, score_file
-from simulations import run
-from tests.families import cut, rows
-from tests.harness import at_sites, finish, server_of
-from tests.refusals import refused
+from tests.families import rows
+from tests.harness import finish, peak_of, server_of
 
 
 @pytest.mark.parametrize(("suffix", "scale"), [(".npy", True), (".csv", False)])
@@ -35,7 +30,7 @@ def test_scores_are_written_whole_and_in_order_beside_what_projects_new_rows(suf
     np.testing.assert_allclose(Loadings.load(own).part_of_scores(new), model.transform(new), atol=1e-12)
 
 
-def test_files_of_scores_are_whole_or_none_of_a_known_format(tmp_path):
+def test_files_of_scores_are_whole_or_none(tmp_path):
     def interrupted():
         with score_file(str(tmp_path / "scores.npy"), 10, 2) as keep:
             keep(np.zeros((5, 2)))
@@ -44,8 +39,6 @@ def test_files_of_scores_are_whole_or_none_of_a_known_format(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not list(tmp_path.iterdir())
-    with refused(ConfigError, "client 0", "'scores'", ".txt", ".npy", ".csv"):
-        finish(server_of("p-cov", [rows(50)], n_components=2, scores=str(tmp_path / "scores.txt")))
 
 
 def test_a_row_is_odd_beyond_either_limit_and_counts_where_it_takes_part():
@@ -68,31 +61,14 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
     """240 MB on disk through less than 100 MB of memory."""
     data = np.lib.format.open_memmap(tmp_path / "big.npy", "w+", np.float64, (1_500_000, 20))
     data[::1000] = rows(1500, 20)
-    tracemalloc.start()
-    moments = Moments.of(data)
-    own = OwnScatter(data, State(RecordDict()), columns=0, parties=1)
-    squared = own.squared_error(moments.mean, np.empty(0), np.eye(20)[:5])
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)
-    assert peak < 100e6
 
+    def work():
+        moments = Moments.of(data)
+        own = OwnScatter(data, State(RecordDict()), columns=0, parties=1)
+        squared = own.squared_error(moments.mean, np.empty(0), np.eye(20)[:5])
+        np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)
 
-def test_what_is_wrong_where_stays_in_the_sites_own_log_or_is_told_to_whoever_hands_over_the_rows(caplog, tmp_path):
-    parties = cut(rows(100), 60, 40)
-    with refused(DisclosureError, "client 1", "min_rows", 50):
-        run("p-cov", {"north": parties[0], "south": parties[1]}, n_components=2, min_rows=50)
-    parties[1][3, 7] = np.nan
-    with refused(DataError, "client 1", 0, "[7]", "NaN"):
-        run("p-cov", parties, n_components=2)
-    for party, own in enumerate(parties):
-        np.save(tmp_path / f"{party}.npy", own)
-    nodes = [{"data": str(tmp_path / f"{party}.npy")} for party in range(2)]
-    with caplog.at_level(logging.ERROR, "fedpca_flwr.client"), pytest.raises(DataError) as caught:
-        finish(at_sites(server_of("p-cov", parties, n_components=2), nodes))
-    assert "columns (from 0): [7]" in caplog.text
-    assert "7" not in str(caught.value)
-    assert str(caught.value).endswith("see this site's own log")
+    assert peak_of(work) < 100e6
 
 
 @pytest.mark.engine

@@ -15,8 +15,7 @@ from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.policy import permit_pairs, permit_values
 from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget
 from tests.families import rows
-from tests.killed import STEPS, dies
-from tests.refusals import refused, unnamed
+from tests.refusals import refused
 
 
 def node(**rules):
@@ -123,41 +122,6 @@ def test_a_budget_of_one_allows_one_run_of_one_and_no_second_of_whatever_party(t
         release(tmp_path / "2", multiplier=ONE * 100, epsilon=0.9)
     assert entries(tmp_path) == told
     release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
-
-
-@pytest.mark.parametrize("damage", ["torn", "empty", "a run", "a multiplier", "missing"])
-def test_a_ledger_that_is_not_whole_is_an_error_and_never_an_empty_one(tmp_path, damage):
-    """Missing it is where what SQLite left of it stands."""
-    file = tmp_path / "site.sqlite"
-    release(tmp_path, run="the first run")
-    whole = file.read_bytes()
-    changed = {
-        "torn": whole[:-4096],
-        "empty": b"",
-        "a run": whole.replace(b"first", b"third"),
-        "a multiplier": whole.replace(str(ONE).encode(), str(9 * ONE)[: len(str(ONE))].encode()),
-        "missing": b"left",
-    }[damage]
-    assert changed != whole
-    if damage == "missing":
-        file = file.rename(tmp_path / "site.sqlite-journal")
-    file.write_bytes(changed)
-    with refused(DisclosureError) as caught:
-        release(tmp_path, run="another", epsilon=100.0)
-    assert str(tmp_path) not in str(caught.value)
-    assert not unnamed(caught.value.local, file.name)
-
-
-@pytest.mark.engine
-def test_a_kill_at_any_moment_leaves_the_release_or_nothing_of_it(tmp_path):
-    """What is there when the process has gone on is on disk; what is not there may be released again."""
-    killed = 0
-    while dies(STEPS * killed, release, tmp_path / str(killed)):
-        release(tmp_path / str(killed))
-        assert len(entries(tmp_path / str(killed))) == 1
-        killed += 1
-    assert len(entries(tmp_path / str(killed))) == 1
-    assert killed > 5
 
 
 @pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("ledger", "ledger.json")])

@@ -79,13 +79,18 @@ def test_the_very_first_transactions_may_meet(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["shelf.sqlite"]
 
 
-def test_a_file_that_another_process_makes_meanwhile_does_not_stand_without_it(tmp_path, monkeypatch):
+def test_what_sqlite_leaves_of_a_file_stands_alone_unless_another_process_makes_the_file_meanwhile(
+    tmp_path, monkeypatch
+):
     """The fault: between two looks the other made the file and began; its journal then seemed to stand alone."""
     add(tmp_path, "one")
     held, looks, exists = Store(tmp_path, SCHEMA), iter([False]), Path.exists
     (tmp_path / "shelf.sqlite-journal").touch()
     monkeypatch.setattr(Path, "exists", lambda path: next(looks, True) and exists(path))
     assert held.exists()
+    (tmp_path / "shelf.sqlite").unlink()
+    with refused(StoreError, tmp_path / "shelf.sqlite-journal"):
+        titles(tmp_path)
 
 
 def test_what_changed_after_it_was_read_is_not_overwritten(tmp_path):
