@@ -1,4 +1,4 @@
-"""A real SuperLink and three SuperNodes: the bits of loopback, of files, databases and columns, and faults by name."""
+"""A real SuperLink and two SuperNodes: the bits of loopback, of a file, a database and columns, and faults by name."""
 
 import json
 import re
@@ -28,8 +28,8 @@ from tests.refusals import refused
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
-HOSPITALS = cut(rows(400, 20) + np.arange(20), 250, 100, 50)
-BANKS = np.split(rows(120) + np.arange(12), [6, 10], axis=1)
+HOSPITALS = cut(rows(400, 20) + np.arange(20), 250, 150)
+BANKS = np.split(rows(120) + np.arange(12), [8], axis=1)
 NAMES = [f"marker_{j}" for j in range(20)]
 
 
@@ -38,10 +38,6 @@ def fill(connection, X):
     connection.execute(f"CREATE TABLE visit (id integer, {', '.join(f'{name} double precision' for name in NAMES)})")
     for i in reversed(range(len(X))):
         connection.execute(f"INSERT INTO visit VALUES ({i}, {', '.join(repr(float(x)) for x in X[i])})")
-
-
-def query(names):
-    return f"SELECT {', '.join(names)} FROM visit ORDER BY id"
 
 
 @pytest.fixture(scope="module")
@@ -53,19 +49,19 @@ def database():
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory, database):
-    """The node-configs of three hospitals: one has a file, and the others have databases where there are any."""
+    """The node-configs of two hospitals: one has a file, the other PostgreSQL where it is installed, else DuckDB."""
     folder = tmp_path_factory.mktemp("hospitals")
     nodes = sites(folder, "hospital", written(folder, NAMES, HOSPITALS))
-    with duckdb.connect(folder / "cohort.duckdb") as connection:
+    url = database.url if database else f"duckdb:///{folder}/cohort.duckdb"
+    opened = psycopg.connect(url, password=database.password) if database else duckdb.connect(folder / "cohort.duckdb")
+    with opened as connection:
         fill(connection, HOSPITALS[1])
-    nodes[1] |= {"data": f"duckdb:///{folder}/cohort.duckdb", "query": query(NAMES)}
-    if database:
-        with psycopg.connect(database.url, password=database.password) as connection:
-            fill(connection, HOSPITALS[2])
-        nodes[2] |= {"data": database.url, "query": query(NAMES[::-1])}  # brought into the order that the run names
+    columns = ", ".join(reversed(NAMES))  # brought into the order that the run names
+    nodes[1] |= {"data": url, "query": f"SELECT {columns} FROM visit ORDER BY id"}
     allowed = " ".join(name for name in METHODS if name != "ap-cov")
     for i, node in enumerate(nodes):
-        node |= {"loadings": str(folder / f"own{i}.npz"), "min-rows": 40, "allowed-methods": allowed}
+        own = {"loadings": str(folder / f"own{i}.npz"), "min-rows": 40, "min-parties": 2, "allowed-methods": allowed}
+        node |= own
     return nodes
 
 
@@ -89,10 +85,9 @@ def banks(lab, tmp_path):
     for i, columns in enumerate(BANKS):
         np.save(tmp_path / f"site{i}.npy", columns)
         files = {"data": f"site{i}.npy", "scores": f"scores{i}.npy", "loadings": f"own{i}.npz"}
-        node = {"name": f"bank {i}", "partition-id": i, "num-partitions": 3, "split": "columns"}
-        nodes.append(
-            {**node, **{key: str(tmp_path / name) for key, name in files.items()}, "may-show": "inner products"}
-        )
+        node = {"name": f"bank {i}", "partition-id": i, "num-partitions": 2, "split": "columns"}
+        paths = {key: str(tmp_path / name) for key, name in files.items()}
+        nodes.append({**node, **paths, "may-show": "inner products"})
     return lab.with_sites(nodes)
 
 
@@ -106,13 +101,13 @@ def deployed(lab, method, folder, **options):
 of_markers = partial(deployed, features=", ".join(NAMES), n_components=5)
 
 
-def test_a_secure_sum_over_a_file_and_databases_gives_the_bits_of_loopback(hospitals, tmp_path):
+def test_a_secure_sum_over_a_file_and_a_database_gives_the_bits_of_loopback(hospitals, tmp_path):
     secure = {"secure_aggregation": True, "bound": 100.0}
     model, log = of_markers(hospitals, "p-cov", tmp_path, **secure)
-    assert not differences(model, run("p-cov", HOSPITALS, n_components=5, **secure))
+    assert not differences(model, run("p-cov", HOSPITALS, n_components=5, min_parties=2, **secure))
     assert principal_angles(model, pooled_pca(np.vstack(HOSPITALS), 5)).max <= 1e-6
     assert list(model.feature_names_in_) == NAMES
-    assert "secure aggregation    pairwise masks, 3 parties" in log
+    assert "secure aggregation    pairwise masks, 2 parties" in log
     for site, X in zip(hospitals.node_configs, HOSPITALS, strict=True):
         scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
         np.testing.assert_allclose(scores, model.transform(X), atol=1e-12)
@@ -128,7 +123,7 @@ def test_a_method_with_state_at_the_parties_and_messages_for_each_gives_the_bits
     options = {"mu": 1.0, "iterations": 1}
     model, log = of_markers(hospitals, "personalised", tmp_path, **options)
     assert not differences(model, run("personalised", HOSPITALS, n_components=5, **options))
-    assert [party["name"] for party in model.log["parties"]] == ["hospital 0", "hospital 1", "hospital 2"]
+    assert [party["name"] for party in model.log["parties"]] == ["hospital 0", "hospital 1"]
     assert "Federated PCA" in log
     for site, X in zip(hospitals.node_configs, HOSPITALS, strict=True):
         scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
@@ -154,19 +149,19 @@ def test_what_a_database_says_stays_at_its_site_and_no_log_has_the_password(hosp
         status, log = hospitals.run("output='other'")
         connection.execute("ALTER TABLE visits RENAME TO visit")
     assert status == "finished:failed"
-    assert "client 2 (hospital 2): node-config: the database refuses the 'query'" in log
-    logs = {name: hospitals.log_of(name) for name in ("superlink", "node0", "node1", "node2")}
+    assert "client 1 (hospital 1): node-config: the database refuses the 'query'" in log
+    logs = {name: hospitals.log_of(name) for name in ("superlink", "node0", "node1")}
     assert database.password not in log + "".join(logs.values())
-    assert 'relation "visit" does not exist' in logs["node2"]
+    assert 'relation "visit" does not exist' in logs["node1"]
     assert "relation" not in log + logs["superlink"]
 
 
 def test_a_site_that_is_offline_is_an_error_within_the_deadline(hospitals, tmp_path):
-    hospitals.processes["node2"].terminate()
-    hospitals.processes["node2"].wait()
+    hospitals.processes["node1"].terminate()
+    hospitals.processes["node1"].wait()
     status, log = hospitals.run(f"join-deadline=25.0 output={json.dumps(str(tmp_path / 'model'))}")
     assert status == "finished:failed"
-    assert "QuorumError: 2 of 3 clients joined within join-deadline = 25 s" in log
+    assert "QuorumError: 1 of 2 clients joined within join-deadline = 25 s" in log
     assert not list(tmp_path.iterdir())
 
 

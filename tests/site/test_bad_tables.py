@@ -129,10 +129,7 @@ def saved(array, **more):
 
 NPY = {
     "one axis": (saved(X[:, 0]), "1 axes", ""),
-    "three axes": (saved(X[None]), "3 axes", ""),
     "no row": (saved(X[:0]), r"\(0, 3\)", ""),
-    "no column": (saved(X[:, :0]), r"\(30, 0\)", ""),
-    **{kind: (saved(np.zeros((30, 3), kind)), kind, "") for kind in ("<U4", "complex128", "datetime64")},
     "fields": (saved(np.zeros(30, [("a", float)])), "axes|dtype", ""),
     "objects": (saved(np.array([[1, None]] * 30, dtype=object)), "plain", ""),
     "NaN": (saved(np.where(X > 1, np.nan, X)), "NaN.*method='em'", r"columns \(from 0\): \["),
@@ -155,6 +152,8 @@ NPZ = {
     "several arrays": (saved(X, y=X), "2 .*'X'", ""),
     "indices beyond the columns": (sparse_file(indices=lambda own: own + 8), "damaged", ""),
     "rows beyond the entries": (sparse_file(indptr=lambda own: own + 1000), "damaged", ""),
+    "a row too few": (sparse_file(indptr=lambda own: own[:-1]), "damaged", ""),
+    "a column too few": (sparse_file(shape=lambda own: own - [0, 1]), "damaged", ""),
     "sparse texts": (sparse_file(data=lambda own: own.astype(str)), "damaged|dtype", ""),
     "sparse NaN": (sparse_file(data=lambda own: own * np.nan), "NaN", "columns"),
     "sparse infinity": (sparse_file(data=lambda own: own * np.inf), "infinite", "columns"),
@@ -186,6 +185,7 @@ def test_a_bad_file_gets_one_clear_error_and_never_a_number(kind, tmp_path, capl
     for private in (SECRET, "patients", str(tmp_path), "weight", "'a'", "'ward'"):  # cells, paths, names of columns
         assert private not in said["message"]
     assert SECRET not in caplog.text
+    assert not place or said["message"].endswith("see this site's own log")
 
 
 def frame(**columns):
@@ -218,7 +218,6 @@ FRAMES = {
     "dates": (dates, "dates.*'a', 'b', 'c'"),
     "objects": (lambda: frame(a=[{"a": 1}] * 30, b=pd.Series([10**400] * 30, dtype=object)), "objects.*'a', 'b'"),
     "complex numbers": (lambda: frame(odd=1j, a=pd.Series([1j] * 30, dtype=object)), "complex.*'odd', 'a'"),
-    "a name twice": (lambda: pd.concat([frame(), frame()], axis=1), "'age', 'weight'"),
     "no rows": (lambda: frame().head(0), r"\(0, 2\)"),
     "no columns": (lambda: pd.DataFrame(index=range(30)), r"\(30, 0\)"),
     "NA": (lambda: frame().astype("Float64").mask(X[:, :2] > 1), "NaN.*'em'.*columns: '"),

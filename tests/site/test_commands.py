@@ -1,6 +1,7 @@
 """`python -m fedpca_flwr site`: keys and certificates, which are never overwritten, and levels of categories."""
 
 import json
+import os
 import ssl
 import stat
 
@@ -52,7 +53,11 @@ def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
 )
 def test_secrets_are_for_their_owner_and_never_overwritten(command, files, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    main(command)
+    usual = os.umask(0)
+    try:
+        main(command)
+    finally:
+        os.umask(usual)
     before = [(tmp_path / file).read_bytes() for file in files]
     assert [stat.S_IMODE((tmp_path / file).stat().st_mode) for file in files] == [0o600] * len(files)
     with pytest.raises(SystemExit) as ended:

@@ -14,12 +14,16 @@ from fedpca_flwr.site.identity import read_members
 ROOT = Path(__file__).parents[2]
 
 WITHOUT = """
-import os, signal, sys
+import importlib, os, pkgutil, signal, sys
 from pathlib import Path
 import numpy as np
-import fedpca_flwr.server_app, fedpca_flwr.site_app, fedpca_flwr.site.deployment, simulations.compare
-from fedpca_flwr.site.__main__ import main
-from tests.harness import at_sites, finish, server_of
+def load():
+    import simulations.compare, fedpca_flwr, strategies, tests.harness
+    for package in (fedpca_flwr, strategies):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+load()
 ours = [name for name in sys.modules if name.split(".")[0] in ("fedpca_flwr", "strategies", "simulations", "tests")]
 for name in ours:  # other libraries have their ways on Windows
     del sys.modules[name]
@@ -30,13 +34,7 @@ for name in gone.split():
     delattr(os, name)
 for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGALRM", "SIGSTOP", "alarm", "setitimer"):
     delattr(signal, name)
-import fedpca_flwr.server_app, fedpca_flwr.site_app, fedpca_flwr.site.deployment, simulations.compare
-import pkgutil, importlib
-import fedpca_flwr, strategies
-for package in (fedpca_flwr, strategies):
-    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+load()
 from fedpca_flwr.site.__main__ import main
 from tests.harness import at_sites, finish, server_of
 folder = Path(sys.argv[1])
@@ -58,10 +56,8 @@ main(["journal", str(folder / "journal0"), "--check"])
 @pytest.mark.engine
 def test_sites_need_nothing_of_posix(tmp_path):
     """Modules load, keys are made, two sites with files and journals run a secure sum: without POSIX's own calls."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, str(tmp_path)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, encoding="utf-8", check=False,
-    )  # fmt: skip
+    command, found = [sys.executable, "-c", WITHOUT, str(tmp_path)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=found, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     assert "\n60\n" in done.stdout
     assert (tmp_path / "scores1.csv").exists()

@@ -51,10 +51,7 @@ def test_any_order_at_the_sites_gives_the_same_bits(method, how, tmp_path):
 def test_lacking_and_further_columns_are_counted_to_others_and_named_to_the_site(tmp_path, caplog):
     first, second = cut(X, 120, 80)
     more = np.hstack([second, second[:, :1]])
-    nodes = [
-        site(tmp_path / "0.csv", first),
-        site(tmp_path / "1.csv", more, range(5), ["Age", *NAMES[1:], "bmi"]),
-    ]
+    nodes = [site(tmp_path / "0.csv", first), site(tmp_path / "1.csv", more, range(5), ["Age", *NAMES[1:], "bmi"])]
     with refused(DataError, "client 1", 1, 4, "'features'", 2) as caught:
         finish(at_sites(server_of("p-cov", [first, second], n_components=2, features=FEATURES), nodes))
     assert "bmi" not in str(caught.value)
@@ -75,7 +72,7 @@ def test_a_run_may_choose_features_by_the_names_of_all_alone(tmp_path):
 @pytest.mark.engine
 def test_a_site_knows_its_rows_in_whatever_order_a_run_has_their_columns(tmp_path):
     """Else a second secure sum over the same rows, without a party, would be taken for one over others."""
-    parties, other = cut(X, 70, 60, 40, 30), 'weight, pulse, "height, cm", age'
+    parties, other = cut(X, 70, 60, 40, 30), 'pulse, age, "height, cm", weight'
     run(tmp_path, parties, **SECURE)
     run(tmp_path, parties, **SECURE, features=other)
     with refused(DisclosureError, 4, 3):

@@ -1,12 +1,27 @@
-"""`launch`: what a run's end means for its exit code."""
+"""Flower's command, called by a program: what it prints and when, and what a run's end means for `launch`."""
 
 import sys
 
 import pytest
 
 from fedpca_flwr.cli import main
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.site.flower_command import FlowerCommand
+from tests.refusals import refused
 
-PROGRAM = """#!{python}
+WAITS = """
+import pathlib, sys, time
+print("\\x1b[92mINFO \\x1b[0m: first")
+for _ in range(200):
+    if pathlib.Path("{heard}").exists():
+        break
+    time.sleep(0.05)
+else:
+    print("nobody heard the first line", file=sys.stderr)
+    sys.exit(3)
+print("second")
+"""
+RUNS = """
 import json, sys
 arguments = sys.argv[1:]
 if arguments[0] == "run":
@@ -18,14 +33,41 @@ print(json.dumps({{"runs": [{{"status": status, "status-details": "why it failed
 
 
 @pytest.fixture
-def launch(tmp_path, monkeypatch, capsys):
-    """Run the command with a `flwr` of this test; its exit code, what it prints, and what of it is an error."""
+def program(tmp_path, monkeypatch):
+    """Write a program that is `flwr` in this test."""
+
+    def written(text):
+        (tmp_path / "flwr").write_text(f"#!{sys.executable}\n{text}")
+        (tmp_path / "flwr").chmod(0o755)
+        return FlowerCommand({"PATH": str(tmp_path), "PYTHONUNBUFFERED": "1"})
+
     monkeypatch.setenv("PATH", str(tmp_path))
+    return written
+
+
+def test_a_line_is_heard_when_it_is_written_and_without_colours(program, tmp_path):
+    """The program does not go on before."""
+    told, heard = tmp_path / "heard", []
+
+    def hear(line):
+        heard.append(line)
+        told.touch()
+
+    assert program(WAITS.format(heard=told))("run", heard=hear) == "INFO : first\nsecond\n"
+    assert heard == ["INFO : first", "second"]
+
+
+def test_a_command_that_fails_says_what_it_printed(program):
+    with refused(FedPCAError, "half", "why"):
+        program("import sys\nprint('half')\nsys.exit('why')\n")("run", ".")
+
+
+@pytest.fixture
+def launch(program, capsys):
+    """Run the command; its exit code, what it prints, and what of it is an error."""
 
     def launched(*arguments, status="finished:completed", printed="", code=0, link=("lab",)):
-        told = {"printed": printed, "code": code, "link": list(link), "status": status}
-        (tmp_path / "flwr").write_text(PROGRAM.format(python=sys.executable, **told))
-        (tmp_path / "flwr").chmod(0o755)
+        program(RUNS.format(printed=printed, code=code, link=list(link), status=status))
         return (main(["launch", *arguments]), *capsys.readouterr())
 
     return launched

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import stat
 
 import pytest
 from cryptography.exceptions import InvalidSignature
@@ -13,6 +12,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.identity import FORGEABLE, identity_of, make_key, read_members, read_private_key
+from fedpca_flwr.state.files import write_new
 from tests.refusals import refused
 
 
@@ -36,16 +36,10 @@ def listed(folder, *lines):
     return str(folder / "list")
 
 
-def test_one_command_makes_a_key_for_its_owner_and_prints_its_line(tmp_path, capsys):
-    """Only the owner may read it, however the process was started."""
-    file, before = tmp_path / "site.pem", os.umask(0)
-    try:
-        main(["keys", str(file), "--partition-id", "2", "--name", "hospital 2"])
-    finally:
-        os.umask(before)
-    public = read_private_key(str(file)).public_key().public_bytes_raw().hex()
+def test_one_command_makes_a_key_and_prints_its_line(tmp_path, capsys):
+    main(["keys", str(tmp_path / "site.pem"), "--partition-id", "2", "--name", "hospital 2"])
+    public = read_private_key(str(tmp_path / "site.pem")).public_key().public_bytes_raw().hex()
     assert capsys.readouterr().out == f"2 {public}  # hospital 2\n"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(("party", "name", "named"), [(-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"])])
@@ -64,10 +58,7 @@ def test_the_list_gives_every_partys_key_and_parties_know_each_other_by_it(nodes
     assert not other.signed(2, b"something", said)
     assert not other.signed(0, b"something", said[::-1])
     assert own.digest == other.digest
-
-
-def test_a_site_without_data_has_an_identity_that_protects_nothing():
-    own, other = (identity_of(NodeConfig(partition_id=i, num_partitions=3)) for i in range(2))
+    own, other = (identity_of(NodeConfig(partition_id=i, num_partitions=3)) for i in range(2))  # without data
     assert other.signed(0, b"something", own.sign(b"something"))
 
 
@@ -143,8 +134,6 @@ def test_a_private_key_that_others_may_read_or_write_is_refused(mode, nodes, tmp
 
 @pytest.mark.parametrize("text", ["no key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
 def test_a_file_that_is_no_private_key_is_named(text, tmp_path):
-    file = tmp_path / "key"
-    file.write_text(text)
-    file.chmod(0o600)
+    write_new(tmp_path / "key", text.encode())
     with refused(ConfigError, "Ed25519"):
-        read_private_key(str(file))
+        read_private_key(str(tmp_path / "key"))

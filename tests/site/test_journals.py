@@ -16,6 +16,7 @@ from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, own, server_of
 from tests.hostile import HostileSession, released
 from tests.refusals import refused, unnamed
+from tests.site.test_audit import changed
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows" and name != "dp-pca"]
 """The noise of `dp-pca` is never the same; its journals have tests of their own."""
@@ -43,33 +44,31 @@ def test_a_journal_changes_no_bit(method, tmp_path):
 # What is noted
 
 
-def release(folder, party, phase, multiplier, seen):
-    journal = FileJournal(str(folder), "1", party)
-    journal.note_release(phase, "add-remove", multiplier, lambda own, others: seen.append((own, others)))
+def release(folder, party, phase, multiplier):
+    """What had been released in the run by the party, and by others."""
+    journal, seen = FileJournal(str(folder), "1", party), []
+    journal.note_release(phase, "add-remove", multiplier, lambda own, others: seen.extend((own, others)))
+    return seen
 
 
 def test_a_phase_is_released_once_and_counts_for_its_run_and_party(tmp_path):
-    seen = []
-    release(tmp_path, 0, "sum", 2.0, seen)
-    release(tmp_path, 1, "sum", 3.0, seen)
-    release(tmp_path, 0, "products", 4.0, seen)
-    assert seen == [([], []), ([], [2.0]), ([2.0], [3.0])]
+    assert release(tmp_path, 0, "sum", 2.0) == [[], []]
+    assert release(tmp_path, 1, "sum", 3.0) == [[], [2.0]]
+    assert release(tmp_path, 0, "products", 4.0) == [[2.0], [3.0]]
     with refused(DisclosureError, "'sum'"):
-        release(tmp_path, 0, "sum", 2.0, seen)
-    assert len(seen) == 3
+        release(tmp_path, 0, "sum", 2.0)
 
 
 @pytest.mark.parametrize("lost", ["", " WHERE kind = 'release'"], ids=["all", "releases"])
 def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
     """Else what was spent, or told, would be nothing."""
-    release(tmp_path, 0, "sum", 2.0, [])
+    release(tmp_path, 0, "sum", 2.0)
     FileJournal(str(tmp_path), "1", 0).answered("rows, sum", 8)
-    with closing(sqlite3.connect(tmp_path / "site.sqlite")) as database, database:
-        database.execute(f"DELETE FROM event{lost}")
-    seen = []
+    changed(tmp_path, f"DELETE FROM event{lost}")
     with refused(DisclosureError) as caught:
-        release(tmp_path, 1, "sum", 2.0, seen)
+        release(tmp_path, 1, "sum", 2.0)
     assert not unnamed(caught.value.local, "event 1")
+    seen = []
     with refused(DisclosureError):
         FileJournal(str(tmp_path), "2", 0).remember("bound", "data", lambda same, others: seen.append(same) or "now")
     assert not seen

