@@ -35,15 +35,6 @@ def test_digits_on_ten_clients(flwr_run, tmp_path):
     assert model.to_sklearn().transform(rows).shape == (1797, 10)
 
 
-@pytest.mark.nightly  # a client that refuses is named by a real SuperLink, too
-def test_a_wrong_value_fails_by_name_and_writes_nothing(flwr_run, tmp_path):
-    status, log = flwr_run(1, dataset="digit", output=str(tmp_path / "model"))
-    assert status == "finished:failed"
-    assert "ConfigError: client" in log
-    assert "'dataset' is 'digit', expected one of: digits" in log
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_option_beside_the_method_is_refused_before_there_is_a_run(flwr_run):
     with pytest.raises(FedPCAError, match="Invalid run configuration"):
         flwr_run(2, **{"method": "sub-it", "block-size": 10})

@@ -109,6 +109,8 @@ def test_the_id_column_is_found_by_name_or_number_and_is_no_feature(tmp_path):
         found = local_table(node, RunConfig())
         np.testing.assert_array_equal(found.rows[found.places], X[:, :2])
         assert (np.diff(found.ids.astype(float)) > 0).all()
+    parquet.write_table(table({"key": [" a ", None]}), tmp_path / "lacks.parquet")
+    assert read_ids(str(tmp_path / "lacks.parquet"), "key", 2) == ["a", ""]
 
 
 def test_a_cell_too_long_for_an_id_and_ids_of_rows_that_are_not_split_by_columns_are_refused(tmp_path):

@@ -147,11 +147,13 @@ def test_a_line_that_was_changed_with_its_digest_is_found_by_the_next_one(tmp_pa
 def test_a_journal_with_a_gap_goes_on_is_read_and_exported_but_not_without_its_last_digest(tmp_path, capsys):
     changed(written(tmp_path / "1"), "DELETE FROM event WHERE number = 13")
     FileJournal(str(tmp_path / "1"), "33", 3).end("QuorumError")
-    for more in ([], ["--export", str(tmp_path / "out")]):
+    for command in (["journal"], ["journal", "--export", str(tmp_path / "out")], ["status", "--json"]):
         with pytest.raises(SystemExit, match="1"):
-            main(["journal", str(tmp_path / "1"), *more])
+            main([*command, str(tmp_path / "1")])
     printed = capsys.readouterr()
-    assert len(printed.out.splitlines()) == 14
+    table, found = printed.out.split("[", 1)
+    assert len(table.splitlines()) == 14
+    assert [run["run"] for run in json.loads(f"[{found}")] == ["11", "22", "33"]
     assert not unnamed(printed.err, "event 13")
     assert len((tmp_path / "out").read_text().splitlines()) == 13
     changed(written(tmp_path / "2"), "DELETE FROM chain")

@@ -1,5 +1,7 @@
 """Files of genotypes: read in blocks, the same variants coded otherwise, relatives, and what is refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,9 @@ from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.rows import Blocks, whole
-from fedpca_flwr.site import bed_file
+from fedpca_flwr.site import bed_file, relatives
 from fedpca_flwr.site.__main__ import main
-from fedpca_flwr.site.bed_file import Variant, matched
+from fedpca_flwr.site.bed_file import Variant, matched, read_bim
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.site.relatives import kinship, to_leave_out
 from tests.genotypes import people, standardised_by_hand
@@ -92,6 +94,12 @@ def test_pairs_of_alleles(pairs, expected):
     for own in pairs:
         found = matched([Variant("1", 5, "A", "G")], [Variant("1", 5, *own)])
         assert (found.columns[0], found.swapped[0]) == expected
+
+
+def test_chromosomes_have_their_numbers_in_whatever_spelling(tmp_path):
+    spelt = ["chr7", "CHR07", "x", "chrY", "XY", "M", "chrMT"]
+    known = read_bim(Path(write_list(tmp_path / "list.bim", [Variant(one, 5, "a", "G") for one in spelt])))
+    assert [one.chromosome for one in known] == ["7", "07", "23", "24", "25", "26", "26"]
 
 
 def test_variants_that_could_be_two_are_not_guessed(tmp_path):
@@ -229,12 +237,23 @@ def test_kinship_is_the_robust_estimate_of_those_called_at_both():
     assert found[0, 9] == pytest.approx(0.25, abs=0.03)
     assert found[4, 12] == pytest.approx(0.5, abs=0.01)
     assert kinship([np.zeros((2, 5))])[0, 1] == 0
+    for value, out in ((0.09, [True, False]), (0.088, [False, False])):
+        assert to_leave_out(np.array([[0.5, value], [value, 0.5]])).tolist() == out
 
 
-def test_those_with_most_relatives_go_until_nobody_is_related(tmp_path, capsys):
+def test_those_with_most_relatives_go_until_nobody_is_related(tmp_path, capsys, monkeypatch):
+    read = []
+
+    def noted(blocks):
+        read.extend(blocks)
+        return kinship(read)
+
+    monkeypatch.setattr(relatives, "AT_ONCE", 700)
+    monkeypatch.setattr(relatives, "kinship", noted)
     assert np.flatnonzero(to_leave_out(kinship([families()]))).tolist() == [4, 9, 10, 11]
     main(["relatives", write(tmp_path / "b.bed", families(), variants(3000))])
     assert capsys.readouterr().out.splitlines() == ["0 person_4", "0 person_9", "0 person_10", "0 person_11"]
+    np.testing.assert_array_equal(np.hstack(read), families())
 
 
 def test_people_apart_take_no_part_and_have_scores_in_their_place(tmp_path):

@@ -25,7 +25,9 @@ def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(tmp_path
     leaf.verify_directly_issued_by(root)
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(name.value) for name in names] == HOSTS
-    assert (leaf.not_valid_after_utc - leaf.not_valid_before_utc).days == 30
+    for certificate, of_authority in ((leaf, False), (root, True)):
+        assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == 30
+        assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is of_authority
     key = load_pem_private_key((tmp_path / "server.key").read_bytes(), None)
     assert key.public_key() == leaf.public_key()
     ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))  # OpenSSL reads it

@@ -145,7 +145,7 @@ def test_columns_of_one_cohort_meet_by_their_ids(url, tmp_path):
     mixed = np.random.default_rng(1).permutation(200)
     with open(tmp_path / "other.csv", "w", encoding="utf-8", newline="") as stream:
         csv.writer(stream).writerows([["person", "a", "b"], *([f"patient {i}", i % 7, X[i, 3]] for i in mixed)])
-    own = {"data": url, "query": "SELECT name, dose, smokes FROM visit", "ids": "name"}
+    own = {"data": url, "query": "SELECT ' ' || name AS name, dose, smokes FROM visit", "ids": "name"}
     other = {"data": str(tmp_path / "other.csv"), "ids": "person"}
     nodes = [{**node, "split": "columns", "may-show": "inner products"} for node in (own, other)]
     model = finish(at_sites(server_of("vertical", [X[:, 1:3], X[:, 2:]], n_components=2), nodes))
@@ -247,6 +247,14 @@ def test_a_query_that_takes_too_long_is_given_up(url, monkeypatch):
         read_query(url, f"{endless} WHERE a.dose + b.dose < c.dose + d.dose * e.dose")
 
 
+def test_a_pass_reads_one_state_in_one_order_for_an_hour_at_most(postgres):
+    settings = "current_setting('max_parallel_workers_per_gather')::int AS workers"
+    for name, value in (("transaction_isolation", "repeatable read"), ("transaction_read_only", "on")):
+        settings += f", current_setting('{name}') = '{value}' AS {name}"
+    settings += ", extract(epoch FROM current_setting('statement_timeout')::interval) AS seconds"
+    np.testing.assert_array_equal(read_query(postgres, f"SELECT {settings}")[0].rows, [[0, 1, 1, 3600]])
+
+
 # Rows that change
 
 
@@ -264,6 +272,11 @@ def test_another_order_or_value_in_a_later_pass_is_refused(postgres, server):
         connection.execute("UPDATE moving SET a = 7 WHERE id = 2")
         with refused(DataError, "ORDER BY"):
             list(ordered.blocks())
+        known = Query(postgres, "SELECT id, 1.0 AS a FROM moving", ids="id")
+        list(known.blocks())
+        connection.execute("UPDATE moving SET id = 1000 WHERE id = 3")
+        with refused(DataError, "ORDER BY"):
+            list(known.blocks())
 
 
 @pytest.mark.engine
@@ -414,8 +427,9 @@ def test_what_names_no_query_of_a_database_is_refused_and_no_password_is_ever_sh
 
 
 def test_a_database_has_no_layer_and_a_query_is_the_sites():
-    with refused(ConfigError, "'layer'", "'data'"):
-        parsed("duckdb:///x.db", layer="counts")
+    for key in ("layer", "variants", "apart"):
+        with refused(ConfigError, f"'{key}'", "'data'"):
+            parsed("duckdb:///x.db", **{key: "counts"})
     with refused(ConfigError, "'query'"):
         RunConfig.parse({"query": SELECT})
 
@@ -460,8 +474,8 @@ def test_files_are_queried_without_a_database_and_large_numbers_rounded_as_their
 
 def test_nothing_is_downloaded_written_or_taken_from_this_program(file, tmp_path):
     guards = ("autoinstall_known_extensions", "autoload_known_extensions", "python_enable_replacements")
-    select = ", ".join(f"current_setting('{name}') AS {name}" for name in guards)
-    np.testing.assert_array_equal(read_query("duckdb:///:memory:", f"SELECT {select}")[0].rows, [[0, 0, 0]])
+    select = ", ".join(f"current_setting('{name}') AS {name}" for name in (*guards, "lock_configuration", "threads"))
+    np.testing.assert_array_equal(read_query("duckdb:///:memory:", f"SELECT {select}")[0].rows, [[0, 0, 0, 1, 1]])
     before = file.read_bytes()
     with refused(DataError) as caught:
         read_query(f"duckdb:///{file}", "SELECT * FROM 'https://127.0.0.1:1/x.parquet'")

@@ -69,10 +69,10 @@ def test_comments_and_the_order_of_the_lines_do_not_matter(nodes, lines, tmp_pat
 
 def test_every_fault_of_the_list_is_named_at_once(lines, tmp_path):
     first, second, third = (line.split()[1] for line in lines)
-    own = [f"0 {first}", f"1 {second[:-2]}", f"hospital {second}", f"0 {third}", f"7 {third}", f"2 {first} # two"]
+    own = [f"0 {first}", f"1 {second[:-2]}", f"hospital {second}", f"0 {third}", f"4 {third}", f"2 {first} # two"]
     with pytest.raises(ConfigError) as told:
         read_members(listed(tmp_path, *own, f"3 {second} {third}"), 4)
-    faults = {2: "64", 3: "64", 4: "partition 0", 5: "partition 7.*0 to 3", 6: "partition 2.*partition 0", 7: "64"}
+    faults = {2: "64", 3: "64", 4: "partition 0", 5: "partition 4.*0 to 3", 6: "partition 2.*partition 0", 7: "64"}
     assert re.findall(r"line (\d)", str(told.value)) == [str(line) for line in faults]
     for line, fault in faults.items():
         assert re.search(f"line {line}: [^;]*{fault}", str(told.value))

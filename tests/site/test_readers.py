@@ -12,7 +12,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
 from fedpca_flwr.site import csv_file, readers
-from fedpca_flwr.site.readers import read, read_ids
+from fedpca_flwr.site.readers import read, read_ids, read_texts
 from tests.families import rows
 from tests.refusals import refused
 
@@ -79,8 +79,9 @@ def test_a_missing_file_an_unknown_format_and_an_unknown_label_are_named(tmp_pat
         read(str(tmp_path / "none.csv"))
     with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad"):
         read("site.xlsx")
-    with refused(ConfigError, "'label'"):
-        read(write(tmp_path, ".csv"), "pulze")
+    for label in ("pulze", "4"):
+        with refused(ConfigError, "'label'"):
+            read(write(tmp_path, ".csv"), label)
 
 
 @pytest.mark.parametrize(
@@ -90,11 +91,12 @@ def test_a_missing_file_an_unknown_format_and_an_unknown_label_are_named(tmp_pat
         ("", [1, None, 3]),
         (" ", pa.array([1, None, 3], pa.int8())),
         ("NA", pa.array([1, None, 3]).cast(pa.decimal128(30, 2))),
+        *((cell, [1, None, 3]) for cell in ("n/a", "#N/A", "<NA>", "None")),
         ("null", pa.array([1, None, 3], pa.float32())),
     ],
 )
 def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
-    parquet.write_table(pa.table({"a": column, "b": [1.0, 2.0, 3.0]}), tmp_path / "holes.parquet")
+    parquet.write_table(pa.table({"a": column, "b": [1.0, 2.0, 3.0]}), tmp_path / "holes.parquet", row_group_size=1)
     (tmp_path / "holes.csv").write_text(f"a,b\n1,1\n{cell},2\n3,3\n")
     np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
     for kind in ("parquet", "csv", "npy"):
@@ -231,6 +233,9 @@ def test_names_may_begin_as_files_of_other_kinds_do(name, tmp_path):
         ("code;a\n1,5;2\n1,6;2.5\n", "code", ("a",), [2.5]),
         ("code;a\n1.5;2\n1.6;2,5\n", "code", ("a",), [2.5]),
         ("1.5,2.5,3.5\n", "", (), [1.5, 2.5, 3.5]),
+        ("0\n1.5\n", "", (), [1.5]),
+        ("a;b\n0,125;0,250\n", "", ("a", "b"), [0.125, 0.25]),
+        ("a;b\n1,234;2\n5,5;3\n", "", ("a", "b"), [5.5, 3]),
         ("1,5;2,5\n3,5;4,5\n", "", (), [3.5, 4.5]),
         ("nan,inf\n1,2\n3,4\n", "", ("nan", "inf"), [3, 4]),
         ("0.1,0.2,R\n0.3,0.4,M\n", "2", (), [0.3, 0.4]),
@@ -264,6 +269,9 @@ def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
     )
     path = csv(tmp_path, "sep=;\nid;a\nmüller;1,5\n   \n\nmeier;2,5\n", encoding="cp1252")
     assert read_ids(path, "id", 2) == ["müller", "meier"]
+    assert read_texts(csv(tmp_path, "a,b\nx,1\n,\nNULL,2\nn/a,\n"), "a", 4) == ["x", None, None, None]
+    path = csv(tmp_path, "id,a\n" + "x,1\n" * 20_000 + "müller,2\n", encoding="cp1252")
+    assert read_ids(path, "id", 1) == ["müller"]
     # By a separator that does not occur, a line of many columns is one cell, of too many characters.
     path, wide = tmp_path / "genes.csv", np.random.default_rng(0).standard_normal((3, 12_000))
     np.savetxt(path, wide, delimiter=",", fmt="%.17g")
