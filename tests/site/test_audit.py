@@ -170,6 +170,15 @@ def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
     assert not (tmp_path / "none").exists()
 
 
+def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
+    FileJournal(str(tmp_path), "11", 3, about="p-cov\x1b[2J").refused("ConfigError\x1b[2J")
+    for command in ("journal", "status"):
+        main([command, str(tmp_path)])
+        printed = capsys.readouterr().out
+        assert "p-cov" in printed
+        assert "\x1b" not in printed
+
+
 @pytest.mark.parametrize(
     ("account", "text"),
     [

@@ -17,7 +17,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import table
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.maths.rows import Blocks
+from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.site import journal, kept_rows, readers
 from fedpca_flwr.site.local_table import local_table, of_run
 from tests.families import rows
@@ -160,6 +160,21 @@ def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file
     left.mkdir()
     finish(run_of("p-cov", tmp_path))
     assert not kept_in(tmp_path / "journal0")
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_blocks_come_back_as_they_were_and_none_of_a_pass_that_was_not_finished(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_rows, "ENTRIES", 0)  # blocks of 64 rows, of others than were written
+    given = np.where(rows(150, 3) > 0, rows(150, 3), 0.0)
+    blocks = Blocks(lambda: map(kind, np.split(given, 3)), 3, given.dtype, sparse=kind is sparse.csr_array)
+    with kept_rows.writing(tmp_path / "rows.0", "these") as copy:
+        first = copy.of(blocks)
+        next(iter(first.read()))
+        copy.finish(table.check(first))
+    found = kept_rows.read(tmp_path / "rows.0", "these")
+    assert found
+    np.testing.assert_array_equal(whole(found.rows), given)
+    assert kept_rows.read(tmp_path / "rows.0", "others") is None
 
 
 @pytest.mark.parametrize("size", [0, 100])

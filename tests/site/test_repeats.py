@@ -8,18 +8,48 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import check
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon, gaussian_multiplier
+from fedpca_flwr.maths.rows import weighted
 from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.policy import permit_pairs, permit_values
-from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget
+from fedpca_flwr.site.policy import (
+    permit_method,
+    permit_pairs,
+    permit_privacy,
+    permit_rows,
+    permit_size,
+    permit_under,
+    permit_values,
+)
+from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget, rows_digest
+from fedpca_flwr.site.weights import apart
+from strategies import METHODS
 from tests.families import rows
 from tests.refusals import refused
 
 
 def node(**rules):
     return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "min-rows": 10, **rules}, source="node-config")
+
+
+def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
+    card, X = METHODS["p-cov"].strategy.card, np.full((20, 2), 8.0)
+    rules = node(**{"max-reply-bytes": 100, "max-epsilon": 2.0, "allowed-methods": "em, p-cov", "weights": "2"})
+    permit_method(rules, card, sums_only=False)
+    for permit, most, beyond in (
+        (partial(permit_rows, rules), 10, 9),
+        (lambda nbytes: permit_size(rules, nbytes, lambda most: ""), 100, 101),
+        (lambda epsilon: permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
+        (lambda bound: permit_under(8.0, X, bound), 8.0, 7.9),
+        (lambda few: apart(check(np.hstack([X[:few], np.ones((few, 1))])), rules, RunConfig(weights="2")), 10, 9),
+    ):
+        permit(most)
+        with pytest.raises(DisclosureError):
+            permit(beyond)
+    with refused(DataError, "'bound'", 7.9):
+        permit_under(7.9, X, 8.0)
 
 
 # Rows with values
@@ -60,6 +90,11 @@ def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(more,
     with refused(DisclosureError, "'min-rows' = 5"):
         repeats(tmp_path, "2", rows(20 + more, seed=1)).permit_sum(["a", "b"], split="rows")
     repeats(tmp_path, "3", rows(25, seed=1)).permit_sum(["a", "b"], split="rows")
+
+
+def test_rows_of_other_weights_are_others():
+    X, weights = rows(20), np.arange(1.0, 21.0)
+    assert len({rows_digest(b"key", given) for given in (X, weighted(X, weights), weighted(X, weights[::-1]))}) == 3
 
 
 def test_a_site_knows_the_members_of_its_sums_and_tells_of_three_bounds(tmp_path):
