@@ -96,7 +96,7 @@ def test_a_missing_file_an_unknown_format_and_an_unknown_label_are_named(tmp_pat
     ],
 )
 def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
-    parquet.write_table(pa.table({"a": column, "b": [1.0, 2.0, 3.0]}), tmp_path / "holes.parquet", row_group_size=1)
+    parquet.write_table(pa.table({"a": column, "b": [1, 2, 3]}), tmp_path / "holes.parquet", row_group_size=1)
     (tmp_path / "holes.csv").write_text(f"a,b\n1,1\n{cell},2\n3,3\n")
     np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
     for kind in ("parquet", "csv", "npy"):
