@@ -1,7 +1,4 @@
-"""The door, and the one key that holds a method and its own options; the same run is the same text."""
-
-import tomllib
-from pathlib import Path
+"""The one key that holds a method and its own options; the same run is the same text."""
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -9,8 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.config.method_text import canonical, options_of
-from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from simulations import run
 from simulations.records import parsed
@@ -159,25 +154,3 @@ def test_a_comparison_reads_methods_as_a_run_does():
     assert (name, options) == ("dp-pca", {"centre-clip": 3.0, "clip": 2.0, "release": "two-stage"})
     with refused(ConfigError, "p-cov bound=3", "'bound'", "--bound"):
         parsed("p-cov bound=3")
-
-
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-
-
-def test_pyproject_offers_every_key_with_the_defaults_of_the_code():
-    """`flwr run --run-config` accepts only keys that stand in pyproject.toml."""
-    offered = set(PROJECT["tool"]["flwr"]["app"]["config"])
-    assert offered == set(RunConfig.keys())
-    config = PROJECT["tool"]["flwr"]["app"]["config"]
-    strategy = build_strategy(config)
-    assert strategy.config == RunConfig()
-    assert strategy.options == strategy.card.options()
-
-
-def test_what_a_node_must_say_is_told():
-    with refused(ConfigError, "partition-id"):
-        NodeConfig.parse({"num-partitions": 3}, source="node-config")
-    with refused(ConfigError, "partition-id", 3, 0, 2):
-        NodeConfig.parse({"partition-id": 3, "num-partitions": 3}, source="node-config")
-    with refused(ConfigError, "'name'"):
-        NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "name": "a\nb"}, source="node-config")

@@ -3,6 +3,7 @@
 import json
 import re
 import ssl
+import stat
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -62,6 +63,8 @@ def test_a_site_that_is_ready_is_told_of_values_far_from_all_others(site, examin
     right, wrong = examined()
     assert not wrong
     assert "1 value of 2" in right["rows and run"]
+    assert examined({"journal": str(tmp_path / "new")})[0]["journal"].startswith("none yet")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize(
@@ -109,9 +112,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def link(tmp_path):
-    """Something with a certificate and a clock, as a SuperLink has them: the arguments that name it."""
-    make_certificates(tmp_path, ["127.0.0.1"], days=20)
+def link(tmp_path, request):
+    """Something with a certificate, of so many days, and a clock, as a SuperLink has: the arguments that name it."""
+    make_certificates(tmp_path, ["127.0.0.1"], days=getattr(request, "param", 20))
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
@@ -123,10 +126,11 @@ def link(tmp_path):
         thread.join()
 
 
-def test_certificate_and_clock_of_the_superlink(examined, link, monkeypatch):
+@pytest.mark.parametrize(("link", "said"), [(29, "29 days, have it renewed"), (31, "31 days;")], indirect=["link"])
+def test_certificate_and_clock_of_the_superlink(examined, link, said, monkeypatch):
     right, wrong = examined({}, *link)
     assert not wrong
-    assert "ends in 20 days, have it renewed" in right["superlink"]
+    assert f"its certificate ends in {said}" in right["superlink"]
     for ahead in (8, 3600, -310):
         monkeypatch.setattr(Handler, "behind", ahead)
         assert "NTP" in examined({}, *link)[1]["superlink"]

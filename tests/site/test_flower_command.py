@@ -93,6 +93,12 @@ def test_a_run_that_fails_ends_with_1_and_one_line(launch, printed, line):
     assert (code, errors) == (1, f"{line}\n")
 
 
+def test_without_an_app_nothing_is_run(capsys):
+    for arguments, code in ((["--help"], 0), ([], 2), (["--run-config", "seed=1"], 2)):
+        assert main(["launch", *arguments]) == code
+        assert "launch APP LINK" in capsys.readouterr().out
+
+
 def test_a_run_that_flower_does_not_start_ends_with_1_and_its_reason_once(launch):
     code, printed, errors = launch(".", "lab", printed="said", code="the reason")
     assert (code, printed.count("said"), errors.count("the reason"), errors.count("said")) == (1, 1, 1, 0)

@@ -42,7 +42,9 @@ def test_one_command_makes_a_key_and_prints_its_line(tmp_path, capsys):
     assert capsys.readouterr().out == f"2 {public}  # hospital 2\n"
 
 
-@pytest.mark.parametrize(("party", "name", "named"), [(-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"])])
+@pytest.mark.parametrize(
+    ("party", "name", "named"), [(-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"]), (0, "x" * 65, [64])]
+)
 def test_a_line_that_would_be_none_is_not_made(party, name, named, tmp_path):
     with refused(ConfigError, *named):
         make_key(str(tmp_path / "key"), party, name)
@@ -112,6 +114,7 @@ def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_bel
     ("given", "named"),
     [
         ({"identity": "", "identities": ""}, ["'identity'", "'identities'"]),
+        ({"identity": "", "identities": "", "secure_only": True}, ["'secure-only'", "'identity'", "'identities'"]),
         ({"identities": ""}, ["'identity'", "'identities'"]),
         ({"identity": ""}, ["'identities'", "'identity'"]),
         ({"identity": "absent"}, ["'identity'"]),

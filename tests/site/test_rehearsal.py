@@ -7,11 +7,14 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.site import deployment as rehearsal
+from fedpca_flwr.site.journal import FileJournal
+from tests.harness import Clock
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +71,7 @@ def test_sites_have_the_files_that_are_named(told, tmp_path):
     run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
     rehearsal.rehearse(tmp_path / "all", ROOT, data=data, run=run, dropout=False, say=lambda line: None)
     assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
+    assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
     assert deployment.config.startswith(run)
     gone = [tmp_path / "nowhere.csv", *data, tmp_path / "gone.csv"]
     for files, named in (
@@ -85,6 +89,15 @@ def test_a_run_that_fails_ends_with_no_step_after_its_log(told, tmp_path):
     with refused(FedPCAError, "finished:failed"):
         rehearsal.rehearse(tmp_path / "all", ROOT, dropout=False, say=said.append)
     assert said[-1] == "     rows  500"
+
+
+def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(rehearsal, "time", Clock())
+    FileJournal(str(tmp_path), "1", 0).begin("keys", "", b"", lambda answered: None)
+    for before, looks in ((0, 1), (1, 3)):
+        running = Mock(done=Mock(side_effect=[False, False, True]))
+        rehearsal.wait_for_question(tmp_path, running, before=before)
+        assert running.done.call_count == looks
 
 
 STUBBED = """

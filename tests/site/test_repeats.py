@@ -159,7 +159,7 @@ def test_a_budget_of_one_allows_one_run_of_one_and_no_second_of_whatever_party(t
     release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
 
 
-@pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("ledger", "ledger.json")])
-def test_a_budget_needs_a_journal_which_was_a_ledger(key, value):
+@pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")])
+def test_budgets_and_numbers_need_a_journal_which_was_a_ledger(key, value):
     with refused(ConfigError, key, "'journal'"):
         node(**{key: value})

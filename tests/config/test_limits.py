@@ -1,0 +1,83 @@
+"""What a run-config and a node-config may say: their keys, defaults and limits."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ConfigError
+from strategies import build_strategy
+from tests.refusals import refused
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+
+
+def test_pyproject_offers_every_key_with_the_defaults_of_the_code():
+    """`flwr run --run-config` accepts only keys that stand in pyproject.toml."""
+    offered = set(PROJECT["tool"]["flwr"]["app"]["config"])
+    assert offered == set(RunConfig.keys())
+    config = PROJECT["tool"]["flwr"]["app"]["config"]
+    strategy = build_strategy(config)
+    assert strategy.config == RunConfig()
+    assert strategy.options == strategy.card.options()
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "beyond"),
+    [
+        ("bound", [0.0, 1e100], [-1.0, 1.1e100]),
+        ("alpha", [1e-9], [0.0]),
+        ("shards-per-client", [1, 1000], [0, 1001]),
+        ("max-share", [0.0, 1.0], [-0.1, 1.1]),
+        ("join-deadline", [1e-9, 1e7], [0.0, 1.1e7]),
+        ("round-deadline", [1e-9, 1e7], [0.0, 1.1e7]),
+        ("clients", [0], [-1]),
+        ("seed", [0], [-1]),
+        ("weights", ["x" * 200], ["x" * 201]),
+        ("n-components", [1, 0.99], [0, 1.0, 0.0, "some"]),
+        ("levels", ['{"sex": ["f"]}'], ['{"sex": ["f", "other"]}', '{"sex": ["f", "missing"]}', '{"sex": []}', "[]"]),
+    ],
+)
+def test_a_run_may_say_what_is_within_limits(key, most, beyond):
+    for value in most:
+        RunConfig.parse({key: value})
+    for value in beyond:
+        with refused(ConfigError, f"'{key}'"):
+            RunConfig.parse({key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "beyond"),
+    [
+        *((key, [1], [0]) for key in ("min-rows", "round-rows", "max-reply-bytes", "honest-parties")),
+        ("min-parties", [2], [1]),
+        ("threads", [1, 1024], [0, 1025]),
+        ("name", ["x" * 64], ["x" * 65, "a\nb"]),
+        *((key, [1e-9, 0.9], [0.0, 1.0]) for key in ("delta-budget", "max-delta")),
+        *((key, [1e-9], [0.0]) for key in ("bound", "max-epsilon")),
+        ("partition-id", [0, 2], [-1, 3]),
+    ],
+)
+def test_a_site_may_say_what_is_within_limits(key, most, beyond):
+    for value in most:
+        NodeConfig.parse({"partition-id": 0, "num-partitions": 3, key: value}, source="node-config")
+    for value in beyond:
+        with refused(ConfigError, f"'{key}'"):
+            NodeConfig.parse({"partition-id": 0, "num-partitions": 3, key: value}, source="node-config")
+
+
+def test_a_site_that_says_nothing_allows_little():
+    node = NodeConfig(partition_id=0, num_partitions=3)
+    assert (node.min_rows, node.min_parties, node.honest_parties, node.round_rows) == (10, 3, 1, 1)
+    assert (node.may_show, node.gaps, node.repeat, node.ambiguous) == ("", "shared", "refuse", "refuse")
+    assert (node.max_reply_bytes, node.delta_budget) == (2**31, 1e-5)
+    assert (node.secure_only, node.public_count) == (False, False)
+
+
+def test_what_a_node_must_say_is_told():
+    with refused(ConfigError, "partition-id"):
+        NodeConfig.parse({"num-partitions": 3}, source="node-config")
+    with refused(ConfigError, "partition-id", 3, 0, 2):
+        NodeConfig.parse({"partition-id": 3, "num-partitions": 3}, source="node-config")
