@@ -1,88 +1,42 @@
 """A simulation on a Ray cluster of several nodes, which somebody else has started."""
 
-import contextlib
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
 import pytest
-
-from fedpca_flwr.site.deployment import HOST, free_port
-
-pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
-
-PROGRAM = """
-import sys, time
-from pathlib import Path
-
 import ray
+from ray.cluster_utils import Cluster
 
 from simulations import ray_engine, run
 from tests.families import cut, rows
+from tests.harness import differences
 
-honest, folder = ray_engine._client_fn, sys.argv[1]
-
-
-def noted(*arguments):
-    make = honest(*arguments)
-
-    def client_fn(context):
-        Path(folder, ray.get_runtime_context().get_node_id()).touch()
-        return make(context)
-
-    return client_fn
+pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
 
 
-def has_two_nodes():
-    try:
-        ray.init(log_to_driver=False)
-        return sum(node["Alive"] for node in ray.nodes()) == 2
-    except ConnectionError:
-        return False
-    finally:
-        ray.shutdown()
+@pytest.fixture
+def cluster(monkeypatch):
+    """A head and a worker of one core each, which Ray finds by its environment."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    yield
+    ray.shutdown()
+    cluster.shutdown()
 
 
-while not has_two_nodes():
-    time.sleep(0.5)
-ray_engine._client_fn = noted
-parties = cut(rows(400), 100, 100, 100, 100)
-one, other = (run("p-cov", parties, n_components=3, engine=engine) for engine in ("ray", "loopback"))
-assert one.components_.tobytes() == other.components_.tobytes()
-"""
+@pytest.mark.usefixtures("cluster")
+def test_both_nodes_of_a_cluster_work_and_the_bits_are_those_of_loopback(tmp_path, monkeypatch):
+    honest = ray_engine._client_fn
 
+    def noted(*arguments):
+        make = honest(*arguments)
 
-@contextlib.contextmanager
-def cluster(environment):
-    """A head and a worker of one core each, as processes of their own; the address."""
-    address = f"{HOST}:{free_port()}"
-    folder = tempfile.mkdtemp(prefix="ray")  # Ray's sockets need short paths
-    common = ["--num-cpus=1", "--block", "--disable-usage-stats", f"--node-ip-address={HOST}"]
-    head = ["--head", f"--port={address.split(':')[1]}", "--include-dashboard=false", f"--temp-dir={folder}"]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    started = []
-    try:
-        for kind in (head, [f"--address={address}"]):
-            command = [sys.executable, "-m", "ray.scripts.scripts", "start", *kind, *common]
-            started.append(subprocess.Popen(command, env=environment, start_new_session=True, **silent))
-        yield address
-    finally:
-        for process in started:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-        for process in started:
-            process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        def client_fn(context):
+            (tmp_path / ray.get_runtime_context().get_node_id()).touch()
+            return make(context)
 
+        return client_fn
 
-def test_both_nodes_of_a_cluster_work_and_the_bits_are_those_of_loopback(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])}
-    with cluster(environment) as address:
-        command, given = [sys.executable, "-c", PROGRAM, str(tmp_path)], {**environment, "RAY_ADDRESS": address}
-        done = subprocess.run(command, env=given, check=False, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    monkeypatch.setattr(ray_engine, "_client_fn", noted)
+    parties = cut(rows(400), 100, 100, 100, 100)
+    assert not differences(*(run("p-cov", parties, n_components=3, engine=engine) for engine in ("ray", "loopback")))
     assert len(list(tmp_path.iterdir())) == 2

@@ -63,18 +63,22 @@ def table(rows, *observed):
     return check(X)
 
 
-@pytest.mark.parametrize(("rounded", "least"), [(1, 10), (10, 13)])
-def test_the_rows_left_out_to_round_may_be_those_with_values(rounded, least):
-    """Of 103 rows 3 are left out: with values in 13, of a feature or of two together, at least 10 are in the sums."""
+@pytest.mark.parametrize(("rounded", "apart", "least"), [(1, 0, 10), (10, 0, 13), (1, 4, 14), (10, 4, 23)])
+def test_rows_that_take_no_part_may_be_those_with_values(rounded, apart, least):
+    """Of 103 rows 3 are left out to round: with values in 13, of a feature or of two, at least 10 are in the sums."""
     rules, every = node(**{"round-rows": rounded}), slice(None)
+
+    def observed(*places):
+        return table(103, *places)._replace(apart=np.arange(103) < apart)
+
     for enough in (0, least):
-        permit_values(rules, table(103, every, slice(enough)))
-        permit_pairs(rules, table(103, slice(50), slice(50 - enough, None)))
+        permit_values(rules, observed(every, slice(enough)))
+        permit_pairs(rules, observed(slice(50), slice(50 - enough, None)))
     with refused(DisclosureError, "min-rows", 10) as caught:
-        permit_values(rules, table(103, every, slice(least - 1)))
+        permit_values(rules, observed(every, slice(least - 1)))
     assert caught.value.local == "columns (from 0): [1]"
     with refused(DisclosureError, "min-rows"):
-        permit_pairs(rules, table(103, slice(50), slice(51 - least, None)))
+        permit_pairs(rules, observed(slice(50), slice(51 - least, None)))
 
 
 # Sums and bounds
