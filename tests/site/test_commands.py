@@ -18,15 +18,16 @@ from tests.refusals import unnamed
 HOSTS = ["link.example.org", "10.0.0.7", "*.example.org", "link", "::1", "xn--hst-sna.org"]
 
 
-def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(tmp_path):
-    main(["certificates", str(tmp_path), "--host", *HOSTS, "--days", "30"])
+@pytest.mark.parametrize(("more", "days"), [(["--days", "30"], 30), ([], 365)])
+def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(more, days, tmp_path):
+    main(["certificates", str(tmp_path), "--host", *HOSTS, *more])
     leaf = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
     root = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
     leaf.verify_directly_issued_by(root)
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(name.value) for name in names] == HOSTS
     for certificate, of_authority in ((leaf, False), (root, True)):
-        assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == 30
+        assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == days
         assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is of_authority
     key = load_pem_private_key((tmp_path / "server.key").read_bytes(), None)
     assert key.public_key() == leaf.public_key()
@@ -40,7 +41,9 @@ def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
     assert (tmp_path / "site0.pub").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
     for name in ("one", "other"):
         main(["ids-secret", str(tmp_path / name)])
-    assert ids_secret(str(tmp_path / "one")) != ids_secret(str(tmp_path / "other"))
+    one, other = (ids_secret(str(tmp_path / name)) for name in ("one", "other"))
+    assert len(one) == len(other) == 32
+    assert one != other
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import pytest
 
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.site import flower_command
 from fedpca_flwr.site.flower_command import FlowerCommand
+from tests.harness import Clock
 from tests.refusals import refused
 
 WAITS = """
@@ -22,12 +24,16 @@ else:
 print("second")
 """
 RUNS = """
-import json, sys
+import json, pathlib, sys
 arguments = sys.argv[1:]
 if arguments[0] == "run":
     print("INFO : started run 7", *arguments, {printed!r}, sep="\\n")
     sys.exit({code!r})
 status = {status!r} if arguments == ["ls", *{link!r}, "--run-id", "7", "--format", "json"] else "of another run"
+looked = pathlib.Path(sys.argv[0] + ".looked")
+if not looked.exists():
+    looked.touch()
+    status = "running"
 print(json.dumps({{"runs": [{{"status": status, "status-details": "why it failed"}}]}}))
 """
 
@@ -63,8 +69,9 @@ def test_a_command_that_fails_says_what_it_printed(program):
 
 
 @pytest.fixture
-def launch(program, capsys):
-    """Run the command; its exit code, what it prints, and what of it is an error."""
+def launch(program, capsys, monkeypatch):
+    """Run the command, whose run ends after the first look; its exit code, what it prints, and what is an error."""
+    monkeypatch.setattr(flower_command, "time", Clock())
 
     def launched(*arguments, status="finished:completed", printed="", code=0, link=("lab",)):
         program(RUNS.format(printed=printed, code=code, link=list(link), status=status))

@@ -13,6 +13,7 @@ from fedpca_flwr.data.table import check
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon, gaussian_multiplier
 from fedpca_flwr.maths.rows import weighted
+from fedpca_flwr.site import policy
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.policy import (
     permit_method,
@@ -64,21 +65,22 @@ def table(rows, *observed):
 
 
 @pytest.mark.parametrize(("rounded", "apart", "least"), [(1, 0, 10), (10, 0, 13), (1, 4, 14), (10, 4, 23)])
-def test_rows_that_take_no_part_may_be_those_with_values(rounded, apart, least):
+def test_rows_that_take_no_part_may_be_those_with_values(rounded, apart, least, monkeypatch):
     """Of 103 rows 3 are left out to round: with values in 13, of a feature or of two, at least 10 are in the sums."""
     rules, every = node(**{"round-rows": rounded}), slice(None)
+    monkeypatch.setattr(policy, "AT_ONCE", 1)
 
     def observed(*places):
         return table(103, *places)._replace(apart=np.arange(103) < apart)
 
     for enough in (0, least):
         permit_values(rules, observed(every, slice(enough)))
-        permit_pairs(rules, observed(slice(50), slice(50 - enough, None)))
+        permit_pairs(rules, observed(every, slice(50), slice(50 - enough, None)))
     with refused(DisclosureError, "min-rows", 10) as caught:
         permit_values(rules, observed(every, slice(least - 1)))
     assert caught.value.local == "columns (from 0): [1]"
     with refused(DisclosureError, "min-rows"):
-        permit_pairs(rules, observed(slice(50), slice(51 - least, None)))
+        permit_pairs(rules, observed(every, slice(50), slice(51 - least, None)))
 
 
 # Sums and bounds
