@@ -17,8 +17,8 @@ from fedpca_flwr import site_app
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.site.__main__ import main
-from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.audit import Audit, audit
+from fedpca_flwr.site.journal import Event, FileJournal
 from fedpca_flwr.site.repeats import ACCOUNTS, Bounded, HeldOut, Release, SecureSum, sentence
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of
@@ -168,6 +168,15 @@ def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
         code, said = told(capsys, folder, "--check")
         assert (code, unnamed(said, *named)) == (1, [])
     assert not (tmp_path / "none").exists()
+
+
+def test_of_a_run_it_is_told_when_it_was_and_what_was_asked_and_has_left():
+    lines = [("1", "run", "p-cov", 0), ("2", "question", "sums", 0), ("3", "answer", "sums", 8), ("4", "ended", "E", 0)]
+    events = [
+        Event(i, time, "11", 3, kind, about, "", size, "") for i, (time, kind, about, size) in enumerate(lines, 1)
+    ]
+    told = {"run": "11", "party": 3, "began": "1", "last": "4", "about": "p-cov", "questions": 1, "bytes": 8}
+    assert Audit(events, 0).runs() == [{**told, "refused": "", "ended": "E"}]
 
 
 def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):

@@ -21,7 +21,7 @@ from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.site import journal, kept_rows, readers
 from fedpca_flwr.site.local_table import local_table, of_run
 from tests.families import rows
-from tests.harness import at_sites, differences, finish, server_of, tamper
+from tests.harness import at_sites, context_of, differences, finish, server_of, tamper
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((3, 90, 8)) * np.arange(9.0, 1.0, -1.0)
@@ -155,6 +155,11 @@ def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file
         with pytest.raises(FedPCAError):
             finish(during(run_of("sub-it", tmp_path), spoil))
         assert not kept_in(tmp_path / "journal0")
+    refusing = run_of("sub-it", tmp_path)
+    context_of(refusing, 0).node_config["min-rows"] = 100
+    with pytest.raises(FedPCAError):
+        finish(refusing)
+    assert not kept_in(tmp_path / "journal0")
     left = kept_rows.folder_of(tmp_path / "journal0", ("1", 0))
     left.with_name(f"{left.name}.unfinished").mkdir()
     left.mkdir()
@@ -183,7 +188,7 @@ def test_a_damaged_copy_is_not_used(size, passes, tmp_path):
         for file in filter(Path.is_file, kept_in(tmp_path / "journal0")):
             os.truncate(file, size)
 
-    finish(during(run_of("sub-it", tmp_path), damage))
+    finish(during(run_of("sub-it block-size=3", tmp_path), damage))
     assert passes[tmp_path / "0.csv"] == 2
 
 
