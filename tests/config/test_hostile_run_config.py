@@ -11,7 +11,7 @@ from fedpca_flwr.config import method_text, run_config
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.protocol.admission import ErrorReport
+from fedpca_flwr.protocol.admission import LONGEST_MESSAGE, ErrorReport
 from fedpca_flwr.site_app import client_fn
 from strategies import build_strategy
 from tests.refusals import refused, unnamed
@@ -139,6 +139,11 @@ def test_what_is_longer_than_any_is_refused_before_it_is_compared(config, text, 
         build_strategy(config)
     assert max(map(len, compared), default=0) <= run_config.LONGEST_KEY
     assert len(compared) <= 2 * 2 * run_config.MOST_KEYS
+
+
+def test_no_refusal_is_longer_than_a_server_reads():
+    faults = {"method": "p-cov " + " ".join(f"a{i}=1" for i in range(99))}
+    assert {len(said["message"]) for said in told(faults)} == {LONGEST_MESSAGE} == {4000}
 
 
 def test_long_texts_and_paths_in_a_sites_own_home_are_taken(tmp_path):

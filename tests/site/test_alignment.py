@@ -28,7 +28,6 @@ def write(path, columns, ids, order):
 
 @pytest.fixture
 def files(tmp_path):
-    """The columns of three parties, each in an order of its own."""
     rng = np.random.default_rng(0)
     return [write(tmp_path / f"{i}.csv", part, IDS, rng.permutation(40)) for i, part in enumerate(PARTS)]
 

@@ -29,7 +29,6 @@ def variants(d):
 
 
 def write(path, G, known):
-    """A .bed file with its .bim and .fam, of these variants."""
     ids = {"iid": [f"person_{i}" for i in range(len(G))], "sid": [f"rs{j}" for j in range(len(known))]}
     columns = zip(("chromosome", "bp_position", "allele_1", "allele_2"), zip(*known, strict=True), strict=True)
     bed_reader.to_bed(path, G, properties={**ids, **{name: list(values) for name, values in columns}})

@@ -31,7 +31,6 @@ def lines(nodes, tmp_path):
 
 
 def listed(folder, *lines):
-    """A list with these lines."""
     (folder / "list").write_text("\n".join(lines))
     return str(folder / "list")
 
