@@ -227,6 +227,7 @@ def events_of(server):
 def test_the_first_line_of_a_run_says_what_it_is(sites, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(tmp_path / "apps" / "lab.fedpca-flwr.0.2.0.ab12cd34"), *sys.path])
     finish(sites)
+    assert not sites.strategy.quorum.simulated
     first, *others = events_of(sites)
     assert first.kind == "run"
     for said in ("sub-it", "block-size=4", "max-rounds=3", "n-components=2", "lab.fedpca-flwr.0.2.0.ab12cd34"):
