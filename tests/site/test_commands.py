@@ -109,7 +109,7 @@ def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys
         return json.loads(capsys.readouterr().out)
 
     for name, cells in SITES.items():
-        rows = pd.DataFrame({"mass": range(len(cells)), "ward": cells, "label": 1.0})
+        rows = pd.DataFrame({"mass": range(len(cells)), "ward": cells, "label": "yes"})
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
         own = told(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
         assert own == {"ward": {"north": ["a", "b"], "south": ["c"]}[name]}

@@ -25,9 +25,9 @@ def test_scores_are_written_whole_and_in_order_beside_what_projects_new_rows(suf
     model = finish(server_of("p-cov", [X], n_components=3, scale=scale, scores=str(path), site=site))
     assert model.n_samples_ == 300
     written = np.load(path) if suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1)
-    np.testing.assert_allclose(written, model.transform(X), atol=1e-12)
+    np.testing.assert_allclose(written, model.transform(X), rtol=1e-12, atol=1e-12)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
-    np.testing.assert_allclose(Loadings.load(own).part_of_scores(new), model.transform(new), atol=1e-12)
+    np.testing.assert_allclose(Loadings.load(own).part_of_scores(new), model.transform(new), rtol=1e-12, atol=1e-12)
 
 
 def test_files_of_scores_are_whole_or_none(tmp_path):
