@@ -37,7 +37,7 @@ def node(**rules):
 
 def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
     card, X = METHODS["p-cov"].strategy.card, np.full((20, 2), 8.0)
-    rules = node(**{"max-reply-bytes": 100, "max-epsilon": 2.0, "allowed-methods": "em, p-cov", "weights": "2"})
+    rules = node(**{"max-reply-bytes": 100, "max-epsilon": 2.0, "allowed-methods": "p-cov, em", "weights": "2"})
     permit_method(rules, card, sums_only=False)
     for permit, most, beyond in (
         (partial(permit_rows, rules), 10, 9),
