@@ -145,6 +145,7 @@ def test_all_that_is_wrong_with_a_list_is_told_at_once_without_a_name(tmp_path):
         read(path, variants=write_list(tmp_path / "list.bim", listed))
     assert "9:1" not in str(raised.value)
     assert "9:1:A:G" in raised.value.local
+    assert "7:110:C:T, 7:110:T:C" in raised.value.local
 
 
 def test_what_is_no_such_file_is_said(tmp_path):
