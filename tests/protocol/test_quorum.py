@@ -1,6 +1,7 @@
 """Who takes part: exactly the expected parties, from the first round to the last."""
 
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -40,7 +41,7 @@ def before(server, phase, happens):
 
 @pytest.mark.parametrize("more", [1, 2])
 def test_one_client_too_many_is_refused(more):
-    server = server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2)
+    server = of_two()
     for number in range(more):
         server.client_manager().register(twin(server, 1, f"700{number}"))
     with refused(QuorumError, 2 + more, 2, "client 1", 2, "7000") as caught:
@@ -61,11 +62,7 @@ def test_nodes_that_sign_in_later_are_not_asked(phase):
 def test_a_node_that_is_needed_by_nobody_may_die():
     server = of_two()
     dead = twin(server, 1)
-
-    def gone(*_):
-        raise RuntimeError("Error code 4: Node Unavailable")
-
-    dead.get_properties = gone
+    dead.get_properties = Mock(side_effect=RuntimeError("Error code 4: Node Unavailable"))
     server.client_manager().register(dead)
     assert finish(server).n_samples_ == 90
 
