@@ -1,6 +1,7 @@
 """A server that asks what it likes: real clients, each with a file and a node-config of its own, nothing patched."""
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,24 @@ class HostileSession:
         return said
 
 
+def signatures(session: HostileSession, keys: NDArray) -> NDArray:
+    """Of all parties, which have handed the server all that they have, each under the key in its row."""
+    return np.stack([session.sign(party, "run keys", key.tobytes()) for party, key in enumerate(keys)])
+
+
+def keys_of(sessions: Sequence[HostileSession]) -> list[NDArray]:
+    """What each party sends in the first round of a secure run: keys and signatures, a row for each party."""
+    return [np.stack(rows) for rows in zip(*(session.ask("keys", [])[0] for session in sessions), strict=True)]
+
+
+def turned_about_ones(rows: NDArray, rng: np.random.Generator) -> NDArray:
+    """Other rows of the same count, mean and scatter: an orthogonal matrix times these, which keeps their sum."""
+    n = len(rows)
+    basis = np.linalg.qr(np.column_stack([np.ones(n), rng.standard_normal((n, n - 1))])).Q
+    turn = np.linalg.qr(rng.standard_normal((n - 1, n - 1))).Q
+    return (basis[:, :1] @ basis[:, :1].T + basis[:, 1:] @ turn @ basis[:, 1:].T) @ rows
+
+
 def shape_of(outcome: tuple[list[NDArray], dict[str, Any]]) -> tuple:
     """All that an outcome may tell where values are noised or masked: what was said, and the form of the arrays."""
     arrays, said = outcome
@@ -131,8 +150,7 @@ class Questions:
                 arrays["centre"] = self._centre
             self._centre = arrays["centre"]
         if "publics" in arrays and self.rng.random() < 0.97:
-            keys = [(party, key.tobytes()) for party, key in enumerate(arrays["publics"])]
-            arrays["signatures"] = np.stack([session.sign(party, "run keys", key) for party, key in keys])
+            arrays["signatures"] = signatures(session, arrays["publics"])
         return list(arrays.values())
 
     def _field(self, field, session: HostileSession, known: dict[str, int]) -> NDArray:

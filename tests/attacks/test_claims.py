@@ -1,6 +1,5 @@
 """Parties that claim what is not so: it costs the server nothing, and the right party is named."""
 
-import io
 import zipfile
 
 import numpy as np
@@ -44,13 +43,8 @@ def test_one_partys_claim_of_many_features_is_not_believed(secure, claim):
             finish(server)
 
     assert peak_of(named) < 2**26
-
-
-@pytest.mark.parametrize("claim", [10**9, 2**62])
-def test_more_features_than_there_can_be_are_refused_by_name(claim):
-    server = server_of("p-cov", parts(), n_components=2)
-    claiming(server, 1, claim)
-    with pytest.raises(ContractError, match=f"client 1: it says {claim} features"):
+    claiming(server, 1, 2**62)
+    with refused(ContractError, "client 1", 2**62):
         finish(server)
 
 
@@ -75,6 +69,11 @@ ODD = {
 }
 
 
+def with_tensors(reply, tensors):
+    reply.parameters = Parameters(tensors, "numpy.ndarray")
+    return reply
+
+
 @pytest.mark.parametrize("tensor", ODD.values(), ids=ODD)
 def test_odd_arrays_are_refused_by_name(tensor):
     server = server_of("p-cov", parts(), n_components=2)
@@ -83,21 +82,12 @@ def test_odd_arrays_are_refused_by_name(tensor):
         finish(server)
 
 
-def with_tensors(reply, tensors):
-    reply.parameters = Parameters(tensors, "numpy.ndarray")
-    return reply
-
-
 def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
-    read = []
-    monkeypatch.setattr("fedpca_flwr.protocol.admission._view", lambda tensor: read.append(tensor))
-    one = io.BytesIO()
-    np.save(one, np.zeros(1))
+    monkeypatch.setattr("fedpca_flwr.protocol.admission._view", lambda _: pytest.fail("an array was read"))
     server = server_of("p-cov", parts(), n_components=2)
-    tamper(server, 0, lambda reply: with_tensors(reply, [one.getvalue()] * 100_000))
+    tamper(server, 0, lambda reply: with_tensors(reply, reply.parameters.tensors[:1] * 100_000))
     with pytest.raises(ContractError, match="client 0: sent 100000 arrays, expected 4"):
         finish(server)
-    assert not read
 
 
 @pytest.mark.engine
@@ -118,19 +108,24 @@ def test_a_model_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
     assert peak_of(load) < 2**22
 
 
-@pytest.mark.parametrize("method", ["sub-it", "sub-it scale=true", "personalised mu=1.0", "vertical"])
+BLOCK = "products with a block are up to .*no rows have such ones"
+SHARED = "parts of the shared components add up to .*some party sends what is not"
+
+
+@pytest.mark.parametrize(
+    ("method", "dimensions", "said"),
+    [
+        *((method, 2, BLOCK) for method in ("sub-it", "sub-it scale=true", "personalised mu=1.0", "vertical")),
+        ("personalised mu=1.0", 3, SHARED),
+    ],
+)
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, 1e200])
-def test_products_beyond_all_variance_are_refused(method, value):
+def test_products_beyond_all_variance_are_refused(method, dimensions, said, value):
     """The fault: they overflowed to a variance of NaN, which the last round, whose limits NaN passes, did not see."""
-    whole = rows(30, 12)
-    columns = [whole[:, :4], whole[:, 4:8], whole[:, 8:]]
-    server = server_of(method, columns if method == "vertical" else parts(), n_components=2)
-
-    def enlarged(arrays):
-        return [np.full(array.shape, value) if array.ndim == 2 else array for array in arrays]
-
-    tamper_arrays(server, 1, enlarged)
-    with pytest.raises(ContractError, match="products with a block are up to .*no rows have such ones"):
+    parties = np.split(rows(30, 12), [4, 8], axis=1) if method == "vertical" else parts()
+    server = server_of(method, parties, n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [np.full(a.shape, value) if a.ndim == dimensions else a for a in arrays])
+    with pytest.raises(ContractError, match=said):
         finish(server)
 
 
@@ -138,12 +133,4 @@ def test_a_variance_of_nan_does_not_fit_what_the_parties_measure(monkeypatch):
     server = server_of("p-cov", parts(), n_components=2)
     monkeypatch.setattr(type(server.strategy), "squared_error", lambda self, model: np.nan)
     with pytest.raises(ContractError, match=r"do not fit the model: .* but the eigenvalues say nan"):
-        finish(server)
-
-
-@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 1e200])
-def test_shared_components_beyond_orthonormal_ones_are_refused(value):
-    server = server_of("personalised mu=1.0", parts(), n_components=2)
-    tamper_arrays(server, 1, lambda arrays: [np.full(a.shape, value) if a.ndim == 3 else a for a in arrays])
-    with pytest.raises(ContractError, match="parts of the shared components add up to .*some party sends what is not"):
         finish(server)

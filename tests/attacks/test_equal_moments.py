@@ -18,7 +18,7 @@ from fedpca_flwr.questions.adjustment import OwnAdjustment
 from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.transports import encoding
 from strategies import METHODS
-from tests.hostile import HostileSession, Questions
+from tests.hostile import HostileSession, Questions, signatures
 from tests.protocol.scripts import SCRIPTS, Script
 from tests.protocol.test_hostile_server import kept_loadings
 
@@ -53,11 +53,6 @@ REFLECTED = np.array([1.0, -1.0, -1.0, 1.0])
 """A reflection at it keeps the sum of four numbers, and takes even ones to whole ones."""
 
 
-def twins_of_columns() -> list[np.ndarray]:
-    """The same for columns: tables whose inner products between rows are the same."""
-    return [rows.T.copy() for rows in twins(N)][:2]
-
-
 class Thresholds(Questions):
     """Questions of the right form, with numbers near those at which float64 begins to round the data.
 
@@ -72,8 +67,7 @@ class Thresholds(Questions):
     def arrays(self, phase, session, known):
         arrays = {one.name: self._field(one, session, known) for one in phase.asked.fields}
         if "publics" in arrays:
-            keys = [(party, key.tobytes()) for party, key in enumerate(arrays["publics"])]
-            arrays["signatures"] = np.stack([session.sign(party, "run keys", key) for party, key in keys])
+            arrays["signatures"] = signatures(session, arrays["publics"])
         return list(arrays.values())
 
     def _field(self, field, session, known):
@@ -153,7 +147,7 @@ def natural_size(asked: dict[str, np.ndarray], trace: float) -> float:
 
 def finds_a_row(script: Script, seed: int, folder, monkeypatch, width: int = 6, given=MappingProxyType({})) -> str:
     """In which phase the answers of the twins differ; empty if in none."""
-    worlds = twins_of_columns() if script.columns else twins(width)
+    worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(width)
     run: dict[str, Any] = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
     node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
     if not script.secure:
@@ -216,22 +210,21 @@ def rows_about(self, centre, V):
     return scatter_product(self.rows, Head(len(self.rows), centre, np.zeros_like(centre)), V)
 
 
-def error_of_rows(self, mean, scale, components):
+def error_of(chunks, components):
     """As it was: each row is projected about the server's mean."""
     squared = 0.0
-    for centred in centred_chunks(self.rows, mean, scale if scale.size else None):
+    for centred in chunks:
         scores = centred @ components.T
         squared += float(np.vdot(centred, centred)) - float(np.vdot(scores, scores))
     return max(0.0, squared)
+
+
+def error_of_rows(self, mean, scale, components):
+    return error_of(centred_chunks(self.rows, mean, scale if scale.size else None), components)
 
 
 def error_of_adjusted_rows(self, components):
-    """The same of adjusted rows."""
-    squared = 0.0
-    for centred in self.centred(self.own.rows):
-        scores = centred @ components.T
-        squared += float(np.vdot(centred, centred)) - float(np.vdot(scores, scores))
-    return max(0.0, squared)
+    return error_of(self.centred(self.own.rows), components)
 
 
 PUT_BACK = {

@@ -71,7 +71,6 @@ def test_pruning_tells_the_genotypes_of_a_person_who_alone_misses_a_call(tmp_pat
 def test_a_site_with_missing_calls_answers_nothing_unless_it_takes_everybody(method, way, tmp_path):
     """Whoever alone misses a call is in no sum, in clear or masked; complete tables are answered."""
     run, first = {"method": method, "n-components": 2, "genotypes": True, **way}, "keys" if way else "alleles"
-    run |= {"block-size": 2, "max-rounds": 5} if method == "sub-it" else {}
     people = np.random.default_rng(1).binomial(2, 0.4, (30, 8)).astype(float)
     assert HostileSession(tmp_path / "complete", people, run).ask(first, [])[0]
     people[17, 3] = np.nan

@@ -17,7 +17,7 @@ from fedpca_flwr.site.identity import Identity, identity_of
 from fedpca_flwr.transports.double_masks import Ring
 from fedpca_flwr.transports.pairwise_masks import combine, mask, new_private_key, public_key, transcript
 from tests.harness import identities
-from tests.hostile import HostileSession
+from tests.hostile import HostileSession, keys_of
 from tests.refusals import refused
 
 PARTIES = 5
@@ -38,11 +38,6 @@ def sites(folder, run, *, parties=PARTIES, **options):
         HostileSession(folder / str(party), rows_of(party), run, parties=parties, index=party, **options)
         for party in range(parties)
     ]
-
-
-def keys_of(sessions):
-    """What each party sends in the first round: keys and signatures, a row for each party."""
-    return [np.stack(rows) for rows in zip(*(session.ask("keys", [])[0] for session in sessions), strict=True)]
 
 
 def with_keys(keys, signatures):
@@ -169,19 +164,6 @@ def test_one_traitor_gains_the_sum_of_the_others_which_he_could_subtract_himself
     count, fields = layout.decode(np.add.reduce(left))
     assert count == len(honest)
     np.testing.assert_allclose(fields["sum"], np.vstack([rows_of(i) for i in range(count)]).sum(axis=0))
-
-
-# One run, one configuration; one answer, one mask
-
-
-@each_transport
-def test_a_run_that_changes_its_configuration_on_its_way_is_over(transport, tmp_path, caplog):
-    session, *_ = sites(tmp_path, RUNS[transport])
-    (key, signature), _ = session.ask("keys", [])
-    session.context.run_config["n-components"] = 3
-    said = session.refusal(*with_keys(*(np.stack([own] * PARTIES) for own in (key, signature))))
-    assert "PartyError: " in said
-    assert "another configuration of this run than with its first question" in caplog.text
 
 
 def test_the_same_question_twice_is_answered_under_another_mask(tmp_path):

@@ -38,14 +38,6 @@ def test_a_server_that_chooses_the_model_reads_the_one_row_that_misses_a_feature
     np.testing.assert_allclose(read, rows[17, :3], atol=1e-9)
 
 
-def test_one_run_answers_no_more_models_than_it_said(tmp_path):
-    session = HostileSession(tmp_path, patients(), {**RUN, "max-rounds": 2})
-    question = [np.asarray(30), np.full(FEATURES, 50.0), np.ones(FEATURES), np.zeros(FEATURES), pack(np.eye(FEATURES))]
-    session.ask("observed", [])
-    session.ask("deviations", question[:2])
-    assert [bool(session.ask("expected", question)[0]) for _ in range(3)] == [True, True, False]
-
-
 def test_of_few_factors_too_it_reads_the_one_row_that_misses_a_feature(tmp_path):
     """One factor that the last feature shares with another, at almost no noise: what is expected is that value."""
     rows = patients()

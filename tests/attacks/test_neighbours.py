@@ -10,7 +10,8 @@ import pytest
 from fedpca_flwr.transports import neighbours
 from fedpca_flwr.transports.neighbours import commitment, seed_of
 from fedpca_flwr.transports.pairwise_masks import mask_of, new_private_key, public_key, shared_secrets, transcript
-from tests.attacks.test_identities import SUMS, array_of, keys_of, layout_of, rows_of, sites
+from tests.attacks.test_identities import SUMS, array_of, layout_of, rows_of, sites
+from tests.hostile import keys_of
 
 PARTIES, VICTIM, LAST = 9, 0, 8
 
@@ -156,11 +157,6 @@ def test_a_partys_own_commitment_is_not_replaced_and_nothing_is_summed_before_ke
         assert said.startswith("DisclosureError: ")
         assert f"another commitment than its own, of party {party}" in said or f"party {party}" in said
     assert "PartyError: " in there.sessions[2].refusal("sums", [there.commitments, there.signatures])
-
-
-def test_of_few_parties_nobody_is_asked_to_open_anything(tmp_path):
-    there = Sites(tmp_path)
-    assert there.sessions[VICTIM].ask("openings", [there.commitments])[0] == []
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import io
 import pickle
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,24 +94,17 @@ def loadings(folder: Path, spoil: Spoil) -> None:
     Loadings.load(rewritten(Loadings(np.eye(3), np.zeros(3), np.ones(3)).save(folder / "own.npz"), spoil))
 
 
-def rows_as_npy(folder: Path, spoil: Spoil) -> None:
-    np.save(folder / "own.npy", rows(20))
-    read(str(rewritten(folder / "own.npy", spoil)))
+WRITERS = {
+    ".npy": lambda file: np.save(file, rows(20)),
+    ".npz": lambda file: np.savez(file, X=rows(20)),
+    ".csv": lambda file: np.savetxt(file, rows(20), delimiter=","),
+    ".parquet": lambda file: parquet.write_table(pa.table({"a": [1.0, 2.0]}), file),
+}
 
 
-def rows_as_npz(folder: Path, spoil: Spoil) -> None:
-    np.savez(folder / "own.npz", X=rows(20))
-    read(str(rewritten(folder / "own.npz", spoil)))
-
-
-def rows_as_csv(folder: Path, spoil: Spoil) -> None:
-    np.savetxt(folder / "own.csv", rows(20), delimiter=",")
-    read(str(rewritten(folder / "own.csv", spoil)))
-
-
-def rows_as_parquet(folder: Path, spoil: Spoil) -> None:
-    parquet.write_table(pa.table({"a": [1.0, 2.0]}), folder / "own.parquet")
-    read(str(rewritten(folder / "own.parquet", spoil)))
+def table_as(suffix: str, folder: Path, spoil: Spoil) -> None:
+    WRITERS[suffix](file := folder / f"own{suffix}")
+    read(str(rewritten(file, spoil)))
 
 
 def ids(folder: Path, spoil: Spoil) -> None:
@@ -125,10 +119,14 @@ def a_journal(folder: Path, spoil: Spoil) -> None:
     assert journal.recall("private") == b"key"
 
 
-def a_federation(folder: Path, spoil: Spoil) -> None:
+def with_a_member(folder: Path) -> None:
     federation = Federation.open(folder)
     federation.join("north", rows(30))
     federation.save()
+
+
+def a_federation(folder: Path, spoil: Spoil) -> None:
+    with_a_member(folder)
     for file in folder.iterdir():
         rewritten(file, spoil)
     Federation.open(folder).model(2)
@@ -145,9 +143,7 @@ def respelt(folder: Path, schema: Schema, table: str, column: str, spoil: Spoil)
 
 
 def a_member_s_moments(folder: Path, spoil: Spoil) -> None:
-    federation = Federation.open(folder)
-    federation.join("north", rows(30))
-    federation.save()
+    with_a_member(folder)
     respelt(folder, state_folder.SCHEMA, "member", "digest", spoil)
     Federation.open(folder).model(2)
 
@@ -158,44 +154,23 @@ def a_running_model(folder: Path, spoil: Spoil) -> None:
     assert RunningModel(folder).content is not None
 
 
-PLACES = [
-    a_reply,
-    a_message_of_the_server,
-    a_model,
-    loadings,
-    rows_as_npy,
-    rows_as_npz,
-    rows_as_csv,
-    rows_as_parquet,
-    ids,
-    a_journal,
-    a_federation,
-    a_member_s_moments,
-    a_running_model,
-]
+PLACES = [a_reply, a_message_of_the_server, a_model, loadings, ids, a_journal, a_federation, a_member_s_moments]
+PLACES += [a_running_model, *(partial(table_as, suffix) for suffix in WRITERS)]
 
 
-@pytest.mark.parametrize("made", [array_of_objects, bare_pickle])
-@pytest.mark.parametrize("place", PLACES)
-def test_no_pickle_is_executed(place, made, tmp_path):
-    mark, folder = tmp_path / "unpickled", tmp_path / "folder"
-    folder.mkdir()
-    with pytest.raises((FedPCAError, ValueError)):
-        place(folder, lambda _: made(mark))
-    assert not mark.exists()
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_the_same_place_takes_what_belongs_there(place, tmp_path):
-    """Else the test above would see an error of its own making."""
-    place(tmp_path, bytes)
-
-
-@pytest.mark.parametrize("made", [array_of_objects, bare_pickle])
-def test_the_pickles_are_real(made, tmp_path):
-    mark = tmp_path / "unpickled"
-    np.load(io.BytesIO(made(mark)), allow_pickle=True)
-    assert mark.exists()
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: getattr(place, "__name__", None))
+def test_no_pickle_is_executed(place, tmp_path):
+    """Both are real ones, and the place takes what belongs there: no error is of the test's own making."""
+    for made in (array_of_objects, bare_pickle):
+        mark, folder = tmp_path / f"of {made.__name__}", tmp_path / made.__name__
+        folder.mkdir()
+        with pytest.raises((FedPCAError, ValueError)):
+            place(folder, lambda _, made=made, mark=mark: made(mark))
+        assert not mark.exists()
+        np.load(io.BytesIO(made(mark)), allow_pickle=True)
+        assert mark.exists()
+    (tmp_path / "as it is").mkdir()
+    place(tmp_path / "as it is", bytes)
 
 
 def test_a_parquet_file_s_own_types_are_not_unpickled(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.hostile import HostileSession
+from tests.hostile import HostileSession, signatures
 
 D, N = 4, 40
 ROWS = np.random.default_rng(3).normal(20, 5, (N, D))
@@ -30,15 +30,17 @@ ASKED = {
 def played(folder, changed=None):
     """How a run ends in which one number of one question is another: its phase, and what the site said."""
     session = HostileSession(folder, ROWS, RUN)
-    keys, _ = session.ask("keys", [])
-    publics = np.stack([keys[0], *(np.frombuffer(bytes([i]) * keys[0].size, np.uint8) for i in (1, 2))])
-    signatures = np.stack([session.sign(i, "run keys", one.tobytes()) for i, one in enumerate(publics)])
+    (key, _), _ = session.ask("keys", [])
+    publics = np.stack([key, np.full_like(key, 1), np.full_like(key, 2)])
     for phase, asked in ASKED.items():
-        given = {**asked, **(changed or {}).get(phase, {})}
-        first = {"publics": publics, "signatures": signatures} if phase == "sums" else {}
-        session_asked = {**first, **given}
+        given = {
+            "publics": publics,
+            "signatures": signatures(session, publics),
+            **asked,
+            **(changed or {}).get(phase, {}),
+        }
         names = [field.name for field in session.client.script[phase].asked.fields]
-        replied, said = session.ask(phase, [session_asked[name] for name in names])
+        replied, said = session.ask(phase, [given[name] for name in names])
         if "error" in said:
             return phase, said["message"]
     return "", replied

@@ -1,28 +1,30 @@
-"""Ways round a site's rules that were open: pairs of features, rows that change, slopes and bounds asked again."""
+"""Ways round a site's rules that were open: pairs of features, levels, rows that change, slopes asked again."""
+
+from itertools import combinations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.categories import encoded
 from fedpca_flwr.site import local_table, readers
 from fedpca_flwr.site.repeats import BOUNDS
 from tests.families import rows
-from tests.hostile import HostileSession
+from tests.hostile import HostileSession, keys_of
 
-MASKED = {"method": "sub-it", "n-components": 1, "block-size": 2, "max-rounds": 9}
-MASKED |= {"secure-aggregation": True, "bound": 100.0}
-HARMONISED = {"method": "p-cov", "n-components": 2, "harmonise": "variances", "adjust-for": "0"}
-HARMONISED |= {"secure-aggregation": True, "bound": 100.0}
+SECURE = {"secure-aggregation": True, "bound": 100.0}
+MASKED = {"method": "sub-it", "n-components": 1, "block-size": 2, "max-rounds": 9, **SECURE}
+HARMONISED = {"method": "p-cov", "n-components": 2, "harmonise": "variances", "adjust-for": "0", **SECURE}
 
 
 def together(folder, run, *, run_id=1):
     """Three sites of a masked run that have exchanged their keys, and sent what comes before the scatter."""
     sites = [HostileSession(folder / str(i), rows(60, 4, seed=i), run, index=i, run_id=run_id) for i in range(3)]
-    keys = [site.ask("keys", [])[0] for site in sites]
-    public, signed = np.stack([key[0] for key in keys]), np.stack([key[1] for key in keys])
+    keys = keys_of(sites)
     for site in sites:
-        assert site.ask("sums", [public, signed])[0]
+        assert site.ask("sums", keys)[0]
         assert site.ask("deviations", [np.asarray(180), np.zeros(4)])[0]
     return sites
 
@@ -33,11 +35,24 @@ def test_two_chips_that_one_person_shares_are_no_way_to_that_person(tmp_path):
     G[:40, 6:] = G[40:80, :6] = np.nan
     run = {"method": "p-cov", "n-components": 2, "genotypes": True}
     node = {"min-rows": 10, "gaps": "all"}
-    assert "pairs of features that are there together in fewer rows" in HostileSession(
-        tmp_path / "shared", G, run, **node
-    ).refusal("alleles", [])
+    shared = HostileSession(tmp_path / "shared", G, run, **node)
+    assert "pairs of features that are there together in fewer rows" in shared.refusal("alleles", [])
     G[80] = np.nan  # nobody on both: the pair tells nothing
     assert HostileSession(tmp_path / "apart", G[:80], run, **node).ask("alleles", [])[0]
+
+
+@pytest.mark.parametrize("rare", [1, 4, 9])
+@pytest.mark.parametrize("empty", [0, 3, 11])
+def test_no_two_runs_of_other_levels_differ_by_few_rows_of_a_site(rare, empty):
+    """Their sums would differ by the sums over these rows: of a level that one row has, by the row."""
+    cells = ["a"] * 40 + ["b"] * 25 + ["c"] * 12 + ["d"] * 10 + ["x"] * rare + ["y"] * (rare - 1) + [None] * empty
+    frame = pd.DataFrame({"kind": cells})
+    declared = [own for size in range(1, 7) for own in combinations("abcdxy", size)]
+    tables = [np.asarray(encoded(frame, {"kind": own}, "site", least=10).rows) for own in declared]
+    seen = np.unique(np.hstack(tables), axis=1).astype(int).T
+    apart = (seen[:, None] > seen[None]).sum(axis=2)  # rows in one indicator, and not in the other
+    assert seen.sum(axis=1).max() > 10
+    assert not ((apart > 0) & (apart < 10)).any()
 
 
 def test_a_file_that_gains_a_row_during_a_run_ends_it(tmp_path):

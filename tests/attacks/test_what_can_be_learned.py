@@ -6,12 +6,11 @@ from flwr.app import Context, RecordDict
 from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.data.table import check
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, symmetric
 from fedpca_flwr.maths.privacy import whole_products, whole_sum
-from simulations import run
 from strategies import build_client, run_config_of
 from strategies.dp_pca.party import DPOptions
-from tests.families import cut, rows
+from tests.families import rows
 from tests.harness import finish, server_of, tamper
 
 PATIENTS = np.round(rows(12, 8) * 10 + 50)
@@ -25,17 +24,12 @@ def seen(method, parties, **options):
     return caught[0]
 
 
-def as_symmetric(packed, d):
-    lower = unpack(packed, d)
-    return lower + np.tril(lower, -1).T
-
-
 def test_moments_of_one_row_and_of_two_are_the_rows():
     _, mean, _, scatter = seen("p-cov", [PATIENTS[:1], rows(30, 8)])
     np.testing.assert_array_equal(mean, PATIENTS[0])
     assert not scatter.any()
     _, mean, _, scatter = seen("p-cov", [PATIENTS[:2], rows(30, 8)])
-    values, vectors = np.linalg.eigh(as_symmetric(scatter, 8))
+    values, vectors = np.linalg.eigh(symmetric(scatter, 8))
     half = vectors[:, -1] * np.sqrt(values[-1] / 2)
     guessed = sorted([tuple(np.round(mean + half)), tuple(np.round(mean - half))])
     assert guessed == sorted(map(tuple, PATIENTS[:2]))
@@ -49,20 +43,10 @@ def test_a_covariance_of_few_rows_tells_whether_someone_is_among_them():
     """With fewer rows than features, exactly the rows' own affine space has variance."""
     few = PATIENTS[:5]
     _, mean, _, scatter = seen("p-cov", [few, rows(30, 8)])
-    values, vectors = np.linalg.eigh(as_symmetric(scatter, 8))
+    values, vectors = np.linalg.eigh(symmetric(scatter, 8))
     empty = vectors[:, values < 1e-9 * values[-1]]
     assert np.linalg.norm((few - mean) @ empty, axis=1).max() < 1e-6
     assert np.linalg.norm((PATIENTS[5:] - mean) @ empty, axis=1).min() > 1
-
-
-def test_a_site_may_tell_a_rounded_number_of_rows_and_still_get_all_scores(tmp_path):
-    parts = cut(rows(130), 67, 63)
-    server = server_of("p-cov", [parts[0]], n_components=3, round_rows=10, scores=str(tmp_path / "s.npy"))
-    model = finish(server)
-    assert model.log["parties"][0]["rows"] == 60
-    np.testing.assert_allclose(np.load(tmp_path / "s.npy"), model.transform(parts[0]), atol=1e-12)
-    whole = run("p-cov", [parts[0][:60]], n_components=3)
-    assert whole.components_.tobytes() == model.components_.tobytes()
 
 
 # Is this person among your rows? Asked by someone who knows all other rows.

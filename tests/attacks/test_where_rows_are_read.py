@@ -388,31 +388,6 @@ def test_a_row_that_meets_a_number_of_the_servers_is_found_in_every_form_and_a_s
     assert not reading(method("return self.own.head_and_diagonal()"))
 
 
-OF_A_MODULE = """
-def answer(party: {0}Client, asked: {0}Fields) -> {0}Fields:
-    return {{"x": {0}scatter_product(party.data, asked["centre"], 1), "y": {0}Moments.of(party.data)}}
-
-def own(party: {0}Client, asked: {0}Fields) -> {0}Fields:
-    return {{"x": {0}Moments.of(party.data).mean - asked["centre"]}}
-
-def help(rows: {0}Rows, centre: {0}Array) -> {0}Array:
-    return rows - centre
-"""
-IMPORTS = {
-    "moments import Moments, scatter_product": "",
-    "import moments": "moments.",
-    "import moments as sums": "sums.",
-}
-
-
-@pytest.mark.parametrize("imported", IMPORTS)
-def test_readers_are_found_however_they_are_imported(imported):
-    room = "from fedpca_flwr.maths" + ("." if imported.startswith("moments") else " ")
-    code = room + imported + OF_A_MODULE.format(IMPORTS[imported])
-    assert reading(code) == {"answer", "own"}
-    assert meeting(code) == {"answer", "help"}
-
-
 def test_what_a_property_makes_of_a_question_is_followed():
     code = method("return np.square(self.rows - self._mean).sum()")
     assert not meeting(code)
