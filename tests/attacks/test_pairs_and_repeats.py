@@ -97,14 +97,16 @@ def test_other_slopes_for_the_same_rows_are_refused(tmp_path):
     assert not any(harmonised(3, 0.5))
 
 
-def test_a_row_more_does_not_buy_more_bounds(tmp_path):
+@pytest.mark.parametrize(("repeat", "sets"), [("refuse", 1), ("refuse-same", 4)])
+def test_a_row_more_does_not_buy_more_bounds(repeat, sets, tmp_path):
+    """Unless the site says that such rows are all new."""
     answered = 0
     for number in range(4 * BOUNDS):
         X = np.vstack([rows(60, 3), np.zeros((number // BOUNDS, 3))])
         run = {"method": "p-cov", "n-components": 2, "secure-aggregation": True, "bound": 100.0 - number}
-        said = HostileSession(tmp_path, X, run, run_id=number + 1).client.get_properties({})
+        said = HostileSession(tmp_path, X, run, run_id=number + 1, repeat=repeat).client.get_properties({})
         answered += "error" not in said
-    assert answered == BOUNDS
+    assert answered == sets * BOUNDS
 
 
 @pytest.mark.parametrize("columns", [3, 4, 20])

@@ -20,7 +20,7 @@ def of_three(**options):
 @pytest.mark.parametrize(
     "metrics",
     [
-        *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -3)),
+        *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -1)),
         *({"num-partitions": wrong} for wrong in (None, 2.0)),
         {"simulated": "yes"},
         {"columns": "a,b"},

@@ -51,6 +51,15 @@ def test_so_is_one_for_which_a_party_or_the_server_has_not_the_memory(monkeypatc
     assert "sub-it (" in str(caught.value)
 
 
+def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch):
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(memory, "CONTAINER", limit)
+    of_machine = memory.memory.__wrapped__()
+    for text, least in (("4096\n", 4096), ("max\n", of_machine)):
+        limit.write_text(text)
+        assert memory.memory.__wrapped__() == least
+
+
 def most_sent(model):
     return max(max(entry["up"]) for entry in model.log["rounds"])
 

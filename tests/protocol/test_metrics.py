@@ -5,12 +5,14 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr import server_app, site_app
 from fedpca_flwr.errors import ConfigError, QuorumError
+from fedpca_flwr.protocol import metrics
 from strategies import run_config_of
 from tests.families import cut, rows
 from tests.harness import context_of, fail_at, finish, server_of
@@ -59,6 +61,7 @@ def test_a_server_has_numbers_of_its_latest_run_and_counts_over_all(tmp_path, mo
     assert found["fedpca_waited_seconds", "server", "client 0"] > 0
     assert [found["fedpca_runs_total", "server", how] for how in ("completed", "failed")] == [1, 1]
     assert found["fedpca_refusals_total", "server", "QuorumError"] == 1
+    assert {key[-1] for key in found if key[0] == "fedpca_runs_total"} == {"completed", "failed"}
     lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     assert [(line["status"], line.get("rounds", 0)) for line in lines] == [
         *[("running", done) for done in (0, 1, 2)],
@@ -66,6 +69,16 @@ def test_a_server_has_numbers_of_its_latest_run_and_counts_over_all(tmp_path, mo
         *[("running", done) for done in (0, 1)],
         ("failed", 1),
     ]
+
+
+def test_a_disk_that_is_full_once_there_is_work_ends_no_run(tmp_path, monkeypatch):
+    of_server(
+        monkeypatch,
+        tmp_path,
+        lambda _: monkeypatch.setattr(metrics, "_add", Mock(side_effect=OSError("no space"))),
+        output=str(tmp_path / "model"),
+    )
+    assert (tmp_path / "model.npz").exists()
 
 
 @pytest.mark.parametrize("place", ["relative", "/dev/null/run"])

@@ -10,6 +10,7 @@ from tests.refusals import refused
 MEAN = Field("mean", ("d",))
 POSITIVE = Field("values", ("d",), kind="positive")
 SIZE = Field("size", ("d",), kind="size")
+COUNT = Field("count", (), "int64", kind="count")
 SCATTER = Field("scatter", ("d(d+1)/2",), kind="scatter")
 OPTIONAL = Field("remainder", ("d",), optional=True)
 V = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2 + 1).Q
@@ -18,7 +19,8 @@ ROWS = Field("block", ("d", "n"), kind="orthonormal rows")
 
 
 def far_from_orthonormal(block):
-    return [block * (1 + 1e-5), block[..., ::-1] + 1e-4 * block, np.zeros_like(block)]
+    """The last one has inner products that are infinity less infinity."""
+    return [block * (1 + 1e-5), block[..., ::-1] + 1e-4 * block, np.zeros_like(block), np.copysign(1e200, block)]
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,7 @@ def far_from_orthonormal(block):
     [
         (MEAN, [[1.0, -1.0]], [[1.0, np.nan], [1.0, np.inf], [1.0, -np.inf], []]),
         (POSITIVE, [[1.0, 5e-324]], [[1.0, low] for low in (0.0, -0.0, -5e-324, -1.0, np.nan, np.inf, -np.inf)]),
+        (COUNT, [1, 2**40], [0, -1]),
         (SIZE, [[0.0, 1.0]], [[-5e-324, 1.0]]),
         (SCATTER, [[2.0, entry, 2.0] for entry in (2.0, -2.0)], [[2.0, entry, 2.0] for entry in (2.002, -2.002)]),
         (SCATTER, [[2.0, 0.0, 0.0]], [[2.0, 0.0, -5e-324]]),

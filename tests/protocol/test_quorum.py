@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from fedpca_flwr.errors import QuorumError
+from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.protocol import quorum
 from simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
@@ -47,6 +47,15 @@ def test_one_client_too_many_is_refused(more):
     with refused(QuorumError, 2 + more, 2, "client 1", 2, "7000") as caught:
         finish(server)
     assert unnamed(str(caught.value), "client 0"), "it has its partition for itself"
+
+
+def test_where_the_run_says_no_number_of_clients_most_of_them_say_it():
+    server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, clients=0)
+    assert finish(server).n_samples_ == 90
+    server = server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, clients=0)
+    context_of(server, 1).node_config["num-partitions"] = 2
+    with refused(ConfigError, "client 1", 2, 3):
+        finish(server)
 
 
 @pytest.mark.parametrize("phase", ["", "start"])
