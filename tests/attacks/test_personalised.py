@@ -8,7 +8,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import BeyondLimitError, DisclosureError
 from fedpca_flwr.maths.rows import column_sums, held_out
 from fedpca_flwr.protocol.journal import StateJournal
-from fedpca_flwr.site.fold import fold
+from fedpca_flwr.site.fold import fold, require_fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.repeats import HeldOut
 from strategies.personalised.party import GRID, HELD_OUT, PersonalisedClient
@@ -16,6 +16,7 @@ from tests.attacks.test_repeats import events, sites
 from tests.families import rows
 from tests.harness import finish
 from tests.hostile import HostileSession, turned_about_ones
+from tests.refusals import refused
 
 SECURE = {"secure-aggregation": True, "bound": 1e4}
 SHAPES = {"tall": (60, 8), "wide": (25, 40)}
@@ -221,9 +222,13 @@ def test_a_site_with_too_few_rows_to_hold_out_says_so_before_it_answers(options,
         session = HostileSession(tmp_path / f"{n}{len(more)}", rows(n, 4), {**run, **more}, **{"min-rows": 10})
         return session.client.get_properties({})
 
-    refused = said(49)
-    assert refused["error"] == "DisclosureError"
-    assert "node-config 'min-rows' = 10" in refused["message"]
-    assert "run with mu=<number>" in refused["message"]
+    few = said(49)
+    assert few["error"] == "DisclosureError"
+    assert "node-config 'min-rows' = 10" in few["message"]
+    assert "run with mu=<number>" in few["message"]
     assert "error" not in said(50)
     assert "error" not in said(49, mu=1.0)
+    node = node_of({"data": "rows.npy", "journal": "there", "min-rows": 2})
+    require_fold(node, 4)  # a fifth of these is none
+    with refused(DisclosureError, "'min-rows' = 2"):
+        require_fold(node, 5)

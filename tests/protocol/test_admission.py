@@ -81,6 +81,8 @@ def test_a_node_speaks_as_the_partition_that_it_said_first(node, party):
     seats = {"a": 0, "b": 1}
     assert len(admission.impostors([node], [says(party)], seats)) == 1
     assert not admission.impostors(["a", "b", "new"], [says(0), says(1), says(2)], seats)
+    lost = info_of({"partition-id": -1, "error": "ConfigError", "message": "no partition-id"})
+    assert not admission.impostors(["a", "new"], [lost, lost], seats)
 
 
 def test_no_control_character_of_an_error_leaves_a_site_or_is_taken():
@@ -155,6 +157,15 @@ def test_whose_numbers_are_out_of_all_proportion_is_named(odd, sums_only, named)
     with refused(ContractError, "'second'", *named) as caught, told.computing("second", sizes):
         raise ValueError
     assert str(caught.value).startswith("client") == bool(named)
+
+
+@pytest.mark.parametrize(("size", "explains"), [(1e130, False), (1e150, True)])
+def test_an_error_is_explained_by_numbers_too_large_to_compute_with_only(size, explains):
+    told, error = Sizes(sums_only=False), DataError("its rows are no numbers")
+    with told.computing("first", {"client 0": 1.0, "client 1": size}):
+        pass
+    assert (told.explained(error) is not error) is explains
+    assert str(told.explained(error)).startswith("client 1: its reply to 'first'") is explains
 
 
 def test_where_numbers_are_large_an_overflow_is_an_error():

@@ -1,5 +1,6 @@
 """Numbers about runs: what a watcher of a server or a site is given, in a form that Prometheus reads."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from flwr.app import Context, RecordDict
 
 from fedpca_flwr import server_app, site_app
 from fedpca_flwr.errors import ConfigError, QuorumError
-from fedpca_flwr.protocol import metrics
+from fedpca_flwr.protocol import metrics, strategy
 from strategies import run_config_of
 from tests.families import cut, rows
 from tests.harness import context_of, fail_at, finish, server_of
@@ -69,6 +70,15 @@ def test_a_server_has_numbers_of_its_latest_run_and_counts_over_all(tmp_path, mo
         *[("running", done) for done in (0, 1)],
         ("failed", 1),
     ]
+
+
+def test_the_time_waited_for_a_party_is_that_of_all_rounds(monkeypatch):
+    """Here each look at the clock is a second after the one before."""
+    seconds = itertools.count(0.0)
+    monkeypatch.setattr(strategy, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    server = server_of("p-cov", [rows(30)], n_components=2)
+    assert finish(server).rounds == 1
+    assert server.strategy.waited == {0: 2.0}
 
 
 def test_a_disk_that_is_full_once_there_is_work_ends_no_run(tmp_path, monkeypatch):
