@@ -60,6 +60,13 @@ def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch
         assert memory.memory.__wrapped__() == least
 
 
+def test_a_party_has_the_memory_that_it_needs_to_the_byte(monkeypatch):
+    monkeypatch.setattr(memory, "memory", lambda: 1000)
+    memory.require_party_memory("p-cov", 1000, lambda most: "")
+    with refused(ConfigError, "p-cov", "1,001", 999):
+        memory.require_party_memory("p-cov", 1001, lambda most: f"; another needs {most - 1}")
+
+
 def most_sent(model):
     return max(max(entry["up"]) for entry in model.log["rounds"])
 
