@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.protocol import quorum
 from simulations.loopback import LoopbackProxy
@@ -108,6 +109,12 @@ def test_a_member_is_waited_for_and_named_while_it_has_not_joined(phase, monkeyp
         manager.unregister(away)
     assert finish(server).n_samples_ == 90
     assert [line.endswith("missing: client 1") for line in lines] == [True]
+
+
+def test_a_line_names_ten_parties_and_counts_the_others():
+    known = quorum.Quorum(RunConfig())
+    assert known.named(reversed(range(13))).endswith("client 9 and 3 others")
+    assert known.named(range(10)).endswith("client 9")
 
 
 def test_those_that_never_join_are_named(monkeypatch):
