@@ -37,7 +37,7 @@ from fedpca_flwr.questions.own_scatter import OwnScatter, left_of, worth_forming
 from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
 from fedpca_flwr.questions.rows import _resolved_diagonal, pooled_centre, projection_phase
-from fedpca_flwr.questions.rows_run import party_names
+from fedpca_flwr.questions.rows_run import RowsClient, party_names
 from fedpca_flwr.questions.short_words import ShortScatter
 from strategies import METHODS
 from strategies.dp_pca.party import DPPCAClient
@@ -483,7 +483,9 @@ def test_what_components_leave_is_told_unless_it_is_rounding():
     with refused(BeyondLimitError, 2):
         scatter.deviation(np.array([1.0, 3.1]))
     server = server_of("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=5.0)
-    assert client_of(server, 0).own.farthest == 2**10 * 5.0
+    party = client_of(server, 0)
+    assert isinstance(party, RowsClient)
+    assert party.own.farthest == 2**10 * 5.0
 
 
 def test_what_is_kept_is_forgotten_at_the_end():
