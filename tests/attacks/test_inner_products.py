@@ -129,6 +129,7 @@ def test_runs_of_one_column_each_leave_inner_products_unknown(tmp_path):
         products += told
     assert said["error"] == "DisclosureError"
     assert "1 columns of products (earlier runs over the same rows for 4), and 5 tell all inner" in said["message"]
+    assert "'n-components') below 1, or set" in said["message"]
     assert len(products) == 4
     assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
 

@@ -12,6 +12,7 @@ POSITIVE = Field("values", ("d",), kind="positive")
 SIZE = Field("size", ("d",), kind="size")
 COUNT = Field("count", (), "int64", kind="count")
 SCATTER = Field("scatter", ("d(d+1)/2",), kind="scatter")
+AT_MOST = Field("values", ("<=d",))
 OPTIONAL = Field("remainder", ("d",), optional=True)
 V = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2 + 1).Q
 COLUMNS = Field("block", ("n", "d"), kind="orthonormal columns")
@@ -31,6 +32,8 @@ def far_from_orthonormal(block):
         (COUNT, [1, 2**40], [0, -1]),
         (SIZE, [[0.0, 1.0]], [[-5e-324, 1.0]]),
         (SCATTER, [[2.0, entry, 2.0] for entry in (2.0, -2.0)], [[2.0, entry, 2.0] for entry in (2.002, -2.002)]),
+        (SCATTER, [[2.0, 2 + 1e-9, 2.0]], [[2.0, 2 + 4e-9, 2.0]]),
+        (AT_MOST, [[], [1.0], [1.0, 1.0]], [[1.0] * 3]),
         (SCATTER, [[2.0, 0.0, 0.0]], [[2.0, 0.0, -5e-324]]),
         (OPTIONAL, [[], [0.0, 0.0]], [[0.0]]),
         (COLUMNS, [V, V.astype(np.float32)], far_from_orthonormal(V)),
@@ -68,3 +71,6 @@ def test_lengths_and_bytes_follow_from_the_sizes():
     both = Payload((Field("one", ("d",), "float32 or float64"), Field("other", ("k",), optional=True)))
     assert both.nbytes(known) == 2 * HEADER + 4 * 3
     assert both.nbytes(known, whole=True) == 2 * HEADER + 4 * 3 + 8 * 2
+    assert Payload((OPTIONAL, MEAN)).features({"remainder": np.zeros(0), "mean": np.zeros(3)}) == 3
+    single = Payload((COUNT, Field("total", ("2",)), MEAN)).single({"count": 1, "total": 2, "mean": 3})
+    assert single == {"count": 1, "total": 2}

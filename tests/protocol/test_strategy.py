@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import EXACT
 from strategies import build_strategy, run_config_of
+from tests.families import cut, rows
+from tests.harness import finish, server_of
+from tests.refusals import refused
 
 OVER = float(np.nextafter(EXACT, 1))
 
@@ -32,3 +36,24 @@ def test_exact_is_what_is_neither_cut_nor_rounded_and_certified_to_a_millionth_o
     vars(strategy).update(found)
     assert strategy.exact is exact
     assert EXACT == 1e-6
+
+
+@pytest.mark.parametrize(("k", "keep", "columns"), [(2, "nothing", 2), ("auto", "moments", 7), (0.9, "parties", 7)])
+def test_a_model_takes_its_components_eight_vectors_and_the_moments_that_it_keeps(k, keep, columns):
+    """A packed triangle, sums and their low halves of 7 features each; and one MiB for what is said of the run."""
+    strategy = build_strategy(run_config_of({"method": "p-cov", "n-components": k, "clients": 3, "keep": keep}))
+    strategy.quorum.features = 7
+    matrices = {"nothing": 0, "moments": 1, "parties": 4}[keep]
+    assert strategy.model_bytes == 8 * 7 * (columns + 8 + 10 * matrices) + 2**20
+
+
+def test_rounds_have_their_numbers_and_there_is_a_model_after_the_last_one():
+    server = server_of("p-cov", cut(rows(60), 40, 20), n_components=2)
+    strategy, seen = server.strategy, []
+    strategy.after_round = lambda: seen.append(strategy.done)
+    model = finish(server)
+    assert [entry["round"] for entry in model.log["rounds"]] == [1, 2]
+    assert seen == [False, True]
+    strategy.done = False
+    with refused(ContractError, "p-cov", 2):
+        _ = strategy.model

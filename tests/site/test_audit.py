@@ -189,18 +189,22 @@ def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("account", "text"),
+    ("account", "text", "said"),
     [
-        (Release("sums", "replace-one", 2.5), '{"phase": "sums", "relation": "replace-one", "multiplier": 2.5}'),
-        (HeldOut(100, 20, "ab"), '{"rows": 100, "held out": 20, "subset": "ab"}'),
-        (SecureSum(["a", "b"], 5), '{"members": ["a", "b"], "rows": 5}'),
-        (Bounded(16.0, True), '{"bound": 16.0, "within": true}'),
+        (
+            Release("sums", "replace-one", 2.1234567),
+            '{"phase": "sums", "relation": "replace-one", "multiplier": 2.1234567}',
+            "sums, noise multiplier 2.12346, replace-one",
+        ),
+        (HeldOut(100, 20, "ab"), '{"rows": 100, "held out": 20, "subset": "ab"}', "20 of 100 rows held out"),
+        (SecureSum(["a", "b"], 5), '{"members": ["a", "b"], "rows": 5}', "5 rows in a sum over 2 parties"),
+        (Bounded(16.0, True), '{"bound": 16.0, "within": true}', "rows within 16"),
     ],
 )
-def test_what_an_event_says_is_written_and_read_by_its_class_or_shown_as_it_stands(account, text):
+def test_what_an_event_says_is_written_and_read_by_its_class_or_shown_as_it_stands(account, text, said):
     assert account.text() == text
     assert ACCOUNTS[account.kind].of(text) == account
-    assert sentence(account.kind, text) == account.sentence()
+    assert sentence(account.kind, text) == account.sentence() == said
     assert sentence("question", "sums") == "sums"
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import table
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
@@ -13,6 +15,7 @@ from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.site import bed_file, relatives
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.bed_file import Variant, matched, read_bim
+from fedpca_flwr.site.local_table import of_run
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.site.relatives import kinship, to_leave_out
 from tests.genotypes import people, standardised_by_hand
@@ -109,6 +112,11 @@ def test_variants_that_could_be_two_are_not_guessed(tmp_path):
     with refused(DataError, 1, "ambiguous='keep'"):
         read(path, variants=listed)
     np.testing.assert_array_equal(whole(read(path, variants=listed, ambiguous=True).rows), G)
+    node = {"partition-id": 0, "num-partitions": 3, "data": str(path), "variants": str(listed)}
+    keeps = NodeConfig.parse({**node, "ambiguous": "keep"}, source="node-config")
+    np.testing.assert_array_equal(whole(of_run(keeps, RunConfig(), tmp_path / "rows.0").rows), G)
+    with refused(DataError, 1, "ambiguous='keep'"):  # what was kept is not of this way to read them
+        of_run(NodeConfig.parse(node, source="node-config"), RunConfig(), tmp_path / "rows.0")
 
 
 def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path, capsys):

@@ -63,6 +63,9 @@ def test_a_site_that_is_ready_is_told_of_values_far_from_all_others(site, examin
     right, wrong = examined()
     assert not wrong
     assert "1 value of 2" in right["rows and run"]
+    table[:3, 2] = np.nan
+    np.save(site["data"], table)
+    assert "3 values missing" in examined({}, "--run-config", "method='em'")[0]["rows and run"]
     assert examined({"journal": str(tmp_path / "new")})[0]["journal"].startswith("none yet")
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
 

@@ -8,7 +8,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.errors import ContractError, DisclosureError
+from fedpca_flwr.site.audit import audit
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.state import store
 from strategies import METHODS
@@ -81,10 +82,29 @@ def test_runs_share_a_journal_with_secrets_of_their_own(tmp_path):
     assert [journal.recall("private") for journal in journals] == [b"\x00", b"\x01", b"\x02"]
     journals[0].forget()
     assert [journal.recall("private") for journal in journals] == [None, b"\x01", b"\x02"]
+    assert journals[0].data_key == journals[2].data_key != FileJournal(str(tmp_path / "other"), "1", 0).data_key
     session, other = (HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id) for run_id in (1, 2))
     assert session.ask("centre", [])[0]
     assert other.ask("centre", [])[0]
     assert session.ask("products", [np.zeros(3)])[0]
+
+
+def refuse(answered):
+    raise ContractError("out of its script")
+
+
+def test_of_a_refused_question_a_line_holds_the_beginning_and_of_other_settings_it_is_said_which_there_were(tmp_path):
+    journals = [FileJournal(str(tmp_path), run, 0) for run in ("1", "2", "3")]
+    with refused(ContractError):
+        journals[0].begin("p" * 1000, "", b"one", refuse)
+    assert [event.about for event in audit(str(tmp_path)).events] == ["p" * 64, "ContractError"]
+    for journal in journals[1:]:
+        journal.begin("sums", "", b"one", lambda answered: None)
+    with refused(ContractError, match="another configuration"):
+        journals[1].begin("last", "", b"other", lambda answered: None)
+    journals[2].forget()
+    with refused(ContractError, match="over for this site"):
+        journals[2].begin("last", "", b"one", lambda answered: None)
 
 
 def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):

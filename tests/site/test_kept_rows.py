@@ -123,12 +123,20 @@ def test_rows_in_the_order_of_their_ids_are_kept_in_it_for_the_same_salt(passes,
     file = tmp_path / "a.csv"
     file.write_text("\n".join(["id,a,b", *(f"person {i},{i}.5,{i * i}" for i in range(20))]))
     node = node_of(file, ids="id", split="columns")
-    first, then, other = (of_run(node, RunConfig(seed=seed), tmp_path / "rows.0") for seed in (1, 1, 2))
-    assert passes == {file: 2}
+    first, then, other, _ = (of_run(node, RunConfig(seed=seed), tmp_path / "rows.0") for seed in (1, 1, 2, 2))
+    assert passes == {file: 2}, "what was kept of others makes room"
     for name in ("rows", "ids", "places", "missing"):
         np.testing.assert_array_equal(getattr(first, name), getattr(then, name))
     assert (first.names, first.split, first.digest) == (then.names, then.split, then.digest)
     assert not np.array_equal(first.ids, other.ids)
+
+
+def test_rows_are_kept_for_one_way_to_read_the_file_and_one_party_of_one_run(tmp_path):
+    csv(tmp_path / "a.csv", X[0])
+    for label in ("a", "b", ""):
+        node = node_of(tmp_path / "a.csv", label=label)
+        assert of_run(node, RunConfig(), tmp_path / "rows.0").names == tuple(n for n in "abcdefgh" if n != label)
+    assert len({kept_rows.folder_of(tmp_path, key) for key in (("1", 0), ("1", 1), ("2", 0))}) == 3
 
 
 def during(server, look):

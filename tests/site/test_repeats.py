@@ -21,8 +21,12 @@ from fedpca_flwr.site.policy import (
     permit_privacy,
     permit_rows,
     permit_size,
+    permit_split,
     permit_under,
     permit_values,
+    permit_weights,
+    require_files,
+    require_journal,
 )
 from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget, rows_digest
 from fedpca_flwr.site.weights import apart
@@ -51,6 +55,26 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
             permit(beyond)
     with refused(DataError, "'bound'", 7.9):
         permit_under(7.9, X, 8.0)
+
+
+@pytest.mark.parametrize("rounded", [2, 10])
+def test_a_rounded_number_of_rows_goes_with_no_weights_and_no_split_by_columns(rounded):
+    vertical, weighted = METHODS["vertical"].strategy.card, METHODS["p-cov"].strategy.card
+    rules = node(**{"round-rows": rounded})
+    for permit in (
+        partial(permit_split, card=vertical, split="columns"),
+        partial(permit_weights, card=weighted, weights="2"),
+    ):
+        permit(node())
+        with refused(DisclosureError, "'round-rows'", rounded):
+            permit(rules)
+
+
+def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
+    (tmp_path / "file").touch()
+    scores, loadings = (str(tmp_path / "file" / name) for name in ("scores.npy", "loadings.npz"))
+    with refused(ConfigError, "'scores'", "'loadings'"):
+        require_files(node(scores=scores, loadings=loadings))
 
 
 # Rows with values
@@ -96,6 +120,7 @@ def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(more,
     with refused(DisclosureError, "'min-rows' = 5"):
         repeats(tmp_path, "2", rows(20 + more, seed=1)).permit_sum(["a", "b"], split="rows")
     repeats(tmp_path, "3", rows(25, seed=1)).permit_sum(["a", "b"], split="rows")
+    repeats(tmp_path, "4", rows(20 + more, seed=1)).permit_sum(["a", "b"], split="columns")
 
 
 def test_rows_of_other_weights_are_others():
@@ -116,6 +141,18 @@ def test_a_site_knows_the_members_of_its_sums_and_tells_of_three_bounds(tmp_path
     repeats(tmp_path / "2", "3", X).permit_bound(9.0)
     with refused(DisclosureError, 3, "'bound'"):
         repeats(tmp_path / "2", "4", X).permit_bound(7.5)
+
+
+def test_bounds_count_within_a_run_and_one_that_nearly_the_same_rows_have_told_of_does_not(tmp_path):
+    """Of the three, that of the run itself is one."""
+    X = np.full((20, 2), 8.0)
+    for bound in (11.0, 10.0, 9.0):
+        repeats(tmp_path, "1", X).permit_bound(bound)
+    with refused(DisclosureError, 3, "'bound'"):
+        repeats(tmp_path, "1", X).permit_bound(8.5)
+    repeats(tmp_path, "2", X[:19]).permit_bound(10.0)
+    with refused(DisclosureError, 3, "'bound'"):
+        repeats(tmp_path, "3", X[:19]).permit_bound(8.5)
 
 
 @pytest.mark.parametrize(("within", "told"), [(True, [False, True, True]), (False, [True, True, False])])
@@ -163,6 +200,13 @@ def test_a_budget_of_one_allows_one_run_of_one_and_no_second_of_whatever_party(t
         release(tmp_path / "2", multiplier=ONE * 100, epsilon=0.9)
     assert entries(tmp_path) == told
     release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
+
+
+@pytest.mark.parametrize(("method", "sums_only"), [("dp-pca", False), ("dp-pca", True), ("p-cov", True)])
+def test_noise_and_secure_sums_need_a_journal(method, sums_only):
+    require_journal(node(data="x.npy"), METHODS["p-cov"].strategy.card, sums_only=False)
+    with refused(ConfigError, "'journal'"):
+        require_journal(node(data="x.npy"), METHODS[method].strategy.card, sums_only=sums_only)
 
 
 @pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")])

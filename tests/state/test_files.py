@@ -4,8 +4,11 @@ import os
 import zipfile
 
 import numpy as np
+import pytest
 
-from fedpca_flwr.state.files import TooLargeError, read, write, written_whole
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.state import files
+from fedpca_flwr.state.files import TooLargeError, archive_at, read, require_site_file, write, written_whole
 from tests.refusals import refused
 
 
@@ -34,3 +37,40 @@ def test_all_members_of_a_file_together_unpack_to_so_many_bytes(tmp_path):
     assert read(target, text="about.json", most_bytes=size)[1] == {"about": 1}
     with refused(TooLargeError, size, size - 1):
         read(target, text="about.json", most_bytes=size - 1)
+
+
+def test_a_file_that_somebody_has_compressed_far_may_be_small_only(tmp_path, monkeypatch):
+    target = tmp_path / "zeros.npz"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("about.json", "{}" + " " * 5000)
+    assert read(target, text="about.json") == ({}, {})
+    monkeypatch.setattr(files, "SMALL", 5001)
+    with refused(TooLargeError, "5,002", "5,001"):
+        read(target, text="about.json")
+    monkeypatch.setattr(files, "SMALL", 0)
+    with refused(TooLargeError, "5,002", f"{4 * target.stat().st_size:,}"):
+        read(target, text="about.json")
+
+
+def test_what_is_not_written_leaves_what_was_there_and_nothing_beside_it(tmp_path):
+    target = tmp_path / "model.npz"
+    target.write_bytes(b"before")
+    with pytest.raises(ValueError, match="JSON"):
+        write(target, {}, {"value": np.nan}, text="about.json")
+    with pytest.raises(ZeroDivisionError), written_whole(target) as stream:
+        stream.write(bytes([1 // 0]))
+    assert (target.read_bytes(), list(tmp_path.iterdir())) == (b"before", [target])
+    require_site_file("scores", target)
+    for there in (tmp_path, target / "deeper"):
+        with refused(ConfigError, "'scores'") as caught:
+            require_site_file("scores", there)
+        assert caught.value.local == str(there)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("a", "a.npz"), ("a.npz", "a.npz"), ("a.txt", "a.txt.npz"), ("v1.2", "v1.2.npz")]
+)
+def test_a_file_of_arrays_has_its_suffix(name, file, tmp_path):
+    assert archive_at(tmp_path / name, "a model") == tmp_path / file
+    with refused(ConfigError, tmp_path):
+        archive_at(tmp_path, "a model")

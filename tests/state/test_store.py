@@ -115,6 +115,8 @@ def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
         assert database.execute("SELECT count(*) FROM piece").fetchone() == (-(-size // 10),)
         with refused(StoreError, "shelf.sqlite"):
             held.get(database, name, size + 1)
+        with refused(StoreError, "shelf.sqlite"):
+            held.get(database, name, size - 1)
         database.execute("UPDATE piece SET value = CAST(value || 'x' AS BLOB) WHERE number = 0")
         with refused(StoreError, "shelf.sqlite", match="damaged"):
             held.get(database, name, size)

@@ -100,6 +100,8 @@ def test_several_may_drop_out_down_to_the_threshold(rounds):
     gone = list(zip((2, 5), rounds, strict=True))
     outside = [party for party, at in gone if at in BEFORE]
     model = finish(server(parties=parties, survivors=5, gone=gone))
+    assert any("collude with at least 3 of the 7 parties" in note for note in model.log["notes"])
+    assert len(model.log["rounds"][-1]["up"]) == 7
     same(model, plain("p-cov", [X for i, X in enumerate(parties) if i not in outside]))
 
 
@@ -143,7 +145,9 @@ def test_several_sums_open_each_with_its_noise_and_keys():
     """The rounds around a sum are gone through for each, and the model is that of the parties without masks."""
     running = server("dp-pca", **DIRECTIONS)
     sent = heard(running, 0)
-    same(finish(running), plain("dp-pca", PARTIES, **DIRECTIONS))
+    model = finish(running)
+    same(model, plain("dp-pca", PARTIES, **DIRECTIONS))
+    assert "saw 6 sums with noise, the last, over these parties" in model.log["notes"][-1]
     # Else what is revealed of a party that left would open its share of the sums before.
     keys = [one.said[0].tobytes() for one in sent if one.phase.endswith("keys")]
     assert len(keys) == len(set(keys)) == 6
