@@ -38,6 +38,23 @@ def test_bi_cross_validation_holds_out_parties_where_there_are_several():
     assert analyses.how_many(alone).by_rule == analyses.how_many(whole).by_rule
 
 
+def test_rules_and_spikes_are_those_of_a_known_spectrum():
+    """Of ten features and 100 degrees of freedom: noise reaches 1.8, and what helps to reconstruct begins at 2.6."""
+    values, rng = np.array([10, 5, 2, *np.ones(7)]), np.random.default_rng(0)
+    centred = rng.standard_normal((101, 10))
+    centred = np.linalg.qr(centred - centred.mean(axis=0))[0] * np.sqrt(100 * values)
+    moments = SecondMoments.of(centred)
+    kept = analyses.how_many(moments, draws=5).by_rule
+    rules = ("Marchenko-Pastur edge", "optimal threshold (Gavish, Donoho)", "broken stick", "95% of the variance")
+    assert [kept[rule] for rule in rules] == [3, 2, 2, 9]
+    found = analyses.spikes(moments, 4)
+    noise, own = found.variances[3], found.variances[:3]
+    over = noise / (own - noise)
+    np.testing.assert_allclose(own * (1 + 0.1 * over), values[:3], rtol=1e-9)
+    cosines = np.sqrt((1 - 0.1 * over**2) / (1 + 0.1 * over))
+    np.testing.assert_allclose(found.angles, [*np.degrees(np.arccos(cosines)), 90], rtol=1e-9)
+
+
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
 def test_auto_keeps_what_horns_own_procedure_keeps(load, scale):

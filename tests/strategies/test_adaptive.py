@@ -8,6 +8,7 @@ from fedpca_flwr.data.partition import split
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.forecast import Forecast, Survey
 from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.refine import CORRECTION_BITS, block_bits, coded_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from simulations import run
 from simulations.benchmarks.harness import PARTITIONS
@@ -56,6 +57,31 @@ def test_ways_are_forecast_to_cost_what_their_messages_hold():
     }
     costs = [way.up + 2 * way.down + 100 * way.rounds for way in ways]
     assert costs == sorted(costs) == [options.cost(way) for way in ways]
+
+
+def test_coded_covariances_are_forecast_with_their_corrections_at_the_cheapest_step():
+    """Wide data, of fewer rows or as many components as features, have none."""
+    d, k, head = 20, 8, 8 * (1 + 20) + 3 * 128
+    options = AdaptiveOptions.parse({"n-components": k, "download-weight": 2.0, "round-bytes": 100.0, "target": 0.1})
+
+    def coded(counts, options, told, first=2.0):
+        values = np.r_[first, np.full(k - 1, 2.0), np.ones(d - k)]
+        forecast = Forecast.of([survey(n, values, told) for n in counts])
+        return forecast, [way for way in candidates(forecast, options) if way.method == "compressed"]
+
+    steps = []
+    for told, first in ((np.zeros(21), 2.0), (np.zeros(21), 1e3), (np.linspace(1e6, 0, 21), 2.0)):
+        forecast, (way,) = coded((1500, 1000), options, told, first)
+        number, step = way.options["corrections"] - SPARE, way.options["step"]
+        bits = [coded_bits(block_bits(i)) for i in range(number)]
+        assert way.rounds == 2 + number
+        up = forecast.coded_bytes(step) + 2 * head + 5 * 128
+        assert way.up == pytest.approx(up + number * (d * 18 * coded_bits(CORRECTION_BITS) / 8 + 3 * 128))
+        assert way.down == pytest.approx(sum(d * 18 * one / 8 + 3 * 128 for one in bits))
+        steps.append((step, number))
+    assert steps == [(1e-7, 0), (5e-7, 0), (0.01, 2)]  # finer ones would count beyond 2^26 in the largest variance
+    assert not coded((10, 9), options, np.zeros(21))[1]
+    assert not coded((1500, 1000), options.model_copy(update={"n_components": d}), np.zeros(21))[1]
 
 
 @pytest.mark.parametrize(("partition", "target"), list(zip(PARTITIONS, [0.001, 0.1, 1.0, 0.001], strict=True)))

@@ -94,6 +94,9 @@ def test_steps_and_codes_that_cannot_be_are_refused():
         in_short_words(codec="low-rank")
     with refused(ContractError, "client 1", "'wrong'", -1, 0):
         finish(with_replies_of_one(lambda arrays: [*arrays[:-1], -np.ones(2)]))
+    even = np.vstack([np.eye(5), -np.eye(5)])  # a third of a feature's variance each, and a step of a whole one
+    with refused(ConfigError, "'codec'", "'shared-step'", "positive"):
+        fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
 
 
 def test_the_step_the_rank_and_what_is_measured_are_those_of_the_documentation():

@@ -13,7 +13,7 @@ from sklearn.preprocessing import scale
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
-from fedpca_flwr.maths import moments
+from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.factor_em import FactorGaussian
 from fedpca_flwr.maths.gap_groups import Patterns
@@ -405,6 +405,16 @@ def test_what_follows_the_components_is_the_next_factor_or_the_noise():
             assert (solution.pairs.following, solution.total) == (square * following, square * 10)
             np.testing.assert_array_equal(solution.pairs.values, square * found.values[:k])
     assert [em._factors(k, wanted, 150, 40) for k, wanted in ((2, 0), (2, 3), (39, 0), (2, 39))] == [12, 3, 39, 39]
+
+
+def test_factors_end_where_two_turns_one_after_the_other_are_small_and_never_before_the_third(monkeypatch):
+    turns = iter([0, 0, 5, 0.006, 0.004])
+    monkeypatch.setattr(
+        em, "eigen", SimpleNamespace(**{**vars(eigen), "principal_angles": lambda *_: np.array([next(turns)])})
+    )
+    model = fit("em", parties_of_three(), **{**WIDE, "tolerance": 0.01})
+    assert model.log["measured"]["degrees_ahead"] == 0.006
+    assert next(turns, None) is None
 
 
 def test_the_server_cannot_send_a_covariance_or_a_noise_that_is_none(monkeypatch):

@@ -1,10 +1,13 @@
 """What only the personalised method has: own components that stay with the parties, mu and its ends, two solvers."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.rows import held_out
@@ -14,6 +17,7 @@ from fedpca_flwr.protocol.question import Public
 from simulations import run
 from simulations.papers.hierarchical import Federation
 from simulations.papers.personalised import kept, lost, personal
+from strategies.personalised import method
 from strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient, PersonalisedOptions, phases
 from tests.families import rows
 from tests.harness import finish, heard, proxy_of, server_of, tamper_arrays
@@ -189,6 +193,43 @@ def test_a_run_that_is_cut_short_says_so_and_its_own_components_are_of_its_last_
     V, strength = model.components_.T, strength_of(parts, 0.3)
     for X, U in zip(about_the_mean(parts), own, strict=True):
         assert angles_between(U, np.linalg.eigh(X.T @ X + strength * V @ V.T)[1][:, -3:]).max() < 1e-3
+
+
+def test_the_shared_components_are_found_once_they_move_by_less_than_1e_7(monkeypatch):
+    moves = iter([2e-7, 5e-8, 1e-12])
+    monkeypatch.setattr(method, "distance", lambda *_: np.array([next(moves)]))
+    assert finished(related(), mu=1.0)[0].log["measured"]["objective_iterations"] == 2
+
+
+def test_of_equal_errors_the_choice_shares_most_and_as_many_components_as_rows_are_enough():
+    assert method._best_mu(np.array([3, 1, 2, 1 + 1e-9, 1.1, 2, 2, 2]), 10.0) == ((1.0,), 3)
+    assert method._best_mu(np.array([3, 1, 2, 1 + 1e-7, 1.1, 2, 2, 2]), 10.0) == ((0.1,), 1)
+    run_of_three = SimpleNamespace(options=SimpleNamespace(n_components=3))
+    method.Personalised._require_enough_rows(run_of_three, 3)
+    with refused(ConfigError, "'n-components'", 3, 2):
+        method.Personalised._require_enough_rows(run_of_three, 2)
+
+
+def test_parts_that_no_orthonormal_columns_add_up_to_are_refused():
+    server = server_of("personalised", related(m=2), n_components=3, mu=1.0)
+    tamper_arrays(server, 0, lambda arrays: [3e6 * np.sign(arrays[0])], "share")
+    with refused(ContractError, "orthonormal"):
+        finish(server)
+
+
+def test_the_rounding_of_fixed_point_is_in_the_pca_of_all_rows(monkeypatch):
+    """Of each entry of a product by Cauchy and Schwarz, for each party a step."""
+    parts, added, add = related(m=3), [], BlockIteration.add
+
+    def noting(self, V, AV, *, error):
+        added.append((V, error))
+        return add(self, V, AV, error=error)
+
+    monkeypatch.setattr(BlockIteration, "add", noting)
+    run("personalised", parts, n_components=3, mu="infinity", secure_aggregation=True, bound=100.0)
+    spread = np.vstack(parts).std(axis=0) * np.sqrt(90)
+    for V, error in added:
+        assert error == pytest.approx(3 * 2.0**-62 * np.linalg.norm(np.outer(spread, spread @ np.abs(V))), rel=1e-3)
 
 
 @pytest.mark.parametrize("mu", [-1.0, "global", float("inf")])

@@ -1,6 +1,7 @@
 """Components that a few rows, and a few parties, cannot move."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fedpca_flwr.maths import spatial_signs as signs
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.model.reference import principal_angles
+from strategies.robust import Robust
 from tests.families import cut
 from tests.harness import finish, fit, server_of, tamper, tamper_arrays
 from tests.hostile import HostileSession
@@ -163,6 +165,40 @@ def test_parties_that_are_unlike_and_replies_that_are_not_in_clear_are_refused()
         fit("robust robust-parties=true", unlike, n_components=3)
     with refused(ConfigError, "'secure_aggregation'", True):
         fit("robust robust-parties=true", parties(CLEAN), n_components=3, secure_aggregation=True, bound=100.0)
+
+
+def found_of(step, told):
+    """What a step of a run with robust-parties makes of what its parties told, and the run itself."""
+    server = SimpleNamespace(options=SimpleNamespace(robust_parties=True), quorum=SimpleNamespace(features=2))
+    program = step(server)
+    next(program)
+    with pytest.raises(StopIteration) as end:
+        program.send([SimpleNamespace(fields=fields, sender=f"client {i}") for i, fields in enumerate(told)])
+    return end.value.value, server
+
+
+def test_unlike_by_more_than_three_times_the_median_are_left_out_and_by_three_tenths_too_much():
+    """By an exact share each of the size of the median matrix, diag(1/2, 1/2), whatever their traces are."""
+    away = np.array([-2.9, -1, -1, 0, 1, 1, 3.1])
+
+    def found(share):
+        matrices = [np.diag([0.5 + share * one / 2, 0.5 - share * one / 2]) for one in away]
+        told = [{"scatter": trace * pack(np.asfortranarray(one))} for trace, one in enumerate(matrices, 1)]
+        return found_of(lambda server: Robust._signs(server, {}), told)
+
+    (scatter, measured), server = found(0.29)
+    assert server.left_out == ["client 6"]
+    np.testing.assert_allclose(scatter, np.diag([0.5, 0.5]) - 0.29 * 2.9 / 12 * np.diag([1, -1]), atol=1e-7)
+    assert measured == pytest.approx({"unlike_parties": 0.29, "most_unlike_party": 0.29 * 3.1}, abs=1e-6)
+    with refused(DataError, "31%", "30%"):
+        found(0.31)
+
+
+def test_a_party_counts_as_at_most_twice_the_median_one():
+    told = [{"count": np.array(n), "signs": np.full(2, float(n))} for n in (10, 20, 100)]
+    (sums, rows), _ = found_of(lambda server: Robust._told(server, "median", {}), told)
+    assert rows == 130
+    np.testing.assert_allclose(sums["signs"], 10 + 20 + 40)
 
 
 # What a server that chooses the centre is told

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.factors import truncated
-from fedpca_flwr.maths.krylov import KnownProducts
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.fields import head_fields
 from simulations import run
@@ -233,17 +233,25 @@ def test_float32_is_certified_for_what_it_is_next_to_a_large_variance(largest):
     fit_certified(cut(X, 500, 300, 100), within=2 * certified(whole), wire="float32", **options)
 
 
-def test_the_rounding_of_fixed_point_is_in_the_certificate(monkeypatch):
-    server = server_of("sub-it", parties(), n_components=4, secure_aggregation=True, bound=100.0, min_parties=2)
-    known, add = [], KnownProducts.add
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_rounding_of_fixed_point_is_in_the_certificate(scaled, monkeypatch):
+    """Of each entry by Cauchy and Schwarz, for each party a step; and of the diagonal as much."""
+    X = np.vstack(parties(12)) * np.logspace(0, 2, 12)
+    options = {"n_components": 4, "scale": scaled, "secure_aggregation": True, "bound": 1e4, "min_parties": 2}
+    server, added, add = server_of("sub-it", cut(X, 400, 150, 50), **options), [], BlockIteration.add
 
-    def noting(self, *args, **kwargs):
-        known.append(self)
-        add(self, *args, **kwargs)
+    def noting(self, V, AV, *, error, **more):
+        added.append((V, error))
+        return add(self, V, AV, error=error, **more)
 
-    monkeypatch.setattr(KnownProducts, "add", noting)
+    monkeypatch.setattr(BlockIteration, "add", noting)
     finish(server)
-    assert 0 < known[-1].error < 1e-15
+    spread = X.std(axis=0) * np.sqrt(600)
+    scale = X.std(axis=0, ddof=1) if scaled else np.ones(12)
+    for V, error in added:
+        of_product = np.outer(spread / scale, spread @ np.abs(V / scale[:, None]))
+        of_diagonal = (spread / scale) @ (spread / scale) * np.linalg.norm(V)
+        assert error == pytest.approx(3 * 2.0**-62 * (np.linalg.norm(of_product) + of_diagonal), rel=1e-3)
 
 
 def test_variances_of_a_sketch_are_never_more_than_there_is():

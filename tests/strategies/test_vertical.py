@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.loadings import Loadings
@@ -45,6 +46,23 @@ def test_certificates_hold_in_as_many_rounds_as_they_need():
     model = fit(cut(rows(300, 40), 3), max_rounds=2)
     assert not model.log["exact"]
     assert "stopped after max-rounds = 2" in model.log["notes"][0]
+
+
+def test_the_rounding_of_fixed_point_is_in_the_certificate(monkeypatch):
+    """Of each entry of a product a step of the energy, for each party; and blocks are made orthonormal for it."""
+    X, added, add = rows(40, 12), [], BlockIteration.add
+
+    def noting(self, V, AV, *, error):
+        added.append((V, error))
+        return add(self, V, AV, error=error)
+
+    monkeypatch.setattr(BlockIteration, "add", noting)
+    fit(cut(X, 3), n_components=2, secure_aggregation=True, bound=100.0)
+    energy = ((X - X.mean(axis=0)) ** 2).sum()
+    assert len(added) > 1
+    for V, error in added:
+        expected = 3 * 2.0**-62 * energy * np.sqrt(V.size) * np.linalg.norm(V, 2)
+        assert error == pytest.approx(expected, rel=1e-5)
 
 
 def test_rank_and_merged_directions_that_do_not_suffice_are_told():
