@@ -2,6 +2,7 @@
 their values and scores are, against formulas and simulations."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,6 +88,8 @@ def test_rules_of_few_numbers_and_the_law_of_noise():
     # 2.858 times the median singular value (Gavish and Donoho 2014).
     values = np.linspace(9, 1, 100)
     np.testing.assert_allclose(np.sqrt(noise.optimal_threshold(values, 101, 100) / np.median(values)), 2.858, rtol=1e-3)
+    few = noise.optimal_threshold(np.r_[values, np.zeros(900)], 101, 1000)  # of 1000 features, 100 eigenvalues above 0
+    assert few == noise.optimal_threshold(values, 1001, 100)
     # Of two features the ratio is 1, where singular values have the law of a quarter circle with radius 2.
     median = brentq(lambda s: s * np.sqrt(4 - s**2) / 2 + 2 * np.arcsin(s / 2) - np.pi / 2, 0, 2) ** 2
     values = np.array([5.0, 3.0])
@@ -196,6 +199,34 @@ def test_the_largest_gap_is_beyond_the_spacing_of_noise_and_of_features_that_go_
     # Eigenvalues that fall as i^(2/3) from the second on, behind one that is far above.
     values = np.r_[100.0, 50 - 3 * np.arange(1, 9) ** (2 / 3)]
     assert largest_gap(values, 2) == (1, pytest.approx(6.0, rel=1e-12))
+
+
+@pytest.mark.parametrize(("bound", "error", "told"), [(-1e-9, 0.0, True), (1e-9, 0.0, False), (-1e-9, 0.01, False)])
+def test_components_above_the_edge_or_before_the_gap_are_told_only_where_bounds_settle_it(bound, error, told):
+    """Both ways from bounds as an iteration gives them; the level that is asked for is as low as the rule allows."""
+    behind = 50 - 3 * np.arange(1, 9) ** (2 / 3)  # a spacing of 6, so the gap is behind the first one
+    asked = []
+
+    def certified(law, values, trace, most, error, tolerance=1e-3):
+        def eigenvalue(j, level):
+            asked.append((j, level))
+            return most
+
+        ritz = SimpleNamespace(values=values, error=0.25, residuals_to=lambda count: np.full((1, count), error))
+        angles = SimpleNamespace(eigenvalue=eigenvalue, certifies=lambda j, degrees: (j, degrees) == (1, 1e-3))
+        return law.certified(ritz, trace, 3, angles, tolerance)
+
+    few, many = MarchenkoPastur(9, 16), MarchenkoPastur(99, 50)
+    values = np.r_[100.0, behind]
+    assert few.count_above(values, 200.0, 3) > 1
+    assert certified(few, values, 200.0, values[2] + 6 + bound, 1.25 + error) == told
+    assert certified(few, values, 200.0, 0.0, 0.0, tolerance=1.0) == 0
+    assert certified(few, values[:-1], 200.0, 0.0, 0.0) == 0  # too few to tell a gap
+    values = np.r_[100.0, np.ones(8)]
+    edge = many.edge(50.0, 1)
+    assert many.count_above(values, 150.0, 3) == 1
+    assert certified(many, values, 150.0, edge + bound, 0.0) == (bound < 0)
+    assert asked == [(1, pytest.approx(50 - 3 * 2 ** (2 / 3) + 3)), (1, pytest.approx(edge - 0.5))]
 
 
 # How sure they are

@@ -161,7 +161,7 @@ def test_no_unit_of_the_data_overflows_and_parties_and_components_may_lack_varia
             np.testing.assert_allclose([one.variance, one.fit, one.spread], [other.variance, other.fit, other.spread])
     flat = rows(300) * np.repeat([1.0, 1e-9], [2, 10])
     assert of([flat[:100], flat[100:]], 5)[0].components.size == 2
-    assert of(cut(rows(300, 30), 100, 200), 20)[0].components.size == influence.LEADING
+    assert of(cut(rows(300, 30), 100, 200), 20)[0].components.size == 10
     everyone = of(cut(rows(500), 1, 1, 1, 497), 2)
     assert [np.isnan(one.fit) for one in everyone] == [True, True, True, False]
     assert set(told(everyone)) == {3}  # it has 497 of 500 rows
@@ -181,6 +181,7 @@ def one(rows=0.2, variance=0.2, components=(0.2, 0.2), fit=0.7, spread=1.0):
         (one(rows=0.11, components=(0.1, 0.34)), []),  # little is not told however few its rows
         (one(rows=0.13, components=(0.1, 0.36)), []),  # nor much of whom has many
         (one(spread=10.1), ["spread"]),
+        (one(spread=9.9), []),
         (one(fit=0.27), ["fit"]),
         (one(fit=0.29), []),
         (one(fit=np.nan, spread=np.nan), []),

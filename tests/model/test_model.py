@@ -54,6 +54,13 @@ def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path
     assert model.bytes_up_by_party == first["up"]
     assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
     assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
+    rounds = [{"phase": "fit", "up": [1000, 3000], "down": [1, 1]}]
+    parties = [{"name": "north", "rows": 180}, {"name": None, "rows": None}]
+    text = dataclasses.replace(model, log={**model.log, "rounds": rounds, "parties": parties}).summary()
+    assert "3,000 at most per party, 4,000 in all" in text
+    assert "2, with 180 to 180 rows" in text
+    assert "300 of 12 features, 180 of them at these parties" in text
+    assert "of them" not in model.summary()
     none = pooled_pca(X, 5)
     assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
 

@@ -290,6 +290,24 @@ def test_units_are_named_of_the_odd_parties_and_of_nobody_by_chance():
     assert not found([np.full((20, 2), value) for value in (1.0, 1.0, 100.0)])  # constant
 
 
+@pytest.mark.parametrize(
+    ("parties", "named"),
+    [
+        ([(1, 1), (1, 1), (5, 5)], [(2, 0, 5, 1)]),
+        ([(1, 1), (1, 1), (4.9, 4.9)], []),
+        ([(1, 1), (1, 1), (20, 10.1)], [(2, 0, 20, 1)]),
+        ([(1, 1), (1, 1), (20, 9.9)], []),  # mean and deviation by another factor
+        ([(0.9, 1), (0.9, 1), (9, 10)], []),  # means within their deviations
+        ([(1, 1), (1, 1), (-10, 10)], []),
+        ([(1, 1), (1, 1), (3, 3), (10, 10)], []),  # by degrees
+        ([(1, 1), (1, 1), (2, 2), (8, 8), (10, 10)], [(4, 0, 10, 1)]),  # the mean is of those with the other unit
+    ],
+)
+def test_another_unit_is_as_large_a_factor_of_mean_and_deviation(parties, named):
+    means, deviations = np.array(parties, dtype=float).T[:, :, None]
+    assert other_units(np.full(len(parties), 10.0), means, deviations) == named
+
+
 def dirichlet(X, y, parties, alpha, rng):
     shares = rng.dirichlet([alpha] * parties, y.max() + 1).cumsum(axis=1)
     of = (rng.random((len(y), 1)) > shares[y]).sum(axis=1)

@@ -1,12 +1,14 @@
 """Adaptive: what is forecast is what happens, and the choice is the cheapest way that reaches the target."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import split
 from fedpca_flwr.errors import ContractError, DisclosureError
-from fedpca_flwr.maths.forecast import Forecast, Survey
+from fedpca_flwr.maths.forecast import Forecast, Heterogeneity, Survey
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import CORRECTION_BITS, block_bits, coded_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
@@ -140,6 +142,21 @@ def test_scores_of_heterogeneity_rise_with_it():
     scores = [adaptive(parties(name)).log["measured"]["heterogeneity_score"] for name in PARTITIONS]
     assert scores[0] < scores[1] < min(scores[2:])
     assert scores[0] < 0.1
+
+
+def test_heterogeneity_and_what_is_pooled_in_numbers():
+    told, far = np.zeros(21), Head(30, np.array([2.0, 0.0]), np.zeros(2))
+    one, other = survey(10, np.array([3.0, 1.0]), told), survey(30, np.ones(2), told)
+    one, other = replace(one, sketch=np.diag([30.0, 10.0])), replace(other, head=far, sketch=np.diag([30.0, 30.0]))
+    found = Forecast.of([one, other])
+    assert (found.total, found.variances.tolist(), found.spectrum.tolist()) == (130, [90, 40], [90, 40])
+    assert found.own == Forecast.of([other, one]).own  # in an order of its own
+    entropy = [-sum(share * np.log2(share) for share in shares) for shares in ((9 / 16, 7 / 16), (3 / 4, 1 / 4))]
+    parts = (30 / 130, 0.75 / np.hypot(1.5, 1), entropy[0] - entropy[1] / 4 - 3 / 4, 0.75 / 2.5)
+    assert list(found.heterogeneity.named().values()) == pytest.approx([np.mean(parts), *parts])
+    assert Heterogeneity(0.5, 3.0, 0.1, 0.4).score == 0.5
+    few = [survey(1, np.array([3.0, 0, 0, 0]), told), survey(2, np.array([2.5, 1, 0, 0]), told)]
+    assert Forecast.of(few).spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction
 
 
 def test_bytes_in_code_are_those_that_the_parties_told_at_their_own_units():
