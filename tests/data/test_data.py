@@ -39,6 +39,13 @@ def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
     test, truth = source.test()
     np.testing.assert_array_equal(test, pixels[:5])
     np.testing.assert_array_equal(truth, np.arange(5))
+    with (raw / "t10k-images-idx3-ubyte").open("ab") as stream:
+        stream.write(b"\0")
+    with refused(DataError, "whole"):
+        source.test()
+    (raw / "t10k-labels-idx1-ubyte").unlink()
+    with refused(DataError, f"'{name}'", "--data-root"):
+        source.test()
 
 
 def test_a_set_of_openml_is_kept_at_its_download_and_read_without_a_network(tmp_path, monkeypatch):

@@ -73,6 +73,10 @@ def test_codecs_keep_what_they_promise_in_closed_form_and_end_where_they_must():
     assert codec.decode(codec.encode(np.array([2.0**27 - 1]), 1), 1) == 2**27 - 1
     with refused(ValueError, 27):
         codec.encode(np.array([2.0**27]), 1)
+    code = codec.encode(np.array([5.0]), 1).code
+    for scales, first in ((np.ones(1, np.float32), 0), (NO_SCALES, 2)):
+        with refused(ValueError, "damaged code"):
+            codec.decode(Coded(scales, np.append(np.uint8(first), code[1:])), 1)
 
 
 NO_SCALES = np.empty(0, np.float32)

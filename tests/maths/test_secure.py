@@ -65,7 +65,7 @@ def test_fields_keep_their_shapes_and_others_are_refused_without_telling_values(
     assert parties == 1
     for name, values in fields.items():
         np.testing.assert_array_equal(back[name], values, strict=name != "count")
-    wrong = [np.zeros(3), *(np.array([0.0, value]) for value in (1.0 + 1e-15, -1.1, np.nan, np.inf))]
+    wrong = [np.zeros(3), np.zeros((1, 2)), *(np.array([0.0, value]) for value in (1.0 + 1e-15, -1.1, np.nan, np.inf))]
     for values in wrong:
         with refused(ValueError, "'x'"):
             Layout({"x": np.ones(2)}).encode({"x": values})
