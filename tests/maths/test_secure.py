@@ -221,6 +221,7 @@ def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
     assert np.abs(words.rounded(value) - value).max() > 1e-6
     words = ShortWords(np.array([1.0, 0.0, 0.0, 1.0, 1.0]), Short(4), 2)
     assert words.size == 1
+    np.testing.assert_array_equal(Layout({}, short={"x": words}).missed(2)["x"], words.missed)
     total = 2 * words.encode(np.full(5, 0.25), "x")
     np.testing.assert_allclose(words.decode(total), [0.5, 0, 0, 0.5, 0.5], atol=1e-4)
     with refused(ValueError, 16, 20):
