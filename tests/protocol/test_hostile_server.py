@@ -82,7 +82,7 @@ FIRST = {script.run["method"]: script for script in reversed(SCRIPTS)}
 ASKED = [script for script in SCRIPTS if script.hidden or script is FIRST[script.run["method"]]]
 """Every way to hide answers, and each method once in clear: whatever its options, one code holds it to its script."""
 DRAWN = [(script, (i + 1) % 4) for i, script in enumerate(ASKED)]
-"""Each with a seed by which `simulations.mutants` sees what is put back of the ways in that sites once had."""
+"""Each with its own seed of hostile questions."""
 
 
 @pytest.mark.parametrize(("script", "seed"), DRAWN, ids=str)
