@@ -33,7 +33,7 @@ CARD = method.MethodCard(
     options=method.ScaledOptions,
     phases=lambda config, options: {
         **method.moments_phases(config, within=options.center),
-        **method.projection_phase(about="centre"),
+        **method.projection_phase(),
     },
     reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
 )
