@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.adjustment import EXPLAINED
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation, two_sum
@@ -41,6 +42,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, SumLimits, Total, by_transport
 from fedpca_flwr.protocol.replies import as_they_come
 from fedpca_flwr.questions import row_limits
+from fedpca_flwr.questions.digits import SHOWS
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.row_limits import WIDE, Pooled
@@ -65,9 +67,6 @@ def sums_of_rows() -> Iterator[None]:
 
 PARTS, SCATTER_PARTS = 13, 3
 """Numbers that a party's sums about zero add up from, and its products: each is rounded by itself."""
-
-SHOWS = 2.0**-40
-"""Share of all variance that fixed point may cost before further digits are asked for."""
 
 FOR_INFLUENCE = 2**30
 """Bytes of all parties' scatters together that are kept for nothing but their influence."""
@@ -279,8 +278,9 @@ def pooled_moments(
 ) -> Pooling:
     """The moments of all rows; ``within``: without what lies between the parties' means.
 
-    With ``each`` all that the parties send in clear is retained, however much it is. Where only sums are shown,
-    ``joined`` (d,) is the diagonal of the scatter that this one is added to.
+    With ``each`` covariates or parties may explain most of them: all that the parties send in clear is retained,
+    however much it is, and of sums all digits. Where only sums are shown, ``joined`` (d,) is the diagonal of the
+    scatter that this one is added to.
     """
     pool_by = by_transport(run.config, clear=_from_each, masked=_by_sums)
     found = yield from pool_by(run, within, each, joined)
@@ -309,7 +309,7 @@ def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float)
     places = diagonal_positions(pooled.diagonal.size)
     missed = SCATTER_PARTS * sums.missed["scatter"][places]
     double = sums["scatter"], sums.low["scatter"]
-    if "digits" in run.phases and _needs_digits(run, pooled, missed):
+    if "digits" in run.phases and _needs_digits(run, pooled, missed, SHOWS * (EXPLAINED if each else 1.0)):
         digits: Total = yield Sum("digits")
         high, error = two_sum(double[0], digits["scatter"])
         double = two_sum(high, error + (double[1] + digits.low["scatter"]))
@@ -321,11 +321,11 @@ def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float)
     return PooledMoments(Moments(*pooled.head, scatter=found), pooled.diagonal, evidence=evidence)
 
 
-def _needs_digits(run: RowsStrategy, pooled: Pooled, missed: Array) -> bool:
+def _needs_digits(run: RowsStrategy, pooled: Pooled, missed: Array, shows: float) -> bool:
     """Whether rounding, by which the diagonal (d,) of the scatter may have ``missed`` so much, may cost more of it
-    (Frobenius norm) than a share of the variance that shows, in the unit in which the components are found."""
+    (Frobenius norm) than the share of the variance that ``shows``, in the unit in which the components are found."""
     unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
-    return bool((missed / unit**2).sum() > SHOWS * (pooled.diagonal / unit**2).sum())
+    return bool((missed / unit**2).sum() > shows * (pooled.diagonal / unit**2).sum())
 
 
 def taken_for_constant(unseen: NDArray[np.bool_], least: float) -> Sequence[str]:
