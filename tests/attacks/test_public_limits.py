@@ -4,14 +4,12 @@ Limits that the server told decided it once, and bisections read a site's number
 """
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.protocol.payload import Field
 from fedpca_flwr.questions import columns, row_limits
 from tests.hostile import HostileSession, keys_of
@@ -122,4 +120,3 @@ def test_a_sum_opens_or_is_refused_by_all_alike_whatever_was_asked(run, seed, tm
                 summed += 1
     assert summed
     assert "random words" not in caplog.text
-
