@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import BeyondLimitError, ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Columns, gram_product
 from fedpca_flwr.maths.moments import Head, centred_rows, head_and_diagonal, scaled_columns
@@ -80,10 +80,27 @@ class OwnRows:
         return own.reshape(X.shape)
 
 
-def own_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> OwnRows:
-    """Rows (n, d) about ``centre + remainder``, each (d,); ``head``, where it is known, has their count and mean.
+def own_rows(
+    rows: Rows, centre: Array, remainder: Array, head: Head | None = None, *, farthest: float = np.inf
+) -> OwnRows:
+    """Return a party's rows about a centre.
 
-    A `ContractError` where the centre is so far away that squares would be infinite, of whatever rows.
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+    centre, remainder : ndarray of shape (d,)
+        The centre is their sum.
+    head : Head, optional
+        Count and mean of the rows, where they are known.
+    farthest : float
+        How far the centre may be from the mean of the rows, in each feature.
+
+    Raises
+    ------
+    BeyondLimitError
+        Where the centre is farther away than that.
+    ContractError
+        Where it is so far away that squares would be infinite, of whatever rows.
     """
     n, d = rows.shape
     if n > d:
@@ -92,8 +109,11 @@ def own_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = No
     else:
         head, centred = _few(whole(rows))
     with np.errstate(over="ignore", invalid="ignore"):
-        shift = np.sqrt(n) * ((head.mean - centre) + (head.remainder - remainder))
+        deviation = (head.mean - centre) + (head.remainder - remainder)
+        shift = np.sqrt(n) * deviation
         far = not float(shift @ shift) < FARTHEST
+    if np.abs(deviation).max(initial=0.0) > farthest:
+        raise BeyondLimitError(f"the server's centre is farther from this site's mean than {farthest:.3g}")
     if far:
         raise ContractError("the server tells a mean so far from this site's that the squares of distances overflow")
     return OwnRows(centred, shift)

@@ -128,12 +128,18 @@ class RowsClient(PCAClient):
         """The moments of this party's rows."""
         return self.own_of(self.data)
 
+    @property
+    def farthest(self) -> float:
+        """How far a centre may be from the mean of this party's rows."""
+        return FARTHEST * self.site.config.bound if self.in_fixed_point and self.site.config.bound else math.inf
+
     def own_of(self, rows: Rows) -> OwnScatter:
         """The moments of some of this party's ``rows`` (n, d), kept for the run where that is cheaper."""
-        farthest = FARTHEST * self.site.config.bound if self.in_fixed_point and self.site.config.bound else math.inf
         columns = self.options.columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
-        return OwnScatter(rows, self.site.state, columns=columns, parties=parties, farthest=farthest, threads=threads)
+        return OwnScatter(
+            rows, self.site.state, columns=columns, parties=parties, farthest=self.farthest, threads=threads
+        )
 
     def loadings(self, asked: Fields) -> Array:
         """The components (k, d) by which this party projects its rows."""

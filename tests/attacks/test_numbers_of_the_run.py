@@ -81,3 +81,53 @@ def test_a_centre_far_from_the_rows_is_answered_with_random_words(centre, opens,
     ended, _ = played(tmp_path, {**changed, "project": {"mean": np.zeros(D)}})
     assert ended == ""
     assert ("random words" in caplog.text) is not opens
+
+
+# A pass of the personalised method has one centre
+
+PERSONALISED = {"method": "personalised", "n-components": 1, "mu": 1.0}
+MASKED = {"secure-aggregation": True, "bound": 1000.0}
+MEAN = ROWS.mean(axis=0)
+
+
+def asked_about(session, means, *, secure, spread=SPREAD):
+    """What a site says to products about each of several means of one run."""
+    block, none, spread = np.eye(D, 2), np.zeros(D), np.broadcast_to(spread, (D,))
+    if secure:
+        (key, _), _ = session.ask("keys", [])
+        publics = np.stack([key, np.full_like(key, 1), np.full_like(key, 2)])
+        assert session.ask("sums", [publics, signatures(session, publics)])[0]
+        assert session.ask("deviations", [np.asarray(3 * N), means[0]])[0]
+    else:
+        assert session.ask("start", [])[0]
+    return [session.ask("product", [block, mean, none, *([spread] if secure else [])]) for mean in means]
+
+
+@pytest.mark.parametrize("run", [{}, MASKED], ids=["clear", "masked"])
+@pytest.mark.parametrize("center", [True, False])
+def test_a_pass_has_one_centre(run, center, tmp_path):
+    given = {**PERSONALISED, **run, "center": center}
+    means = [MEAN, MEAN] if center else [np.zeros(D), np.zeros(D)]
+    for i, other in enumerate((means[1], means[1] + 1e-9, means[1] + 1e12)):
+        session = HostileSession(tmp_path / str(i), ROWS, given)
+        (first, _), (second, said) = asked_about(session, [means[0], other], secure=bool(run))
+        assert first
+        assert bool(second) == ("error" not in said) == (i == 0)
+
+
+def test_the_centre_of_a_pass_is_that_of_its_sums(tmp_path):
+    """The fault: products were about whatever centre the server named, and opened 2^53 away from all rows."""
+    for i, (off, answered) in enumerate(((0.0, True), (1e-3, False), (2.0**53, False))):
+        session = HostileSession(tmp_path / str(i), ROWS, {**PERSONALISED, **MASKED})
+        (key, _), _ = session.ask("keys", [])
+        publics = np.stack([key, np.full_like(key, 1), np.full_like(key, 2)])
+        session.ask("sums", [publics, signatures(session, publics)])
+        session.ask("deviations", [np.asarray(3 * N), CENTRE])
+        replied, _ = session.ask("product", [np.eye(D, 2), CENTRE + off, np.zeros(D), SPREAD])
+        assert bool(replied) == answered
+
+
+def test_a_centre_that_was_told_far_away_is_answered_with_random_words(tmp_path, caplog):
+    session = HostileSession(tmp_path, ROWS, {**PERSONALISED, **MASKED})
+    assert asked_about(session, [np.full(D, 2.0**53)], secure=True, spread=1e20)[0][0]
+    assert "phase 'product': the server's centre is farther from this site's mean" in caplog.text
