@@ -113,7 +113,7 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
         by_method = 0
     if max(by_method, by_options) <= EXPOSURES.index(allowed):
         return
-    reason, also = "", ""
+    reason, also = "", "; other options show less" if by_options > by_method else ""
     if by_method > by_options and card.exposes == "distribution":
         reason, also = f" ({card.beyond_moments})", f", or name '{card.name}' in 'allowed-methods'"
     raise DisclosureError(
