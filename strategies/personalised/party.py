@@ -27,9 +27,6 @@ GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 GLOBAL_ROUNDS = 30
 """At most so many rounds for the PCA of all rows."""
 
-CENTRE = (method.Field("mean", ("d",)), method.Field("remainder", ("d",)))
-"""The mean of the rows used."""
-
 SHARED = method.Field("shared", ("d", "k"), kind="orthonormal columns")
 
 OF_OWN_COMPONENTS = (
@@ -38,11 +35,22 @@ OF_OWN_COMPONENTS = (
     method.Field("gram", ("k", "k")),
 )
 
-BY_SPREAD = (method.Field("spread", ("d",), kind="size"),)
-"""Their deviations, from which limits of sums follow."""
-
 HELD_OUT = "held-out "
-"""How the phases of the first of two passes begin."""
+"""How the phases of the first of two passes begin, and the names of its numbers."""
+
+
+def centre_fields(
+    config: method.RunConfig, options: "PersonalisedOptions", prefix: str
+) -> tuple[method.Field, method.Field]:
+    """Return the fields of the mean of the rows that a pass uses: one in a pass, that which its sums were about."""
+    of_sums = method.by_transport(config, clear="mean", masked="centre") if options.center else "mean"
+    mean = method.Field("mean", ("d",), fixed=f"{prefix}{of_sums}")
+    return mean, method.Field("remainder", ("d",), fixed=f"{prefix}remainder")
+
+
+def spread_fields(prefix: str) -> tuple[method.Field]:
+    """Return the field of the deviations of those rows, from which limits of sums follow."""
+    return (method.Field("spread", ("d",), kind="size", fixed=f"{prefix}spread"),)
 
 
 class PersonalisedOptions(method.Options, method.CentreOptions):
@@ -57,6 +65,10 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
     """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
     iterations: Annotated[method.Count, Limits(examples=[1, 5])] = 20
     """At most so many for V, in each pass."""
+
+    @property
+    def exposes(self) -> str:
+        return "distribution" if self.mu == "held-out" else ""  # two sums: over all rows, and over all but a fifth
 
     @property
     def grid(self) -> tuple[float, ...]:
@@ -75,30 +87,32 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
     choosing = options.mu == "held-out"
     first = _pass(config, options, HELD_OUT, len(GRID)) if choosing else {}
     choose = method.Question(
-        asked=method.Payload((SHARED, *CENTRE)),
+        asked=method.Payload((SHARED, *centre_fields(config, options, HELD_OUT))),
         reply=method.Payload((method.Field("errors", ("grid",), kind="size"),)),
         answer=_choose,
         sizes=lambda public: {"k": options.n_components, "grid": len(GRID) + 2},
         limits=lambda asked, public: {
             "errors": np.full(len(GRID) + 2, 4.0 * row_limits.ROWS * public.features * public.config.bound**2)
         },
-        limited_by=BY_SPREAD,
+        limited_by=spread_fields(HELD_OUT),
         words=method.FIRST_WORDS,
     )
     report = method.Question(
-        asked=method.Payload((SHARED, method.Field("strengths", ("<=m",), kind="size"), *CENTRE)),
+        asked=method.Payload(
+            (SHARED, method.Field("strengths", ("<=m",), kind="size"), *centre_fields(config, options, ""))
+        ),
         reply=method.Payload(OF_OWN_COMPONENTS),
         answer=_report,
         sizes=lambda public: {"k": options.n_components, "m": 1},
         limits=_of_report,
-        limited_by=BY_SPREAD,
+        limited_by=spread_fields(""),
     )
     return {
         **first,
         **({"choose": choose} if choosing else {}),
         **_pass(config, options, "", 1),
         "report": report,
-        **method.projection_phase(),
+        **method.projection_phase(about=method.by_transport(config, clear="", masked="centre")),
     }
 
 
@@ -109,29 +123,35 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         reply=method.Payload((used, *method.HEAD[1:], method.Field("diagonal", ("d",), kind="size"))),
         answer=lambda party, asked: _start(party, prefix),
     )
+    centre, spread = centre_fields(config, options, prefix), spread_fields(prefix)
     sums = centre_phases(prefix, lambda party: party.used(prefix))
     begin = method.by_transport(config, clear={f"{prefix}start": start}, masked=sums)
     product = method.Question(
-        asked=method.Payload((method.Field("block", ("d", "<=b")), *CENTRE)),
+        asked=method.Payload((method.Field("block", ("d", "<=b")), *centre)),
         reply=method.Payload((method.Field("product", ("d", "b")),)),
         answer=lambda party, asked: {"product": _about(party, asked, prefix).times_any(asked["block"])},
         sizes=lambda public: {"b": options.width(public)},
-        limits=lambda asked, public: {"product": np.outer(asked["spread"], asked["spread"] @ np.abs(asked["block"]))},
-        limited_by=BY_SPREAD,
+        limits=_product_limits,
+        limited_by=spread,
         times=GLOBAL_ROUNDS,
     )
     several = replace(SHARED, shape=("m", "d", "k"))
     share = method.Question(
-        asked=method.Payload((several, method.Field("strengths", ("m",), kind="positive"), *CENTRE)),
+        asked=method.Payload((several, method.Field("strengths", ("m",), kind="positive"), *centre)),
         reply=method.Payload((method.Field("shared", ("m", "d", "k")),)),
         answer=lambda party, asked: _share(party, asked, prefix),
         sizes=lambda public: {"m": strengths, "k": options.n_components},
         limits=lambda asked, public: {"shared": np.full(asked["shared"].shape, 2.0 * public.parties)},
-        limited_by=BY_SPREAD,
+        limited_by=spread,
         times=options.iterations,
         optional=True,
     )
     return {**begin, f"{prefix}product": product, f"{prefix}share": share}
+
+
+def _product_limits(asked: method.Fields, public: method.Public) -> method.SumLimits:
+    row_limits.reach({"mean": asked["mean"]}, public)  # or it is beyond the bound
+    return {"product": np.outer(asked["spread"], asked["spread"] @ np.abs(asked["block"]))}
 
 
 def _of_report(asked: method.Fields, public: method.Public) -> method.SumLimits:

@@ -200,7 +200,8 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PersonalisedClient, "statistics", listen)
         for seed in range(2):
-            finish(sites(tmp_path, parties, "personalised", options={**options, "seed": seed}))
+            given = {**options, "seed": seed}
+            finish(sites(tmp_path, parties, "personalised", options=given, **{"may-show": "distribution"}))
     assert len(seen) == 12
     assert len(set(seen)) == 6
     assert len(events(tmp_path / "site0", HeldOut.kind)) == 1
