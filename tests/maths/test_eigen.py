@@ -86,6 +86,8 @@ def test_angles_and_signs_of_vectors(angle):
     np.testing.assert_allclose(eigen.projector_distance(a, b), np.sin(t), rtol=1e-7)
     V = eigen.fix_signs(np.array([[0.6, -0.8], [-0.8, -0.6]]))
     np.testing.assert_array_equal(V, [[-0.6, 0.8], [0.8, 0.6]])
+    alike = np.array([[-0.5, 0.5 - 2e-9], [0.5 + 1e-12, -0.5]])
+    np.testing.assert_array_equal(eigen.fix_signs(alike), alike * [-1, 1])  # the first of those that rounding orders
     a = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 3)))[0]
     turn = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
     assert principal_angles(a, -a @ turn).max() < 1e-12
