@@ -132,7 +132,7 @@ def _variants(command: Command) -> None:
         "variants",
         help="print the variants that several .bim files have in common",
         description="Print, as a .bim file, the variants that all given .bim files have by chromosome, position and "
-        "pair of alleles, coded as in the first one, for every site's node-config 'variants'; and to stderr which of "
+        "pair of alleles, coded as most files do, for every site's node-config 'variants'; and to stderr which of "
         "them a file lacks or codes with swapped alleles. A .bim file holds no genotypes.",
     )
     variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
