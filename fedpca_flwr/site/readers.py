@@ -33,7 +33,8 @@ def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     with parquet.ParquetFile(file) as source:
         schema, metadata = source.schema_arrow, source.metadata
     every = list(schema.names)
-    features = feature_positions(left_out, every, len(every))
+    index = _index_columns(schema)
+    features = [place for place in feature_positions(left_out, every, len(every)) if every[place] not in index]
     names = [every[position] for position in features]
     _require_numbers(schema, features, names)
     held = [_dtype(schema.field(position).type, _is_complete(metadata, position)) for position in features]
@@ -41,9 +42,15 @@ def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     return Blocks(lambda: _parquet_blocks(file, features, len(every), dtype), len(features), dtype), names
 
 
+def _index_columns(schema: Any) -> set[str]:
+    """Return the names of the columns that hold the index of the data frame that pandas has written, if it was one."""
+    of_pandas = (schema.pandas_metadata or {}).get("index_columns", ())
+    return {name for name in of_pandas if isinstance(name, str)}  # a range of numbers is no column, but a mapping
+
+
 def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str]) -> None:
     if not features or any(name.startswith("__index_level_") for name in names):
-        raise DataError("the .parquet file has an index column, or no feature: write it without its index")
+        raise DataError("the .parquet file has an unnamed index as a column, or no feature: write it without its index")
     by_kind: dict[str, list[object]] = {}
     for position, name in zip(features, names, strict=True):
         if kind := arrow_kind(schema.field(position).type):
@@ -55,11 +62,14 @@ def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str])
             "node-config 'label'",
             local="; ".join(f"{kind} in {listed(own)}" for kind, own in by_kind.items()),
         )
+    _require_own_names(names, "the .parquet file has columns of the same name; give each a name of its own")
+
+
+def _require_own_names(names: Sequence[str], fault: str) -> None:
+    """Refuse names of which one occurs twice, by the text of the ``fault``."""
     doubled = [name for name, times in Counter(names).items() if times > 1]
     if doubled:
-        raise DataError(
-            "the .parquet file has columns of the same name; give each a name of its own", local=listed(doubled)
-        )
+        raise DataError(fault, local=listed(doubled))
 
 
 def _is_complete(metadata: Any, position: int) -> bool:
@@ -97,8 +107,8 @@ def parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
 def read_h5ad(file: Path, left_out: LeftOut, layer: str = "") -> tuple[Rows, list[str]]:
     """The rows of ``X`` or of a layer, and the names of its variables."""
     with extra("cells", "an .h5ad file needs anndata"):
+        import anndata  # noqa: F401
         import h5py
-        from anndata.io import read_elem
     with h5py.File(file) as held:
         if layer and layer not in held.get("layers", {}):
             raise ConfigError(
@@ -109,10 +119,22 @@ def read_h5ad(file: Path, left_out: LeftOut, layer: str = "") -> tuple[Rows, lis
             raise DataError("the .h5ad file has no X; name a layer of it as node-config 'layer'", local=str(file))
         matrix = _matrix(held, layer)
         width, dtype, sparse = matrix.shape[1], matrix.dtype, not isinstance(matrix, h5py.Dataset)
-        every = [str(name) for name in read_elem(held["var"]).index]
+        every = _variable_names(held["var"])
+    fault = "the .h5ad file has genes of the same name; give each a name of its own: cells.var_names_make_unique()"
+    _require_own_names(every, fault)
     columns = np.asarray(feature_positions(left_out, every, width), np.int64)
     rows = Blocks(lambda: _h5ad_blocks(file, layer, columns), columns.size, dtype, sparse=sparse)
     return rows, [every[position] for position in columns]
+
+
+def _variable_names(variables: Any) -> list[str]:
+    """Return the names of the variables; a file from before anndata 0.7 has them in the first field of its records."""
+    from anndata.io import read_elem
+
+    if hasattr(variables, "dtype"):
+        first = variables[variables.dtype.names[0]].tolist()
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in first]
+    return list(map(str, read_elem(variables).index))
 
 
 def _matrix(held: Any, layer: str) -> Any:

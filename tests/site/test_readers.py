@@ -1,6 +1,7 @@
 """A site's file: every format gives the same rows, and no error's text holds a value or a path."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -53,6 +54,25 @@ def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_
     np.testing.assert_array_equal(whole(in_blocks[60:70]), expected[60:70])
     chosen = np.random.default_rng(0).random(150) < 0.4
     np.testing.assert_array_equal(whole(in_blocks[chosen]), expected[chosen])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        pd.Index(np.arange(150) + 9000, name="patient"),
+        pd.Index([f"p{i}" for i in range(150)]),
+        pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None]),
+        pd.RangeIndex(150),
+    ],
+)
+def test_the_index_of_a_frame_that_pandas_has_written_is_no_feature(index, tmp_path):
+    frame, path = pd.DataFrame(X, columns=NAMES, index=index), str(tmp_path / "site.parquet")
+    frame.to_parquet(path)
+    found = read(path, label="age")
+    assert found.names == tuple(NAMES[1:])
+    np.testing.assert_array_equal(found.rows, X[:, 1:])
+    if index.name:
+        assert read_ids(path, index.name, 150) == [str(value) for value in index]
 
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
@@ -148,6 +168,29 @@ def test_what_is_wrong_with_cells_is_named(cells):
         read(cells, layer="counts")
     with refused(DataError, "'layer'"):
         read(cells)
+
+
+def test_genes_of_one_name_are_refused_and_files_from_before_anndata_0_7_are_read(cells):
+    h5py = pytest.importorskip("h5py")
+    expected = read(cells, layer="counts")
+    with h5py.File(cells, "r+") as held:
+        for name in ("var", "obs", "X"):
+            del held[name]
+        held["var"] = np.array([(name, 1.0) for name in GENES], dtype=[("index", "S9"), ("n_cells", "f8")])
+        group = held.create_group("X")
+        group.attrs.update({"h5sparse_format": "csr", "h5sparse_shape": COUNTS.shape})
+        for part in ("data", "indices", "indptr"):
+            group[part] = getattr(sparse.csr_matrix(COUNTS), part)
+    found = read(cells)
+    assert (found.names, found.rows.sparse) == (expected.names, expected.rows.sparse)
+    np.testing.assert_array_equal(whole(found.rows), whole(expected.rows))
+    with h5py.File(cells, "r+") as held:
+        del held["var"]
+        held["var"] = np.array([(name,) for name in [*GENES[:-1], GENES[0]]], dtype=[("index", "S9")])
+    with pytest.raises(DataError) as caught:
+        read(cells)
+    assert GENES[0] in caught.value.local
+    assert GENES[0] not in str(caught.value)
 
 
 # Whatever the kind
