@@ -126,8 +126,7 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     d = matrix.shape[0]
     if isinstance(k, float):
         values, vectors = eigh(matrix, driver="evd", check_finite=False)
-        shares = np.cumsum(values[::-1].clip(min=0.0)) / (total or float(np.trace(matrix)))
-        return _pairs(values, vectors, min(int(np.searchsorted(shares, k, side="right")) + 1, d))
+        return _pairs(values, vectors, beyond_share(values[::-1].clip(min=0.0), total or float(np.trace(matrix)), k))
     if d >= LANCZOS_FROM and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:
@@ -141,6 +140,15 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     if values.size < wanted:  # or it loses pairs of a tight cluster at the edge of a subset, and says nothing
         values, vectors = eigh(matrix / unit, driver="evd", check_finite=False)
     return _pairs(values * unit, vectors, k)
+
+
+def beyond_share(values: Array, total: float, share: float) -> int:
+    """Return how many of the leading ``values``, descending, it takes to exceed a ``share`` of the ``total``.
+
+    A sum that is larger by rounding only does not exceed it.
+    """
+    shares = np.cumsum(values) / total
+    return min(values.size, int(np.searchsorted(shares, share + 4 * rounding(values.size), side="right")) + 1)
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:

@@ -194,7 +194,7 @@ def outside(variants: Sequence[Variant], regions: str) -> list[Variant]:
 
 
 def write_common(files: Sequence[str], *, ambiguous: bool, exclude: str = "", out: TextIO | None = None) -> None:
-    """Print the variants that all .bim files have outside regions as a .bim file, and to stderr how the files differ."""
+    """Print the variants that all .bim files have outside regions as a .bim file; say on stderr how files differ."""
     common, lines = in_common({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     kept = outside(common, exclude)
     if exclude:
