@@ -143,7 +143,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         unlike = [key for key in LEFT_TO_FIT if found.log["options"].get(key, "nothing") not in (False, "", "nothing")]
         unlike += ["levels"] if found.log.get("levels") else []
         if unlike:
-            raise ConfigError(f"partial_fit adds moments of rows as they are, and takes no {', '.join(unlike)}: use fit")
+            raise ConfigError(
+                f"partial_fit adds moments of rows as they are, and takes no {', '.join(unlike)}: use fit"
+            )
         assert moments is not None
         before = getattr(self, "_moments", None)
         about = {key: found.log[key] for key in ("method", "columns", "parties", "rounds")}

@@ -45,7 +45,7 @@ def parties_of(given: Any, split: str) -> Parties:
     tables = list(given.values() if isinstance(given, Mapping) else given)
     if not tables:
         raise ConfigError("there are no parties; give at least one array of rows")
-    called = [f"party '{key}'" for key in keys] or [f"party {i}" for i in range(len(tables))]
+    called = list(by_text(given))
     rows: list[Rows] = []
     faults = []
     for name, table in zip(called, tables, strict=True):
@@ -59,6 +59,13 @@ def parties_of(given: Any, split: str) -> Parties:
     if split == "rows":
         found = _in_one_order(found, called)
     return found._replace(notes=[*found.notes, *_far_off(found, called)])
+
+
+def by_text(given: Any) -> dict[str, Any]:
+    """Return the parties of a list or a mapping by how texts call them."""
+    if isinstance(given, Mapping):
+        return {f"party '{key}'": table for key, table in given.items()}
+    return {f"party {i}": table for i, table in enumerate(given)}
 
 
 def _far_off(parties: Parties, called: list[str]) -> list[str]:

@@ -178,7 +178,10 @@ def _levels(command: Command) -> None:
 
 def _levels_in(given: argparse.Namespace) -> dict[str, list[str]]:
     if not given.categories:
-        return levels.together(given.files)
+        found, notes = levels.together(given.files)
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        return found
     if len(given.files) > 1:
         raise ConfigError(f"--categories names columns of one table, and {len(given.files)} files are given")
     return levels.of_table(given.files[0], given.categories, given.label, given.min_rows)

@@ -13,6 +13,7 @@ to the server gives away digests of ids that it has itself, since all sites have
 import hashlib
 import hmac
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.node_config import NodeConfig, is_url
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import datasets, partition
-from fedpca_flwr.data.categories import joined
+from fedpca_flwr.data.categories import joined, level_notes
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
@@ -31,6 +32,7 @@ from fedpca_flwr.site.readers import Keep, as_they_are, holds_texts, read, read_
 from fedpca_flwr.state.files import unreadable
 
 SHORTEST_SECRET = 16  # bytes
+logger = logging.getLogger("fedpca_flwr.client")
 
 
 def ids_secret(path: str) -> bytes:
@@ -127,6 +129,8 @@ def _own(node: NodeConfig, config: RunConfig, keep: Keep) -> tuple[Table, list[s
     if levels:
         cells = {column: read_texts(node.data, column, len(table.rows), node.label) for column in levels}
         table = joined(table, cells, levels, node.min_rows, node.round_rows)
+        for note in level_notes({"this site": table}, levels):
+            logger.warning("%s", note)
     table = table._replace(digest=written)
     return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
 
