@@ -85,8 +85,11 @@ def run(
     held = parties_of(encoded_parties, split)
     site = _taken_out(values, held)
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
-        model = on(strategies.run_config_of(values), held.rows, site, held.names)
-    if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
+        model = on(strategies.run_config_of(values), held.rows, site, held.names, held.places)
+    if split != "rows":
+        model.log["notes"].extend(held.notes)
+        return model
+    if model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
     model.log["notes"].extend([*held.notes, *notes])
     return model.named(held.features(values.get("weights")))

@@ -60,7 +60,11 @@ class Frame:
     labels: tuple[Hashable, ...]  # of the columns; empty where they have none
     values: Callable[[], Any]  # gives an eager data frame of narwhals, or what holds the numbers: an array, or sparse
     index: Sequence[Hashable] = ()  # labels of the rows
-    counted: bool = True  # whether these are a plain range of numbers, or none
+
+    @property
+    def counted(self) -> bool:
+        """Whether the labels of rows are a plain range of numbers, or there are none."""
+        return _is_range(self.index)
 
 
 def frame_of(X: Any) -> Frame | None:
@@ -69,10 +73,10 @@ def frame_of(X: Any) -> Frame | None:
     if isinstance(X, np.ndarray | Blocks | Table | list | tuple | str | bytes | dict | None) or sparse.issparse(X):
         return None
     if hasattr(kind, "var_names") and hasattr(kind, "obs_names"):  # AnnData
-        return Frame(tuple(X.var_names), lambda: (X.to_memory() if X.isbacked else X).X, X.obs_names, counted=False)
+        return Frame(tuple(X.var_names), lambda: (X.to_memory() if X.isbacked else X).X, X.obs_names)
     if hasattr(kind, "dims") and hasattr(kind, "coords") and getattr(X, "ndim", 0) == 2:  # xarray
         rows, columns = (X.coords[dim].to_index() if dim in X.coords else () for dim in X.dims)
-        return Frame(tuple(columns), lambda: X.values, rows, counted=_is_range(rows))
+        return Frame(tuple(columns), lambda: X.values, rows)
     if hasattr(kind, "with_format") and hasattr(kind, "column_names"):  # a data set of Hugging Face
         return Frame(tuple(X.column_names or ()), lambda: _narwhal(X.with_format("arrow")[:]))
     held = _narwhal(X)
@@ -80,8 +84,7 @@ def frame_of(X: Any) -> Frame | None:
         return None
     if not hasattr(held, "iter_columns"):  # lazy
         return Frame(tuple(held.collect_schema().names()), held.collect)
-    index = X.index if hasattr(kind, "iloc") else ()
-    return Frame(tuple(held.columns), lambda: held, index, counted=_is_range(index))
+    return Frame(tuple(held.columns), lambda: held, X.index if hasattr(kind, "iloc") else ())
 
 
 def _narwhal(X: Any) -> Any:
@@ -107,8 +110,10 @@ def _doubled(labels: Iterable[Hashable]) -> str:
 
 
 def _is_range(index: Any) -> bool:
-    """Whether labels of rows are numbers that pandas counts, or there are none."""
-    return not len(index) or type(index).__name__ == "RangeIndex"
+    """Whether labels of rows are numbers that a library counts, as texts too, or there are none."""
+    if not len(index) or type(index).__name__ == "RangeIndex":
+        return True
+    return all(str(label) == str(place) for place, label in enumerate(index))
 
 
 def is_frame(X: object) -> bool:
