@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
+from fedpca_flwr.config.method_text import require_same_settings, settings_of
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.protocol.card import MethodCard
@@ -123,6 +124,8 @@ class PCAClient(NumPyClient):
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         try:
+            if told := str(config.get("settings", "")):
+                require_same_settings(settings_of(self.card.name, self.options, self.site.config), told)
             self._permit()
             self._permit_sizes(*largest(self.script, self.public, len(self.data)))
             return {**self.about(), "features": int(self.data.shape[1])}

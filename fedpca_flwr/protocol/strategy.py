@@ -6,6 +6,7 @@ byte log. A method adds `aggregate`, straight-line code that yields questions (`
 
 from __future__ import annotations
 
+import json
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
 
 from fedpca_flwr import packages
+from fedpca_flwr.config.method_text import settings_of
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
 from fedpca_flwr.maths.eigen import EXACT, Eigenpairs
@@ -79,7 +81,8 @@ class PCAStrategy(Strategy):
         self.transport = transport
         self.phases = transport.script(self.card.name, self.card.phases(config, options))
         rows = self.card.split == "rows"
-        self.quorum = Quorum(config, open_membership=self.open_membership, same_features=rows)
+        settings = json.dumps(settings_of(self.card.name, options, config))
+        self.quorum = Quorum(config, settings, open_membership=self.open_membership, same_features=rows)
         self._model: PCAModel | None = None
         self.done = False
         self.certificate = 0.0
