@@ -153,7 +153,9 @@ class EM(method.Strategy):
         self.every = observed.every
         by_model = self._by_factors if self.options.model == "factors" else self._by_covariance
         solution, missed, ahead = yield from by_model(observed)
-        solution = replace(solution, evidence=method.Evidence(missed=missed, cautions=observed.cautions))
+        solution = replace(
+            solution, evidence=method.Evidence(missed=missed, cautions=observed.cautions, units=observed.units)
+        )
         measured = {"missing_share": observed.share, "degrees_ahead": ahead}
         return solution.extended(notes=_notes(observed, ahead, self.options), measured=measured)
 

@@ -289,10 +289,9 @@ def _number(cell: Any) -> float | str:
             number = float(cell)
         except OverflowError:
             return "objects"
-        is_whole = isinstance(cell, numbers.Integral) or (
-            isinstance(cell, Decimal) and cell == cell.to_integral_value()
-        )
-        return INEXACT if is_whole and int(number) != int(cell) else number
+        if isinstance(cell, Decimal) and cell.is_finite() and cell == cell.to_integral_value():
+            cell = int(cell)
+        return INEXACT if isinstance(cell, numbers.Integral) and int(number) != int(cell) else number
     if isinstance(cell, str | bytes):
         return "texts"
     if isinstance(cell, numbers.Complex):

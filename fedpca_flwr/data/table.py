@@ -188,7 +188,8 @@ def _take_in(block: Block, sizes: Array, missing: NDArray[np.int64], names: Sequ
     if block.dtype.kind != "f":
         lost = inexact(block.data if is_sparse else block)
         if lost.any():
-            columns = np.bincount(block.indices[lost], minlength=block.shape[1]) > 0 if is_sparse else lost.any(axis=0)
+            columns = np.zeros(block.shape[1], dtype=bool)
+            columns[block.indices[lost] if is_sparse else np.flatnonzero(lost.any(axis=0))] = True
             _refuse(columns, f"{INEXACT}: subtract a whole number that is near all of them first", names)
     elif is_sparse:
         np.fmax.at(sizes, block.indices, np.abs(block.data))

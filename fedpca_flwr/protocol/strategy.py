@@ -161,7 +161,7 @@ class PCAStrategy(Strategy):
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "columns": self.quorum.columns,
             **({"levels": self.config.levels_by_column} if self.config.levels else {}),
-            "notes": [*notes, *certainty.notes, *self.transport.notes(self.quorum)],
+            "notes": [*notes, *certainty.notes, *self.transport.notes(self.quorum), *self._idle_settings()],
         }
 
     @property
@@ -270,6 +270,12 @@ class PCAStrategy(Strategy):
     def _tells_rows(self) -> bool:
         """Whether a message tells how many rows a party has."""
         return self.sees_each and not self.card.differentially_private
+
+    def _idle_settings(self) -> list[str]:
+        """What was set and has no effect in this run."""
+        if not self.config.bound or self.config.secure_aggregation:
+            return []
+        return [f"'bound' is {self.config.bound:g} and had no effect: it bounds the values in secure sums only"]
 
     @property
     def _phase(self) -> Question:

@@ -44,6 +44,7 @@ from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questio
 from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
+from fedpca_flwr.questions.influence import deviations_of, units_of
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, taken_for_constant
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
@@ -75,6 +76,7 @@ class ObservedValues(NamedTuple):
     constant: NDArray[np.bool_]
     """Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold."""
     cautions: Sequence[str]  # what a reader must know of them
+    units: Sequence[dict[str, Any]] = ()  # features that a party has in another unit, where the server sees each
 
     @property
     def deviation(self) -> Array:
@@ -247,14 +249,16 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, ObservedValues]:
     """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
-    first: Total = yield Sum("observed")
+    seen = _SeenValues()
+    first: Total = yield Sum("observed", take=seen.take_observed)
     count = int(row_limits.rows_in(first["count"], first.parties))
     rows, d = count - int(first["empty"]), first["sum"].size
     pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(moments.packed_size(d))
     counts = pairs[moments.diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
     _require_observed(rows, counts)
     centre = first["sum"] / counts
-    second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
+    asked = {"rows": np.asarray(count), "centre": centre}
+    second: Total = yield Sum("deviations", asked, take=seen.take_spread)
     diagonal = second["diagonal"]
     missed = second.missed.get("diagonal", np.zeros(d))
     constant, cautions = _constant(run, missed, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
@@ -265,8 +269,33 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, Ob
     unit = np.where(spread > 0, spread, 1.0)
     apart = int((pairs == 0).sum())
     return ObservedValues(
-        count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant, cautions
+        count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant, cautions, seen.units()
     )
+
+
+class _SeenValues:
+    """What the server sees of each party's observed values in clear, by which features in another unit show."""
+
+    def __init__(self) -> None:
+        self.observed: dict[str, tuple[float, Array, Array]] = {}
+        self.spread: dict[str, tuple[Array, Array]] = {}
+
+    def take_observed(self, fields: Fields, sender: str) -> None:
+        d = fields["sum"].size
+        counts = fields["pairs"][moments.diagonal_positions(d)] if "pairs" in fields else fields["values"]
+        self.observed[sender] = float(fields["count"]), counts.copy(), fields["sum"].copy()
+
+    def take_spread(self, fields: Fields, sender: str) -> None:
+        self.spread[sender] = fields["shift"].copy(), fields["diagonal"].copy()
+
+    def units(self) -> Sequence[dict[str, Any]]:
+        """Return the entries of `units_of`; none where nothing is seen."""
+        parties = {}
+        for sender in sorted(self.observed, key=lambda name: (len(name.partition(" (")[0]), name)):  # 2 before 10
+            (rows, counts, sums), (shift, diagonal) = self.observed[sender], self.spread[sender]
+            with np.errstate(all="ignore"):  # of a feature that a party does not have
+                parties[sender] = rows, sums / counts, deviations_of(diagonal - shift**2 / counts, counts)
+        return units_of(parties) if parties else ()
 
 
 def _constant(

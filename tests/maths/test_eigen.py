@@ -93,6 +93,14 @@ def test_angles_and_signs_of_vectors(angle):
     assert principal_angles(a, -a @ turn).max() < 1e-12
 
 
+def test_a_share_is_exceeded_by_more_than_rounding():
+    """A share that is the sum of the first shares is not exceeded by it, whichever way it was rounded."""
+    values = np.array([0.4, 0.3, 0.2, 0.1]) / 3
+    for share in (0.7, np.nextafter(0.7, 0), np.nextafter(0.7, 1), 0.7 - 1e-15):
+        assert eigen.beyond_share(values, values.sum(), share) == 3
+    assert [eigen.beyond_share(values, values.sum(), share) for share in (0.69, 0.71, 0.39, 1 - 1e-9)] == [2, 3, 1, 4]
+
+
 def test_no_pair_of_a_tight_cluster_is_lost():
     """LAPACK's MRRR returns fewer pairs than asked at the edge of a cluster, without a word (13 of these seeds)."""
     values = np.r_[9.0, 9, 4, np.ones(57)]

@@ -6,7 +6,7 @@ from sklearn.decomposition.tests import test_pca
 from fedpca_flwr import FederatedPCA
 
 
-class PCA(FederatedPCA):  # type: ignore[misc]  # the estimator has no types
+class PCA(FederatedPCA):
     """`FederatedPCA` with the parameters of scikit-learn's PCA, of which those of a solver mean nothing here."""
 
     def __init__(

@@ -19,6 +19,7 @@ from fedpca_flwr.maths.factor_em import FactorGaussian
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
+from simulations import run
 from strategies import em
 from tests.families import cut, rows
 from tests.harness import fit
@@ -394,6 +395,23 @@ def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
 def test_what_factors_cannot_be_is_refused(options, named):
     with refused(ConfigError, *named):
         fit("em", parties_of_three(), **{**WIDE, **options})
+
+
+@pytest.mark.parametrize("options", [{}, {"model": "factors"}, {"scale": True}], ids=str)
+def test_a_party_with_a_feature_in_another_unit_is_named_as_with_other_methods(options):
+    rng = np.random.default_rng(0)
+    parties = {
+        name: rng.normal([50, 5, 170, 2], [8, 1, 9, 0.3], (80, 4)) for name in ("north", "south", "east", "west")
+    }
+    parties["east"][:, 1] *= 88.4  # micromoles instead of milligrams
+    parties["south"][:20, 2] = np.nan
+    parties["west"][:, 3] = np.nan  # which it never measured
+    odd = {"party": "client 2 (east)", "feature": 1}
+    model = run("em", parties, n_components=1, min_rows=1, **options)
+    assert [{key: unit[key] for key in odd} for unit in model.log["other_units"]] == [odd]
+    assert any("client 2 (east)" in note and "unit" in note for note in model.log["notes"])
+    del parties["east"]
+    assert "other_units" not in run("em", parties, n_components=1, min_rows=1, **options).log
 
 
 def test_what_follows_the_components_is_the_next_factor_or_the_noise():
