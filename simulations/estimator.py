@@ -12,7 +12,7 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from fedpca_flwr.data.frames import as_rows, frame_of, is_frame
+from fedpca_flwr.data.frames import as_rows, frame_of, is_frame, listed
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
@@ -132,22 +132,26 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     @available_if(_keeps_moments)  # type: ignore[untyped-decorator]  # no types
     def partial_fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
-        """Find the components of these rows and of those of all earlier calls since the last `fit`, of which the
-        moments are kept. Parameters and errors are those of `fit`.
+        """Find the components of these rows and of those of all earlier calls, of which the moments are kept.
 
-        Only methods that leave the moments of all rows have it (``p-cov``).
+        Only methods that leave the moments of all rows have it (``p-cov``). Parameters are those of `fit`, after which
+        it is refused: begin with `partial_fit`.
+
+        Raises
+        ------
+        FedPCAError
         """
+        before: SecondMoments | None = getattr(self, "_moments", None)
+        if before is None and hasattr(self, "model_"):
+            raise ConfigError("'fit' keeps no moments to which partial_fit could add: begin with partial_fit")
         parties = self._parties(X, groups, partial=True)
         found = self._run(parties, 1, keep="moments")
         moments = found.moments_
         unlike = [key for key in LEFT_TO_FIT if found.log["options"].get(key, "nothing") not in (False, "", "nothing")]
         unlike += ["levels"] if found.log.get("levels") else []
         if unlike:
-            raise ConfigError(
-                f"partial_fit adds moments of rows as they are, and takes no {', '.join(unlike)}: use fit"
-            )
+            raise ConfigError(f"partial_fit adds moments of rows as they are, and takes no {listed(unlike)}: use fit")
         assert moments is not None
-        before = getattr(self, "_moments", None)
         about = {key: found.log[key] for key in ("method", "columns", "parties", "rounds")}
         if before is not None:
             moments = before.merge(moments)

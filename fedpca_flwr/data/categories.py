@@ -101,7 +101,7 @@ def level_of(cell: Any) -> str | None:
         if not math.isfinite(cell):
             return None if math.isnan(cell) else str(cell)
         shortest = str(cell) if isinstance(cell, np.floating) else repr(float(cell))
-        return shortest if cell % 1 else f"{cell:.0f}"
+        return shortest if cell % 1 else f"{cell + 0:.0f}"
     if hasattr(cell, "isoformat"):
         return str(cell.isoformat()).removesuffix("T00:00:00")
     return str(cell)
