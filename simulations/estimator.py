@@ -134,16 +134,15 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def partial_fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
         """Find the components of these rows and of those of all earlier calls, of which the moments are kept.
 
-        Only methods that leave the moments of all rows have it (``p-cov``). Parameters are those of `fit`, after which
-        it is refused: begin with `partial_fit`.
+        Only methods that leave the moments of all rows have it (``p-cov``). Parameters are those of `fit`, which keeps
+        no moments: its rows have no part in what follows, and a note says so.
 
         Raises
         ------
         FedPCAError
         """
         before: SecondMoments | None = getattr(self, "_moments", None)
-        if before is None and hasattr(self, "model_"):
-            raise ConfigError("'fit' keeps no moments to which partial_fit could add: begin with partial_fit")
+        after_fit = before is None and hasattr(self, "model_")
         parties = self._parties(X, groups, partial=True)
         found = self._run(parties, 1, keep="moments")
         moments = found.moments_
@@ -169,6 +168,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         names = found.feature_names_in_
         self._take(model if names is None else model.named(tuple(names)), parties)
         self._moments = moments
+        if after_fit:
+            model.log["notes"].append("rows of an earlier 'fit' have no part: it keeps no moments to add to")
         return self
 
     def transform(self, X: Any) -> Any:
