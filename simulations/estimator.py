@@ -169,7 +169,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._take(model if names is None else model.named(tuple(names)), parties)
         self._moments = moments
         if after_fit:
-            model.log["notes"].append("rows of an earlier 'fit' have no part: it keeps no moments to add to")
+            self.model_.log["notes"].append("rows of an earlier 'fit' have no part: it keeps no moments to add to")
         return self
 
     def transform(self, X: Any) -> Any:
