@@ -81,18 +81,14 @@ def run(
     with in_words_of_python():
         split = strategies.method_of(method).strategy.card.split
     values = _by_key({"n_components": n_components, "method": method, **options})
-    encoded_parties, notes = _encoded(parties, values)
-    held = parties_of(encoded_parties, split)
+    tables, notes = _encoded(parties, values)
+    held = parties_of(tables, split)
     site = _taken_out(values, held)
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
         model = on(strategies.run_config_of(values), held.rows, site, held.names, held.places)
-    if split != "rows":
-        model.log["notes"].extend(held.notes)
-        return model
-    if model.feature_names_in_ is not None:  # those of the run's own `features`
-        return model
     model.log["notes"].extend([*held.notes, *notes])
-    return model.named(held.features(values.get("weights")))
+    is_named = split != "rows" or model.feature_names_in_ is not None  # by the run's own `features`
+    return model if is_named else model.named(held.features(values.get("weights")))
 
 
 def _encoded(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
