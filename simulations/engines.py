@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import agreed_levels, encoded
+from fedpca_flwr.data.column_notes import one_column_notes
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
@@ -87,8 +88,13 @@ def run(
         model = on(strategies.run_config_of(values), held.rows, site, held.names)
     if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
-    model.log["notes"].extend(held.notes)
-    return model.named(held.features(values.get("weights")))
+    return _noted(model, held, held.features(values.get("weights")))
+
+
+def _noted(model: PCAModel, held: Parties, names: tuple[str, ...]) -> PCAModel:
+    """The model with the names of its features, and what is odd in the parties' columns and in its components."""
+    model.log["notes"].extend([*held.notes, *one_column_notes(np.asarray(model.components_), names)])
+    return model.named(names)
 
 
 def _encoded(parties: Any, values: dict[str, Any]) -> Any:

@@ -5,7 +5,9 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fedpca_flwr.data.apart import apart, text_of
+from fedpca_flwr.data.column_notes import notes_of
 from fedpca_flwr.data.frames import as_rows, column_labels, is_frame, listed, match
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Rows, of_columns
 
@@ -58,7 +60,15 @@ def parties_of(given: Any, split: str) -> Parties:
     found = Parties(rows, keys, [column_labels(table) for table in tables], [])
     if split == "rows":
         found = _in_one_order(found, called)
-    return found._replace(notes=[*found.notes, *_far_off(found, called)])
+    read = [
+        f"{name}: {note}"
+        for name, one in zip(called, tables, strict=True)
+        if isinstance(one, Table)
+        for note in one.notes
+    ]
+    rows_of, names_of = dict(zip(called, found.rows, strict=True)), dict(zip(called, found.names, strict=True))
+    odd = notes_of(rows_of, names_of, same_columns=split == "rows")
+    return found._replace(notes=[*found.notes, *read, *_far_off(found, called), *odd])
 
 
 def _far_off(parties: Parties, called: list[str]) -> list[str]:
