@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import agreed_levels, encoded, level_notes
+from fedpca_flwr.data.column_notes import one_column_notes
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
@@ -87,8 +88,11 @@ def run(
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
         model = on(strategies.run_config_of(values), held.rows, site, held.names, held.places)
     model.log["notes"].extend([*held.notes, *notes])
-    is_named = split != "rows" or model.feature_names_in_ is not None  # by the run's own `features`
-    return model if is_named else model.named(held.features(values.get("weights")))
+    if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
+        return model
+    names = held.features(values.get("weights"))
+    model.log["notes"].extend(one_column_notes(np.asarray(model.components_), names))
+    return model.named(names)
 
 
 def _encoded(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:

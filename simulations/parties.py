@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.data.apart import apart, text_of
+from fedpca_flwr.data.column_notes import notes_of
 from fedpca_flwr.data.frames import Frame, as_rows, column_labels, frame_of, is_frame, listed, match
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, joined, of_columns, sparse_rows, whole
 
@@ -62,7 +64,15 @@ def parties_of(given: Any, split: str) -> Parties:
         raise DataError("\n".join(faults))
     found = Parties(rows, keys, [column_labels(table) for table in tables], [], [None] * len(tables))
     found = _in_one_order(found, called) if split == "rows" else _of_same_rows(found, tables, called)
-    return found._replace(notes=[*found.notes, *_far_off(found, called)])
+    read = [
+        f"{name}: {note}"
+        for name, one in zip(called, tables, strict=True)
+        if isinstance(one, Table)
+        for note in one.notes
+    ]
+    rows_of, names_of = dict(zip(called, found.rows, strict=True)), dict(zip(called, found.names, strict=True))
+    odd = notes_of(rows_of, names_of, same_columns=split == "rows")
+    return found._replace(notes=[*found.notes, *read, *_far_off(found, called), *odd])
 
 
 def by_text(given: Any) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class Table(NamedTuple):
     weights: Array | None = None  # (n,): numbers from 0, where the run has weights
     apart: NDArray[np.bool_] | None = None  # (n,): rows that take no part and have scores, where a site names some
     order: NDArray[np.int64] | None = None  # (d,): which column of the file each one is, where a run has an order
+    notes: tuple[str, ...] = ()  # what a reader of the rows must know of how they were read
 
     @property
     def columns(self) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, Rows
-from fedpca_flwr.site.columns import LeftOut, extra
+from fedpca_flwr.site.columns import Selection, extra
 from fedpca_flwr.state.files import text_in
 
 UNKNOWN = "0"  # an allele that nobody in a file has, and that it does not name
@@ -218,7 +218,9 @@ ELEMENTS = 2**23
 logger = logging.getLogger("fedpca_flwr.client")
 
 
-def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bool = False) -> tuple[Rows, list[str]]:
+def read_bed(
+    file: Path, selection: Selection, variants: str = "", *, ambiguous: bool = False
+) -> tuple[Rows, list[str]]:
     """The genotypes, float32 with NaN for a missing call, and the names of the variants.
 
     The file's .bim and .fam stand beside it. ``variants`` is the path of another .bim file: which variants to take, in
@@ -226,8 +228,10 @@ def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bo
     """
     with extra("genotypes", "a .bed file needs bed-reader"):
         import bed_reader  # noqa: F401
-    if left_out:
-        raise ConfigError(f"node-config: '{next(iter(left_out))}' names a column, but a .bed file has variants only")
+    if selection.keys:
+        raise ConfigError(
+            f"node-config: '{next(iter(selection.keys))}' names a column, but a .bed file has variants only"
+        )
     own = read_bim(file.with_suffix(".bim"))
     people = len(read_fam(file.with_suffix(".fam")))
     if file.stat().st_size != 3 + len(own) * -(-people // 4):

@@ -16,6 +16,7 @@ import numpy as np
 from fedpca_flwr import packages
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.data.apart import apart, text_of
+from fedpca_flwr.data.column_notes import notes_of, one_column_text
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
@@ -112,8 +113,10 @@ def _rows(site: Site) -> str:
     of = f" of {there:,}" if there is not None else ""
     odd = text_of(apart(table.rows), table.names)
     far_off = f"; {odd}, far from all others of their column: are they errors?" if odd else ""
+    columns = [*table.notes, *notes_of({"": table.rows}, {"": table.names}), one_column_text(table.rows, table.names)]
+    notes = "".join(f"; {note}" for note in columns if note)
     return (
-        f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}; this site would take part in "
+        f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}{notes}; this site would take part in "
         f"{run_config['method']}, whose largest question needs {needed:,} bytes of memory{of}"
     )
 

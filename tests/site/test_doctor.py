@@ -63,6 +63,17 @@ def test_a_site_that_is_ready_is_told_of_values_far_from_all_others(site, examin
     right, wrong = examined()
     assert not wrong
     assert "1 value of 2" in right["rows and run"]
+    table = rows(40, 6)
+    table[:4, 3], table[:, 4] = -99, np.arange(40)
+    np.save(site["data"], table)
+    right, wrong = examined()
+    assert not wrong
+    assert "4 values of 3 are repeated" in right["rows and run"]
+    assert "running number is in 4" in right["rows and run"]
+    assert "column 4 has 99 %" in examined({"leave-out": "3"})[0]["rows and run"].replace(
+        "column 3 has", "column 4 has"
+    )
+    table = rows(40, 6)
     table[:3, 2] = np.nan
     np.save(site["data"], table)
     assert "3 values missing" in examined({}, "--run-config", "method='em'")[0]["rows and run"]

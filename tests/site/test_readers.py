@@ -98,7 +98,7 @@ def test_a_missing_file_an_unknown_format_and_an_unknown_label_are_named(tmp_pat
     with refused(DataError, "'data'"):
         read(str(tmp_path / "none.csv"))
     with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad"):
-        read("site.xlsx")
+        read("site.ods")
     for label in ("pulze", "4"):
         with refused(ConfigError, "'label'"):
             read(write(tmp_path, ".csv"), label)
@@ -209,6 +209,18 @@ def test_no_more_is_refused_than_what_cannot_be_squared():
         with pytest.raises(DataError) as caught:
             check(bad)
         assert caught.value.local == "columns (from 0): [2]"
+
+
+@pytest.mark.parametrize("beside", [[1, 2], [0.5, 1.5]])
+def test_whole_numbers_that_float64_rounds_are_refused_whatever_stands_beside_them(beside, tmp_path):
+    for number in (2**60 + 1, -(2**53) - 1, 2**63 - 1):
+        path = tmp_path / "site.parquet"
+        parquet.write_table(pa.table({"a": [number, 1], "b": beside}), path)
+        with refused(DataError, "2^53"):
+            read(path)
+        assert len(read(path, leave_out="a").rows) == 2
+    parquet.write_table(pa.table({"a": [2**60, 1], "b": beside}), path)
+    np.testing.assert_array_equal(read(path).rows, np.column_stack([[2.0**60, 1], beside]))
 
 
 def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
@@ -327,7 +339,7 @@ def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "what", "place"),
     [
-        (["1,x,3"], "texts", "line 1001, column 2"),
+        (["1,x,3"], "words among numbers", "line 1001, column 2: words among numbers"),
         (["1,2,3,4"], "length", "line 1001 with 4 cells"),
         (["1,2"] * 600, "length", "lines 1001, 1002, 1003, 1004, 1005 and 595 more with 2 cells"),
     ],
@@ -349,4 +361,4 @@ def test_later_blocks_of_csv_hold_texts_booleans_and_faults_of_their_own(tmp_pat
     np.testing.assert_array_equal(read(csv(tmp_path, text), "note").rows[:, 0], np.arange(900))
     with pytest.raises(DataError) as caught:
         read(csv(tmp_path, text + "x,y\n"), "note")
-    assert caught.value.local == f"line {len(text.splitlines()) + 1}, column 1 ('a'): texts"
+    assert caught.value.local == f"line {len(text.splitlines()) + 1}, column 1 ('a'): words among numbers"
