@@ -21,7 +21,7 @@ TOPICS = {
     "influence": ("groups", "influence"),
     "memory": ("memory", "sparse"),
     "messages": ("adaptive", "compression", "front", "truncation"),
-    "privacy": ("privacy", "secure"),
+    "privacy": ("intervals", "privacy", "secure"),
     "robust": ("robust",),
     "side_by_side": ("side-by-side",),
     "soak": ("soak",),

@@ -1,7 +1,7 @@
 """Privacy: what noise costs in captured variance, and what masks cost in bytes and time."""
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,86 @@ def captured(model: PCAModel, truth: PCAModel) -> float:
     loadings = model.loadings()[0] @ truth.loadings()[0].T
     best = truth.explained_variance_[: model.n_components_].sum()
     return float((loadings**2 @ truth.explained_variance_).sum() / best)
+
+
+@benchmark(runs=200, epsilon=2.0)
+def intervals(args: Namespace) -> Lines:
+    """How often dp-pca's intervals hold the variances of rows within the reach of each run, and those of all rows.
+
+    4,000 rows of six features, three components and three parties, unless the name of the shape says otherwise; each
+    party adds the whole noise. The counts are those of the component that is held least often, and the medians are of
+    widths over variances. The 300 rows have four times the epsilon: with less, nothing stands out of the noise.
+    """
+    yield "shape", "epsilon", "held, of so many", "held of all rows", "open", "median width"
+    for number, (shape, (rows, k, parties)) in enumerate(SHAPES.items()):
+        epsilon = args.epsilon * (4 if "300" in shape else 1)
+        within, of_all, widths = np.zeros(k, dtype=int), np.zeros(k, dtype=int), []
+        for seed in range(args.runs):
+            X = rows(np.random.default_rng([number, seed]))
+            model = run("dp-pca", np.array_split(X, parties), n_components=k, epsilon=epsilon, noise_seed=1 + seed)
+            found = model.log["variance_intervals_within_reach"]
+            variances, short = variances_of(X, model.mean_, np.inf), variances_of(X, model.mean_, found["reach"])
+            for place, ends in enumerate(found["intervals"]):
+                low, high = ends or (0.0, np.inf)
+                within[place] += low <= short[place] <= high
+                of_all[place] += low <= variances[place] <= high
+                widths.append((high - low) / short[place])
+        hidden = np.mean(np.isinf(widths))
+        yield (
+            shape,
+            f"{epsilon:g}",
+            f"{within.min()} of {args.runs}",
+            of_all.min(),
+            f"{hidden:.0%}",
+            f"{np.median(widths):.2f}",
+        )
+
+
+def variances_of(rows: NDArray[Any], centre: NDArray[Any], reach: float) -> NDArray[Any]:
+    """The variances of rows (n, d) along their principal axes; rows beyond the reach count as if at its end."""
+    centred = rows - centre if np.isfinite(reach) else rows - rows.mean(axis=0)
+    centred *= np.minimum(1.0, reach / lengths(centred))[:, None]
+    return np.linalg.svd(centred, compute_uv=False) ** 2 / (len(rows) - 1)
+
+
+def normal(rng: np.random.Generator, n: int = 4000, d: int = 6) -> NDArray[Any]:
+    """Normal rows (n, d)."""
+    axes = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 1.0]) if d == 6 else 5 * 0.85 ** np.arange(d)
+    return rng.standard_normal((n, d)) * axes
+
+
+def student(rng: np.random.Generator, degrees: float) -> NDArray[Any]:
+    """Rows of Student's t."""
+    return normal(rng) * np.sqrt(degrees / rng.chisquare(degrees, (4000, 1)))
+
+
+def mixture(rng: np.random.Generator, share: float, factor: float) -> NDArray[Any]:
+    """Normal rows of which a share is so many times as long."""
+    return normal(rng) * np.where(rng.permutation(4000) < share * 4000, factor, 1.0)[:, None]
+
+
+def two_clusters(rng: np.random.Generator) -> NDArray[Any]:
+    """Normal rows of which three tenths are 20 farther along the third feature."""
+    return normal(rng) + np.outer(rng.random(4000) < 0.3, [0, 0, 20, 0, 0, 0])
+
+
+Shape = tuple[Callable[[np.random.Generator], NDArray[Any]], int, int]
+
+SHAPES: dict[str, Shape] = {
+    "normal": (normal, 3, 3),
+    "t of 2.1 degrees": (partial(student, degrees=2.1), 3, 3),
+    "t of 5 degrees": (partial(student, degrees=5.0), 3, 3),
+    "0.2 % 1,000 times as long": (partial(mixture, share=0.002, factor=1000.0), 3, 3),
+    "1 % 10 times as long": (partial(mixture, share=0.01, factor=10.0), 3, 3),
+    "5 % 100 times as long": (partial(mixture, share=0.05, factor=100.0), 3, 3),
+    "lognormal lengths": (lambda rng: normal(rng) * np.exp(1.5 * rng.standard_normal((4000, 1))), 3, 3),
+    "two clusters": (two_clusters, 3, 3),
+    "300 rows": (partial(normal, n=300), 3, 3),
+    "50 features, 5 components": (partial(normal, d=50), 5, 3),
+    "one party": (normal, 3, 1),
+    "twenty parties": (normal, 3, 20),
+}
+"""Of `intervals`: how rows are drawn, and how many components and parties there are."""
 
 
 @benchmark(
