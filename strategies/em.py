@@ -188,7 +188,7 @@ class EM(method.Strategy):
         k = int(options.n_components)
         method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
         q = _factors(k, options.factors, observed.rows, spread.size)
-        unit = incomplete.unit_of(spread, scale=options.scale)
+        unit = incomplete.factor_unit(observed.asked_about(observed.mean), scale=options.scale)
         start = random_block(spread.size, q, self.config.seed)
         found = FactorEM(observed.rows, observed.lost / unit, start, prior=options.prior)
         turns: list[float] = []
