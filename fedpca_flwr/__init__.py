@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from strategies.personalised.method import Personalised
     from strategies.pooled_covariance import PooledCovariance
     from strategies.qr_pca import QRPCA
-    from strategies.robust import Robust
+    from strategies.robust.method import Robust
     from strategies.sapca import SAPCA
     from strategies.streaming import Streaming
     from strategies.subspace_iteration import SubspaceIteration

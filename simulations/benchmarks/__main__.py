@@ -22,7 +22,7 @@ TOPICS = {
     "memory": ("memory", "sparse"),
     "messages": ("adaptive", "compression", "front", "truncation"),
     "privacy": ("intervals", "privacy", "secure"),
-    "robust": ("robust",),
+    "robust": ("robust", "robust-map"),
     "side_by_side": ("side-by-side",),
     "soak": ("soak",),
     "speed": ("all", "iteration", "many-rows", "parties", "speed", "threads"),
