@@ -183,16 +183,16 @@ class Site:
         if not self.node.data:
             return
         rare_values.permit(self.journal, self.node, rows, self.table.names, settings=self.settings)
-        if sums_only:
-            return
-        if not self.node.journal:
-            logger.warning("run %s: %s", self.run_id, repeats.UNPROTECTED)
-        self.repeats(card.split).permit_clear(noted=False)
+        if not sums_only:
+            self.repeats(card.split).permit_clear(noted=False)
 
     def note_clear(self, card: MethodCard) -> None:
-        """Note in the journal that an answer in clear leaves, once a run; refused where it may not."""
-        if self.node.data:
-            self.repeats(card.split).permit_clear(noted=True)
+        """Note in the journal that an answer in clear leaves, once a run, if it may; warn where there is none."""
+        if not self.node.data:
+            return
+        if not self.node.journal and self.journal.recall(repeats.CLEAR) is None:
+            logger.warning("run %s: %s", self.run_id, repeats.UNPROTECTED)
+        self.repeats(card.split).permit_clear(noted=True)
 
     def repeats(self, split: str) -> repeats.Repeats:
         """What this site allows after what earlier runs over its rows were told."""
