@@ -67,12 +67,12 @@ class Further(NamedTuple):
 
 
 REFUSALS = 10  # refused runs that have events of their own after the last answer
-_FURTHER = "CREATE TABLE IF NOT EXISTS further (number INTEGER PRIMARY KEY, times INTEGER, time TEXT, run TEXT)"
 
 
 def further(database: sqlite3.Connection) -> list[Further]:
     """The refused runs that were only counted."""
-    database.execute(_FURTHER)  # in a journal that was begun without
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'further'").fetchone():  # none ever was
+        return []
     return list(map(Further._make, database.execute("SELECT number, times, time, run FROM further ORDER BY number")))
 
 
@@ -87,7 +87,9 @@ def last_refusal(database: sqlite3.Connection) -> int:
 def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
     """Add an event: time, run, party, kind, about, digest, bytes; count one refusal of very many."""
     if event[3] == "refused" and (number := last_refusal(database)):
-        database.execute(_FURTHER)
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS further (number INTEGER PRIMARY KEY, times INTEGER, time TEXT, run TEXT)"
+        )
         database.execute(
             "INSERT INTO further VALUES (?, 1, ?, ?) "
             "ON CONFLICT (number) DO UPDATE SET times = times + 1, time = excluded.time, run = excluded.run",
@@ -174,6 +176,7 @@ CREATE TABLE secret (
 )
 
 
+SECRETS = 1000  # of all runs, above which those of silent ones are dropped before another run begins
 _ALIVE = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"  # runs with an event since then, and this one
 
 
@@ -272,7 +275,7 @@ class FileJournal(journal.Journal):
 
     def keep(self, name: str, value: bytes) -> None:
         with self._transaction() as database:
-            if not database.execute("SELECT 1 FROM secret WHERE run = ? AND party = ?", self.key).fetchone():
+            if database.execute("SELECT count(*) FROM secret").fetchone()[0] > SECRETS:
                 self._drop_silent(database)  # or runs that never begin would leave what they keep for good
             self._keep(database, name, value)
 

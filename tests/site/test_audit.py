@@ -266,7 +266,7 @@ def test_status_says_what_became_of_each_run_and_which_copies_of_rows_are_left(s
     main(["status", str(folder), "--json"])
     first, second = json.loads(capsys.readouterr().out)
     answers = [event.bytes for event in events_of(sites)]
-    assert first["questions"] == answers.count(0) - 3 > 1  # without two lines that say what a run is, and a refusal
+    assert first["questions"] == answers.count(0) - 4 > 1  # without two lines on what a run is, one on rows, a refusal
     assert first["bytes"] == sum(answers) > 0
     assert "sub-it" in first["about"]
     assert (second["questions"], second["bytes"], second["refused"]) == (0, 0, "DisclosureError")
