@@ -178,9 +178,10 @@ class NodeConfig(Config):
     not tell (docs/security/server.md). Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""
-    rare_values: Literal["refuse", "allow"] = "refuse"
-    """What to do with a site's own file in which few rows, or one row alone, stand out in a column: moments tell these
-    rows. 'refuse' refuses the run, and the site's own log names the columns."""
+    rare_values: Literal["", "refuse", "allow"] = ""
+    """What to do with a site's own rows of which few, or one alone, stand out in a column: moments tell these rows.
+    'refuse' refuses the run, and the site's own log names the columns. Empty: 'refuse' for a file or a database,
+    'allow' for rows that a Flower app of one's own loads."""
     gaps: Literal["shared", "all"] = "shared"
     """Which rows of a site's own file take part where values may be missing. With `em` those whose gaps `min_rows` of
     its rows share, or all (the others get scores); with genotypes=true a site with missing calls refuses, or takes all

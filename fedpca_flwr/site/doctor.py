@@ -119,7 +119,7 @@ def _rows(site: Site) -> str:
     columns = [*table.notes, *notes_of({"": table.rows}, {"": table.names}), one_column_text(table.rows, table.names)]
     notes = "".join(f"; {note}" for note in columns if note)
     node = client.site.node
-    if node.rare_values == "allow" and (columns := conspicuous(client.data, node.min_rows).text(table.names)):
+    if not client.site.refuses_rare_values and (columns := conspicuous(client.data, node.min_rows).text(table.names)):
         far_off += f"; {columns}, and moments tell these rows, which rare-values='allow' permits"
     return (
         f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}{notes}; this site would take part in "

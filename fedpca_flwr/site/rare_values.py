@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.data.table import columns_text
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.arrays import Array
@@ -52,14 +51,14 @@ class Conspicuous:
         return "; ".join(f"{kind}: {columns_text(which, names)}" for kind, which in kinds.items() if which.any())
 
 
-def permit(journal: Journal, node: NodeConfig, rows: Rows, names: Sequence[str], *, settings: bytes) -> None:
+def permit(journal: Journal, least: int, rows: Rows, names: Sequence[str], *, settings: bytes) -> None:
     """Refuse a run over rows of which few could be read from moments; look once for the settings of a run.
 
     Parameters
     ----------
     journal : Journal
-    node : NodeConfig
-        Of a site with data of its own.
+    least : int
+        The site's own `min-rows`.
     rows : Rows
         The rows (n, d) that take part, with NaN for a missing value.
     names : sequence of str
@@ -72,9 +71,9 @@ def permit(journal: Journal, node: NodeConfig, rows: Rows, names: Sequence[str],
     DisclosureError
         Where a column has rare values, or one row dominates it. The text that travels has no name and no number.
     """
-    if node.rare_values == "allow" or journal.recall(PERMITTED) == settings:
+    if journal.recall(PERMITTED) == settings:
         return
-    columns = conspicuous(rows, node.min_rows).text(names)
+    columns = conspicuous(rows, least).text(names)
     if columns:
         raise DisclosureError(
             "this site has columns in which few of its rows differ from all others, so that moments would tell these "

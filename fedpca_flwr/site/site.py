@@ -182,9 +182,15 @@ class Site:
         earlier runs."""
         if not self.node.data:
             return
-        rare_values.permit(self.journal, self.node, rows, self.table.names, settings=self.settings)
+        if self.refuses_rare_values:
+            rare_values.permit(self.journal, self.node.min_rows, rows, self.table.names, settings=self.settings)
         if not sums_only:
             self.repeats(card.split).permit_clear(noted=False)
+
+    @property
+    def refuses_rare_values(self) -> bool:
+        """Whether columns in which few rows stand out refuse a run."""
+        return (self.node.rare_values or ("allow" if self.handed_over else "refuse")) == "refuse"
 
     def note_clear(self, card: MethodCard) -> None:
         """Note in the journal that an answer in clear leaves, once a run, if it may; warn where there is none."""
@@ -204,7 +210,7 @@ class Site:
         each_once = participants(self.table._replace(weights=None), self.node.round_rows)
         rows = self._in_own_order(self.table.rows if split == "columns" else each_once)
         own = rows.shape[1]
-        if levels and readers.holds_texts(self.node.data):
+        if levels and (self.handed_over or readers.holds_texts(self.node.data)):
             own -= len(indicator_names(self.config.levels_by_column))
         added = range(own, rows.shape[1])
         return Selection(
