@@ -16,6 +16,7 @@ from fedpca_flwr.site.repeats import BOUNDS, rows_digest
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of, tamper
 from tests.hostile import HostileSession
+from tests.refusals import unnamed
 
 SECURE = {"n_components": 4, "secure_aggregation": True, "bound": 20.0}
 SURVIVING = {**SECURE, "survivors": 3}
@@ -123,7 +124,7 @@ def test_every_site_refuses_and_tells_nothing_but_why(summed):
     (text,) = {reply.metrics["message"] for reply in replies}
     assert [reply.parameters.tensors for reply in replies] == [[]] * 2
     assert "the difference of the two sums would be the share of those that are in one of them only" in text
-    assert not any(str(len(part)) in text for part in PARTIES)
+    assert unnamed(text, *map(len, PARTIES)) == [len(part) for part in PARTIES]
 
 
 @pytest.mark.engine
