@@ -178,6 +178,10 @@ class NodeConfig(Config):
     not tell (docs/security/server.md). Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""
+    rare_values: Literal["", "refuse", "allow"] = ""
+    """What to do with a site's own rows of which few, or one alone, stand out in a column: moments tell these rows.
+    'refuse' refuses the run, and the site's own log names the columns. Empty: 'refuse' for a file or a database,
+    'allow' for rows that a Flower app of one's own loads."""
     gaps: Literal["shared", "all"] = "shared"
     """Which rows of a site's own file take part where values may be missing. With `em` those whose gaps `min_rows` of
     its rows share, or all (the others get scores); with genotypes=true a site with missing calls refuses, or takes all
@@ -206,8 +210,8 @@ class NodeConfig(Config):
     metrics: LocalPath = ""
     """Where this site keeps numbers about its runs (NAME.prom and NAME.jsonl), made of `journal`; empty: nowhere."""
     repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
-    """What to do where secure sums over several runs would tell a party's share, a few rows, or a largest value;
-    'refuse-same' takes rows that are not the same ones for wholly new."""
+    """What to do where the answers of several runs, in clear or in secure sums, would tell a party's share, a few rows,
+    or a largest value; 'refuse-same' takes rows that are not the same ones for wholly new."""
     bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """With secure aggregation: the largest size of a value that this site says publicly of its rows. A run whose
     `bound` is not below it is answered however many were tried, any other is refused without a look at the rows."""

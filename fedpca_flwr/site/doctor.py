@@ -23,6 +23,8 @@ from fedpca_flwr.protocol.client import RefusingClient
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.site import audit, identity
 from fedpca_flwr.site.journal import SCHEMA
+from fedpca_flwr.site.rare_values import conspicuous
+from fedpca_flwr.site.repeats import UNPROTECTED
 from fedpca_flwr.state.store import Store
 
 FLOWER = ((1, 41), (2,))  # from, and below
@@ -83,7 +85,8 @@ def _identity(site: Site) -> str:
 def _journal(site: Site) -> str:
     node = _node(site)
     if not node.journal:
-        return "none; a site with data of its own needs one for secure aggregation and private methods"
+        unprotected = f"; {UNPROTECTED}" if node.data else ""
+        return f"none; a site with data of its own needs one for secure aggregation and private methods{unprotected}"
     store = Store(node.journal, SCHEMA)
     store.prepare()
     if not store.exists():
@@ -115,6 +118,9 @@ def _rows(site: Site) -> str:
     far_off = f"; {odd}, far from all others of their column: are they errors?" if odd else ""
     columns = [*table.notes, *notes_of({"": table.rows}, {"": table.names}), one_column_text(table.rows, table.names)]
     notes = "".join(f"; {note}" for note in columns if note)
+    node = client.site.node
+    if not client.site.refuses_rare_values and (columns := conspicuous(client.data, node.min_rows).text(table.names)):
+        far_off += f"; {columns}, and moments tell these rows, which rare-values='allow' permits"
     return (
         f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}{notes}; this site would take part in "
         f"{run_config['method']}, whose largest question needs {needed:,} bytes of memory{of}"
