@@ -145,10 +145,14 @@ def _share_limits(asked: Fields, public: Public) -> SumLimits:
 
 
 def _deviations(asked: Fields, public: Public) -> Array:
-    """Roots of the scores' variances (k,), and what rounding of values as large as ``bound`` may add to a score."""
+    """Roots of the scores' variances (k,), and what rounding may add to a score.
+
+    It is that of values as large as ``bound``, and of small variances beside the first: these are eigenvalues.
+    """
     unit = asked["scale"] if asked["scale"].size else np.ones(public.features)
     rounded = 2.0**-40 * public.config.bound * (np.abs(asked["components"]) @ (1 / unit))
-    return np.asarray(np.sqrt(asked["variances"]) + rounded)
+    variances = asked["variances"] + public.features * 2.0**-50 * asked["variances"].max()
+    return np.asarray(np.sqrt(variances) + rounded)
 
 
 # What a party answers
