@@ -36,7 +36,7 @@ PARTY = {"self", "party"}
 
 READERS = {
     "chunks", "centred_chunks", "own_chunks", "sparse_chunks", "pieces", "whole", "scatter_product",
-    "head_and_diagonal", "standard_chunks", "Moments.of", "triangular", "truncated", "truncated_fields", "column_sums",
+    "head_and_diagonal", "standard_chunks", "Moments.of", "triangular", "truncated", "truncated_fields",
     "columns_of", "Columns", "surveyed",
 }  # fmt: skip
 """What reads rows."""
@@ -109,7 +109,6 @@ maths/moments: Moments.of, head_and_diagonal | OWN
 maths/moments: scatter_product | about the head that it is given: who calls it is in this table
 maths/own_rows: own_rows | OWN
 maths/streams: track | PART
-maths/rows: column_sums | sums
 questions/columns_run: ColumnsClient.own_columns | OWN
 questions/incomplete_client: IncompleteClient.centred | HOME
 questions/fields: truncated_fields | OWN
