@@ -20,6 +20,7 @@ each party returns what its encoding still gets wrong about them (`fedpca_flwr.m
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -242,6 +243,7 @@ class Compressed(method.Strategy):
                 break
             yield from scatter.correct(several.vectors, number)
         pairs = several.first(wanted)
+        pairs = replace(pairs, values=scatter.unit * pairs.values, following=scatter.unit * pairs.following)
         if pairs.values[0] <= 0:
             raise method.ConfigError(
                 f"run-config: 'codec' is '{options.codec}', and what it leaves of this scatter has no positive "
@@ -261,7 +263,7 @@ class Compressed(method.Strategy):
             ],
             measured={
                 "compression_ratio": 8 * (d * d + d + 1) / self._uploaded(),
-                "scatter_error_variance_share": scatter.wrong / total,
+                "scatter_error_variance_share": scatter.unit * scatter.wrong / total,
                 "angle_bound_degrees": worst,
             },
         )
@@ -298,6 +300,7 @@ class CodedScatters:
 
     head: moments.Head
     total: float
+    unit = 1.0
     matrix: method.Array
     block: method.Array | None = None
     wrong: float
