@@ -19,7 +19,7 @@ each party returns what its encoding still gets wrong about them (`fedpca_flwr.m
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
@@ -32,6 +32,10 @@ from fedpca_flwr.maths.sums import MomentsSum
 from fedpca_flwr.questions import method, short_words
 
 MOST_CORRECTIONS = 10
+SITE_STEPS = (
+    "to how many steps each site's numbers are rounded, and it chooses the steps: runs with many different ones tell "
+    "single sites' covariances"
+)
 INSTEAD = "leave out 'codec': sums travel in short words"
 
 
@@ -69,6 +73,10 @@ class CompressedOptions(method.Options):
     def columns(self, public: method.Public) -> int:
         """How many the scatter is multiplied with: in short words by blocks."""
         return self.most_corrections * self.block(public.features) if in_short_words(public.config) else 0
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {"compressed": SITE_STEPS}
 
     def coder(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
         """The codec for ``d`` features; ``step`` is in the unit of the scatter."""

@@ -11,7 +11,7 @@ by medians. ``robust-parties`` takes the components of the parties
 whose normalised sums are near the spatial median of all.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Annotated, Any
@@ -49,6 +49,13 @@ MEDIAN, FLOOR, SCALED_FLOOR = "robust: own median", "robust: own floor", "robust
 """What a party keeps of its rows between questions; the scale is the same in all of them."""
 
 
+OF_OWN_PLACES = (
+    "sums of the sites' own medians and of counts that each site bounds by its own rows, and directions of rows about "
+    "centres that it chooses: with one centre after another these tell where a site's rows lie"
+)
+"""What the sums tell of single sites (`PCAOptions.site_sums`)."""
+
+
 class RobustOptions(method.Options):
     """Options of ROBUST."""
 
@@ -58,6 +65,10 @@ class RobustOptions(method.Options):
     """In clear: bound what each party counts, and take the median of the parties' sums. For parties that are alike."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 30
     """At most so many steps to the median; the model says how far it still was."""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {"robust": OF_OWN_PLACES}
 
 
 COUNT = method.Field("count", (), "int64", kind="count")

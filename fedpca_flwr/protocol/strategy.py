@@ -158,7 +158,7 @@ class PCAStrategy(Strategy):
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "columns": self.quorum.columns,
             **({"levels": self.config.levels_by_column} if self.config.levels else {}),
-            "notes": [*notes, *certainty.notes, *self.transport.notes(self.quorum)],
+            "notes": [*notes, *certainty.notes, *self.transport.notes(self.quorum), *self._site_sums_notes],
         }
 
     @property
@@ -262,6 +262,12 @@ class PCAStrategy(Strategy):
         return None
 
     # Inside
+
+    @property
+    def _site_sums_notes(self) -> list[str]:
+        """What the server learns of single parties although it sees sums only."""
+        told = {} if self.sees_each else self.options.site_sums
+        return [f"the sums of '{word}' tell of single parties: {text}" for word, text in told.items()]
 
     @property
     def _tells_rows(self) -> bool:

@@ -10,7 +10,7 @@ a site must allow that scores of single rows are seen. They are those on one set
 once in a run. The model says how many rows a cluster has where they are not few.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -60,6 +60,11 @@ class ClusterOptions(PCAOptions):
     """Find so many clusters among the scores of all rows, if sites allow it (docs/clusters.md); 0: none."""
     clustering: Literal["k-means", "mixture", "harmony"] = "k-means"
     """About centres, a mixture of normal distributions, or those of Harmony (docs/single-cells.md)."""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        harmony_runs = self.clusters > 0 and self.clustering == "harmony"
+        return {**super().site_sums, **({"harmony": harmony.OF_SITES} if harmony_runs else {})}
 
 
 def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:

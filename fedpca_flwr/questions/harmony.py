@@ -35,6 +35,9 @@ STILL = 1e-3
 MOST_BETTER = 1e-4
 """A correction is the last if the objective falls by a smaller share."""
 
+OF_SITES = "how many of each site's rows are in each cluster, and the sums of their scores"
+"""What the sums tell of single sites (`PCAOptions.site_sums`)."""
+
 STEPS = (
     Field("centres", ("<=t", "<=m", "<=k")),
     Field("penalties", ("<=t", "<=m", "parties")),

@@ -60,6 +60,12 @@ def sums_of_rows() -> Iterator[None]:
         ) from None
 
 
+WITHIN = (
+    "the scatter that lies between the sites' means, a matrix of a rank below their number; of three sites it shows "
+    "the plane in which their means lie, and with other runs more"
+)
+"""What the sum of scatters about own means tells of single sites (`PCAOptions.site_sums`)."""
+
 FOR_INFLUENCE = 2**30
 """Bytes of all parties' scatters together that are kept for nothing but their influence."""
 

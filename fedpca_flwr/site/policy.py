@@ -22,7 +22,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.data.table import Table, columns_text
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, together
 from fedpca_flwr.maths.rows import Rows, chunks, largest_size
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.site.scores import SCORE_FILES, unknown_score_file
 from fedpca_flwr.state.files import require_site_file
 
@@ -66,9 +66,14 @@ def require_files(node: NodeConfig) -> None:
         raise together(faults)
 
 
+def allowed_methods(node: NodeConfig) -> list[str]:
+    """Return the methods that this site's node-config names; none where it allows all."""
+    return node.allowed_methods.replace(",", " ").split()
+
+
 def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
     """Refuse a method, or a way of answering, that this site does not allow."""
-    allowed = node.allowed_methods.replace(",", " ").split()
+    allowed = allowed_methods(node)
     if allowed and card.name not in allowed:
         raise DisclosureError(
             f"this site does not allow the method '{card.name}' (node-config 'allowed-methods': {', '.join(allowed)})"
@@ -82,6 +87,33 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
         raise DisclosureError(
             f"this site has a privacy budget (node-config 'epsilon-budget'), and the method '{card.name}' is "
             "not differentially private"
+        )
+
+
+def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
+    """Refuse sums that tell of single sites, unless this site's node-config names what they are of.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        This site's own; only a site with data of its own has sums to protect.
+    card : MethodCard
+    options : PCAOptions
+        Those of the run; `PCAOptions.site_sums` says what its sums tell.
+    sums_only : bool
+        Whether only sums open: in clear the server sees each site's answers anyway.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    strangers = {word: text for word, text in options.site_sums.items() if word not in allowed_methods(node)}
+    if node.data and sums_only and strangers:
+        words = ", ".join(map(repr, strangers))
+        raise DisclosureError(
+            f"in a secure sum {words} tells of single sites: the server learns {'; '.join(strangers.values())}. This "
+            f"site's node-config does not permit that: name {words} in 'allowed-methods', beside '{card.name}' and all "
+            "others that it allows, or run what adds up"
         )
 
 

@@ -150,6 +150,7 @@ class Site:
     def permit(self, card: MethodCard, exposes: str, *, sums_only: bool) -> None:
         """Refuse what this site does not allow, before anything is computed."""
         policy.permit_method(self.node, card, sums_only=sums_only)
+        policy.permit_sums(self.node, card, self.options(card.options), sums_only=sums_only)
         policy.require_files(self.node)
         policy.permit_exposure(self.node, exposes)
         policy.permit_split(self.node, card, self.table.split)

@@ -4,6 +4,7 @@ Each pass over the rows has phases of its own; those of the first, which holds r
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Literal
@@ -38,6 +39,12 @@ OF_OWN_COMPONENTS = (
     method.Field("gram", ("k", "k")),
 )
 
+OF_OWN = (
+    "sums of the sites' own projectors times blocks that it chooses, and of a fold of each site's rows; with one block "
+    "after another these tell which subspaces the sites have"
+)
+"""What the sums tell of single sites (`PCAOptions.site_sums`)."""
+
 BY_SPREAD = (method.Field("spread", ("d",), kind="size"),)
 """Their deviations, from which limits of sums follow."""
 
@@ -57,6 +64,10 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
     """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
     iterations: Annotated[method.Count, Limits(examples=[1, 5])] = 20
     """At most so many for V, in each pass."""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {"personalised": OF_OWN}
 
     @property
     def grid(self) -> tuple[float, ...]:
