@@ -12,12 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 
+from fedpca_flwr.config.method_text import options_of
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.moments import pack, packed_size
 from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.site.identity import identity_of
 from fedpca_flwr.site.repeats import Release
-from strategies import build_client, run_config_of
+from strategies import build_client, method_of, run_config_of
 from tests.harness import identities
 
 EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
@@ -66,10 +67,15 @@ class HostileSession:
             given = {"may-show": "scores", **given}
         if run["method"].startswith("dp-pca"):
             given = {"epsilon-budget": 100.0, **given}
+        chosen = run_config_of(run)
+        card = method_of(chosen["method"]).strategy.card
+        words = options_of(chosen["method"], card.options, {}).site_sums
+        if words:
+            given = {"allowed-methods": " ".join([card.name, *words]), **given}
         config = {"partition-id": index, "num-partitions": parties, **given}
         self.folder = folder
         self.parties = parties
-        self.context = Context(run_id, 1, config, RecordDict(), run_config_of(run))
+        self.context = Context(run_id, 1, config, RecordDict(), chosen)
         self.own_key = b""
 
     @property

@@ -7,11 +7,13 @@ names what they are of.
 import numpy as np
 import pytest
 
-from fedpca_flwr.errors import DisclosureError, FedPCAError
+from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.transports.encoding import MaskedSum
 from simulations.hunt.options import option_values
 from strategies import METHODS, TRAVEL, script_of
-from tests.harness import context_of, finish, server_of
+from tests.harness import fit, own
+from tests.hostile import HostileSession
+from tests.refusals import unnamed
 
 N, D, BOUND = 240, 6, 1e3
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
@@ -53,21 +55,17 @@ def of_columns(rows):
     return [np.split(rows, at, axis=1) for at in ([2, 4], [1, 5], [3, 4])]
 
 
-def opened(method, parties, options, folder, monkeypatch, **node):
-    """All sums that open in a run of sites with data of their own."""
+def opened(method, parties, options, monkeypatch):
+    """All sums that open in a run, in order."""
     sums, decoded = [], MaskedSum.decoded
 
     def noting(self, *arguments):
         sums.append(decoded(self, *arguments))
         return sums[-1]
 
-    run = {"n_components": 2, "secure_aggregation": True, "bound": BOUND, "min_rows": 10, **options}
-    server = server_of(method, parties, site={"data": "own.csv", "may-show": "inner products", **node}, **run)
-    for party in range(len(parties)):
-        context_of(server, party).node_config["journal"] = str(folder / str(party))
     with monkeypatch.context() as patched:
         patched.setattr(MaskedSum, "decoded", noting)
-        finish(server)
+        fit(method, parties, n_components=2, secure_aggregation=True, bound=BOUND, **options)
     return sums
 
 
@@ -103,17 +101,21 @@ CASES = {f"{method} {options}": (method, options) for method, options in option_
 def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monkeypatch):
     rows = pooled(method, options)
     ways = divisions(rows) if CARDS[method].split == "rows" else of_columns(rows)
-    try:
-        first, *others = (
-            opened(method, parties, options, tmp_path / str(way), monkeypatch) for way, parties in enumerate(ways)
-        )
-    except DisclosureError as error:
-        refusal = str(error)
-    else:
-        refusal = ""
-        require_equal(first, *others)
-    additive = CARDS[method].options.parse(options).additive
-    assert ("allowed-methods" in refusal) == (refusal != "") == (not additive), refusal
+    run = {"method": method, "n_components": 2, "secure_aggregation": True, "bound": BOUND, **own(method), **options}
+    run = {name.replace("_", "-"): value for name, value in run.items()}
+    site = HostileSession(tmp_path, ways[0][0], run, **{"may-show": "inner products", "allowed-methods": ""})
+    refusal = site.client.get_properties({}).get("message", "")
+    if not refusal:
+        require_equal(*(opened(method, parties, options, monkeypatch) for parties in ways))
+        return
+    words = CARDS[method].options.parse(options).site_sums
+    assert words
+    assert not unnamed(refusal, "'allowed-methods'", *(f"'{word}'" for word in words))
+    for named, permitted in ((method, set(words) == {method}), (" ".join([method, *words]), True)):
+        site.context.node_config["allowed-methods"] = named
+        assert ("message" not in site.client.get_properties({})) == permitted
+    in_clear = HostileSession(tmp_path, ways[0][0], {**run, "secure-aggregation": False}, **{"may-show": "scores"})
+    assert "message" not in in_clear.client.get_properties({})
 
 
 def require_equal(first, *others):
