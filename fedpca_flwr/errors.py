@@ -75,10 +75,6 @@ class DisclosureError(FedPCAError):
     """A site's own policy refuses to release what the run asks for."""
 
 
-class BeyondLimitError(FedPCAError):
-    """A share that a public limit has no room for: where only sums are shown, random words travel in its place."""
-
-
 class PartyError(FedPCAError):
     """A party failed for a reason that its own log explains; the text names only the kind of failure."""
 

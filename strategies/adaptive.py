@@ -330,7 +330,7 @@ class Adaptive(method.Strategy):
         self.phases = dict(script)
         program = inner.aggregate()
         if self.options.genotypes:  # the parties were told the frequencies with the survey
-            program = genotypes.told_frequencies(program, np.empty(0))
+            program = genotypes.told_frequencies(self, program, np.empty(0), np.empty(0, dtype=bool))
         return (yield from _with_method(program, chosen.text))
 
     def modelled(self, solution: method.Solution) -> method.PCAModel:

@@ -44,7 +44,7 @@ CARD = method.MethodCard(
     options=AveragedOptions,
     phases=lambda config, options: {
         **method.moments_phases(config, within=options.center),
-        **method.projection_phase(about="centre"),
+        **method.projection_phase(),
     },
     reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
 )

@@ -45,7 +45,7 @@ def _of_moments(config: method.RunConfig, options: PooledOptions) -> method.Ques
     return adjustment.with_adjustment(
         {
             **adjustment.adjusted_phases(config, options),
-            **method.projection_phase(about="" if options.genotypes else "centre"),
+            **method.projection_phase(),
         },
         options,
     )

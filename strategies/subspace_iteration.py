@@ -207,7 +207,7 @@ class SubspaceIteration(method.Strategy):
         )
         V: NDArray[Any] = first
         if options.scale:
-            V = _next_block(found, scale)
+            V, A.scale = _next_block(found, scale), scale
             AV, missed = yield from A.times(V)
         while True:
             block = V.astype(np.float64)

@@ -2,10 +2,11 @@
 
 **Fixed point** for sums of whole numbers modulo 2^64: exact addition in any order, with resolution where the data are.
 A value x travels as ``rint(x 2^e)`` in two's complement. The exponent e is the largest for which the *sum over all
-parties* stays within 2^62, given a limit on that sum which both sides know: rounding then costs at most
-``limit 2^-62`` a party, less than float64's own rounding of a value near the limit. Where a limit says little (a
-generous one on raw values, before the variances are known) further words hold what those before rounded off. Where it
-says much, several values share a word (`fedpca_flwr.maths.short_words`).
+parties* stays below 2^63, given a limit on that sum which both sides know. As limits are public they say little of the
+data, so further *digits* hold what those before rounded off: each is a whole word, or shares one with the same digit
+of other values. A digit has room for what all parties round off, so that digits need not carry while they are added
+up, and a vector stays one of independent words. Where a limit says much, all of a value shares a word with others
+(`fedpca_flwr.maths.short_words`).
 
 **Neighbours on a ring**: how many keep honest parties together, where those who collude stand anywhere on it. Parties
 sit on a ring in a random order, and each is tied to the ``k / 2`` next ones on either side: Harary's graph on permuted
@@ -36,127 +37,236 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import two_sum
 from fedpca_flwr.maths.short_words import ShortWords
 
-FURTHER = 46  # bits that each further word adds: what up to 2^16 parties rounded off before stays within 2^62
+WORD_BITS = 64
 BLOCK = 2**13  # how many values are encoded or decoded at once
+MOST_PARTS = 16  # of which a party's value is the sum: so many digits of one place add up in a word before they carry
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33
 
 
 Words = NDArray[np.uint64]
+Integers = NDArray[np.int64]
+Digits = tuple[int, ...]
+"""By digit of a value, the first one first: how many values share the word that this digit travels in."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How named arrays become one vector of 64-bit words, which begins with a 1 for each party in the sum."""
+    """How named arrays become one vector of 64-bit words, which begins with a 1 for each party in the sum.
 
-    # by field, the largest size that each entry of the sum over all parties can have; same shape as the field
+    Parameters
+    ----------
+    limits : Mapping[str, Array]
+        By field, the largest size that each entry of the sum over all parties can have; of the field's shape.
+    words : int or Mapping[str, Digits]
+        How many words each value travels in, or by field its digits.
+    short : Mapping[str, ShortWords]
+        The fields after these, whose values share words altogether.
+    parties : int
+        At most so many vectors are added up.
+    """
+
     limits: Mapping[str, Array]
-    words: int = 1  # words for each value
-    short: Mapping[str, ShortWords] = field(default_factory=dict)  # the fields after these whose values share words
+    words: int | Mapping[str, Digits] = 1
+    short: Mapping[str, ShortWords] = field(default_factory=dict)
+    parties: int = 2**16
 
     @property
     def size(self) -> int:
         """Words of the vector."""
-        whole = self.words * sum(limit.size for limit in self.limits.values())
+        whole = sum(digits_size(limit.size, self.digits(name)) for name, limit in self.limits.items())
         return 1 + whole + sum(words.size for words in self.short.values())
 
-    def encode(self, values: Mapping[str, NDArray[Any]]) -> Words:
-        """One party's vector (size,).
+    def digits(self, name: str) -> Digits:
+        """The digits of a field's values."""
+        return (1,) * self.words if isinstance(self.words, int) else self.words.get(name, (1,))
 
-        For a value that is not finite, or beyond the limit on the sum, there is a `ValueError`, which holds the field's
-        name only.
+    def encode(self, *parts: Mapping[str, NDArray[Any]]) -> Words:
+        """One party's vector (size,) for the sum of ``parts``: nothing is rounded to float64 between them.
+
+        A field that a part lacks is zero there.
+
+        Raises
+        ------
+        ValueError
+            For a value that is not finite, or beyond the limit on the sum; it holds the field's name only.
         """
+        assert len(parts) <= MOST_PARTS, len(parts)
         vector, start = np.ones(self.size, np.int64), 1
         for name, limit in self.limits.items():
-            value, end = np.asarray(values[name], dtype=np.float64), start + self.words * limit.size
-            if value.shape != limit.shape:
+            values = [np.asarray(part[name], dtype=np.float64) for part in parts if name in part]
+            if not values or any(value.shape != limit.shape for value in values):
                 raise ValueError(f"'{name}' is beyond its public limit")
-            flat, most, numbers = value.ravel(), limit.ravel(), vector[start:end].reshape(self.words, limit.size)
+            digits = np.zeros((len(self.digits(name)), limit.size), np.int64)
+            flat, most = [value.reshape(-1) for value in values], _flat(limit)
             for part in _slices(limit.size):
-                if not (np.abs(flat[part]) <= most[part]).all():
+                own, limits = [value[part] for value in flat], most[part] if most.size > 1 else most
+                if not (np.abs(sum(own)) <= limits).all():
                     raise ValueError(f"'{name}' is beyond its public limit")
-                self._encode(flat[part], most[part], numbers[:, part])
-            start = end
+                self._encode(own, self._exponents(name, limits), digits[:, part])
+            for shared, numbers in zip(self.digits(name), digits, strict=True):
+                end = start + -(-limit.size // shared)
+                vector[start:end] = _joined(numbers, shared)
+                start = end
         for name, words in self.short.items():
             end = start + words.size
-            vector[start:end] = words.encode(values[name], name)
+            vector[start:end] = words.encode(parts[0][name], name)
             start = end
         return vector.view(np.uint64)
 
-    def _encode(self, value: Array, limit: Array, numbers: NDArray[np.int64]) -> None:
-        """Write the words of a few values (n,), which are within their limits, into ``numbers`` (words, n)."""
-        scales = self._exponents(limit)
-        for i, exponents in enumerate(scales):
-            whole = np.rint(np.ldexp(value, exponents))
-            numbers[i] = whole
-            if i + 1 < len(scales):
-                value = value - np.ldexp(whole, -exponents)
+    def _encode(self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]], digits: Integers) -> None:
+        """Add the digits of the sum of a few values (n,) each to ``digits`` (digits, n), which are zero."""
+        for value in values:
+            left = value
+            for i, exponent in enumerate(exponents):
+                whole = np.rint(_times_power(left, exponent))
+                digits[i] += whole.astype(np.int64)
+                if i + 1 < len(exponents):
+                    left = left - _times_power(whole, -exponent)
+        _carry(digits, exponents)
 
-    def encode_sum(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> Words:
-        """One party's vector for the sum of ``parts``, each encoded by itself: nothing is rounded to float64 between.
-
-        A field that a part lacks is zero there; errors are those of `encode`.
+    def decode(
+        self, total: Words, near: Mapping[str, Array] | None = None
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The sum of each field, from a sum of vectors (modulo 2^64) and what it is known to be ``near``; and what
+        rounding these sums to float64 leaves out.
         """
-        if len(parts) == 1 and parts[0].keys() >= self.limits.keys():  # as with short words always
-            return self.encode(parts[0])
-        zeros = {name: np.zeros(limit.shape) for name, limit in self.limits.items()}
-        total = np.zeros(self.size, np.uint64)
-        for part in parts:
-            total += self.encode({**zeros, **part})
-        total[0] = 1
-        return total
-
-    def decode(self, total: Words, near: Mapping[str, Array] | None = None) -> tuple[int, dict[str, Array]]:
-        """How many parties are in a sum of vectors (modulo 2^64), and the sum of each field, of which some are known to
-        be ``near`` these values."""
-        parties, fields = self.decode_double(total)
-        found = {name: high for name, (high, _) in fields.items()}
+        high, low = dict[str, Array](), dict[str, Array]()
+        for name, limit in self.limits.items():
+            digits, most = self._digits_of(total, name), _flat(limit)
+            sums, rest = np.empty(limit.size), np.empty(limit.size)
+            for part in _slices(limit.size):
+                exponents = self._exponents(name, most[part] if most.size > 1 else most)
+                sums[part], rest[part] = _decoded(digits[:, part], exponents)
+            high[name], low[name] = sums.reshape(limit.shape), rest.reshape(limit.shape)
         start = self.size - sum(words.size for words in self.short.values())
         for name, words in self.short.items():
             end = start + words.size
-            found[name] = words.decode(total.view(np.int64)[start:end], (near or {}).get(name))
+            high[name] = words.decode(total.view(np.int64)[start:end], (near or {}).get(name))
             start = end
-        return parties, found
+        return high, low
 
-    def decode_double(self, total: Words) -> tuple[int, dict[str, tuple[Array, Array]]]:
-        """As `decode`, each sum as ``high + low``: two float64 numbers hold what one rounds off."""
-        numbers, start, fields = total.view(np.int64), 1, {}
-        for name, limit in self.limits.items():
-            end = start + self.words * limit.size
-            parts, most = numbers[start:end].reshape(self.words, limit.size), limit.ravel()
-            high, low = np.empty(limit.size), np.empty(limit.size)
-            for part in _slices(limit.size):
-                high[part], low[part] = self._decode(parts[:, part], most[part])
-            fields[name] = high.reshape(limit.shape), low.reshape(limit.shape)
+    def decode_exactly(self, total: Words, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
+        """The sums of a field without any rounding: integers n (Python's) and exponents e of its shape, for n 2^-e."""
+        limit = self.limits[name]
+        exponents, digits = self._exponents(name, _flat(limit)), self._digits_of(total, name)
+        numbers = digits[0].astype(object)
+        for i in range(1, len(digits)):
+            numbers = numbers * 2 ** int((exponents[i] - exponents[i - 1])[0]) + digits[i].astype(object)
+        last: NDArray[np.int32] = np.broadcast_to(exponents[-1], limit.size).reshape(limit.shape)
+        return numbers.reshape(limit.shape), last
+
+    def _digits_of(self, total: Words, name: str) -> Integers:
+        """The digits (digits, n) of a field in a sum of vectors."""
+        start = 1
+        for known in self.limits:
+            if known == name:
+                break
+            start += digits_size(self.limits[known].size, self.digits(known))
+        size, found = self.limits[name].size, []
+        for shared in self.digits(name):
+            end = start + -(-size // shared)
+            found.append(_split(total.view(np.int64)[start:end], shared)[:size])
             start = end
-        return int(numbers[0]), fields
-
-    def _decode(self, numbers: NDArray[np.int64], limit: Array) -> tuple[Array, Array]:
-        """A few values (n,) of words (words, n), as ``high + low``."""
-        high, low = np.zeros(limit.size), np.zeros(limit.size)
-        for part, exponents in zip(reversed(numbers), reversed(self._exponents(limit)), strict=True):
-            lower = part.astype(np.int32)  # half a word is exact in float64; signed, as -1 = 2^32 - 1 - 2^32 ...
-            upper = (part >> 32) + (lower < 0)  # ... would round off what further words hold
-            for half, e in ((lower, exponents), (upper, exponents - 32)):  # the smallest first
-                high, error = two_sum(np.ldexp(half.astype(np.float64), -e), high)
-                low += error
-        return two_sum(high, low)
+        return np.stack(found)
 
     def missed(self, parties: int) -> dict[str, Array]:
-        """Bound on what rounding costs each entry of a sum over so many parties."""
-        whole = {name: parties * self.resolution * limit for name, limit in self.limits.items()}
+        """Bound on what rounding costs each entry of a sum over so many parties, of one part each."""
+        whole = {name: parties * self.resolution(name) * limit for name, limit in self.limits.items()}
         return whole | {name: words.missed for name, words in self.short.items()}
 
-    @property
-    def resolution(self) -> float:
-        """What rounding costs at most, for each party, in units of the limit."""
-        return 2.0 ** -(62 + FURTHER * (self.words - 1))
+    def resolution(self, name: str = "") -> float:
+        """What rounding a field costs at most, for each part of each party, in units of the limit."""
+        (*_, last) = self._exponents(name, np.full(1, 0.5))  # half a step, and the limit is half a power of two or more
+        return float(np.ldexp(1.0, -last)[0])
 
-    def _exponents(self, limit: Array) -> list[NDArray[np.int32]]:
-        """For each word, the powers of two that values are multiplied by."""
-        _, above = np.frexp(limit)  # limit <= 2^above <= 2 limit
-        return [62 - above + FURTHER * word for word in range(self.words)]
+    def _exponents(self, name: str, limit: Array) -> list[NDArray[np.int32]]:
+        """For each digit, the powers of two that values are multiplied by."""
+        _, above = np.frexp(limit * (1 + 2.0**-40))  # the sum stays below 2^63, with all that is rounded
+        found = [WORD_BITS - 1 - above]
+        for shared in self.digits(name)[1:]:
+            found.append(found[-1] + further_bits(WORD_BITS // shared, self.parties))
+        return found
+
+
+def further_bits(bits: int, parties: int) -> int:
+    """So many bits of a value hold a further digit of so many ``bits``: what ``parties`` rounded off before, each half
+    a step, stays within half of them, and the parts of one party's value within a word.
+
+    Raises
+    ------
+    ValueError
+        Where the parties' rounding fills the digit.
+    """
+    room: int = min((2**bits - 2) // parties, 2 ** (WORD_BITS - 2) // MOST_PARTS)
+    if room < 2:
+        raise ValueError(f"digits of {bits} bits have no place for what {parties} parties round off")
+    return room.bit_length() - 1
+
+
+def digits_size(values: int, digits: Digits) -> int:
+    """Words of so many values."""
+    return sum(-(-values // shared) for shared in digits)
+
+
+def _flat(limit: Array) -> Array:
+    """Limits (n,), or (1,) where one is that of all."""
+    return limit.ravel()[:1] if not any(limit.strides) else limit.ravel()
+
+
+def _times_power(value: Array, exponent: NDArray[np.int32]) -> Array:
+    """``value 2^exponent`` exactly; where float64 holds that power at once, in one multiplication."""
+    if np.abs(exponent).max(initial=0) < 1000:
+        return value * np.ldexp(1.0, exponent)
+    return np.asarray(np.ldexp(value, exponent))
+
+
+def _carry(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> None:
+    """Write numbers in the one way in which each further digit is half a step of the one before at most, in place."""
+    for i in range(len(digits) - 1, 0, -1):
+        bits = int((exponents[i] - exponents[i - 1])[0])
+        carried = (digits[i] + (1 << (bits - 1))) >> bits
+        digits[i] -= carried << bits
+        digits[i - 1] += carried
+
+
+def _joined(numbers: Integers, shared: int) -> Integers:
+    """Words, each of which is so many of the ``numbers``, modulo 2^64; those of a word are a whole stretch apart."""
+    if shared == 1:
+        return numbers
+    size, bits = -(-numbers.size // shared), WORD_BITS // shared
+    words = np.zeros(size, np.int64)
+    for place in range(shared):
+        part = numbers[place * size : (place + 1) * size]
+        words[: part.size] += part << (bits * place)
+    return words
+
+
+def _split(words: Integers, shared: int) -> Integers:
+    """The numbers that a sum of such words is of, and zeros."""
+    if shared == 1:
+        return words
+    bits, left, found = WORD_BITS // shared, words, []
+    for _ in range(shared - 1):
+        number = (left << (WORD_BITS - bits)) >> (WORD_BITS - bits)  # its sign is that of its highest bit
+        found.append(number)
+        left = (left - number) >> bits
+    return np.concatenate([*found, left])
+
+
+def _decoded(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> tuple[Array, Array]:
+    """A few values (n,) of digits (digits, n), as ``high + low``."""
+    digits = digits.copy()
+    _carry(digits, exponents)  # or the first ones would cancel, and with them what is rounded of the others
+    high, low = np.zeros(digits.shape[1]), np.zeros(digits.shape[1])
+    for part, exponent in zip(reversed(digits), reversed(exponents), strict=True):
+        lower = part.astype(np.int32)  # half a word is exact in float64; signed, as -1 = 2^32 - 1 - 2^32 ...
+        upper = (part >> 32) + (lower < 0)  # ... would round off what further digits hold
+        for half, e in ((lower, exponent), (upper, exponent - 32)):  # the smallest first
+            high, error = two_sum(_times_power(half.astype(np.float64), -e), high)
+            low += error
+    return two_sum(high, low)
 
 
 def _slices(size: int) -> Iterator[slice]:

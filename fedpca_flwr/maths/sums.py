@@ -18,9 +18,12 @@ first is added up exactly in fixed point. A party's rows need no more than float
 
     sum x x^T = S_k + n_k m_k m_k^T,    m_k = mean + remainder as in `fedpca_flwr.maths.moments`
 
-with its centred scatter S_k. Only the second term is large, and it alone is made of two numbers.
+with its centred scatter S_k. Only the second term is large, and it alone is made of two numbers. Of the diagonal, by
+which features are scaled and constant ones are told, nothing at all is rounded: its parts are those of error-free
+products, and the difference is one of fractions.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -36,7 +39,10 @@ MOST = 2.0**STEP  # an addend is below this, in the unit of its first word
 ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^36 2^17
 FINEST = 2.0 ** (-28 * STEP)  # the unit while all addends are zero
 CHUNK = 2**14  # how many entries are worked on at once: with all temporary arrays they fit into the cache of a core
+FINE = 160  # bits after the point of a quotient, of which float64 does not hold so many
+STRIPE = 16  # rows of a triangle that are worked on at once
 Double = tuple[Array, Array]  # A number or array as an unevaluated sum: high + low
+Exact = tuple[NDArray[np.object_], NDArray[np.int32]]  # whole numbers n (d,) and exponents e (d,), for n 2^-e
 SPLIT = 2.0**27 + 1  # Dekker's factor, which splits a float64 into two halves of its digits
 
 
@@ -179,48 +185,70 @@ def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> M
 
 def two_product(a: Array, b: Array | float) -> Double:
     """``p + e == a * b`` exactly, with ``p`` the rounded product (Dekker 1971), within a part of float64's range."""
-    product = a * b
-    a_high, b_high = (SPLIT * x - (SPLIT * x - x) for x in (a, b))
-    a_low, b_low = a - a_high, b - b_high
+    product, (a_high, a_low), (b_high, b_low) = a * b, _halves(a), _halves(b)
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
-def total_of(head: Head) -> Double:
-    """``n m`` (d,): the sum of the rows."""
-    high, low = two_product(head.mean, float(head.n))
-    return two_sum(high, low + head.n * head.remainder)
+def _halves(x: Array | float) -> tuple[Any, Any]:
+    """Two numbers of half the digits, which add up to ``x``."""
+    high = SPLIT * x - (SPLIT * x - x)
+    return high, x - high
 
 
-def uncentred_head(rows: float, total: Double) -> Head:
-    """Count and mean of rows, from their sum."""
-    mean = total[0] / rows
-    high, low = two_product(mean, float(rows))
-    return Head(rows, *two_sum(mean, ((total[0] - high) - low + total[1]) / rows))
+def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
+    """Numbers (d,) that add up to the sum of rows, ``n m``, and others to ``n m^2``, without any rounding."""
+    n, mean, rest = float(head.n), head.mean, head.remainder
+    squares = [*two_product(mean, mean), *two_product(2 * mean, rest), *two_product(rest, rest)]
+    return (
+        [part for value in (mean, rest) for part in two_product(value, n)],
+        [part for value in squares for part in two_product(value, n)],
+    )
+
+
+def pooled_head(rows: float, total: Exact) -> Head:
+    """Count and mean of rows, from their sum (d,)."""
+    over, under = float(rows).as_integer_ratio()
+    mean = np.empty((2, len(total[0])))
+    for i, number in enumerate(total[0]):
+        first = number * under / over
+        rest = (number * under << FINE) - int(math.ldexp(first, FINE)) * over
+        mean[:, i] = first, math.ldexp(rest / over, -FINE)
+    return Head(rows, *two_sum(*np.ldexp(mean, -total[1])))
+
+
+def pooled_diagonal(rows: float, total: Exact, squares: Exact) -> Array:
+    """The diagonal (d,) of the scatter about the mean, from the sums of rows and of squares about zero: no digit is
+    lost, however far from zero the mean is."""
+    over, under = float(rows).as_integer_ratio()
+    diagonal, exponents = np.empty(len(total[0])), np.maximum(2 * total[1], squares[1])
+    shifts = exponents - squares[1], exponents - 2 * total[1]
+    for i, (number, square, finer, coarser) in enumerate(zip(total[0], squares[0], *shifts, strict=True)):
+        diagonal[i] = ((square * over << int(finer)) - (number**2 * under << int(coarser))) / over
+    return np.ldexp(diagonal, -exponents)
 
 
 def mean_products(head: Head) -> Double:
     """``n m m^T``, a packed triangle (d (d + 1) / 2,)."""
-    d, start = head.mean.size, 0
+    d = head.mean.size
     high, low = np.empty(packed_size(d)), np.empty(packed_size(d))
-    for i in range(d):
-        end = start + d - i
-        high[start:end], low[start:end] = _products(head, head.mean[i], head.remainder[i], slice(i, d))
-        start = end
+    total = two_product(head.mean, float(head.n))
+    total = two_sum(total[0], total[1] + head.n * head.remainder)
+    halves, others = _halves(total[0]), _halves(head.mean)
+    place = 0
+    for start in range(0, d, STRIPE):
+        stop = min(start + STRIPE, d)
+        (a, b), (c, e) = (half[start:stop, None] for half in halves), (half[start:] for half in others)
+        product = total[0][start:stop, None] * head.mean[start:]
+        error = ((a * c - product) + a * e + b * c) + b * e
+        error += total[0][start:stop, None] * head.remainder[start:]
+        error += total[1][start:stop, None] * head.mean[start:]
+        for i in range(stop - start):
+            end = place + d - start - i
+            high[place:end], low[place:end] = product[i, i:], error[i, i:]
+            place = end
     return high, low
-
-
-def mean_squares(head: Head) -> Double:
-    """The diagonal (d,) of `mean_products`."""
-    return _products(head, head.mean, head.remainder, slice(None))
 
 
 def about_mean(sums: Double, products: Double) -> Array:
     """The scatter about the mean: uncentred ``sums`` less the ``products`` of the mean."""
     return (sums[0] - products[0]) + (sums[1] - products[1])
-
-
-def _products(head: Head, mean: Array | np.float64, remainder: Array | np.float64, columns: slice) -> Double:
-    others, lost = head.mean[columns], head.remainder[columns]
-    product, error = two_product(others, mean)
-    high, low = two_product(product, float(head.n))
-    return two_sum(high, low + head.n * (error + mean * lost + remainder * others))

@@ -44,7 +44,7 @@ class Field:
     fixed: str = ""
     """Of what is asked: the name of a number of the run, which the party is told once and never otherwise."""
     near: str = ""
-    """Of what is asked: the name of such a number, from which this one differs by rounding, or it is zero."""
+    """Of what is asked: the name of such a number, which this one is, or it is zero."""
 
     def lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape, where the symbols in it stand for these ``sizes``."""

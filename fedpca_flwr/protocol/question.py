@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.maths.secure import Digits, Layout, digits_size
 from fedpca_flwr.maths.short_words import Short, ShortWords
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.journal import State
@@ -81,7 +82,9 @@ class Question:
     """As `limits`, of what one reply adds to the sum where the server sees it; None: it is not held against any."""
     instead: str = ""
     """Of a question without limits: what to choose where only sums may be shown, as the end of an error."""
-    words: int = 1  # words of 64 bits that a value of that sum travels in
+    words: int | Callable[[Mapping[str, int]], Mapping[str, Digits]] = 1
+    """Words of 64 bits that a value of that sum travels in; or, from what the symbols in shapes stand for, by field the
+    digits of its values (one word where it says nothing)."""
     short: Mapping[str, Short] = field(default_factory=dict)
     """By field of that sum whose values share words: how."""
     summed: Payload | None = None  # what a reply of such words holds
@@ -113,20 +116,26 @@ class Question:
     def layout(self, asked: Fields, public: Public) -> Layout:
         """How the sum of the replies travels in fixed point; a limit with fewer axes than its field is that of each."""
         assert self.limits is not None
-        limits = dict(self.limits(asked, public))
+        limits, sizes = dict(self.limits(asked, public)), self.reply_sizes(asked, public)
         for known in self.reply.fields:
             if known.name in limits and limits[known.name].ndim < len(known.shape):
-                shape = known.lengths(self.reply_sizes(asked, public))
-                limits[known.name] = np.broadcast_to(limits[known.name], shape)
+                limits[known.name] = np.broadcast_to(limits[known.name], known.lengths(sizes))
         short = {name: ShortWords(limits.pop(name), how, public.parties) for name, how in self.short.items()}
-        return Layout(limits, words=self.words, short=short)
+        return Layout(limits, words=self.digits(sizes), short=short, parties=public.parties)
+
+    def digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
+        """`words`, where the symbols stand for these ``sizes``."""
+        return self.words if isinstance(self.words, int) else self.words(sizes)
 
     def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
         """Bytes of a reply: at least so many (see `Payload.nbytes`)."""
         if self.summed is not None:
-            short = {name: how.each for name, how in self.short.items()}
-            words = (-(-self.words * count // short.get(name, 1)) for name, count in self.summed.counts(sizes))
-            return HEADER + 8 * (1 + sum(words))
+            words = self.digits(sizes)
+            every = {} if isinstance(words, int) else words
+            every = {**every, **{name: (how.each,) for name, how in self.short.items()}}
+            other = (1,) * words if isinstance(words, int) else (1,)
+            counts = self.summed.counts(sizes)
+            return HEADER + 8 * (1 + sum(digits_size(count, every.get(name, other)) for name, count in counts))
         return self.reply.nbytes(sizes, whole=whole)
 
     @property
@@ -199,7 +208,9 @@ class Total(Mapping[str, Array]):
     fields: Fields
     parties: int  # how many are in it
     low: Fields = field(default_factory=dict)
-    """What rounding each sum to float64 left out, where the transport knows it."""
+    """What rounding each sum to float64 left out, where it is of fixed point."""
+    exactly: Callable[[str], tuple[NDArray[np.object_], NDArray[np.int32]]] | None = None
+    """By field of such sums: whole numbers n and exponents e, for n 2^-e without any rounding."""
     missed: Fields = field(default_factory=dict)
     """Bound on what fixed point rounded off in each entry; empty where nothing was."""
     replies: Sequence[Reply] = ()  # what it is the sum of, where the server sees that
@@ -217,9 +228,6 @@ class Total(Mapping[str, Array]):
 Program = Generator[Ask, Any, Any]
 """Yields an `Ask`, and goes on with the parties' replies by partition; or a `Sum`, and goes on with a `Total`, or with
 None where no sum could be had (in the last round of a run from which a party has left)."""
-
-SPREAD = "told spread"
-"""Where a party keeps the roots of the scatter's diagonal that a run told."""
 
 
 def require_next(phases: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
@@ -242,21 +250,14 @@ def require_next(phases: Questions, answered: Sequence[str], phase: str, public:
         raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {', '.join(names)}")
 
 
-ROUNDING = 2.0**-40
-"""Share of a number and of its spread by which one that is rounded otherwise may differ from it."""
-
-
 def require_as_told(payload: Payload, asked: Fields, state: State) -> None:
     """Refuse a number of the run that is not what the party was told earlier in it; keep those told first."""
     for entry in payload.fields:
         value, name = asked[entry.name], f"told {entry.fixed or entry.near}"
         if entry.fixed and value.size and name not in state:
             state[name] = [value]
-        elif entry.fixed and value.size:
+        elif (entry.fixed and value.size) or (entry.near and name in state and value.any()):
             require_same(entry.name, np.array_equal(state[name][0], value))
-        elif entry.near and name in state and value.any():
-            told, spread = (np.abs(one[0]) for one in (state[name], state[SPREAD]))
-            require_same(entry.name, bool(np.all(np.abs(value - state[name][0]) <= ROUNDING * (told + spread))))
 
 
 def require_same(name: str, same: bool) -> None:

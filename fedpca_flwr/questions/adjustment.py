@@ -29,12 +29,12 @@ from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total, by_transport
+from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.questions.genotypes import GenotypeOptions
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter, left_of
-from fedpca_flwr.questions.row_limits import require_resolved, scatter_limits
-from fedpca_flwr.questions.rows import ROW_COUNT, SCATTER, WITHIN, moments_phases, pooled_moments
+from fedpca_flwr.questions.row_limits import WIDE, moments_limits, projection_limits, reach, require_resolved
+from fedpca_flwr.questions.rows import SCATTER, WITHIN, moments_phases, pooled_moments
 from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
 
@@ -87,9 +87,14 @@ class OwnAdjustment:
         return harmonising_unit(self.diagonal, len(self.own.rows), spread)
 
     def scatter(self) -> Array:
-        """The packed scatter of the adjusted rows about this party's mean."""
+        """The packed scatter of the adjusted rows about this party's mean, with all features in its unit.
+
+        Rounding makes no entry larger than those of any rows with these deviations.
+        """
         left = self.adjustment.of_scatter(symmetric(self.own.moments().scatter, self.diagonal.size))
-        return pack(np.asfortranarray(left / self.unit / self.unit[:, None]))
+        deviation = np.sqrt(self.diagonal.clip(min=0.0)) / self.unit
+        largest = np.outer(deviation, deviation)
+        return pack(np.asfortranarray((left / self.unit / self.unit[:, None]).clip(-largest, largest)))
 
     def squared_error(self, components: Array) -> float:
         """What the projection of the adjusted rows to ``components`` (k, d) leaves of their sum of squares."""
@@ -189,11 +194,12 @@ def adjusted_phases(config: RunConfig, options: AdjustOptions) -> Questions:
     if options.harmonise != "variances":
         return phases
     harmonised = Question(
-        asked=Payload((ROW_COUNT, SLOPES, SPREAD)),
+        asked=Payload((SLOPES, SPREAD)),
         reply=Payload((SCATTER,)),
         answer=lambda party, asked: {"scatter": party.adjusted(asked).scatter()},
         sizes=lambda public: {"q": len(public.options.covariates)},
-        limits=lambda asked, public: scatter_limits(asked["spread"] * np.sqrt(int(asked["rows"])) * (1 + 2.0**-20)),
+        limits=lambda asked, public: {"scatter": moments_limits(_reach(asked, public))["scatter"]},
+        words=lambda sizes: {"scatter": WIDE[:3]},
     )
     return by_transport(config, clear=phases, masked={**phases, "harmonised": harmonised})
 
@@ -205,8 +211,25 @@ def with_adjustment(phases: Questions, options: AdjustOptions) -> Questions:
     known = phases["project"]
     asked = Payload((*known.asked.fields, SLOPES, replace(SPREAD, optional=True)))
     q = len(options.covariates)
-    phase = replace(known, asked=asked, sizes=lambda public: {**known.sizes(public), "q": q})
+    phase = replace(
+        known,
+        asked=asked,
+        sizes=lambda public: {**known.sizes(public), "q": q},
+        limits=lambda asked, public: projection_limits(_reach(asked, public)),
+    )
     return {**phases, "project": phase}
+
+
+def _reach(asked: Fields, public: Public) -> Array:
+    """The largest size of a value (d,) of adjusted rows; of features that all vary alike at every party, the root of
+    their mean square."""
+    largest, slopes = reach(asked, public), np.abs(asked["slopes"]).sum(axis=0)
+    unit = asked["scale"] if asked.get("scale", np.empty(0)).size else np.ones_like(largest)
+    largest = largest + (largest * unit).max() * slopes / unit
+    if not asked["spread"].size:
+        return largest
+    alike = asked["spread"] / unit * (1 + 2.0**-20)
+    return np.asarray(np.where(asked["spread"] > 0, alike, largest))
 
 
 def adjusted_moments(
@@ -230,7 +253,7 @@ def adjusted_moments(
     if spread.size and own:
         left = np.sum([symmetric(one.scatter, d) for one in own.values()], axis=0)
     elif spread.size:
-        total: Total = yield Sum("harmonised", {"rows": np.asarray(whole.count), **found.told})
+        total: Total = yield Sum("harmonised", found.told)
         left = symmetric(total["scatter"], d)
         missed = missed + total.missed["scatter"][diagonal_positions(d)]
     contributions = Contributions(own, between=not options.within) if own else None

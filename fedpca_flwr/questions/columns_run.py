@@ -213,7 +213,7 @@ class ColumnsRun(PCAStrategy):
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         log = super().history(certainty, notes, measured)
         if "energy" in self.phases:
-            rounding = self.quorum.expected * Layout({}).resolution
+            rounding = self.quorum.expected * Layout({}).resolution()
             log["measured"]["fixed_point_size_share"] = rounding
             log["notes"].append(SEEN)
         parties = zip(log["parties"], self.widths, strict=True)

@@ -11,7 +11,7 @@ genotypes among relatives or a mixture of peoples is not ``sqrt(2p(1 - p))``, an
 else can be computed.
 
 The counts are whole numbers, so that masked they open exactly. They give the mean (zero) and the scatter's diagonal
-too: where only sums are shown the two sums that other rows need for these are left out, and `bound` is not needed.
+too: where only sums are shown the sum that `sub-it` needs for these is left out, and `bound` is not needed: it is 2.
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.genotypes import LEAST, AlleleCounts, columns_of_others, count_alleles
+from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Program, Question, Questions, Sum, Total
+from fedpca_flwr.protocol.question import SERVER, Ask, Program, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.protocol.transport import relayed
 from fedpca_flwr.questions import linkage
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import ROWS, Pooled, rows_in
 
 if TYPE_CHECKING:
+    from fedpca_flwr.protocol.strategy import PCAStrategy
     from fedpca_flwr.questions.rows_run import RowsClient
 
-FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True)
-"""Of the counted allele among all parties' calls, with the first question after the counts; empty in repeats."""
+FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True, fixed="frequencies")
+"""Of the counted allele among all parties' calls, with the first question after the counts; empty in its repeats. Where
+only sums open, all questions have them, since they limit the sums."""
 
-LEFT_OUT = Field("left_out", ("d",), kind="size", optional=True)
+LEFT_OUT = Field("left_out", ("d",), kind="size", optional=True, fixed="left out")
 """With the frequencies where a run prunes: 1 for a variant that counts for nothing, else 0."""
 
 CHECKED = "genotypes checked"
@@ -68,8 +71,11 @@ ALLELES: Questions = {
     )
 }
 
-KNOWN = ("sums", "deviations")
-"""Questions for what the counts tell."""
+KNOWN = "sums"
+"""The question for what the counts tell."""
+
+LARGEST = 2.0
+"""Copies of an allele, and so the bound of genotypes."""
 
 
 class GenotypeOptions(PCAOptions):
@@ -111,12 +117,21 @@ def genotype_phases(config: RunConfig, options: Given, phases: Callable[[RunConf
             "run-config: 'genotypes' is true, which standardises by allele frequencies and goes only with "
             f"{' and '.join(others)}"
         )
-    bounded = config.model_copy(update={"bound": 2.0})
-    own = {name: phase for name, phase in phases(bounded, options).items() if name not in KNOWN}
-    first = next(iter(own))
+    bounded = config.model_copy(update={"bound": LARGEST})
+    own = {name: _bounded(phase, bounded) for name, phase in phases(bounded, options).items() if name != KNOWN}
     pruned, more = (linkage.linkage_phases(), (LEFT_OUT,)) if options.prune else ({}, ())
-    told = replace(own[first], asked=Payload((FREQUENCIES, *more, *own[first].asked.fields)))
-    return {**ALLELES, **pruned, **own, first: told}
+    first = next(iter(own))
+    for name in by_transport(config, clear={first}, masked={name for name in own if not own[name].closing}):
+        own[name] = replace(own[name], asked=Payload((FREQUENCIES, *more, *own[name].asked.fields)))
+    return {**ALLELES, **pruned, **own}
+
+
+def _bounded(phase: Question, config: RunConfig) -> Question:
+    """A question whose limits follow from the bound of this configuration."""
+    limits = phase.limits
+    if limits is None:
+        return phase
+    return replace(phase, limits=lambda asked, public: limits(asked, replace(public, config=config)))
 
 
 def _require_pruning(options: GenotypeOptions) -> None:
@@ -150,21 +165,22 @@ def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:
 
 
 def about_zero(counts: AlleleCounts, left_out: NDArray[np.bool_]) -> Pooled:
-    """What two sums tell of other rows, of standardised genotypes without variants that are ``left_out`` (d,)."""
+    """What a sum tells of other rows, of standardised genotypes without variants that are ``left_out`` (d,)."""
     zero, diagonal = np.zeros_like(counts.called), np.where(left_out, 0.0, counts.diagonal)
-    return Pooled(counts.rows, zero, zero, diagonal, np.sqrt(diagonal * (1 + 2.0**-20)))
+    return Pooled(Head(counts.rows, zero, zero), diagonal)
 
 
-def told_frequencies(program: Program, frequencies: Array, left_out: NDArray[np.bool_] | None = None) -> Program:
+def told_frequencies(run: PCAStrategy, program: Program, frequencies: Array, left_out: NDArray[np.bool_]) -> Program:
     """The questions of a method, with the first of which every party is told the frequencies, and what is left out."""
-    first = ""
-    told = {"frequencies": frequencies} | ({} if left_out is None else {"left_out": left_out.astype(np.float64)})
+    told = {"frequencies": frequencies, "left_out": left_out.astype(np.float64)}
+    again = by_transport(run.config, clear=dict.fromkeys(told, np.empty(0)), masked=told)
 
     def put(question: Ask) -> Program:
-        nonlocal first
-        if first in ("", question.phase):
-            sent = dict.fromkeys(told, np.empty(0)) if first else told
-            first, question = question.phase, replace(question, asked={**question.asked, **sent})
+        nonlocal told
+        names = {field.name for field in run.phases[question.phase].asked.fields} & told.keys()
+        if names:
+            question = replace(question, asked={**question.asked, **{name: told[name] for name in names}})
+            told = again
         return (yield question)
 
     return relayed(program, put)

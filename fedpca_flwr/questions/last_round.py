@@ -145,8 +145,9 @@ def _by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:
 
 
 def _sum_limits(first: Question, told: Sequence[Field], asked: Fields, public: Public) -> SumLimits:
-    """Scores of variance 1 have squares that add up to the number of rows: fourth powers to no more than its square."""
+    """No score is farther from the mean than a row can be, and so much the more in a unit that was asked."""
     assert first.limits is not None
-    rows = float(asked["rows"])
-    most = {"above": np.array(rows), "fourth": np.array(2 * rows**2)}
-    return {**first.limits(asked, public), **{field.name: most[field.name] for field in told}}
+    sums, variances = dict(first.limits(asked, public)), asked["variances"]
+    squares = np.divide(sums["squared"], variances, out=np.zeros_like(variances), where=variances > 0)
+    most = {"above": sums["count"], "fourth": squares**2 / sums["count"]}
+    return {**sums, **{field.name: most[field.name] for field in told}}

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.errors import BeyondLimitError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, packed_size, scaled_columns, scatter_product
 from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, count_of, in_order
@@ -42,16 +41,12 @@ class OwnScatter:
         How many the scatter will be multiplied with in the run, about; 0: it is needed once.
     parties : int
         That keep one each.
-    farthest : float
-        How far a centre may be from the mean of these rows.
     threads : int
         That compute with dense rows.
     """
 
-    def __init__(
-        self, rows: Rows, state: State, *, columns: int, parties: int, farthest: float = float("inf"), threads: int = 1
-    ) -> None:
-        self.rows, self.state, self.farthest, self.threads = rows, state, farthest, threads
+    def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, threads: int = 1) -> None:
+        self.rows, self.state, self.threads = rows, state, threads
         self._moments: Moments | None = None  # as read in this message, and so are these
         self._means: tuple[Head, Array] | None = None
         n, d = rows.shape
@@ -91,12 +86,9 @@ class OwnScatter:
         self.state[MEANS] = [head.n, head.mean, head.remainder, diagonal]
 
     def deviation(self, centre: Array) -> Array:
-        """The mean of the rows less a ``centre`` (d,); a `BeyondLimitError` where the centre is farther away than any
-        mean of the run's rows can be."""
+        """The mean of the rows less a ``centre`` (d,)."""
         head, _ = self.head_and_diagonal()
         deviation: Array = (head.mean - centre) + head.remainder
-        if np.abs(deviation).max(initial=0.0) > self.farthest:
-            raise BeyondLimitError(f"the server's centre is farther from this site's mean than {self.farthest:.3g}")
         return deviation
 
     def times(self, V: Array) -> Array:

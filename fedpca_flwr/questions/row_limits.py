@@ -1,17 +1,16 @@
 """The sums that secure aggregation shows the server, and the public limits that their fixed point comes from.
 
-Means of parties do not add up, so the pooled mean m comes first, from counts and plain sums, and all that follows is
-taken about m. The second sum gives the variances, T_jj = sum (x_j - m_j)^2 over all rows. They bound everything that
-comes later (Cauchy and Schwarz)::
+Limits are functions of `bound`, of `ROWS` and of the number of parties. What was asked enters only where every row
+within `bound` provably stays below: with r_j the `reach`, the largest size of a value of feature j as the question
+takes the rows (less a centre within `bound`, divided by a scale), no sum over at most `ROWS` rows is larger than ::
 
-    |T_ij| <= s_i s_j,    |(T V)_ib| <= s_i sum_j s_j |V_jb|,    s_j^2 = T_jj
+    |sum x_i| <= ROWS r_i,    |sum x_i x_j| <= ROWS r_i r_j,    |(sum x x^T v)_i| <= ROWS r_i |r|    (|v| = 1)
 
-for the sum and for the sum of the parties' absolute values, so that each entry has its own resolution, 2^-62 of its
-limit, whatever the units of the features. Only the first two sums need `bound`. They travel in four words a value, so
-it may be 10^20 times the data's deviation, at no loss.
+So whether a sum opens says nothing but that rows are within `bound`, which is public. Such limits are far above what
+sums of real rows are. So values travel in more than one word; a `bound` that is generous costs digits only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,38 +20,61 @@ from scipy.linalg import blas
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Head, packed_size, two_sum
+from fedpca_flwr.maths.genotypes import deviation
+from fedpca_flwr.maths.moments import Head, packed_size
 from fedpca_flwr.maths.rows import count_of
-from fedpca_flwr.maths.secure import Layout
+from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.client import PCAClient
-from fedpca_flwr.protocol.question import SumLimits, by_transport
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.question import SERVER, Public, SumLimits, by_transport
 
-ROWS = 2**40
-"""Rows that all parties together may have."""
+ROWS = 2**32
+"""Rows that all parties together may have, or the sum of their weights."""
 
 FIRST_WORDS = 4
-"""For each value of the first two sums."""
+"""For each value of sums whose size nobody knows yet."""
 
-UNCENTRED_WORDS = 3
-"""For each value of an uncentred sum: steps of 2^-154 of its limit."""
+WIDE: Digits = (1,) * FIRST_WORDS
+"""The digits of as many words."""
+
+LEADING: Digits = (1, 3)
+"""Of values that there are many of: one word, and a third of one."""
+
+FEW = 2**15
+"""Values of which a second whole word is not worth a further question."""
 
 
 class Pooled(NamedTuple):
-    """What the first two sums tell."""
+    """The moments of all rows but for what lies off the diagonal."""
 
-    rows: int | float  # N, of all parties, or the sum of their weights
-    centre: Array  # m, the pooled mean up to rounding: what later sums are taken about
-    remainder: Array  # what that rounding lost
+    head: Head
     diagonal: Array  # of the scatter about the mean
-    spread: Array  # s, a little enlarged, by rounding too: the roots of the scatter's diagonal about m
     missed: Array = np.zeros(1)  # bound on what fixed point rounded off the diagonal
     cautions: Sequence[str] = ()  # what a reader must know of it
 
     @property
-    def head(self) -> Head:
-        return Head(self.rows, *two_sum(self.centre, self.remainder))
+    def rows(self) -> int | float:
+        return self.head.n
 
+    @property
+    def centre(self) -> Array:
+        """The mean, rounded."""
+        return self.head.mean
+
+    @property
+    def remainder(self) -> Array:
+        """What that rounding lost."""
+        return self.head.remainder
+
+    @property
+    def spread(self) -> Array:
+        """The roots of the scatter's diagonal, a little enlarged."""
+        return np.sqrt(self.diagonal * (1 + 2.0**-20) + self.missed)
+
+
+MOST_DECADES = 120
+"""So many powers of ten no value as a question takes it is above or below one: squares of sums stay in float64."""
 
 UNSEEN = 1e-9
 """Share of a variance that fixed point may cost before it counts as not seen."""
@@ -124,49 +146,67 @@ def rows_in(count: NDArray[Any], parties: int, *, weighted: bool = False) -> int
     return rows
 
 
+def reach(asked: Fields, public: Public) -> Array:
+    """The largest size of a value (d,) of rows within `bound`, as a question takes them.
+
+    That is less the ``centre`` or ``mean`` that was asked, and divided by the ``scale``; or as genotypes standardised
+    by ``frequencies``.
+
+    Raises
+    ------
+    ContractError
+        Where a centre is beyond `bound`, as no mean of rows is, or sums have no place in float64.
+    """
+    bound, largest = public.config.bound, np.full(public.features, public.config.bound)
+    for name in {"centre", "mean"} & asked.keys():
+        if np.abs(asked[name]).max(initial=0.0) > bound * (1 + 2.0**-20):
+            raise ContractError(f"{SERVER}: '{name}' is beyond the run's 'bound' = {bound:g}, as no mean of rows is")
+        largest = bound + np.abs(asked[name])
+    unit = deviation(asked["frequencies"]) if "frequencies" in asked else asked.get("scale", np.empty(0))
+    if unit.size:
+        largest = largest / unit
+    elif "frequencies" in asked:
+        raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")
+    with np.errstate(divide="ignore"):
+        decades = np.abs(np.log10(largest))
+    if not (decades < MOST_DECADES).all():
+        raise ContractError(f"{SERVER}: what it asked makes sums that are outside the range of float64")
+    return largest
+
+
 def sum_limits(bound: float, d: int) -> SumLimits:
     """Count, and sum of x (d,), of rows whose values are at most ``bound`` in size."""
     return {"count": np.array(float(ROWS)), "sum": np.full(d, ROWS * bound)}
 
 
-def deviation_limits(bound: float, rows: float, d: int) -> SumLimits:
-    """Sums of x - m and of its squares, (d,) each."""
-    return {"shift": np.full(d, 2 * bound * rows), "diagonal": np.full(d, 4 * bound**2 * rows)}
-
-
 def scatter_limits(spread: Array) -> SumLimits:
-    """A packed scatter (d (d + 1) / 2,)."""
+    """A packed scatter (d (d + 1) / 2,) with the squares of the ``spread`` (d,) on its diagonal."""
     d = spread.size
     return {"scatter": blas.dspr(d, 1.0, spread, np.zeros(packed_size(d)), lower=1)}
 
 
-def product_limits(spread: Array, V: Array) -> SumLimits:
-    """A scatter times the block ``V`` (d, b)."""
-    return {"product": np.outer(spread, spread @ np.abs(V))}
+def moments_limits(reach: Array) -> SumLimits:
+    """Count, sum (d,), sum of squares (d,) and packed products of rows whose values are at most ``reach`` (d,)."""
+    d, same = reach.size, bool((reach == reach[0]).all())
+    if same:  # one number takes no room
+        scatter: Array = np.broadcast_to(ROWS * reach[0] ** 2, packed_size(d))
+    else:
+        scatter = blas.dspr(d, float(ROWS), reach, np.zeros(packed_size(d)), lower=1)
+    return {"count": np.array(float(ROWS)), "sum": ROWS * reach, "squares": ROWS * reach**2, "scatter": scatter}
 
 
-def projection_limits(rows: float, total: float) -> SumLimits:
-    """Count, and the squared error that the projection of rows leaves: at most their scatter, and some rounding."""
-    return {"count": np.array(float(rows)), "squared": np.array(2 * total)}
+def moments_digits(sizes: Mapping[str, int]) -> Mapping[str, Digits]:
+    """Of the values of `moments_limits`: all that there are, but for products where these are many."""
+    many = packed_size(sizes["d"]) > FEW
+    return {"count": WIDE, "sum": WIDE, "squares": WIDE, "scatter": LEADING if many else WIDE[:2]}
 
 
-def uncentred_limits(bound: float, d: int, *, within: bool) -> SumLimits:
-    """Count, sum and packed second moments of rows whose values are at most ``bound`` in size.
-
-    ``within``: the packed sum is about the parties' own means, and ``squares`` (d,) about zero.
-    """
-    limits = {
-        "count": np.array(float(ROWS)),
-        "sum": np.full(d, ROWS * bound),
-        "scatter": np.full(packed_size(d), ROWS * bound**2),
-    }
-    return {**limits, "squares": np.full(d, ROWS * bound**2)} if within else limits
+def product_limits(reach: Array, columns: int) -> SumLimits:
+    """A scatter of such rows times so many orthonormal columns (d, b), and some rounding."""
+    limit = 2 * ROWS * reach * np.linalg.norm(reach)
+    return {"product": np.broadcast_to(limit[:, None], (reach.size, columns))}
 
 
-def pooled_of(bound: float, rows: float, centre: Array, shift: Array, diagonal: Array) -> Pooled:
-    """The pooled moments but for the scatter, from ``shift`` and ``diagonal``, the sums of `deviation_limits`."""
-    remainder = shift / rows
-    resolution = Layout({}, words=FIRST_WORDS).resolution
-    unresolved = deviation_limits(bound, rows, shift.size)["diagonal"] * resolution * 2**18  # more parties than can be
-    spread = np.sqrt(diagonal.clip(min=0.0) * (1 + 2.0**-20) + unresolved)
-    return Pooled(rows, centre, remainder, (diagonal - rows * remainder**2).clip(min=0.0), spread)
+def projection_limits(reach: Array) -> SumLimits:
+    """Count, and the squared error that orthonormal components leave of such rows, and some rounding."""
+    return {"count": np.array(float(ROWS)), "squared": np.array(2 * ROWS * float(reach @ reach))}

@@ -1,8 +1,9 @@
 """Statistics of all rows, where the parties hold rows of the same features: what is asked, and how they are had.
 
-Means of parties do not add up, so where only sums may be shown the pooled mean m comes first, from counts and plain
-sums, then the deviations about it, and all that follows is taken about m (`fedpca_flwr.questions.row_limits` has the
-limits). Where parties may drop out, one uncentred sum has it all, in two floats (`fedpca_flwr.maths.sums`).
+Means of parties do not add up. So where only sums may be shown one uncentred sum has it all, whose digits nothing
+cancels (`fedpca_flwr.maths.sums`; `fedpca_flwr.questions.row_limits` has the limits). The products that there are many
+of travel in their leading digits. Where the sum shows that these do not resolve the variances, one question more has
+all of them; where parties may drop out, one sum has them at once.
 
 The server keeps what each party sent where the run is to keep it (``keep='parties'``), or has a limit to what one may
 hold of a component (``max-share``). Without either it keeps them for the parties' influence (`influences`) while that
@@ -12,39 +13,44 @@ takes little memory, and says in the model where it does not.
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
-from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size
-from fedpca_flwr.maths.rows import Rows, column_sums, count_of
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation
+from fedpca_flwr.maths.rows import Rows
+from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.maths.sums import (
     MomentsSum,
     about_mean,
     mean_products,
-    mean_squares,
     pool,
-    total_of,
-    uncentred_head,
+    pooled_diagonal,
+    pooled_head,
+    uncentred_parts,
 )
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total, by_transport
+from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, SumLimits, Total, by_transport
 from fedpca_flwr.protocol.replies import as_they_come
 from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
-from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.questions.row_limits import Pooled
 from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy, kept, party_names, require_kept_sums
+
+Kind = TypeVar("Kind")
+
+SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
+"""Of rows and of their squares, about zero."""
 
 
 @contextmanager
@@ -65,6 +71,12 @@ WITHIN = (
     "the plane in which their means lie, and with other runs more"
 )
 """What the sum of scatters about own means tells of single sites (`PCAOptions.site_sums`)."""
+
+PARTS, SCATTER_PARTS = 13, 3
+"""Numbers that a party's sums about zero add up from, and its products: each is rounded by itself."""
+
+SHOWS = 2.0**-40
+"""Share of all variance that fixed point may cost before further digits are asked for."""
 
 FOR_INFLUENCE = 2**30
 """Bytes of all parties' scatters together that are kept for nothing but their influence."""
@@ -101,72 +113,83 @@ def _nbytes(run: RowsStrategy) -> int:
     return 8 * packed_size(run.public.features) * run.public.parties
 
 
-ROW_COUNT = Field("rows", (), "int64", kind="count", fixed="rows")
-CENTRE = Field("centre", ("d",), fixed="centre")
-SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
-
-
 # The questions
 
 
-def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: party.data) -> Questions:
-    """The questions of `pooled_centre`, about the rows ``of`` a party."""
-    rows, centre = (replace(field, fixed=f"{prefix}{field.fixed}") for field in (ROW_COUNT, CENTRE))
-    return {
-        f"{prefix}sums": Question(
-            reply=Payload((COUNT, Field("sum", ("d",)))),
-            answer=lambda party, asked: {"count": np.asarray(count_of(of(party))), "sum": column_sums(of(party))},
-            limits=lambda asked, public: row_limits.sum_limits(public.config.bound, public.features),
-            words=row_limits.FIRST_WORDS,
-        ),
-        f"{prefix}deviations": Question(
-            asked=Payload((rows, centre)),
-            reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",)))),
-            answer=lambda party, asked: _deviations(party.own_of(of(party)), asked["centre"]),
-            limits=lambda asked, public: row_limits.deviation_limits(
-                public.config.bound, float(asked["rows"]), public.features
-            ),
-            words=row_limits.FIRST_WORDS,
-        ),
-    }
-
-
-def _deviations(own: OwnScatter, centre: Array) -> Fields:
-    """Sums of deviations from the centre, and of their squares."""
-    (head, diagonal), deviation = own.head_and_diagonal(), own.deviation(centre)
-    return {"shift": head.n * deviation, "diagonal": diagonal + head.n * deviation**2}
-
-
+ROW_COUNT = Field("rows", (), "int64", kind="count", fixed="rows")
+CENTRE = Field("centre", ("d",), fixed="centre")
+SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
 SCATTER = Field("scatter", ("d(d+1)/2",))
+
+
+def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: party.data) -> Questions:
+    """The question of `pooled_centre`, about the rows ``of`` a party."""
+    sums = Question(
+        reply=Payload((COUNT, *SUMS)),
+        answer=lambda party, asked: uncentred(*party.own_of(of(party)).head_and_diagonal()),
+        limits=lambda asked, public: without_scatter(row_limits.moments_limits(row_limits.reach(asked, public))),
+        words=lambda sizes: without_scatter(row_limits.moments_digits(sizes)),
+    )
+    return {f"{prefix}sums": sums}
+
+
+def without_scatter(of_moments: Mapping[str, Kind]) -> dict[str, Kind]:
+    return {name: value for name, value in of_moments.items() if name != SCATTER.name}
 
 
 def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
     """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
     require_kept_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
-    in_clear = {"moments": Question(reply=MOMENTS, answer=own_moments)}
-    return by_transport(config, clear=in_clear, masked=_in_three_sums(within), surviving=_in_one_sum(within))
-
-
-def _in_three_sums(within: bool) -> Questions:
-    scatter = Question(
-        asked=Payload((CENTRE, SPREAD)),
-        reply=Payload((SCATTER,)),
-        answer=lambda party, asked: _scatter(party, asked, within=within),
-        limits=lambda asked, public: row_limits.scatter_limits(asked["spread"]),
+    in_clear = Question(reply=MOMENTS, answer=own_moments)
+    every, leading = (partial(_summed, within=within, whole=whole) for whole in (True, False))
+    digits = replace(every(Payload((SCATTER,))), optional=True)
+    whole = Payload((COUNT, *SUMS, SCATTER))
+    return by_transport(
+        config,
+        clear={"moments": in_clear},
+        masked={"moments": leading(whole), "digits": digits},
+        surviving={"moments": every(whole)},
     )
-    return {**centre_phases(), "scatter": scatter}
 
 
-def _in_one_sum(within: bool) -> Questions:
-    squares = (Field("squares", ("d",)),) if within else ()
-    uncentred = Question(
-        reply=Payload((COUNT, Field("sum", ("d",)), SCATTER, *squares)),
-        answer=lambda party, asked: _uncentred(party, within=within),
-        limits=lambda asked, public: row_limits.uncentred_limits(public.config.bound, public.features, within=within),
-        words=row_limits.UNCENTRED_WORDS,
-    )
-    return {"uncentred": uncentred}
+def _summed(reply: Payload, *, within: bool, whole: bool) -> Question:
+    """A question for the sum of moments, with all their digits or the leading ones."""
+    names = {field.name for field in reply.fields}
+
+    def answer(party: RowsClient, asked: Fields) -> Sequence[Fields]:
+        parts = _uncentred_moments(party, within=within)
+        return [{name: part[name] for name in names & part.keys()} for part in parts]
+
+    def limits(asked: Fields, public: Public) -> SumLimits:
+        every = row_limits.moments_limits(row_limits.reach(asked, public))
+        return {field.name: every[field.name] for field in reply.fields}
+
+    def digits(sizes: Mapping[str, int]) -> Mapping[str, Digits]:
+        every = row_limits.moments_digits(sizes)
+        return {**every, SCATTER.name: row_limits.WIDE[:3]} if whole else every
+
+    return Question(reply=reply, answer=answer, limits=limits, words=digits)
+
+
+def _uncentred_moments(party: RowsClient, *, within: bool) -> Sequence[Fields]:
+    """Count, sum, squares and second moments about zero (or these within the party), in parts without a rounding."""
+    found = party.own.moments()
+    parts = [dict(part) for part in uncentred(found.head, found.diagonal())]
+    products = [found.scatter] if within else [found.scatter, *mean_products(found.head)]
+    for part, product in zip(parts, products, strict=False):
+        part[SCATTER.name] = product
+    return parts
+
+
+def uncentred(head: Head, diagonal: Array) -> Sequence[Fields]:
+    """Count, sum (d,) and sum of squares (d,) of rows with this ``diagonal`` of their scatter, in parts."""
+    sums, squares = uncentred_parts(head)
+    parts = [{"squares": square} for square in (diagonal, *squares)]
+    parts[0]["count"] = np.asarray(head.n)
+    for part, total in zip(parts, sums, strict=False):
+        part["sum"] = total
+    return parts
 
 
 def own_moments(party: RowsClient, asked: Fields) -> Fields:
@@ -175,33 +198,13 @@ def own_moments(party: RowsClient, asked: Fields) -> Fields:
     return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
 
 
-def _scatter(party: RowsClient, asked: Fields, *, within: bool) -> Fields:
-    """Packed scatter about the centre."""
-    found = party.own.moments()
-    party.own.deviation(asked["centre"])  # or it is too far away
-    return {"scatter": found.scatter if within else found.scatter_about(asked["centre"])}
-
-
-def _uncentred(party: RowsClient, *, within: bool) -> Sequence[Fields]:
-    """Count, sum and second moments about zero, in parts that together have twice the digits of float64."""
-    found = party.own.moments()
-    total = total_of(found.head)
-    first = {"count": np.asarray(found.count), "sum": total[0], "scatter": found.scatter}
-    if within:
-        high, low = mean_squares(found.head)
-        return [{**first, "squares": found.diagonal()}, {"sum": total[1], "squares": high}, {"squares": low}]
-    high, low = mean_products(found.head)
-    return [first, {"sum": total[1], "scatter": high}, {"scatter": low}]
-
-
 def projection_phase(
     *, differentially_private: bool = False, about: str = "", further: tuple[Field, ...] = ()
 ) -> Questions:
     """The last question: every party projects its own rows and tells what squared error that leaves.
 
-    Where only sums are shown, the rows and total variance of the model say how large that can be. A method that is
-    private by noise replies a constant, in clear. ``about`` names the number of the run that the mean is, but for
-    rounding, where the parties were told one; ``further`` fields are what else the rows are projected with.
+    A method that is private by noise replies a constant, in clear. ``about`` names the number of the run that the mean
+    is, where the parties were told one; ``further`` fields are what else the rows are projected with.
     """
     return {
         "project": Question(
@@ -213,11 +216,11 @@ def projection_phase(
                     *further,
                 )
             ),
-            reply=Payload((Field("count", (), "int64", kind="count"), Field("squared", (), kind="size"))),
+            reply=Payload((COUNT, Field("squared", (), kind="size"))),
             answer=lambda party, asked: party.project(asked),
             sizes=lambda public: {"k": public.features},
-            limits=lambda asked, public: row_limits.projection_limits(float(asked["rows"]), float(asked["total"])),
-            limited_by=(ROW_COUNT, Field("total", (), kind="positive")),
+            limits=lambda asked, public: row_limits.projection_limits(row_limits.reach(asked, public)),
+            words=row_limits.FIRST_WORDS,
             in_clear=differentially_private,
             closing=True,
         )
@@ -230,26 +233,42 @@ def projection_phase(
 def pooled_centre(
     run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS, joined: Array | float = 0.0
 ) -> Generator[Ask, Any, Pooled]:
-    """Rows, mean and deviations of all rows, by two short sums.
+    """Rows, mean and variances of all rows, by one short sum.
 
-    ``prefix`` names their phases, ``which`` says in a refusal what rows they are of; ``joined`` (d,) is the diagonal of
-    a scatter that theirs is added to.
+    ``prefix`` names its phase, ``which`` says in a refusal what rows it is of; ``joined`` (d,) is the diagonal of a
+    scatter that theirs is added to.
     """
     if run.known is not None:
         return run.known
-    bound = run.config.bound
-    first: Total = yield Sum(f"{prefix}sums")
-    rows = row_limits.rows_in(first["count"], first.parties, weighted=bool(run.config.weights))
-    centre = first["sum"] / rows
-    second: Total = yield Sum(f"{prefix}deviations", {"rows": np.asarray(rows), "centre": centre})
-    pooled = row_limits.pooled_of(bound, rows, centre, second["shift"], second["diagonal"])
-    missed = second.missed["diagonal"]
+    sums: Total = yield Sum(f"{prefix}sums")
+    return _resolved(run, sums, which=which, joined=joined)
+
+
+def _resolved(run: RowsStrategy, sums: Total, *, which: str = ALL_ROWS, joined: Array | float = 0.0) -> Pooled:
+    """What sums of rows and of their squares say, if no digits are missing.
+
+    With scaling a feature of whose variance rounding may be all is constant; else it would be scaled by what rounding
+    left of it.
+    """
+    assert sums.exactly is not None
+    rows = row_limits.rows_in(sums["count"], sums.parties, weighted=bool(run.config.weights))
+    total, squares = sums.exactly("sum"), sums.exactly("squares")
     with sums_of_rows():
-        most = 2 * (second["diagonal"] + missed) + rows * np.spacing(np.abs(centre)) ** 2
-        if (rows * pooled.remainder**2 > most).any():  # by Cauchy and Schwarz no rows have such sums
+        head, diagonal = pooled_head(rows, total), pooled_diagonal(rows, total, squares)
+        missed = PARTS * (sums.missed["squares"] + 2 * np.abs(head.mean) * sums.missed["sum"])
+        if not (diagonal >= -missed).all():  # by Cauchy and Schwarz no rows have such sums
             raise ArithmeticError
-    diagonal, cautions = _resolved_diagonal(run, missed, pooled.diagonal, pooled.head, which=which, joined=joined)
-    return pooled._replace(diagonal=diagonal, missed=missed, cautions=cautions)
+    diagonal, whole = diagonal.clip(min=0.0), diagonal.clip(min=0.0) + joined
+    about_zero = 0.0 if run.options.centred else head.n * head.mean**2
+    row_limits.require_resolved(run.config.bound, missed, whole + about_zero, which=which)
+    if not run.options.scaled:
+        return Pooled(head, diagonal, missed)
+    numbers = slice(whole.size - run.config.indicators)
+    least = np.append(np.zeros_like(whole[numbers]), np.full(run.config.indicators, 0.5))  # of an indicator that varies
+    row_limits.require_scalable(run.config.bound, missed, np.maximum(whole, least), head.n)
+    unseen = whole <= missed
+    cautions = taken_for_constant(unseen[numbers], float(np.sqrt(missed.max() / head.n)))
+    return Pooled(head, np.where(unseen, 0.0, diagonal), missed, cautions)
 
 
 class PooledMoments(NamedTuple):
@@ -275,7 +294,7 @@ def pooled_moments(
     With ``each`` all that the parties send in clear is retained, however much it is. Where only sums are shown,
     ``joined`` (d,) is the diagonal of the scatter that this one is added to.
     """
-    pool_by = by_transport(run.config, clear=_from_each, masked=_by_three_sums, surviving=_by_one_sum)
+    pool_by = by_transport(run.config, clear=_from_each, masked=_by_sums)
     found = yield from pool_by(run, within, each, joined)
     own, evidence = dict(zip(found.names, found.parts.values(), strict=True)), found.evidence
     whole = found.moments if found.whole is None else found.whole
@@ -296,51 +315,27 @@ def _from_each(run: RowsStrategy, within: bool, each: bool, joined: Array | floa
     return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies), evidence)
 
 
-def _by_three_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
-    pooled = yield from pooled_centre(run, joined=joined)
-    sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": pooled.spread})
-    scatter, d = sums["scatter"], pooled.centre.size
-    missed = pooled.missed + sums.missed["scatter"][diagonal_positions(d)]
+def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
+    sums: Total = yield Sum("moments")
+    pooled = _resolved(run, sums, joined=joined)
+    places, scatter = diagonal_positions(pooled.diagonal.size), sums
+    missed = SCATTER_PARTS * sums.missed["scatter"][places]
+    if "digits" in run.phases and _needs_digits(run, pooled, missed):
+        scatter = yield Sum("digits")
+        missed = SCATTER_PARTS * scatter.missed["scatter"][places]
+    double = scatter["scatter"], scatter.low["scatter"]
+    found = double[0] if within else about_mean(double, mean_products(pooled.head))
     if not within:
-        scatter = blas.dspr(d, -float(pooled.rows), pooled.remainder, scatter, lower=1)
-    evidence = Evidence(missed=missed, cautions=pooled.cautions)
-    return PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal, evidence=evidence)
+        found[places] = pooled.diagonal
+    evidence = Evidence(missed=np.maximum(pooled.missed, missed), cautions=pooled.cautions)
+    return PooledMoments(Moments(*pooled.head, scatter=found), pooled.diagonal, evidence=evidence)
 
 
-def _by_one_sum(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
-    sums: Total = yield Sum("uncentred")
-    double = {name: (sums[name], sums.low[name]) for name in sums}
-    rows = row_limits.rows_in(sums["count"], sums.parties, weighted=bool(run.config.weights))
-    head = uncentred_head(rows, double["sum"])
-    if within:
-        scatter, diagonal = sums["scatter"], about_mean(double["squares"], mean_squares(head))
-    else:
-        scatter = about_mean(double["scatter"], mean_products(head))
-        diagonal = scatter[diagonal_positions(head.mean.size)]
-    missed = 3 * sums.missed["scatter"][diagonal_positions(head.mean.size)]  # a share is of three parts
-    resolved, cautions = _resolved_diagonal(run, missed, diagonal, head, which=ALL_ROWS, joined=joined)
-    evidence = Evidence(missed=missed, cautions=cautions)
-    return PooledMoments(Moments(*head, scatter=scatter), resolved.clip(min=0.0), evidence=evidence)
-
-
-def _resolved_diagonal(
-    run: RowsStrategy, missed: Array, diagonal: Array, head: Head, *, which: str, joined: Array | float
-) -> tuple[Array, Sequence[str]]:
-    """The diagonal (d,) of the scatter of rows, of which fixed point may have ``missed`` so much, and cautions.
-
-    What is too much is refused. With scaling a feature of which it may be all is constant; else it would be scaled by
-    what rounding left of it.
-    """
-    whole = diagonal + joined
-    about_zero = 0.0 if run.options.centred else head.n * head.mean**2
-    row_limits.require_resolved(run.config.bound, missed, whole + about_zero, which=which)
-    if not run.options.scaled:
-        return diagonal, ()
-    numbers = slice(whole.size - run.config.indicators)
-    least = np.append(np.zeros_like(whole[numbers]), np.full(run.config.indicators, 0.5))  # of an indicator that varies
-    row_limits.require_scalable(run.config.bound, missed, np.maximum(whole, least), head.n)
-    unseen = whole <= missed
-    return np.where(unseen, 0.0, diagonal), taken_for_constant(unseen[numbers], float(np.sqrt(missed.max() / head.n)))
+def _needs_digits(run: RowsStrategy, pooled: Pooled, missed: Array) -> bool:
+    """Whether rounding, by which the diagonal (d,) of the scatter may have ``missed`` so much, may cost more of it
+    (Frobenius norm) than a share of the variance that shows, in the unit in which the components are found."""
+    unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
+    return bool((missed / unit**2).sum() > SHOWS * (pooled.diagonal / unit**2).sum())
 
 
 def taken_for_constant(unseen: NDArray[np.bool_], least: float) -> Sequence[str]:

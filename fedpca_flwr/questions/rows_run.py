@@ -4,7 +4,6 @@ Both know the method, the model and the last round, and none of the questions be
 are in the modules beside and in the methods' own.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -77,10 +76,6 @@ def require_kept_sums(keep: str, *, within: bool) -> None:
         )
 
 
-FARTHEST = 2.0**10
-"""A centre may be so many times `bound` away from a party's mean: beyond it no mean of the run's rows can be."""
-
-
 class RowsClient(PCAClient):
     """A party that holds rows: their moments, of which all answers are made, and the last round.
 
@@ -130,10 +125,9 @@ class RowsClient(PCAClient):
 
     def own_of(self, rows: Rows) -> OwnScatter:
         """The moments of some of this party's ``rows`` (n, d), kept for the run where that is cheaper."""
-        farthest = FARTHEST * self.site.config.bound if self.in_fixed_point and self.site.config.bound else math.inf
         columns = self.options.columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
-        return OwnScatter(rows, self.site.state, columns=columns, parties=parties, farthest=farthest, threads=threads)
+        return OwnScatter(rows, self.site.state, columns=columns, parties=parties, threads=threads)
 
     def loadings(self, asked: Fields) -> Array:
         """The components (k, d) by which this party projects its rows."""
@@ -240,8 +234,7 @@ class RowsStrategy(PCAStrategy):
         counts = yield from genotypes.pooled_counts()
         left_out = yield from linkage.left_out(self.public, counts, options)
         self.known = genotypes.about_zero(counts, left_out)
-        told = left_out if options.prune else None
-        solution = yield from genotypes.told_frequencies(self.aggregate(), counts.frequencies, told)
+        solution = yield from genotypes.told_frequencies(self, self.aggregate(), counts.frequencies, left_out)
         vectors = np.where(left_out[:, None], 0.0, solution.pairs.vectors)  # of a random block rounding may be left
         solution = replace(solution, pairs=replace(solution.pairs, vectors=vectors))
         model = self.modelled(solution.extended(notes=genotypes.genotype_notes(counts, left_out, options)))
@@ -303,7 +296,6 @@ class RowsStrategy(PCAStrategy):
         if self.card.differentially_private:
             yield Ask("project", asked)
             return
-        asked |= {"rows": np.asarray(self.rows_here(model)), "total": np.asarray(solution.total)}
         fit: Total | None = yield Sum("project", asked)
         if fit is None:
             model.log["notes"].append("a party left before the last round: the squared error is not measured")

@@ -1,7 +1,7 @@
 """Sums of 64-bit words, for every transport with masks: who is in them, how an answer is encoded, how a sum is read.
 
-A limit on a sum comes from the server. A party whose share exceeds it must not say so, or a server could lower the
-limit until it knows the share: it sends random words, and the sum opens for nobody.
+Limits on sums are public: no share of rows within the run's `bound` can exceed them, whatever was asked. A party whose
+share does (its rows changed, or are beyond) must not say so: it sends random words, and the sum opens for nobody.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpca_flwr.errors import BeyondLimitError, ConfigError, ContractError, DisclosureError, TravelError
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, TravelError
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
@@ -74,7 +75,7 @@ def as_sums(method: str, phases: Questions) -> Questions:
 
 
 def encoded(party: PCAClient, phase: str, own: Question, asked: Fields) -> Words:
-    """This party's answer in fixed point, or random words where it is beyond the limit that the server set.
+    """This party's answer in fixed point, or random words where it is beyond the public limit.
 
     Raises
     ------
@@ -84,12 +85,9 @@ def encoded(party: PCAClient, phase: str, own: Question, asked: Fields) -> Words
     layout = own.layout(asked, party.public)
     if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from what was asked alone
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
+    answer = party.statistics(phase, asked)
     try:
-        answer = party.statistics(phase, asked)
-    except BeyondLimitError as error:
-        return _random_words(layout, phase, error)
-    try:
-        return layout.encode_sum([answer] if isinstance(answer, Mapping) else list(answer))
+        return layout.encode(*([answer] if isinstance(answer, Mapping) else answer))
     except ValueError as error:
         return _random_words(layout, phase, error)
 
@@ -126,14 +124,20 @@ class MaskedSum:
     def decoded(self, replies: Sequence[Reply], near: Fields) -> Total:
         """What the whole sum says, of which some fields are ``near`` what the server knows: masks cancel only if those
         of all parties are in it."""
-        parties, fields = self.layout.decode(self.whole(replies), near)
-        if parties != len(replies):
+        total = self.whole(replies)
+        if (parties := int(total[0])) != len(replies):
             raise ContractError(
                 f"the masks of the {len(replies)} parties do not cancel: a request was altered on its way, or a site's "
                 "share was beyond its public limit (did its data change during the run?); its own log says so. Nothing "
                 "can be read from the sum"
             )
-        return Total(fields, parties, missed=self.layout.missed(parties))
+        return total_of(self.layout, total, parties, near)
+
+
+def total_of(layout: Layout, words: Words, parties: int, near: Fields | None = None) -> Total:
+    """What opened ``words`` of so many parties say."""
+    fields, low = layout.decode(words, near)
+    return Total(fields, parties, low, partial(layout.decode_exactly, words), layout.missed(parties))
 
 
 def secret_of(party: PCAClient, name: str) -> bytes:

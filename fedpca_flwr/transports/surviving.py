@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ContractError, TravelError
 from fedpca_flwr.maths import secure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
 from fedpca_flwr.transports.double_masks import (
@@ -44,6 +44,7 @@ from fedpca_flwr.transports.encoding import (
     as_sums,
     encoded,
     secret_of,
+    total_of,
 )
 from fedpca_flwr.transports.masked import relayed_keys
 from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, mask, new_private_key, public_key, split_keys, transcript
@@ -183,13 +184,8 @@ class SurvivingServer(Surviving, ServerTransport):
         revealed = {p: {m: row.tobytes() for m, row in zip(sealed, shares[p], strict=True)} for p in enough}
         own_asked = [question.asked[field.name] for field in self.own[question.phase].asked.fields]
         context = ring.mask_context(question.phase, list(sealed), own_asked)
-        fields = layout.decode_double(unmasked(total, ring, context, list(sealed), there, revealed))[1]
-        return Total(
-            {name: high for name, (high, _) in fields.items()},
-            len(there),
-            low={name: low for name, (_, low) in fields.items()},
-            missed=layout.missed(len(there)),
-        )
+        opened = unmasked(total, ring, context, list(sealed), there, revealed)
+        return total_of(layout, opened, len(there))
 
     def _last(self, question: Ask, run: PCAStrategy) -> Program:
         """A sum under pairwise masks, if all survivors are still there: that of fewer would show who left."""

@@ -127,7 +127,7 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         reply=method.Payload((method.Field("product", ("d", "b")),)),
         answer=lambda party, asked: {"product": _about(party, asked, prefix).times_any(asked["block"])},
         sizes=lambda public: {"b": options.width(public)},
-        limits=lambda asked, public: row_limits.product_limits(asked["spread"], asked["block"]),
+        limits=lambda asked, public: {"product": np.outer(asked["spread"], asked["spread"] @ np.abs(asked["block"]))},
         limited_by=BY_SPREAD,
         times=GLOBAL_ROUNDS,
     )
