@@ -26,6 +26,7 @@ from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.model.solution import check_rounds
 from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
+from fedpca_flwr.questions.digits import in_digits
 from fedpca_flwr.questions.products import require_possible
 
 
@@ -69,8 +70,7 @@ def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questio
         reply=method.Payload((method.Field("product", ("n", "b")),)),
         answer=lambda party, asked: {"product": algebra.gram_product(party.own_columns, asked["block"])},
         sizes=lambda public: {"b": public.options.width(public.rows)},
-        limits=lambda asked, _: {"product": columns.energy_in(asked) * np.linalg.norm(asked["block"], axis=0)},
-        limited_by=columns.BY_ENERGY,
+        limits=lambda asked, public: {"product": np.sqrt(public.rows) * columns.product_limit(options, public)},
         times=options.max_rounds,
     )
     merge = method.Question(
@@ -80,8 +80,8 @@ def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questio
         instead="set solver='krylov' or 'gram'",
     )
     solvers: dict[str, method.Questions] = {
-        "krylov": {"product": product},
-        "gram": columns.inner_products_phase("gram"),
+        "krylov": in_digits(config, "product", product),
+        "gram": columns.inner_products_phase(config, options, "gram"),
         "merge": {"merge": merge, **columns.energies_phase()},
     }
     begin = columns.rows_phases(config, columns.measures_phase(options))
@@ -140,7 +140,7 @@ class Vertical(method.Strategy):
         return (yield from solvers[self.options.solver]())
 
     def _gram(self) -> method.Fitting:
-        sums: method.Total = yield method.Sum("gram", self.with_energy({}))
+        sums: method.Total = yield from columns.summed(self, "gram", {})
         pairs = eigen.leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
         return method.Solution(pairs=pairs, total=self.total)
 
@@ -166,7 +166,7 @@ class Vertical(method.Strategy):
         )
         while not enough and found.asked < options.max_rounds:
             Q, R = qr(found.block, mode="economic")  # parties answer orthonormal blocks only
-            sums: method.Total = yield method.Sum("product", self.with_energy({"block": Q}))
+            sums: method.Total = yield from columns.summed(self, "product", {"block": Q})
             require_possible(sums["product"], Q, self.total)
             error = eigen.frobenius(sums.missed.get("product", np.zeros(1))) * float(np.linalg.norm(R, 2))
             enough = found.add(found.block, sums["product"] @ R, error=error)

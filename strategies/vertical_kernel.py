@@ -22,6 +22,7 @@ from fedpca_flwr.maths import columns as algebra
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
+from fedpca_flwr.questions.digits import in_digits
 
 
 class VerticalKernelOptions(method.KernelOptions):
@@ -45,24 +46,24 @@ def phases(config: method.RunConfig, options: VerticalKernelOptions) -> method.Q
             f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
             "eigenvalues, for which the approximation is wrong without notice; set landmarks=0"
         )
+    centred = options.function.of_distances
     distances = method.Question(
         reply=method.Payload((method.Field("distances", ("n(n-1)/2",)),)),
         answer=lambda party, asked: {"distances": algebra.packed_distances(_compared(party))},
-        limits=lambda asked, public: {"distances": 2 * columns.energy_in(asked)},
-        limited_by=columns.BY_ENERGY,
+        limits=lambda asked, public: {"distances": 4 * columns.product_limit(options, public, centred=centred)},
     )
     landmarks = method.Question(
         asked=method.Payload((method.Field("places", ("c",), "int64", kind="size"),)),
         reply=method.Payload((method.Field("landmarks", ("n", "c")),)),
         answer=_to_landmarks,
         sizes=lambda public: {"c": public.options.landmarks},
-        limits=lambda asked, public: {"landmarks": 2 * columns.energy_in(asked)},
-        limited_by=columns.BY_ENERGY,
+        limits=lambda asked, public: {"landmarks": 4 * columns.product_limit(options, public, centred=centred)},
     )
-    known = {"distances": distances, "landmarks": landmarks, **columns.inner_products_phase("products")}
+    own = {"distances": distances, "landmarks": landmarks}
+    known = {name: in_digits(config, name, question) for name, question in own.items()}
+    known["products"] = columns.inner_products_phase(config, options, "products")
     measures = (columns.ENERGY, method.Field("level", ()), method.Field("spread", (), kind="size"))
     sums = ("energy",) if options.gamma else ("energy", "sum")
-    centred = ["energy"] * options.function.of_distances
     energy = columns.measures_phase(options, names=sums, answer=_energy_and_sum, centred=centred)
     begin = columns.rows_phases(config, energy, measures=columns.Saying(measures, _of_entries))
     if "energy" in begin and not options.gamma:
@@ -71,7 +72,7 @@ def phases(config: method.RunConfig, options: VerticalKernelOptions) -> method.Q
     last = columns.keeping_phase(
         lambda asked: asked["directions"] * asked["singular"], columns.DIRECTIONS, columns.SINGULAR
     )
-    return {**begin, options.asked: known[options.asked], **last}
+    return {**begin, **known[options.asked], **last}
 
 
 def _of_entries(party: method.Client, asked: method.Fields) -> method.Fields:
@@ -152,7 +153,7 @@ class VerticalKernel(method.Strategy):
         places = self._places()
         kernel = replace(self.options.function, gamma=(yield from self._gamma(replies)))
         asked = {"places": places} if self.options.landmarks else {}
-        sums: method.Total = yield method.Sum(self.options.asked, self.with_energy(asked))
+        sums: method.Total = yield from columns.summed(self, self.options.asked, asked)
         added, k = sums[self.options.asked], self.options.n_components
         missed = float(np.max(sums.missed.get(self.options.asked, 0.0)))
         if kernel.of_distances:
@@ -191,9 +192,7 @@ class VerticalKernel(method.Strategy):
             received = [np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")]
             return algebra.default_gamma(*received)
         level = float(sums["sum"]) / (self.n_rows * self.columns)
-        spread: method.Total = yield method.Sum(
-            "spread", {"columns": np.asarray(self.columns), "level": np.asarray(level)}
-        )
+        spread: method.Total = yield method.Sum("spread", {"level": np.asarray(level)})
         return self.n_rows / columns.resolved(self, spread, "spread")
 
     def _solution(

@@ -18,6 +18,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.solution import Certainty
 from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
+from fedpca_flwr.questions.digits import in_digits
 
 
 class ScoresOptions(method.CountOptions):
@@ -27,35 +28,32 @@ class ScoresOptions(method.CountOptions):
     """The first so many of the components that the loadings hold."""
 
 
-SCALED = method.Field("scaled", (), "int64", kind="size")
 """1 where loadings divide by deviations: of the new rows no bound in their own unit holds then."""
 
 
 def phases(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
     """Rows, their scores, and the sum of these for everyone."""
-    said = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"), SCALED)
+    said = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"))
     of_loadings = columns.Saying(said, _of_loadings)
     scores = method.Question(
         asked=method.Payload((method.Field("components", ("<=k",), "int64", kind="size"),)),
         reply=method.Payload((method.Field("scores", ("n", "k")),)),
         answer=lambda party, asked: {"scores": party.own_columns @ party.own.components[asked["components"]].T},
         sizes=columns.k_of_options,
-        limits=lambda asked, public: {"scores": np.sqrt(columns.energy_in(asked))},
-        limited_by=columns.BY_ENERGY,
+        limits=lambda asked, public: {"scores": np.sqrt(public.parties * columns.product_limit(None, public))},
     )
     return {
-        **columns.rows_phases(config, columns.measures_phase(None, SCALED), of_party=[of_loadings]),
-        "scores": scores,
+        **columns.rows_phases(config, columns.measures_phase(None), of_party=[of_loadings]),
+        **in_digits(config, "scores", scores),
         **columns.keeping_phase(lambda asked: asked["scores"], method.Field("scores", ("n", "<=k"))),
     }
 
 
 def _of_loadings(party: VerticalScoresClient, asked: method.Fields) -> method.Fields:
-    """Of which run a party's loadings are, how many components they have, and whether they divide by deviations."""
+    """Of which run a party's loadings are, and how many components they have."""
     return {
         "run": np.asarray(party.own.run, np.uint64),
         "components": np.asarray(len(party.own.components)),
-        "scaled": np.asarray(int((party.own.scale != 1).any())),
     }
 
 
@@ -65,7 +63,7 @@ CARD = method.MethodCard(
     exact=True,
     result="of new rows, by the loadings that the parties kept of a run with `vertical`",
     rounds="2",
-    upload="5, then n k",
+    upload="4, then n k",
     server_sees="each party's part of the scores",
     shows=method.Shown(
         "number of rows and of columns, which earlier run the loadings are of (a digest of its scores), energy of "
@@ -144,10 +142,9 @@ class VerticalScores(method.Run):
     def program(self) -> method.Program:
         replies = yield from columns.aligned_rows(self)
         held = components_of_one_run(replies)
-        scaled = max(int(reply.fields["scaled"]) for reply in replies)
-        yield from columns.total_energy(self, replies, scaled=np.asarray(scaled))
+        yield from columns.total_energy(self, replies)
         k = min(self.options.n_components, held)
-        sums: method.Total = yield method.Sum("scores", self.with_energy({"components": np.arange(k)}))
+        sums: method.Total = yield from columns.summed(self, "scores", {"components": np.arange(k)})
         notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
         log = self.history(Certainty(self.exact, []), [*notes, *self.order_notes()], {})
         scores = sums["scores"]

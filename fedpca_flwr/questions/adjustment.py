@@ -229,7 +229,8 @@ def _reach(asked: Fields, public: Public) -> Array:
     if not asked["spread"].size:
         return largest
     alike = asked["spread"] / unit * (1 + 2.0**-20)
-    return np.asarray(np.where(asked["spread"] > 0, alike, largest))
+    found: Array = np.where(asked["spread"] > 0, alike, largest)
+    return found
 
 
 def adjusted_moments(

@@ -5,17 +5,16 @@ else is asked before all have the same rows. In clear each tells the energy of i
 squares after its own centring and scaling); where only sums may be shown, the energy is the first sum, and bounds all
 that follow (`fedpca_flwr.questions.columns`).
 
-The first sum is the energy E of all columns. It needs `bound`, and travels in six words, so `bound` may be 10^30 times
-the data's size. With x_r a row and A = X X', E bounds what follows, for the sum and for the sum of the parties'
-absolute values (Cauchy and Schwarz), so that fixed point resolves 2^-62 of E::
+The first sum is the energy E of all columns. With x_r a row and A = X X', and no entry larger than a `reach` that
+follows from `bound`, limits are public (`COLUMNS`, for the sum and for the sum of the parties' absolute values)::
 
-    |A_rs| <= |x_r| |x_s| <= E,    |(A Q)_rb| <= E |q_b|,    |x_r - x_s|^2 <= 2 E,    |x_r v_j| <= sqrt(E)
+    |A_rs| <= |x_r| |x_s| <= L,    |(A q)_r| <= sqrt(n) L,    |x_r - x_s|^2 <= 4 L,    L = COLUMNS reach^2
 
-Distances do not change when the columns are centred; their E is about the columns' means.
+E says how many digits of these sums show something (`fedpca_flwr.questions.digits`).
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,42 +29,35 @@ from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions, Sum, SumLimits, Total, by_transport
-from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsRun
+from fedpca_flwr.questions import digits
+from fedpca_flwr.questions.columns_run import COLUMNS, ColumnsClient, ColumnsOptions, ColumnsRun
+from fedpca_flwr.questions.digits import in_digits
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import require_bound, require_resolved
 
 MEASURE_WORDS = 6
 """For each value of the first sums."""
 
-ROUNDING = 2.0**-20
-"""By how much, relatively, limits exceed the bounds above, which floating point may touch."""
-
 LARGEST_SCALED = 2.0**70
 """No value is so many standard deviations in size."""
 
 
-def measure_limits(
-    names: Sequence[str], bound: float, rows: int, columns: int, *, scaled: bool, centred: Collection[str]
-) -> SumLimits:
-    """Of all entries together: their sum, their energy, and their squared deviation (``spread``) from a level.
+def reach(options: ColumnsOptions | None, public: Public, *, centred: bool = False) -> float:
+    """The largest size of an entry, as a run takes the columns: those ``centred`` in any case are at most the root of
+    the rows in size, once scaled. A constant column is as large as `bound` where its mean stays.
 
-    Those ``centred`` are of entries about the means of their columns: once scaled they are at most the root of the
-    rows in size, whatever the unit. A constant column is as large as `bound` where its mean stays.
+    Without ``options`` they are about means and in units of an earlier run, which nobody else knows.
     """
-    entries = float(rows) * columns
-
-    def limit(name: str) -> float:
-        largest = max(2 * bound, LARGEST_SCALED if scaled else 0.0)
-        if scaled and name in centred:
-            largest = 2 * rows**0.5
-        return entries * {"energy": largest**2, "sum": largest, "spread": 4 * largest**2}[name]
-
-    return {name: np.array(limit(name)) for name in names}
+    if options is None:
+        return max(LARGEST_SCALED, LARGEST_SCALED * public.config.bound)
+    if not options.scale:
+        return 2 * public.config.bound
+    return 2 * math.sqrt(public.rows) if centred or options.center else max(2 * public.config.bound, LARGEST_SCALED)
 
 
-def energy_in(asked: Fields) -> Array:
-    """The energy that came with a question, a little enlarged: what bounds its sum."""
-    return np.asarray(asked["energy"] * (1 + ROUNDING))
+def product_limit(options: ColumnsOptions | None, public: Public, *, centred: bool = False) -> Array:
+    """Of the sum of the products of two rows' entries, over all columns, and some rounding."""
+    return np.array(2.0 * COLUMNS * reach(options, public, centred=centred) ** 2)
 
 
 ABOUT_ROWS = (
@@ -76,9 +68,6 @@ ABOUT_ROWS = (
 """What each party says of its rows, so that all have the same."""
 
 ENERGY = Field("energy", (), kind="size")
-
-BY_ENERGY = (replace(ENERGY, kind="positive"),)
-"""What limits the sums that follow the energy (`Question.limited_by`)."""
 
 DIRECTIONS = Field("directions", ("n", "<=k"), kind="orthonormal columns")
 """Of the scores."""
@@ -133,42 +122,38 @@ def rows_in_clear(*said: Saying) -> Questions:
 
 def measures_phase(
     options: ColumnsOptions | None,
-    *more: Field,
+    *asked: Field,
     names: Sequence[str] = ("energy",),
     answer: Answer = own_energy,
-    centred: Collection[str] = (),
+    centred: bool = False,
 ) -> Question:
-    """Sums over all entries of all parties (see `measure_limits`).
+    """Sums over all entries of all parties: of these (``sum``), of their squares (``energy``), of their squared
+    deviations (``spread``) from the ``level`` that is asked."""
 
-    The number of all columns comes with the question, and ``more``: ``scaled`` where nothing is fitted and there are no
-    ``options``. Those ``centred`` are about the columns' means even where the run does not centre.
-    """
-    about_means = names if options is not None and options.center else centred
+    def limits(asked: Fields, public: Public) -> SumLimits:
+        entries, largest = float(public.rows) * COLUMNS, reach(options, public)
+        level = float(np.abs(asked.get("level", 0.0)))
+        every = {"sum": entries * largest, "spread": 2 * entries * (largest + level) ** 2}
+        every["energy"] = public.rows * float(product_limit(options, public, centred=centred))
+        return {name: np.array(every[name]) for name in names}
+
     return Question(
-        asked=Payload((Field("columns", (), "int64", kind="count"), *more)),
+        asked=Payload(asked),
         reply=Payload(tuple(Field(name, ()) for name in names)),
         answer=answer,
-        limits=lambda asked, public: measure_limits(
-            names,
-            public.config.bound,
-            public.rows,
-            int(asked["columns"]),
-            scaled=bool(asked["scaled"]) if options is None else options.scale,
-            centred=about_means,
-        ),
+        limits=limits,
         words=MEASURE_WORDS,
     )
 
 
-def inner_products_phase(name: str) -> Questions:
+def inner_products_phase(config: RunConfig, options: ColumnsOptions, name: str) -> Questions:
     """All inner products of the rows over a party's columns, packed."""
     products = Question(
         reply=Payload((Field(name, ("n(n+1)/2",), kind="scatter"),)),
         answer=lambda party, asked: {name: packed_gram(party.own_columns.X)},
-        limits=lambda asked, public: {name: energy_in(asked)},
-        limited_by=BY_ENERGY,
+        limits=lambda asked, public: {name: product_limit(options, public)},
     )
-    return {name: products}
+    return in_digits(config, name, products)
 
 
 def k_of_options(public: Public) -> dict[str, int]:
@@ -193,9 +178,8 @@ def projection_phase() -> Questions:
         reply=Payload((Field("squared", (), kind="size"),)),
         answer=_project,
         sizes=k_of_options,
-        # what is left is at most the energy, and some rounding
-        limits=lambda asked, public: {"squared": np.asarray(2 * asked["energy"])},
-        limited_by=BY_ENERGY,
+        limits=lambda asked, public: {"squared": public.rows * product_limit(public.options, public)},
+        words=MEASURE_WORDS,
         closing=True,
     )
     return {"project": project}
@@ -250,7 +234,7 @@ def total_energy(run: ColumnsRun, replies: list[Reply], **more: Array) -> Genera
     if "energy" not in run.phases:
         run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
         return None
-    sums: Total = yield Sum("energy", {"columns": np.asarray(run.columns), **more})
+    sums: Total = yield Sum("energy", more)
     run.set_total(resolved(run, sums, "energy"))
     return sums
 
@@ -259,6 +243,13 @@ def rows_and_energy(run: ColumnsRun) -> Generator[Ask, Any, None]:
     """Rows and energy."""
     replies = yield from aligned_rows(run)
     yield from total_energy(run, replies)
+
+
+def summed(run: ColumnsRun, name: str, asked: Fields) -> Generator[Ask, Any, Total]:
+    """A sum, in digits that show the energy of all columns."""
+    sums = yield from digits.summed(run, name, asked, run.total)
+    run.rounding = max(run.rounding, *(float(np.max(missed)) for missed in sums.missed.values()), 0.0)
+    return sums
 
 
 def resolved(run: ColumnsRun, sums: Total, name: str) -> float:

@@ -23,7 +23,6 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Columns, Kernel, columns_of
 from fedpca_flwr.maths.columns import Name as KernelName
 from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Certainty, check_components, require_variance
 from fedpca_flwr.protocol.admission import Reply
@@ -89,6 +88,8 @@ class ColumnsClient(PCAClient):
 
     def require_ready(self) -> None:
         permit_fixed_point(self)
+        if self.in_fixed_point and self.data.shape[1] > COLUMNS // self.site.node.num_partitions:
+            raise DataError(f"this site has more columns than its part of {COLUMNS:,}, the most in a secure sum")
         self._permit_products(counted=False)
 
     @cached_property
@@ -124,6 +125,9 @@ class ColumnsClient(PCAClient):
             repeats.permit_products(products, columns=columns, counted=counted)
 
 
+COLUMNS = 2**24
+"""Columns that all parties together may have."""
+
 SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
 
 
@@ -153,6 +157,8 @@ class ColumnsRun(PCAStrategy):
         Columns of each party.
     total : float
         Energy of all columns.
+    rounding : float
+        What fixed point rounded off a sum at most.
     """
 
     party: ClassVar[type[PCAClient]] = ColumnsClient
@@ -161,7 +167,7 @@ class ColumnsRun(PCAStrategy):
         super().prepare(config, options, transport)
         self.n_rows = 0
         self.widths: list[int] = []
-        self.total = 0.0
+        self.total = self.rounding = 0.0
         self._by_ids = False
 
     def n_components(self, rows: int, columns: int) -> int:
@@ -186,10 +192,6 @@ class ColumnsRun(PCAStrategy):
         """What else than a nearer `bound` would help, for errors that ask for one."""
         return ""
 
-    def with_energy(self, asked: Fields) -> Fields:
-        """What is asked in a phase whose sum the energy bounds."""
-        return {**asked, "energy": np.asarray(self.total)}
-
     def require_same_rows(self, replies: list[Reply]) -> None:
         """Take what the parties say of their rows; an error unless all
         have the same, and enough."""
@@ -213,8 +215,7 @@ class ColumnsRun(PCAStrategy):
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         log = super().history(certainty, notes, measured)
         if "energy" in self.phases:
-            rounding = self.quorum.expected * Layout({}).resolution()
-            log["measured"]["fixed_point_size_share"] = rounding
+            log["measured"]["fixed_point_size_share"] = self.rounding / self.total
             log["notes"].append(SEEN)
         parties = zip(log["parties"], self.widths, strict=True)
         return {**log, "parties": [{**party, "features": width} for party, width in parties]}
@@ -289,6 +290,6 @@ class ColumnsStrategy(ColumnsRun):
     def projected(self, model: PCAModel, solution: ScoresSolution) -> Program:
         """Let every party keep the scores and its loadings; what that leaves must be what the model foretells."""
         asked = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
-        fit: Total = yield Sum("project", self.with_energy(asked))
+        fit: Total = yield Sum("project", asked)
         allowed = 1e-6 * model.total_variance if self.exact else np.inf
         require_fit(model, float(fit["squared"]) / self.n_rows, model.squared_error, allowed)

@@ -16,17 +16,17 @@ from scipy.linalg import qr
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import frobenius
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Head, head_order, pool_heads
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import ORTHONORMAL, Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
+from fedpca_flwr.questions.digits import in_digits, summed
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.influence import units_of
-from fedpca_flwr.questions.row_limits import FIRST_WORDS, product_limits, reach, require_bound
-from fedpca_flwr.questions.rows import CENTRE, SHOWS, centre_phases, pooled_centre
+from fedpca_flwr.questions.row_limits import product_limits, reach, require_bound
+from fedpca_flwr.questions.rows import CENTRE, centre_phases, pooled_centre
 from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
 
 DIAGONAL = Field("diagonal", ("d",), kind="size")
@@ -64,10 +64,7 @@ def product_phases(
         asked=Payload((CENTRE, SCALE, replace(block, kind="orthonormal columns"))),
         answer=_limited_product,
         limits=lambda asked, public: product_limits(reach(asked, public), asked["block"].shape[1]),
-        words=2,
-        optional=True,
     )
-    finer = replace(limited, words=FIRST_WORDS)
     start = Question(
         reply=Payload((*HEAD, DIAGONAL, *product.fields)),
         answer=lambda party, asked: _start(party, asked, width(party.public)),
@@ -76,7 +73,7 @@ def product_phases(
     from_each = {"start": start, "product": replace(further, times=max(1, rounds - 1), optional=True)}
     if variances_first:
         from_each = {"heads": Question(reply=Payload((*HEAD, DIAGONAL)), answer=_heads), "product": further}
-    return by_transport(config, clear=from_each, masked={**centre_phases(), "product": limited, "finer_product": finer})
+    return by_transport(config, clear=from_each, masked={**centre_phases(), **in_digits(config, "product", limited)})
 
 
 def _heads(party: RowsClient, asked: Fields) -> Fields:
@@ -174,18 +171,12 @@ class ScatterProducts:
         if new.shape[1]:
             narrow = np.array_equal(new, V)
             asked = {"centre": self.head.mean, "scale": self.scale, "block": V if narrow else new}
-            total = yield Sum(self._phase(asked), asked)
+            variance = float((self.diagonal / np.ravel(scale) ** 2).sum())
+            total = yield from summed(self.run, "product", asked, variance)
             known.add(new, total["product"], total.missed["product"][:, :1])
         lost = self.head.n * np.outer(self.head.remainder, self.head.remainder @ block)
         product, missed = known.product(inside, beside)
         return product * scale - lost, missed * scale
-
-    def _phase(self, asked: Fields) -> str:
-        """The question whose digits show what there is to be seen of the variances."""
-        layout = self.run.phases["product"].layout(asked, self.run.public)
-        missed = frobenius(layout.missed(self.run.public.parties)["product"])
-        unit = self.scale if self.scale.size else 1.0
-        return "product" if missed <= SHOWS * float((self.diagonal / unit**2).sum()) else "finer_product"
 
     def _heads(self, phase: str) -> Generator[Ask, Any, Total]:
         """Ask for what begins a run; the sum of what adds up of it. Each reply's products are not kept."""

@@ -38,9 +38,6 @@ FIRST_WORDS = 4
 WIDE: Digits = (1,) * FIRST_WORDS
 """The digits of as many words."""
 
-LEADING: Digits = (1, 3)
-"""Of values that there are many of: one word, and a third of one."""
-
 FEW = 2**15
 """Values of which a second whole word is not worth a further question."""
 
@@ -185,20 +182,29 @@ def scatter_limits(spread: Array) -> SumLimits:
     return {"scatter": blas.dspr(d, 1.0, spread, np.zeros(packed_size(d)), lower=1)}
 
 
+def sums_limits(reach: Array) -> SumLimits:
+    """Count, sum (d,) and sum of squares (d,) of rows whose values are at most ``reach`` (d,) in size."""
+    return {"count": np.array(float(ROWS)), "sum": ROWS * reach, "squares": ROWS * reach**2}
+
+
 def moments_limits(reach: Array) -> SumLimits:
-    """Count, sum (d,), sum of squares (d,) and packed products of rows whose values are at most ``reach`` (d,)."""
+    """The same, and the packed sums of products."""
     d, same = reach.size, bool((reach == reach[0]).all())
     if same:  # one number takes no room
         scatter: Array = np.broadcast_to(ROWS * reach[0] ** 2, packed_size(d))
     else:
         scatter = blas.dspr(d, float(ROWS), reach, np.zeros(packed_size(d)), lower=1)
-    return {"count": np.array(float(ROWS)), "sum": ROWS * reach, "squares": ROWS * reach**2, "scatter": scatter}
+    return {**sums_limits(reach), "scatter": scatter}
 
 
-def moments_digits(sizes: Mapping[str, int]) -> Mapping[str, Digits]:
-    """Of the values of `moments_limits`: all that there are, but for products where these are many."""
-    many = packed_size(sizes["d"]) > FEW
-    return {"count": WIDE, "sum": WIDE, "squares": WIDE, "scatter": LEADING if many else WIDE[:2]}
+def leading_digits(sizes: Mapping[str, int]) -> Digits:
+    """Of products of values: two, of which the second one shares a word where there are many."""
+    return WIDE[:2] if packed_size(sizes["d"]) <= FEW else (1, 3)
+
+
+def further_digits(sizes: Mapping[str, int]) -> Digits:
+    """The two digits that follow these."""
+    return (*(-shared for shared in leading_digits(sizes)), 1, 1)
 
 
 def product_limits(reach: Array, columns: int) -> SumLimits:

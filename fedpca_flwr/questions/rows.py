@@ -13,18 +13,18 @@ takes little memory, and says in the model where it does not.
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.adjustment import EXPLAINED
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
-from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation, two_sum
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.maths.sums import (
@@ -42,12 +42,11 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, SumLimits, Total, by_transport
 from fedpca_flwr.protocol.replies import as_they_come
 from fedpca_flwr.questions import row_limits
+from fedpca_flwr.questions.digits import SHOWS
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
-from fedpca_flwr.questions.row_limits import Pooled
+from fedpca_flwr.questions.row_limits import WIDE, Pooled
 from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy, kept, party_names, require_kept_sums
-
-Kind = TypeVar("Kind")
 
 SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
 """Of rows and of their squares, about zero."""
@@ -74,9 +73,6 @@ WITHIN = (
 
 PARTS, SCATTER_PARTS = 13, 3
 """Numbers that a party's sums about zero add up from, and its products: each is rounded by itself."""
-
-SHOWS = 2.0**-40
-"""Share of all variance that fixed point may cost before further digits are asked for."""
 
 FOR_INFLUENCE = 2**30
 """Bytes of all parties' scatters together that are kept for nothing but their influence."""
@@ -127,49 +123,46 @@ def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: pa
     sums = Question(
         reply=Payload((COUNT, *SUMS)),
         answer=lambda party, asked: uncentred(*party.own_of(of(party)).head_and_diagonal()),
-        limits=lambda asked, public: without_scatter(row_limits.moments_limits(row_limits.reach(asked, public))),
-        words=lambda sizes: without_scatter(row_limits.moments_digits(sizes)),
+        limits=lambda asked, public: row_limits.sums_limits(row_limits.reach(asked, public)),
+        words=len(WIDE),
     )
     return {f"{prefix}sums": sums}
-
-
-def without_scatter(of_moments: Mapping[str, Kind]) -> dict[str, Kind]:
-    return {name: value for name, value in of_moments.items() if name != SCATTER.name}
 
 
 def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
     """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
     require_kept_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
-    in_clear = Question(reply=MOMENTS, answer=own_moments)
-    every, leading = (partial(_summed, within=within, whole=whole) for whole in (True, False))
-    digits = replace(every(Payload((SCATTER,))), optional=True)
     whole = Payload((COUNT, *SUMS, SCATTER))
+    leading, survivors = (
+        _summed(whole, digits, within=within) for digits in (row_limits.leading_digits, lambda sizes: WIDE[:3])
+    )
+    further = replace(_summed(Payload((SCATTER,)), row_limits.further_digits, within=within), optional=True)
     return by_transport(
         config,
-        clear={"moments": in_clear},
-        masked={"moments": leading(whole), "digits": digits},
-        surviving={"moments": every(whole)},
+        clear={"moments": Question(reply=MOMENTS, answer=own_moments)},
+        masked={"moments": leading, "digits": further},
+        surviving={"moments": survivors},
     )
 
 
-def _summed(reply: Payload, *, within: bool, whole: bool) -> Question:
-    """A question for the sum of moments, with all their digits or the leading ones."""
-    names = {field.name for field in reply.fields}
+def _summed(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
+    """A question for the sum of these moments, with such ``digits`` of the scatter."""
 
     def answer(party: RowsClient, asked: Fields) -> Sequence[Fields]:
         parts = _uncentred_moments(party, within=within)
-        return [{name: part[name] for name in names & part.keys()} for part in parts]
+        return [{field.name: part[field.name] for field in reply.fields if field.name in part} for part in parts]
 
     def limits(asked: Fields, public: Public) -> SumLimits:
         every = row_limits.moments_limits(row_limits.reach(asked, public))
         return {field.name: every[field.name] for field in reply.fields}
 
-    def digits(sizes: Mapping[str, int]) -> Mapping[str, Digits]:
-        every = row_limits.moments_digits(sizes)
-        return {**every, SCATTER.name: row_limits.WIDE[:3]} if whole else every
-
-    return Question(reply=reply, answer=answer, limits=limits, words=digits)
+    return Question(
+        reply=reply,
+        answer=answer,
+        limits=limits,
+        words=lambda sizes: dict.fromkeys(("count", "sum", "squares"), WIDE) | {SCATTER.name: digits(sizes)},
+    )
 
 
 def _uncentred_moments(party: RowsClient, *, within: bool) -> Sequence[Fields]:
@@ -291,8 +284,9 @@ def pooled_moments(
 ) -> Pooling:
     """The moments of all rows; ``within``: without what lies between the parties' means.
 
-    With ``each`` all that the parties send in clear is retained, however much it is. Where only sums are shown,
-    ``joined`` (d,) is the diagonal of the scatter that this one is added to.
+    With ``each`` covariates or parties may explain most of them: all that the parties send in clear is retained,
+    however much it is, and of sums all digits. Where only sums are shown, ``joined`` (d,) is the diagonal of the
+    scatter that this one is added to.
     """
     pool_by = by_transport(run.config, clear=_from_each, masked=_by_sums)
     found = yield from pool_by(run, within, each, joined)
@@ -318,12 +312,14 @@ def _from_each(run: RowsStrategy, within: bool, each: bool, joined: Array | floa
 def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
     sums: Total = yield Sum("moments")
     pooled = _resolved(run, sums, joined=joined)
-    places, scatter = diagonal_positions(pooled.diagonal.size), sums
+    places = diagonal_positions(pooled.diagonal.size)
     missed = SCATTER_PARTS * sums.missed["scatter"][places]
-    if "digits" in run.phases and _needs_digits(run, pooled, missed):
-        scatter = yield Sum("digits")
-        missed = SCATTER_PARTS * scatter.missed["scatter"][places]
-    double = scatter["scatter"], scatter.low["scatter"]
+    double = sums["scatter"], sums.low["scatter"]
+    if "digits" in run.phases and _needs_digits(run, pooled, missed, SHOWS * (EXPLAINED if each else 1.0)):
+        digits: Total = yield Sum("digits")
+        high, error = two_sum(double[0], digits["scatter"])
+        double = two_sum(high, error + (double[1] + digits.low["scatter"]))
+        missed = SCATTER_PARTS * digits.missed["scatter"][places] + 2.0**-100 * missed  # what two floats hold of it
     found = double[0] if within else about_mean(double, mean_products(pooled.head))
     if not within:
         found[places] = pooled.diagonal
@@ -331,11 +327,11 @@ def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float)
     return PooledMoments(Moments(*pooled.head, scatter=found), pooled.diagonal, evidence=evidence)
 
 
-def _needs_digits(run: RowsStrategy, pooled: Pooled, missed: Array) -> bool:
+def _needs_digits(run: RowsStrategy, pooled: Pooled, missed: Array, shows: float) -> bool:
     """Whether rounding, by which the diagonal (d,) of the scatter may have ``missed`` so much, may cost more of it
-    (Frobenius norm) than a share of the variance that shows, in the unit in which the components are found."""
+    (Frobenius norm) than the share of the variance that ``shows``, in the unit in which the components are found."""
     unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
-    return bool((missed / unit**2).sum() > SHOWS * (pooled.diagonal / unit**2).sum())
+    return bool((missed / unit**2).sum() > shows * (pooled.diagonal / unit**2).sum())
 
 
 def taken_for_constant(unseen: NDArray[np.bool_], least: float) -> Sequence[str]:
