@@ -33,7 +33,7 @@ from fedpca_flwr.maths.refine import corrected
 from fedpca_flwr.maths.short_words import EXACT, WORD_BITS, Short, ShortWords
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, SumLimits, Total
-from fedpca_flwr.questions.row_limits import require_bound, scatter_limits
+from fedpca_flwr.questions.row_limits import reach, require_bound, scatter_limits
 from fedpca_flwr.questions.rows import CENTRE, SCATTER, SPREAD, centre_phases, pooled_centre
 from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
 
@@ -71,6 +71,7 @@ def short_phases(config: RunConfig, bits: int, width: Callable[[Public], int], *
 
 
 def _scatter_limits(asked: Fields, public: Public) -> SumLimits:
+    reach(asked, public)  # or the centre is none of rows within `bound`
     return scatter_limits(_travelling(asked["spread"]))
 
 
@@ -80,6 +81,7 @@ def _travelling(spread: Array) -> Array:
 
 
 def _product_limits(asked: Fields, public: Public) -> SumLimits:
+    reach(asked, public)
     return {"product": np.outer(asked["features"], asked["columns"])}
 
 
@@ -133,10 +135,12 @@ class ShortScatter:
             raise ConfigError(
                 f"run-config: 'bits' is too small for {self.run.public.parties} parties: {error}"
             ) from None
-        sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": pooled.spread})
-        root = float(2.0 ** np.frexp(pooled.spread.max())[1])
+        between = float(pooled.rows) * pooled.remainder**2
+        spread = np.sqrt(pooled.spread**2 + between)  # about the centre
+        sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": spread})
+        root = float(2.0 ** np.frexp(spread.max())[1])
         self.unit, self._root, self._centre = root**2, root, pooled.centre
-        self._every = pooled.spread / root
+        self._every = spread / root
         self._sent = _travelling(self._every)
         self._unsent = self._every - self._sent
         self._between = float(pooled.rows) * np.outer(pooled.remainder / root, pooled.remainder / root)
