@@ -229,8 +229,7 @@ def _reach(asked: Fields, public: Public) -> Array:
     if not asked["spread"].size:
         return largest
     alike = asked["spread"] / unit * (1 + 2.0**-20)
-    found: Array = np.where(asked["spread"] > 0, alike, largest)
-    return found
+    return np.asarray(np.where(asked["spread"] > 0, alike, largest))
 
 
 def adjusted_moments(

@@ -11,7 +11,8 @@ from typing import Any
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.maths.eigen import frobenius
-from fedpca_flwr.protocol.question import Ask, Fields, Question, Questions, Sum, Total, by_transport
+from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
 SHOWS = 2.0**-40

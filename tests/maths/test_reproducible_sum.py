@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedpca_flwr.maths import sums as module
 from fedpca_flwr.maths.moments import Head, packed_size
 from fedpca_flwr.maths.secure import Layout
-from fedpca_flwr.maths.sums import ADDENDS, ReproducibleSum, mean_products, reproducible_sum, total_of
+from fedpca_flwr.maths.sums import ADDENDS, ReproducibleSum, mean_products, reproducible_sum
 from tests.refusals import refused
 
 
@@ -96,35 +96,49 @@ def test_a_product_loses_nothing(a, b):
     assert held(module.two_product(np.array([a]), np.array([b]))) == Fraction(a) * Fraction(b)
 
 
-def test_sums_products_and_means_have_thirty_digits():
+def whole(numbers, exponent=400):
+    """Sums without any rounding, as fixed point has them."""
+    exact = [sum(Fraction(float(part)) for part in parts) * 2**exponent for parts in zip(*numbers, strict=True)]
+    assert all(number.denominator == 1 for number in exact)
+    return np.array([int(number) for number in exact], object), np.full(len(exact), exponent, np.int32)
+
+
+def test_products_of_means_have_thirty_digits_and_sums_all():
     rng = np.random.default_rng(0)
-    mean = rng.standard_normal(4) + 1e8
-    head = Head(12345, mean, np.spacing(mean) * rng.uniform(-0.5, 0.5, 4))
+    mean = rng.standard_normal(40) + 1e8
+    head = Head(12345, mean, np.spacing(mean) * rng.uniform(-0.5, 0.5, 40))
     means = [Fraction(float(m)) + Fraction(float(r)) for m, r in zip(head.mean, head.remainder, strict=True)]
-    products, squares, total = mean_products(head), module.mean_squares(head), total_of(head)
-    off = [held(squares, i) / (head.n * mean**2) - 1 for i, mean in enumerate(means)]
-    off += [held(total, i) / (head.n * mean) - 1 for i, mean in enumerate(means)]
-    for place, (i, j) in enumerate(zip(*np.triu_indices(4), strict=True)):
+    products, off = mean_products(head), []
+    for place, (i, j) in enumerate(zip(*np.triu_indices(40), strict=True)):
         off.append(held(products, place) / (head.n * means[i] * means[j]) - 1)
     assert max(map(abs, off)) < Fraction(1, 2**100)
-    back = module.uncentred_head(head.n, total)
+    totals, squares = map(whole, module.uncentred_parts(head))
+    for i, mean in enumerate(means):
+        assert Fraction(int(totals[0][i])) / 2**400 == head.n * mean
+        assert Fraction(int(squares[0][i])) / 2**400 == head.n * mean**2
+    back = module.pooled_head(head.n, totals)
     assert back.n == head.n
-    np.testing.assert_array_equal(back.mean + 0.0, head.mean)
-    np.testing.assert_allclose(back.remainder, head.remainder, rtol=1e-9, atol=1e-24)
+    np.testing.assert_array_equal(back.mean, head.mean)
+    np.testing.assert_array_equal(back.remainder, head.remainder)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
 def test_one_sum_gives_the_scatter_between_parties_whatever_the_offset(offset):
-    """float64 alone would lose every digit at an offset of 1e12."""
-    heads = [Head(n, np.array([offset + shift, offset - shift]), np.zeros(2)) for n, shift in ((10, 1.0), (30, -2.0))]
-    layout = Layout({"sum": np.full(2, 2.0**90), "products": np.full(packed_size(2), 2.0**140)}, words=3)
-    words = np.zeros(layout.size, np.uint64)
+    """float64 alone would lose every digit at an offset of 1e12; a constant has no variance at all."""
+    shifts, means = ((10, 1.0), (30, -2.0)), np.array([offset, offset, offset + 0.1])
+    heads = [Head(n, means + [shift, -shift, 0.0], np.zeros(3)) for n, shift in shifts]
+    layout = Layout({"products": np.full(packed_size(3), 2.0**140)}, words=3)
+    words, totals, squares = np.zeros(layout.size, np.uint64), [], []
     for head in heads:
-        sums, products = total_of(head), mean_products(head)
-        words += layout.encode_sum([{"sum": sums[i], "products": products[i]} for i in (0, 1)])
-    parties, fields = layout.decode_double(words)
-    pooled, between = module.uncentred_head(40, fields["sum"]), 10 * 30 / 40 * 3.0**2
-    assert parties == 2
-    np.testing.assert_allclose(pooled.mean, [offset - 1.25, offset + 1.25], rtol=1e-15)
-    scatter = module.about_mean(fields["products"], mean_products(pooled))
-    np.testing.assert_allclose(scatter, [between, -between, between], rtol=1e-9)
+        high, low = mean_products(head)
+        words += layout.encode({"products": high}, {"products": low})
+        for sums, parts in zip((totals, squares), module.uncentred_parts(head), strict=True):
+            sums += parts
+    pooled, between = module.pooled_head(40, whole(totals)), 10 * 30 / 40 * 3.0**2
+    np.testing.assert_allclose(pooled.mean, means + [-1.25, 1.25, 0.0], rtol=1e-15)
+    high, low = layout.decode(words)
+    scatter = module.about_mean((high["products"], low["products"]), mean_products(pooled))
+    np.testing.assert_allclose(scatter[[0, 1, 3]], [between, -between, between], rtol=1e-9)
+    np.testing.assert_allclose(
+        module.pooled_diagonal(40, whole(totals), whole(squares)), [between, between, 0.0], rtol=1e-14, atol=0
+    )

@@ -18,7 +18,8 @@ LIMITS = st.floats(1e-200, 1e250)
 
 
 def summed(layout, parties):
-    return layout.decode(np.add.reduce([layout.encode({"x": values}) for values in parties]))
+    words = np.add.reduce([layout.encode({"x": values}) for values in parties])
+    return int(words[0]), layout.decode(words)[0]
 
 
 @settings(max_examples=100, deadline=None)
@@ -32,28 +33,29 @@ def test_no_sum_at_its_limit_overflows(limit, parties, words, sign, alone):
     count, fields = summed(layout, values)
     assert count == parties
     exact = float(sum(Fraction(float(value[0])) for value in values))
-    np.testing.assert_allclose(fields["x"], exact, rtol=5e-16, atol=parties * layout.resolution * limit)
+    np.testing.assert_allclose(fields["x"], exact, rtol=5e-16, atol=layout.missed(parties)["x"].item())
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=20), LIMITS, st.integers(1, 4), st.floats(-20, 0))
 def test_the_error_is_at_most_half_a_step_a_party(shares, limit, words, magnitude):
-    """Values far below their limit keep an absolute error; with each further word it is 2^46 times smaller."""
+    """Values far below their limit keep an absolute error; with each further word it is 2^43 times smaller."""
     layout = Layout({"x": np.array([limit])}, words)
     values = [np.array([share * limit / len(shares) * 10.0**magnitude]) for share in shares]
     _, fields = summed(layout, values)
     exact = sum(Fraction(float(value[0])) for value in values)
-    rounding = len(values) * layout.resolution * limit + abs(float(exact)) * 2**-51
+    assert layout.resolution() == 2.0 ** -(63 + 43 * (words - 1))
+    rounding = len(values) * layout.resolution() * limit + abs(float(exact)) * 2**-51
     assert abs(Fraction(float(fields["x"][0])) - exact) <= rounding
 
 
 def test_sums_round_to_the_nearest_step_in_any_order_without_overflow():
-    _, fields = summed(Layout({"x": np.array([2.0**61])}), [np.array([0.75])] * 3)  # a step of 1
+    _, fields = summed(Layout({"x": np.array([2.0**62])}), [np.array([0.75])] * 3)  # a step of 1
     assert fields["x"] == 3.0
     layout, values = Layout({"x": np.full((3, 4), 100.0)}), np.random.default_rng(0).standard_normal((20, 3, 4))
     assert summed(layout, values)[1]["x"].tobytes() == summed(layout, values[::-1])[1]["x"].tobytes()
     # Words that do not open are any: they become numbers, without a warning.
-    Layout({"x": np.array(1.0)}, 2).decode_double(np.array([1, 2**63 - 1, -(2**63)]).view(np.uint64))
+    Layout({"x": np.array(1.0)}, 2).decode(np.array([1, 2**63 - 1, -(2**63)]).view(np.uint64))
 
 
 def test_fields_keep_their_shapes_and_others_are_refused_without_telling_values():
@@ -61,8 +63,8 @@ def test_fields_keep_their_shapes_and_others_are_refused_without_telling_values(
     fields = {"count": np.array(12345), "sum": np.arange(5) / 5, "block": np.eye(2, 3)}
     vector = layout.encode(fields)
     assert (vector.shape, vector.dtype) == ((layout.size,), np.uint64)
-    parties, back = layout.decode(vector)
-    assert parties == 1
+    back, _ = layout.decode(vector)
+    assert vector[0] == 1
     for name, values in fields.items():
         np.testing.assert_array_equal(back[name], values, strict=name != "count")
     wrong = [np.zeros(3), np.zeros((1, 2)), *(np.array([0.0, value]) for value in (1.0 + 1e-15, -1.1, np.nan, np.inf))]
@@ -71,18 +73,53 @@ def test_fields_keep_their_shapes_and_others_are_refused_without_telling_values(
             Layout({"x": np.ones(2)}).encode({"x": values})
 
 
-@pytest.mark.engine
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=4), st.integers(-3, 3))
 @example([0, 211139005235020, -676671907300, 38719], -3)
-def test_two_floats_hold_what_the_words_do(further, first):
+def test_two_floats_hold_what_the_words_do_and_whole_numbers_all_of_it(further, first):
     """The fault: halves rounded down made 2^32 - 1 and -2^32 steps of -1; what followed was rounded off beside them."""
-    layout, numbers = Layout({"x": np.array(1.0)}, len(further) + 1), [first, *further]
-    exponents = (62 - 1 + 46 * word for word in range(len(numbers)))
-    terms = [Fraction(number) / 2**exponent for number, exponent in zip(numbers, exponents, strict=True)]
-    _, fields = layout.decode_double(np.array([1, *numbers]).view(np.uint64))
-    high, low = (Fraction(float(part)) for part in fields["x"])
-    assert abs(high + low - sum(terms)) <= max(map(abs, terms)) / 2**100
+    layout, numbers = Layout({"x": np.array([1.0])}, len(further) + 1), [first, *further]
+    exponents = (63 - 1 + 43 * word for word in range(len(numbers)))
+    exact = sum(Fraction(number) / 2**exponent for number, exponent in zip(numbers, exponents, strict=True))
+    words = np.array([1, *numbers]).view(np.uint64)
+    high, low = (Fraction(float(part["x"][0])) for part in layout.decode(words))
+    assert abs(high + low - exact) <= abs(exact) / 2**100
+    (number,), (exponent,) = layout.decode_exactly(words, "x")
+    assert Fraction(number) / 2 ** int(exponent) == exact
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 70).flatmap(lambda n: st.lists(st.floats(-1, 1), min_size=n, max_size=n)),
+    st.sampled_from([1, 3, 10, 100, 50_000]),
+    st.sampled_from([(1, 2), (1, 3), (1, 3, 1)]),
+    st.booleans(),
+)
+@example([1.0] * 7, 50_000, (1, 3), True)
+def test_digits_that_share_words_add_up_and_further_ones_come_later(values, parties, digits, alike):
+    """A party's value is the sum of three numbers. Nearly all parties have the same, so that every digit adds up."""
+    limit, x = 1.0 if alike else np.linspace(1, 1e9, len(values)), np.array(values)
+    limits = {"x": np.broadcast_to(limit, len(values))}
+    first = Layout(limits, {"x": digits}, parties=parties)
+    rest = Layout(limits, {"x": (*(-shared for shared in digits), 1, 1)}, parties=parties)
+    parts = [{"x": x * limit / parties * (1 - 1e-9)}, {"x": x * limit * 1e-20}, {"x": x * limit * 2.0**-90}]
+    total, low = np.zeros(len(values)), np.zeros(len(values))
+    for layout, tolerance in ((first, first.missed(3 * parties)["x"]), (rest, 2.0**-105 * limits["x"])):
+        own = layout.encode(*parts)
+        words = own * np.uint64(parties)
+        assert (words[0], layout.size) == (parties, own.size)
+        for part, kept in zip(layout.decode(words), (total, low), strict=True):
+            kept += part["x"]
+        exact = [parties * sum(Fraction(float(part["x"][i])) for part in parts) for i in range(len(values))]
+        found = [Fraction(float(a)) + Fraction(float(b)) for a, b in zip(total, low, strict=True)]
+        for value, wanted, most in zip(found, exact, tolerance, strict=True):
+            assert abs(value - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
+
+
+def test_a_digit_in_which_parties_round_off_more_than_it_holds_is_refused():
+    assert secure.further_bits(21, 10) == 17
+    with refused(ValueError, "21 bits"):
+        secure.further_bits(21, 2**20)
 
 
 # Shamir's shares

@@ -1,6 +1,7 @@
 """Rows of which sums are shown: public limits, what fixed point may cost, the last round, and a party's own scatter."""
 
 from contextlib import nullcontext
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy import sparse
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import LARGEST
-from fedpca_flwr.errors import BeyondLimitError, ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths import clustering
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.genotypes import AlleleCounts
@@ -36,13 +37,13 @@ from fedpca_flwr.questions.columns_run import ColumnsRun
 from fedpca_flwr.questions.own_scatter import OwnScatter, left_of, worth_forming
 from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
-from fedpca_flwr.questions.rows import _resolved_diagonal, pooled_centre, projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, party_names
+from fedpca_flwr.questions.rows import PARTS, pooled_centre, projection_phase
+from fedpca_flwr.questions.rows_run import party_names
 from fedpca_flwr.questions.short_words import ShortScatter
 from strategies import METHODS
 from strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
-from tests.harness import client_of, context_of, finish, fit, heard, server_of, tamper_arrays
+from tests.harness import context_of, finish, fit, heard, server_of, tamper_arrays
 from tests.hostile import HostileSession
 from tests.refusals import refused
 
@@ -118,10 +119,29 @@ def test_a_private_last_round_tells_a_constant_whatever_the_rows_are(monkeypatch
         monkeypatch.setattr(DPPCAClient, "keep_scores", fail)
 
 
-def resolved(missed, diagonal, *, bound=1.0, indicators=0, scaled=True):
-    config, options = SimpleNamespace(bound=bound, indicators=indicators), SimpleNamespace(centred=True, scaled=scaled)
-    run, head = SimpleNamespace(config=config, options=options), Head(10, np.zeros(2), np.zeros(2))
-    return _resolved_diagonal(run, np.array(missed), np.array(diagonal), head, which="", joined=0.0)
+def opened(rows, total, squares, missed):
+    """The sum of so many rows and of their squares, of which rounding may have missed so much, for each number."""
+    exact = {"sum": total, "squares": squares}
+    exact = {name: np.array([int(Fraction(n) * 2**200) for n in numbers], object) for name, numbers in exact.items()}
+    missed = {"squares": np.array(missed) / PARTS, "sum": np.zeros(2)}
+    return Total({"count": np.asarray(rows)}, 3, exactly=lambda name: (exact[name], np.full(2, 200)), missed=missed)
+
+
+def pooled(total, *, bound=1.0, indicators=0, scaled=True):
+    """What a run takes this sum for."""
+    config = SimpleNamespace(bound=bound, indicators=indicators, weights="")
+    options = SimpleNamespace(centred=True, scaled=scaled)
+    program = pooled_centre(SimpleNamespace(known=None, config=config, options=options))
+    next(program)
+    with pytest.raises(StopIteration) as end:
+        program.send(total)
+    return end.value.value
+
+
+def resolved(missed, diagonal, **run):
+    """The diagonal of ten rows about zero, and cautions."""
+    found = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
+    return found.diagonal, found.cautions
 
 
 @pytest.mark.parametrize(("scaled", "expected"), [(True, [4.0, 0.0]), (False, [4.0, 1e-30])])
@@ -220,7 +240,7 @@ SCALED = SimpleNamespace(scale=True)
 PROJECTION = projection_phase()["project"]
 TEN = {"rows": np.asarray(10)}
 SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
-NAMES = ("energy", "sum", "spread")
+PROJECTED = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
 # Clusters of ten rows whose scores have deviations 2 and 1, and 0.5 and 2 more by what rounding costs beside the bound.
 SCORES = {**TEN, "components": np.eye(2), "scale": np.array([2.0, 0.5]), "variances": np.array([4.0, 1.0])}
 BESIDE = SimpleNamespace(config=SimpleNamespace(bound=2.0**40), features=2)
@@ -231,30 +251,22 @@ FACTOR = {"basis": np.array([[1.0], [0.0]]), "variances": np.array([3.0]), "nois
 BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 10)])
 
 
-def of_columns(largest):
-    """Of four rows and five columns."""
-    return {"energy": 20 * largest**2, "sum": 20 * largest, "spread": 20 * 4 * largest**2}
-
-
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
         (row_limits.sum_limits(3.0, 2), {"count": ROWS, "sum": [3.0 * ROWS] * 2}),
-        (row_limits.deviation_limits(3.0, 10, 2), {"shift": [60.0] * 2, "diagonal": [360.0] * 2}),  # about -3: 6 away
-        (row_limits.projection_limits(10, 5.0), {"count": 10, "squared": 10.0}),
+        (row_limits.projection_limits(SPREAD), {"count": ROWS, "squared": 2 * 13.0 * ROWS}),
         (
-            row_limits.uncentred_limits(3.0, 2, within=True),
-            {"count": ROWS, "sum": [3.0 * ROWS] * 2, "scatter": [9.0 * ROWS] * 3, "squares": [9.0 * ROWS] * 2},
+            row_limits.moments_limits(SPREAD),
+            {
+                "count": ROWS,
+                "sum": [2.0 * ROWS, 3.0 * ROWS],
+                "squares": [4.0 * ROWS, 9.0 * ROWS],
+                "scatter": [4.0 * ROWS, 6.0 * ROWS, 9.0 * ROWS],
+            },
         ),
         (row_limits.scatter_limits(SPREAD), {"scatter": [4.0, 6.0, 9.0]}),
-        (
-            row_limits.product_limits(SPREAD, np.array([[1.0, 0.0], [-1.0, 5.0]])),
-            {"product": [[10.0, 30.0], [15.0, 45.0]]},
-        ),
-        (columns.measure_limits(NAMES, 3.0, 4, 5, scaled=False, centred=()), of_columns(2 * 3.0)),
-        (columns.measure_limits(NAMES, 3.0, 4, 5, scaled=False, centred=NAMES), of_columns(2 * 3.0)),
-        (columns.measure_limits(NAMES, 3.0, 4, 5, scaled=True, centred=()), of_columns(columns.LARGEST_SCALED)),
-        (columns.measure_limits(NAMES, 3.0, 4, 5, scaled=True, centred=NAMES), of_columns(2 * 4**0.5)),
+        (row_limits.product_limits(SPREAD, 1), {"product": 2 * ROWS * 13**0.5 * SPREAD[:, None]}),
         (
             genotypes.ALLELES["alleles"].limits({}, None),  # two copies of every allele at most
             {"count": ROWS, "called": ROWS, "alleles": 2 * ROWS, "squares": 4 * ROWS},
@@ -282,8 +294,13 @@ def of_columns(largest):
         ),
         (linkage.linkage_phases()["neighbours"].limits({}, None), {"sums": 4 * ROWS, "chromosomes": ROWS}),
         (
-            last_round._sum_limits(PROJECTION, (last_round.ABOVE, last_round.FOURTH), {**TEN, "total": 5.0}, None),
-            {"count": 10, "squared": 10.0, "above": 10, "fourth": 200},
+            last_round._sum_limits(PROJECTION, (last_round.ABOVE, last_round.FOURTH), PROJECTED, THREE),
+            {
+                "count": ROWS,
+                "squared": 2 * 2 * 3.0**2 * ROWS,
+                "above": ROWS,
+                "fourth": [0.0, (2 * 2 * 3.0**2 / 0.5) ** 2 * ROWS],
+            },
         ),
         (
             clusters._cell_limits({**SCORES, "centres": PLACES[None]}, BESIDE),
@@ -326,18 +343,8 @@ def test_what_a_nearly_singular_model_expects_is_within_the_limits():
     layout = incomplete.expected_phase(1).layout(
         {**asked, "covariance": np.array([f, c, 1.0])}, Public(config, None, parties=3, features=2)
     )
-    _, opened = layout.decode(layout.encode(sums))
+    opened, _ = layout.decode(layout.encode(sums))
     np.testing.assert_allclose(opened["second"], sums["second"])
-
-
-def test_what_two_sums_say_of_all_rows_in_closed_form():
-    """Four rows whose values are 0.5 beyond the centre in the mean, of squares about it that add up to 9."""
-    pooled = row_limits.pooled_of(10.0, 4, np.array([1.0, 1.0]), np.array([2.0, 0.0]), np.array([9.0, 0.0]))
-    np.testing.assert_array_equal(pooled.remainder, [0.5, 0.0])
-    np.testing.assert_array_equal(pooled.diagonal, [9.0 - 4 * 0.25, 0.0])
-    assert 3.0 < pooled.spread[0] < 3.0 + 1e-5, "about the centre, since later sums are"
-    missed = 2**18 * (4 * 10.0**2 * 4) * 2.0 ** -(62 + 3 * 46)  # by all parties that there can be
-    assert pooled.spread[1] == pytest.approx(missed**0.5, rel=1e-12, abs=0)
 
 
 def test_what_counts_tell_of_standardised_genotypes():
@@ -347,7 +354,6 @@ def test_what_counts_tell_of_standardised_genotypes():
     p = np.array([3 / 8, 1 / 2])
     diagonal = [(3 - 4 * 4 * p[0] ** 2) / (2 * p[0] * (1 - p[0])), 0.0, 0.0]
     np.testing.assert_allclose(pooled.diagonal, diagonal, rtol=1e-12)
-    np.testing.assert_allclose(pooled.spread, np.sqrt(diagonal), rtol=1e-6)
 
 
 def test_what_is_observed_of_features_in_closed_form():
@@ -370,7 +376,7 @@ def test_what_is_observed_of_features_in_closed_form():
 
 def test_sites_have_their_part_of_the_rows_and_sums_a_billionth_unseen(monkeypatch):
     row_limits.require_few_rows(ROWS // 8, 8)
-    with refused(DataError, "1,099,511,627,776"):
+    with refused(DataError, "4,294,967,296"):
         row_limits.require_few_rows(ROWS // 8 + 1, 8)
     diagonal = np.array([3.0, 1.0])
     row_limits.require_resolved(1.0, np.array([UNSEEN * 4.0, 0.0]), diagonal)
@@ -391,16 +397,12 @@ def test_a_variance_that_matters_to_nobody_may_pass_for_none(largest, least):
         row_limits.require_scalable(1.0, np.array([0.0, 1.1 * least]), diagonal, 10)
 
 
-@pytest.mark.parametrize(("shift", "possible"), [(1.4, True), (1.5, False)])
-def test_a_mean_is_no_farther_from_the_centre_than_deviations_allow(shift, possible):
-    """Four rows that are 1.4 / 4 beyond it in the mean have squares of 0.49 and more; twice as much passes."""
-    options = SimpleNamespace(centred=True, scaled=False)
-    program = pooled_centre(SimpleNamespace(known=None, config=RunConfig(bound=10.0), options=options))
-    next(program)
-    program.send(Total({"count": np.asarray(4.0), "sum": np.zeros(2)}, 3))
-    sums = {"shift": np.array([shift, 0.0]), "diagonal": np.array([0.26, 1.0])}
-    with pytest.raises(StopIteration if possible else ContractError):
-        program.send(Total(sums, 3, missed={"diagonal": np.zeros(2)}))
+def test_squares_are_as_large_as_their_mean_says():
+    """Four rows that add up to 4 have squares of 4 and more, but for what fixed point rounds off."""
+    found = pooled(opened(4.0, [4, 0], [4 - 1e-7, 1e5], [1e-6, 1e-6]), scaled=False)
+    np.testing.assert_array_equal(found.diagonal, [0.0, 1e5])
+    with refused(ContractError, "not those of any rows"):
+        pooled(opened(4.0, [4, 0], [4 - 1e-5, 1e5], [1e-6, 1e-6]))
 
 
 @pytest.mark.parametrize("rows", [-1, 0, 1, 2, ROWS + 1])
@@ -478,14 +480,8 @@ def test_a_scatter_is_formed_once_a_party_and_run_and_moves_nothing_beyond_round
 
 def test_what_components_leave_is_told_unless_it_is_rounding():
     assert [left_of(1.0, 1 - 2.0**power) for power in (-42, -44)] == [2.0**-42, 0.0]
-    scatter = OwnScatter(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3, farthest=2.0)
+    scatter = OwnScatter(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3)
     np.testing.assert_array_equal(scatter.deviation(np.array([1.0, 3.0])), [0.0, -2.0])
-    with refused(BeyondLimitError, 2):
-        scatter.deviation(np.array([1.0, 3.1]))
-    server = server_of("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=5.0)
-    party = client_of(server, 0)
-    assert isinstance(party, RowsClient)
-    assert party.own.farthest == 2**10 * 5.0
 
 
 def test_what_is_kept_is_forgotten_at_the_end():

@@ -287,9 +287,10 @@ def test_whole_numbers_travel_as_they_are(release, phase, count):
         for name, limit in layout.limits.items()
     }
     vectors = [layout.encode({name: sign * value for name, value in own.items()}) for sign in [1] * 255 + [-1]]
-    count_of, decoded = layout.decode_double(np.sum(vectors, axis=0, dtype=np.uint64))
-    assert (count_of, layout.words) == (parties, 1)
+    total = np.sum(vectors, axis=0, dtype=np.uint64)
+    decoded = layout.decode(total)
+    assert (total[0], layout.words) == (parties, 1)
     for name, value in own.items():
-        high, low = decoded[name]
+        high, low = (part[name] for part in decoded)
         exact = [int(h) + int(rest) for h, rest in zip(np.ravel(high), np.ravel(low), strict=True)]
         assert exact == [254 * int(v) for v in np.ravel(value)]
