@@ -24,12 +24,13 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.adjustment import EXPLAINED
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
-from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation, two_sum
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.maths.sums import (
     MomentsSum,
     about_mean,
+    head_about,
     mean_products,
     pool,
     pooled_diagonal,
@@ -73,6 +74,9 @@ WITHIN = (
 
 PARTS, SCATTER_PARTS = 13, 3
 """Numbers that a party's sums about zero add up from, and its products: each is rounded by itself."""
+
+TWO_FLOATS = 2.0**-100
+"""Share of a sum of products about zero that two floats do not hold."""
 
 FOR_INFLUENCE = 2**30
 """Bytes of all parties' scatters together that are kept for nothing but their influence."""
@@ -137,11 +141,11 @@ def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "noth
     leading, survivors = (
         _summed(whole, digits, within=within) for digits in (row_limits.leading_digits, lambda sizes: WIDE[:3])
     )
-    further = replace(_summed(Payload((SCATTER,)), row_limits.further_digits, within=within), optional=True)
+    digits = _summed(Payload((SCATTER,)), lambda sizes: WIDE, within=within)
     return by_transport(
         config,
         clear={"moments": Question(reply=MOMENTS, answer=own_moments)},
-        masked={"moments": leading, "digits": further},
+        masked={"moments": leading, "digits": replace(digits, asked=Payload((CENTRE,)), optional=True)},
         surviving={"moments": survivors},
     )
 
@@ -150,7 +154,7 @@ def _summed(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, wi
     """A question for the sum of these moments, with such ``digits`` of the scatter."""
 
     def answer(party: RowsClient, asked: Fields) -> Sequence[Fields]:
-        parts = _uncentred_moments(party, within=within)
+        parts = _uncentred_moments(party, asked.get("centre", np.zeros(party.public.features)), within=within)
         return [{field.name: part[field.name] for field in reply.fields if field.name in part} for part in parts]
 
     def limits(asked: Fields, public: Public) -> SumLimits:
@@ -165,11 +169,13 @@ def _summed(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, wi
     )
 
 
-def _uncentred_moments(party: RowsClient, *, within: bool) -> Sequence[Fields]:
-    """Count, sum, squares and second moments about zero (or these within the party), in parts without a rounding."""
+def _uncentred_moments(party: RowsClient, centre: Array, *, within: bool) -> Sequence[Fields]:
+    """Count, sum, squares and second moments about a ``centre`` (d,), or these within the party, in parts without a
+    rounding."""
     found = party.own.moments()
-    parts = [dict(part) for part in uncentred(found.head, found.diagonal())]
-    products = [found.scatter] if within else [found.scatter, *mean_products(found.head)]
+    head = head_about(found.head, centre)
+    parts = [dict(part) for part in uncentred(head, found.diagonal())]
+    products = [found.scatter] if within else [found.scatter, *mean_products(head)]
     for part, product in zip(parts, products, strict=False):
         part[SCATTER.name] = product
     return parts
@@ -313,14 +319,13 @@ def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float)
     sums: Total = yield Sum("moments")
     pooled = _resolved(run, sums, joined=joined)
     places = diagonal_positions(pooled.diagonal.size)
-    missed = SCATTER_PARTS * sums.missed["scatter"][places]
-    double = sums["scatter"], sums.low["scatter"]
+    head, about_zero = pooled.head, 0.0 if within else TWO_FLOATS * pooled.rows * pooled.centre**2
+    missed = SCATTER_PARTS * sums.missed["scatter"][places] + about_zero
     if "digits" in run.phases and _needs_digits(run, pooled, missed, SHOWS * (EXPLAINED if each else 1.0)):
-        digits: Total = yield Sum("digits")
-        high, error = two_sum(double[0], digits["scatter"])
-        double = two_sum(high, error + (double[1] + digits.low["scatter"]))
-        missed = SCATTER_PARTS * digits.missed["scatter"][places] + 2.0**-100 * missed  # what two floats hold of it
-    found = double[0] if within else about_mean(double, mean_products(pooled.head))
+        sums = yield Sum("digits", {"centre": pooled.centre})
+        head, missed = head_about(head, pooled.centre), SCATTER_PARTS * sums.missed["scatter"][places]
+    double = sums["scatter"], sums.low["scatter"]
+    found = double[0] if within else about_mean(double, mean_products(head))
     if not within:
         found[places] = pooled.diagonal
     evidence = Evidence(missed=np.maximum(pooled.missed, missed), cautions=pooled.cautions)

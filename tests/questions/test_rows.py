@@ -39,7 +39,6 @@ from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
 from fedpca_flwr.questions.rows import PARTS, pooled_centre, projection_phase
 from fedpca_flwr.questions.rows_run import party_names
-from fedpca_flwr.questions.short_words import ShortScatter
 from strategies import METHODS
 from strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
@@ -194,21 +193,6 @@ def test_the_party_farthest_from_the_model_is_told():
     U = model.scores_ / np.linalg.norm(model.scores_, axis=0)
     apart = [principal_angles(one.said[0], U).max() for said in exchanged for one in said if one.phase == "report"]
     assert model.log["measured"]["consensus_error_degrees"] == pytest.approx(max(apart), rel=1e-6)
-
-
-def test_what_is_wrong_about_a_scatter_in_short_words_is_bounded_in_closed_form():
-    """On a block of two axes, of which the parties say that they lost 0.2, and 0.1 of the first components."""
-    scatter = ShortScatter(SimpleNamespace(public=SimpleNamespace(parties=3)))
-    scatter.matrix, scatter.wrong = np.diag([4.0, 2.0, 1.0]), 0.5
-    scatter._centre, scatter._every, scatter._share = np.zeros(3), np.array([2.0, 1.5, 1.0]), 1e-3
-    scatter._spread = short_words._travelling(np.array([2.0, 1.5, 2.0**-46]))
-    asked = next(program := scatter.correct(np.eye(3)[:, :2], 2)).asked
-    np.testing.assert_allclose(asked["features"], [2.0, 1.5, 2.0**-46])
-    np.testing.assert_allclose(asked["columns"], [2e-3, 1.5e-3], rtol=1e-12)
-    assert not short_words._travelling(np.array([2.0, 2.0**-47]))[1]
-    with pytest.raises(StopIteration):
-        program.send(Total({"product": np.zeros((3, 2)), "wrong": np.array([0.2, 0.1])}, 3, missed={"wrong": 0.0}))
-    np.testing.assert_allclose([scatter.on_block, scatter.on_first, scatter.wrong], [0.3, 0.2, 1.1])
 
 
 @pytest.mark.parametrize(("lost", "told"), [(1.9e-14, False), (2.1e-14, True)])
