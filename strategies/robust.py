@@ -98,7 +98,7 @@ def phases(config: method.RunConfig, options: RobustOptions) -> method.Questions
         asked=method.Payload(ABOUT),
         reply=method.Payload((COUNT, method.Field("signs", ("d",)), method.Field("weight", (), kind="size"))),
         answer=_own_step,
-        limits=lambda asked, public: _of_rows(asked, count=1.0, signs=1.0, weight=CLOSEST),
+        limits=lambda asked, public: _of_rows(count=1.0, signs=1.0, weight=CLOSEST),
         words=2,
         times=options.max_rounds,
     )
@@ -107,22 +107,23 @@ def phases(config: method.RunConfig, options: RobustOptions) -> method.Questions
         reply=method.Payload((COUNT, method.Field("scatter", ("d(d+1)/2",), kind="scatter"))),
         answer=_own_signs,
         limits=lambda asked, public: _of_rows(
-            asked, count=1.0, scatter=float((WIDEST * asked["reach"][spatial_signs.FAR] / asked["unit"]) ** 2)
+            count=1.0, scatter=float((WIDEST * asked["reach"][spatial_signs.FAR] / asked["unit"]) ** 2)
         ),
+        words=2,
     )
     sizes = method.Question(
         asked=method.Payload((*ABOUT, last, method.Field("components", ("k", "d"), kind="orthonormal rows"))),
         reply=method.Payload((COUNT, method.Field("sizes", ("k+1", "bins"), kind="size"))),
         answer=_own_sizes,
         sizes=lambda public: {"k": options.n_components, "k+1": options.n_components + 1, "bins": spatial_signs.BINS},
-        limits=lambda asked, public: _of_rows(asked, count=1.0, sizes=1.0),
+        limits=lambda asked, public: _of_rows(count=1.0, sizes=1.0),
     )
     distances = method.Question(
         asked=method.Payload(ABOUT),
         reply=method.Payload((COUNT, method.Field("distances", ("bins",), kind="size"))),
         answer=_own_distances,
         sizes=lambda public: {"bins": spatial_signs.BINS},
-        limits=lambda asked, public: _of_rows(asked, count=1.0, distances=1.0),
+        limits=lambda asked, public: _of_rows(count=1.0, distances=1.0),
     )
     further = (method.Field("variances", ("<=k",), kind="size"), method.Field("limits", ("2",), kind="positive"))
     centre = replace(median, asked=method.Payload((*ABOUT, first)))
@@ -139,9 +140,9 @@ def _start_limits(options: RobustOptions, asked: method.Fields, public: method.P
     return limits
 
 
-def _of_rows(asked: method.Fields, **each: float) -> method.SumLimits:
+def _of_rows(**each: float) -> method.SumLimits:
     """Limits of sums to which a row adds at most so much."""
-    return {name: np.asarray(int(asked["rows"]) * most) for name, most in each.items()}
+    return {name: np.asarray(ROWS * most) for name, most in each.items()}
 
 
 # What a party answers

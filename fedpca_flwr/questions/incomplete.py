@@ -3,13 +3,14 @@
 All are sums, so they travel in clear or masked alike. The centre is the mean of what was observed of each feature, and
 the spread its standard deviation; rows are standardised with them, and models of the rows are in that unit.
 
-The limits of fixed point follow from what was asked. Standardised, the squares of what was observed of a feature add up
-to at most n, the number of rows. For a model with mean m and covariance S, whose least eigenvalue is at least `FLOOR`,
-what is expected of missing values is at most (Cauchy and Schwarz in the metric of S)::
+The limits of fixed point are public. A standardised value of feature j is at most r_j in size, since no value is larger
+than `bound`. For n rows and a model with mean m and covariance S, whose least eigenvalue is at least `FLOOR`, what is
+expected of missing values is at most (Cauchy and Schwarz in the metric of S)::
 
-    sum_i E[x_ij]^2 <= S_jj sum_i x_io' S_oo^-1 x_io <= S_jj n sum_j (1 + |m_j|)^2 / FLOOR
+    sum_i E[x_ij]^2 <= S_jj sum_i x_io' S_oo^-1 x_io <= S_jj n sum_j (r_j + |m_j|)^2 / FLOOR
 
-That is generous, so these sums travel in two words a value (steps of 2^-108 of a limit).
+That is generous, so these sums travel in four words a value. Where the server sees each reply, it holds it against the
+same with its own n, and with 1 for r: standardised, the squares of what was observed of a feature add up to n.
 
 Where few factors stand behind wide rows, nothing that is asked or replied has d^2 values. Rows are
 less the mean of what was observed of each feature, in one unit for all, since the noise is alike in all: the root of
@@ -48,9 +49,6 @@ from fedpca_flwr.questions.rows import CENTRE, SPREAD, taken_for_constant
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
-
-EXPECTED_WORDS = 2
-"""For each value of a sum of what rows are expected to be."""
 
 MODEL = (
     Field("rows", (), "int64", kind="count"),
@@ -120,8 +118,8 @@ def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
             asked=Payload((MODEL[0], CENTRE)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",), kind="size"))),
             answer=_own_deviations,
-            limits=_deviation_limits,
-            share_limits=of_a_share(_deviation_limits),
+            limits=lambda asked, public: _deviation_limits(asked, public, row_limits.ROWS),
+            share_limits=of_a_share(lambda asked, public: _deviation_limits(asked, public, int(asked["rows"]))),
             words=row_limits.FIRST_WORDS,
         ),
     }
@@ -133,9 +131,9 @@ def expected_phase(times: int) -> Question:
         asked=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
         answer=_own_expected,
-        limits=_expected_limits,
-        share_limits=of_a_share(_expected_limits),
-        words=EXPECTED_WORDS,
+        limits=lambda asked, public: _expected_limits(asked, row_limits.ROWS, _standardised(asked, public, scale=True)),
+        share_limits=of_a_share(lambda asked, public: _expected_limits(asked, int(asked["rows"]), 1.0)),
+        words=row_limits.FIRST_WORDS,
         times=times,
     )
 
@@ -166,15 +164,23 @@ def _observed_limits(public: Public, *, pairs: bool) -> SumLimits:
     }
 
 
-def _deviation_limits(asked: Fields, public: Public) -> SumLimits:
-    size, rows = public.config.bound + np.abs(asked["centre"]), int(asked["rows"])
+def _deviation_limits(asked: Fields, public: Public, rows: int) -> SumLimits:
+    size = public.config.bound + np.abs(asked["centre"])
     return {"shift": size * rows, "diagonal": size**2 * rows}
 
 
-def _expected_limits(asked: Fields, public: Public) -> SumLimits:
-    rows, mean = int(asked["rows"]), asked["mean"]
+def _standardised(asked: Fields, public: Public, *, scale: bool) -> Array:
+    """The largest size of a value (d,) of rows within `bound`, less the centre and divided by the unit that is asked."""
+    with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
+        found: Array = (public.config.bound + np.abs(asked["centre"])) / unit_of(asked["spread"], scale=scale)
+    return found
+
+
+def _expected_limits(asked: Fields, rows: int, size: Array | float) -> SumLimits:
+    """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
+    mean = asked["mean"]
     with np.errstate(over="ignore"):
-        seen = 1.01 * rows * (1 + np.abs(mean)) ** 2  # some for rounding, of the spread too
+        seen = 1.01 * rows * (size + np.abs(mean)) ** 2  # some for rounding, of the spread too
         variances = asked["covariance"][moments.diagonal_positions(mean.size)]
         squares = seen + variances * (seen.sum() / FLOOR + rows)
         sizes = np.sqrt(squares)
@@ -258,10 +264,9 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, Ob
     diagonal = second["diagonal"]
     missed = second.missed.get("diagonal", np.zeros(d))
     constant, cautions = _constant(run, missed, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
-    if not second.missed:  # of a constant feature it is the rounding of its mean; fixed point needs it as a limit
-        diagonal = np.where(constant, 0.0, diagonal)
     row_limits.require_resolved(run.config.bound, missed, diagonal)
-    spread = np.sqrt((diagonal.clip(min=0.0) + 2 * missed) / counts)
+    diagonal = np.where(constant, 0.0, diagonal.clip(min=0.0))  # of a constant feature it is the rounding of its mean
+    spread = np.sqrt(diagonal / counts)
     unit = np.where(spread > 0, spread, 1.0)
     apart = int((pairs == 0).sum())
     return ObservedValues(
@@ -344,19 +349,28 @@ def factor_phase(times: int, most: int) -> Question:
         ),
         answer=_own_products,
         sizes=lambda public: {"q": min(most, public.features)},
-        limits=_limits,
-        share_limits=of_a_share(_limits),
-        words=EXPECTED_WORDS,
+        limits=_factor_limits,
+        share_limits=of_a_share(_factor_share_limits),
+        words=row_limits.FIRST_WORDS,
         times=times,
     )
 
 
-def _limits(asked: Fields, public: Public) -> SumLimits:
-    rows, mean, spread = int(asked["rows"]), asked["mean"], asked["spread"]
-    variances, noise = asked["variances"], float(asked["noise"])
+def _factor_limits(asked: Fields, public: Public) -> SumLimits:
+    size = _standardised(asked, public, scale=public.options.scale)
+    return _of_factors(asked, row_limits.ROWS, size)
+
+
+def _factor_share_limits(asked: Fields, public: Public) -> SumLimits:
+    spread = asked["spread"]
+    return _of_factors(asked, int(asked["rows"]), spread / unit_of(spread, scale=public.options.scale))
+
+
+def _of_factors(asked: Fields, rows: int, size: Array) -> SumLimits:
+    """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
+    mean, variances, noise = asked["mean"], asked["variances"], float(asked["noise"])
     with np.errstate(over="ignore"):
-        own = spread / unit_of(spread, scale=public.options.scale)
-        seen = 1.01 * rows * (own + np.abs(mean)) ** 2  # some for rounding, of the spread too
+        seen = 1.01 * rows * (size + np.abs(mean)) ** 2  # some for rounding, of the spread too
         along = noise + asked["basis"] ** 2 @ (variances - noise).clip(min=0.0)
         squares = seen + along * (seen.sum() / noise + rows)
         logarithms = mean.size * abs(np.log(noise)) + np.abs(np.log(variances / noise)).sum()

@@ -71,7 +71,7 @@ class RowsUsed:
     """Of the names of its phases."""
     rows: int
     centre: dict[str, method.Array]
-    """What every question sends: ``mean``, ``remainder``, and where only sums are shown ``spread``."""
+    """What every question sends: ``mean`` and ``remainder``."""
     total: float
     """Trace of the scatter."""
     missed: method.Array
@@ -123,11 +123,11 @@ class Personalised(method.Strategy):
         if f"{prefix}start" in self.phases:
             replies = yield method.Ask(f"{prefix}start")
             pooled, diagonal = _pooled(replies, holds_out=bool(prefix))
-            spread, missed = {}, np.zeros(1)
+            missed = np.zeros(1)
             self.n_components(sum(reply.rows for reply in replies), pooled.mean.size)
         else:
             sums = yield from pooled_centre(self, prefix, which=which)
-            pooled, diagonal, spread, missed = sums.head, sums.diagonal, {"spread": sums.spread}, sums.missed
+            pooled, diagonal, missed = sums.head, sums.diagonal, sums.missed
             if prefix:
                 self._require_enough_rows(sums.rows)
             self.n_components(sums.rows, pooled.mean.size)
@@ -135,10 +135,9 @@ class Personalised(method.Strategy):
         if not self.options.center:
             about_zero = pooled.n * np.square(mean + remainder)
             diagonal = diagonal + about_zero
-            spread = {name: np.sqrt(values**2 + about_zero) for name, values in spread.items()}
             mean = remainder = np.zeros_like(mean)
         method.require_variance(diagonal, pooled.n, mean, which=which)
-        centre = {"mean": mean, "remainder": remainder, **spread}
+        centre = {"mean": mean, "remainder": remainder}
         return RowsUsed(prefix, int(pooled.n), centre, float(diagonal.sum()), missed)
 
     def _require_enough_rows(self, rows: float) -> None:

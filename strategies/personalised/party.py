@@ -45,9 +45,6 @@ OF_OWN = (
 )
 """What the sums tell of single sites (`PCAOptions.site_sums`)."""
 
-BY_SPREAD = (method.Field("spread", ("d",), kind="size"),)
-"""Their deviations, from which limits of sums follow."""
-
 HELD_OUT = "held-out "
 """How the phases of the first of two passes begin."""
 
@@ -90,10 +87,7 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
         reply=method.Payload((method.Field("errors", ("grid",), kind="size"),)),
         answer=_choose,
         sizes=lambda public: {"k": options.n_components, "grid": len(GRID) + 2},
-        limits=lambda asked, public: {
-            "errors": np.full(len(GRID) + 2, 4.0 * row_limits.ROWS * public.features * public.config.bound**2)
-        },
-        limited_by=BY_SPREAD,
+        limits=lambda asked, public: {"errors": np.array(_largest_total(asked, public))},
         words=method.FIRST_WORDS,
     )
     report = method.Question(
@@ -102,7 +96,7 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
         answer=_report,
         sizes=lambda public: {"k": options.n_components, "m": 1},
         limits=_of_report,
-        limited_by=BY_SPREAD,
+        words=method.FIRST_WORDS,
     )
     return {
         **first,
@@ -127,8 +121,8 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         reply=method.Payload((method.Field("product", ("d", "b")),)),
         answer=lambda party, asked: {"product": _about(party, asked, prefix).times_any(asked["block"])},
         sizes=lambda public: {"b": options.width(public)},
-        limits=lambda asked, public: {"product": np.outer(asked["spread"], asked["spread"] @ np.abs(asked["block"]))},
-        limited_by=BY_SPREAD,
+        limits=_of_product,
+        words=method.FIRST_WORDS,
         times=GLOBAL_ROUNDS,
     )
     several = replace(SHARED, shape=("m", "d", "k"))
@@ -138,15 +132,32 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         answer=lambda party, asked: _share(party, asked, prefix),
         sizes=lambda public: {"m": strengths, "k": options.n_components},
         limits=lambda asked, public: {"shared": np.full(asked["shared"].shape, 2.0 * public.parties)},
-        limited_by=BY_SPREAD,
         times=options.iterations,
         optional=True,
     )
     return {**begin, f"{prefix}product": product, f"{prefix}share": share}
 
 
+def _reach(asked: method.Fields, public: method.Public) -> method.Array:
+    """The largest size of a value (d,) of rows within `bound`, about the mean that is asked."""
+    found: method.Array = row_limits.reach(asked, public) + np.abs(asked["remainder"])
+    return found
+
+
+def _largest_total(asked: method.Fields, public: method.Public) -> float:
+    """Limit on the sum of squares of all rows about the mean that is asked, and some rounding."""
+    reach = _reach(asked, public)
+    return 2.0 * row_limits.ROWS * float(reach @ reach)
+
+
+def _of_product(asked: method.Fields, public: method.Public) -> method.SumLimits:
+    reach = _reach(asked, public)
+    with np.errstate(over="ignore"):  # what is not finite is refused
+        return {"product": 2.0 * row_limits.ROWS * np.outer(reach, reach @ np.abs(asked["block"]))}
+
+
 def _of_report(asked: method.Fields, public: method.Public) -> method.SumLimits:
-    k, total = asked["shared"].shape[1], float((asked["spread"] ** 2).sum())
+    k, total = asked["shared"].shape[1], _largest_total(asked, public)
     return {"error": np.array(total), "distance": np.array(2.0 * public.parties * k), "gram": np.full((k, k), total)}
 
 
