@@ -81,10 +81,9 @@ class OwnAdjustment:
     @cached_property
     def unit(self) -> Array:
         """What features are divided by so that they vary alike at all parties (d,)."""
-        spread = self.asked["spread"]
-        if not spread.size:
+        if "spread" not in self.asked:
             return np.ones(self.diagonal.size)
-        return harmonising_unit(self.diagonal, len(self.own.rows), spread)
+        return harmonising_unit(self.diagonal, len(self.own.rows), self.asked["spread"])
 
     def scatter(self) -> Array:
         """The packed scatter of the adjusted rows about this party's mean, with all features in its unit.
@@ -185,7 +184,7 @@ class Adjusted:
     @property
     def told(self) -> Fields:
         """What a party needs for its own rows."""
-        return {"slopes": self.adjustment.slopes, "spread": self.spread}
+        return {"slopes": self.adjustment.slopes, **({"spread": self.spread} if self.spread.size else {})}
 
 
 def adjusted_phases(config: RunConfig, options: AdjustOptions) -> Questions:
@@ -209,7 +208,8 @@ def with_adjustment(phases: Questions, options: AdjustOptions) -> Questions:
     if not options.adjusts:
         return phases
     known = phases["project"]
-    asked = Payload((*known.asked.fields, SLOPES, replace(SPREAD, optional=True)))
+    alike = (SPREAD,) if options.harmonise == "variances" else ()
+    asked = Payload((*known.asked.fields, SLOPES, *alike))
     q = len(options.covariates)
     phase = replace(
         known,
@@ -223,10 +223,11 @@ def with_adjustment(phases: Questions, options: AdjustOptions) -> Questions:
 def _reach(asked: Fields, public: Public) -> Array:
     """The largest size of a value (d,) of adjusted rows; of features that all vary alike at every party, the root of
     their mean square."""
-    largest, slopes = reach(asked, public), np.abs(asked["slopes"]).sum(axis=0)
+    slopes: Array = np.abs(asked["slopes"]).sum(axis=0)
+    largest = reach(asked, public)
     unit = asked["scale"] if asked.get("scale", np.empty(0)).size else np.ones_like(largest)
-    largest = largest + (largest * unit).max() * slopes / unit
-    if not asked["spread"].size:
+    largest = largest + float((largest * unit).max()) * slopes / unit
+    if "spread" not in asked:
         return largest
     alike = asked["spread"] / unit * (1 + 2.0**-20)
     return np.asarray(np.where(asked["spread"] > 0, alike, largest))

@@ -1,16 +1,13 @@
 """Servers that ask for more than a run needs: each of these once read out what a site keeps to itself."""
 
-import logging
 from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.secure import Layout
-from fedpca_flwr.questions.row_limits import scatter_limits
 from fedpca_flwr.site import journal
 from fedpca_flwr.site.scores import score_file
-from tests.hostile import HostileSession, keys_of, released
+from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
 
 DP = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 400.0}
@@ -49,47 +46,6 @@ def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
 def test_nothing_is_asked_again_of_a_site_whose_state_flower_has_lost(tmp_path):
     assert site(tmp_path, patients(), DP).ask("centre", [])[0]
     assert "ended its part" in site(tmp_path, patients(), DP).refusal("centre", [])
-
-
-# Limits of fixed point, lowered step by step until a party says that its share exceeds them
-
-
-def three_sites(tmp_path):
-    rng = np.random.default_rng(1)
-    return [
-        HostileSession(tmp_path / str(i), rng.normal(0, deviation, (40, 4)), SUMS, index=i, **{"secure-only": True})
-        for i, deviation in enumerate((1.0, 2.5, 4.0))
-    ]
-
-
-def asked_for_scatter(sessions, spread):
-    keys = keys_of(sessions)
-    for session in sessions:
-        assert session.ask("sums", keys)[0]
-        assert session.ask("deviations", [np.asarray(120), np.zeros(4)])[0]
-    return [session.ask("scatter", [np.zeros(4), spread]) for session in sessions]
-
-
-@pytest.mark.parametrize("spread", [1e6, 20.0, 1e-3, 0.0])
-def test_a_party_whose_share_exceeds_a_limit_does_not_say_so(tmp_path, spread, caplog):
-    caplog.set_level(logging.ERROR, "fedpca_flwr.client")
-    spreads = np.full(4, spread)
-    answers = asked_for_scatter(three_sites(tmp_path), spreads)
-    assert all("error" not in said and arrays[0].size == 11 for arrays, said in answers)
-    layout = Layout(scatter_limits(spreads))
-    parties, _ = layout.decode(np.sum([arrays[0] for arrays, _ in answers], axis=0, dtype=np.uint64))
-    assert (parties == 3) == (spread > 100)  # the sum opens for nobody
-    assert ("sent random words" in caplog.text) == (spread < 100)  # in the site's own log
-
-
-@pytest.mark.engine
-def test_limits_beyond_float64_are_refused_whatever_the_data_are(tmp_path):
-    said = [
-        [about.get("message") for _, about in asked_for_scatter(three_sites(tmp_path / str(i)), np.full(4, 1e200))]
-        for i in range(2)
-    ]
-    assert said[0] == said[1] == [said[0][0]] * 3
-    assert said[0][0] is not None
 
 
 # A process that dies, and one that is started anew

@@ -113,9 +113,9 @@ def test_products_of_means_have_thirty_digits_and_sums_all():
         off.append(held(products, place) / (head.n * means[i] * means[j]) - 1)
     assert max(map(abs, off)) < Fraction(1, 2**100)
     totals, squares = map(whole, module.uncentred_parts(head))
-    for i, mean in enumerate(means):
-        assert Fraction(int(totals[0][i])) / 2**400 == head.n * mean
-        assert Fraction(int(squares[0][i])) / 2**400 == head.n * mean**2
+    for i, exact in enumerate(means):
+        assert Fraction(int(totals[0][i])) / 2**400 == head.n * exact
+        assert Fraction(int(squares[0][i])) / 2**400 == head.n * exact**2
     back = module.pooled_head(head.n, totals)
     assert back.n == head.n
     np.testing.assert_array_equal(back.mean, head.mean)
@@ -132,12 +132,12 @@ def test_one_sum_gives_the_scatter_between_parties_whatever_the_offset(offset):
     for head in heads:
         high, low = mean_products(head)
         words += layout.encode({"products": high}, {"products": low})
-        for sums, parts in zip((totals, squares), module.uncentred_parts(head), strict=True):
-            sums += parts
+        for every, parts in zip((totals, squares), module.uncentred_parts(head), strict=True):
+            every += parts
     pooled, between = module.pooled_head(40, whole(totals)), 10 * 30 / 40 * 3.0**2
     np.testing.assert_allclose(pooled.mean, means + [-1.25, 1.25, 0.0], rtol=1e-15)
-    high, low = layout.decode(words)
-    scatter = module.about_mean((high["products"], low["products"]), mean_products(pooled))
+    sums, rest = layout.decode(words)
+    scatter = module.about_mean((sums["products"], rest["products"]), mean_products(pooled))
     np.testing.assert_allclose(scatter[[0, 1, 3]], [between, -between, between], rtol=1e-9)
     np.testing.assert_allclose(
         module.pooled_diagonal(40, whole(totals), whole(squares)), [between, between, 0.0], rtol=1e-14, atol=0
