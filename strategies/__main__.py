@@ -143,7 +143,6 @@ def _questions(method: Method, travel: str) -> str:
             own = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
             with_them = f"`{text_of('', own).strip()}`: " if own else ""
             chosen = card.phases(TRAVEL[travel], card.options.parse(options))
-            chosen = chosen if travel == "clear" else {name: phase.as_sum() for name, phase in chosen.items()}
             own_names = [name for name in script if name in chosen and not chosen[name].closing]
             asked = ", ".join(_question(name, script[name], chosen[name]) for name in own_names)
             first = next(iter(texts), asked)

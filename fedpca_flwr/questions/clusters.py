@@ -133,7 +133,7 @@ def _cell_limits(asked: Fields, farthest: float) -> SumLimits:
     apart = np.abs(asked["centres"]).max(axis=(0, 1)) + farthest
     with np.errstate(over="ignore"):  # what is not finite is refused
         inertia = 2 * ROWS * np.square(apart).sum()
-    return {"counts": np.array(2.0 * ROWS), "sums": np.full(apart.size, 2 * ROWS * farthest), "inertia": inertia}
+    return {"counts": np.array(2.0 * ROWS), "sums": 2 * ROWS * apart, "inertia": inertia}
 
 
 def _share_limits(asked: Fields, farthest: float) -> SumLimits:

@@ -170,7 +170,7 @@ def _deviation_limits(asked: Fields, public: Public, rows: int) -> SumLimits:
 
 
 def _standardised(asked: Fields, public: Public, *, scale: bool) -> Array:
-    """The largest size of a value (d,) of rows within `bound`, less the centre and divided by the unit that is asked."""
+    """The largest size of a value (d,) of rows within `bound`, less the centre and divided by the unit asked."""
     with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
         found: Array = (public.config.bound + np.abs(asked["centre"])) / unit_of(asked["spread"], scale=scale)
     return found
@@ -185,6 +185,26 @@ def _expected_limits(asked: Fields, rows: int, size: Array | float) -> SumLimits
         squares = seen + variances * (seen.sum() / FLOOR + rows)
         sizes = np.sqrt(squares)
         return {"first": np.sqrt(rows) * sizes, "second": moments.pack(np.outer(sizes, sizes))}
+
+
+def filled_limits(asked: Fields, public: Public) -> SumLimits:
+    """Limits of the last question: count, and the squared error of rows that are filled by what is expected of them.
+
+    As of expected values: in the metric of a correlation, whose least eigenvalue is at least `FLOOR`, or of the noise.
+    """
+    reach = public.config.bound + np.abs(asked["mean"])
+    with np.errstate(all="ignore"):  # what is not finite is refused
+        seen = 2 * row_limits.ROWS * reach**2
+        if "factors" in asked:
+            *loadings, noise = asked["factors"]
+            variances, metric = np.square(loadings).sum(axis=0) + noise, np.where(noise > 0, 1 / noise, np.inf)
+        else:
+            diagonal = asked["covariance"][moments.diagonal_positions(reach.size)].clip(min=0.0)
+            variances = np.where(diagonal > 0, diagonal, 1.0)
+            metric = 1 / variances / FLOOR
+        squares = seen + variances * float((seen * metric).sum())
+        scale = asked["scale"] if asked["scale"].size else 1.0
+        return {"count": np.array(float(row_limits.ROWS)), "squared": (squares / scale**2).sum()}
 
 
 # What a party answers
