@@ -31,29 +31,45 @@ class ScoresOptions(method.CountOptions):
 """1 where loadings divide by deviations: of the new rows no bound in their own unit holds then."""
 
 
+SCALED = method.Field("scaled", (), "int64", kind="size", fixed="scaled")
+
+
 def phases(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
     """Rows, their scores, and the sum of these for everyone."""
-    said = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"))
+    said = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"), SCALED)
+    scaled = method.by_transport(config, clear=(), masked=(SCALED,))
     of_loadings = columns.Saying(said, _of_loadings)
     scores = method.Question(
-        asked=method.Payload((method.Field("components", ("<=k",), "int64", kind="size"),)),
+        asked=method.Payload((method.Field("components", ("<=k",), "int64", kind="size"), *scaled)),
         reply=method.Payload((method.Field("scores", ("n", "k")),)),
-        answer=lambda party, asked: {"scores": party.own_columns @ party.own.components[asked["components"]].T},
+        answer=_scores,
         sizes=columns.k_of_options,
-        limits=lambda asked, public: {"scores": np.sqrt(public.parties * columns.product_limit(None, public))},
+        limits=_limits,
     )
     return {
-        **columns.rows_phases(config, columns.measures_phase(None), of_party=[of_loadings]),
+        **columns.rows_phases(config, columns.measures_phase(None, *scaled), of_party=[of_loadings]),
         **in_digits(config, "scores", scores),
         **columns.keeping_phase(lambda asked: asked["scores"], method.Field("scores", ("n", "<=k"))),
     }
 
 
+def _limits(asked: method.Fields, public: method.Public) -> method.SumLimits:
+    """Scores by all parties' loadings together, each of which is no longer than one."""
+    product = columns.product_limit(None, public, scaled=bool(asked["scaled"]))
+    return {"scores": np.sqrt(public.parties * product)}
+
+
+def _scores(party: VerticalScoresClient, asked: method.Fields) -> method.Fields:
+    """A party's part of the scores of its rows."""
+    return {"scores": party.own_columns @ party.own.components[asked["components"]].T}
+
+
 def _of_loadings(party: VerticalScoresClient, asked: method.Fields) -> method.Fields:
-    """Of which run a party's loadings are, and how many components they have."""
+    """Of which run a party's loadings are, how many components they have, and whether they divide by deviations."""
     return {
         "run": np.asarray(party.own.run, np.uint64),
         "components": np.asarray(len(party.own.components)),
+        "scaled": np.asarray(int(party.scaled)),
     }
 
 
@@ -63,7 +79,7 @@ CARD = method.MethodCard(
     exact=True,
     result="of new rows, by the loadings that the parties kept of a run with `vertical`",
     rounds="2",
-    upload="4, then n k",
+    upload="5, then n k",
     server_sees="each party's part of the scores",
     shows=method.Shown(
         "number of rows and of columns, which earlier run the loadings are of (a digest of its scores), energy of "
@@ -116,6 +132,15 @@ class VerticalScoresClient(method.Client):
             raise method.ConfigError("this site's loadings do not say of which run they are; fit again with 'vertical'")
         return own
 
+    @property
+    def scaled(self) -> bool:
+        """Whether its loadings divide by deviations."""
+        return bool((self.own.scale != 1).any())
+
+    def take(self, asked: method.Fields) -> None:
+        if self.scaled and not asked.get("scaled", 1):
+            raise method.ContractError("the server says that no party's loadings divide by deviations; this site's do")
+
     @cached_property
     def own_columns(self) -> Columns:
         none = np.zeros_like(self.own.mean)
@@ -142,9 +167,13 @@ class VerticalScores(method.Run):
     def program(self) -> method.Program:
         replies = yield from columns.aligned_rows(self)
         held = components_of_one_run(replies)
-        yield from columns.total_energy(self, replies)
+        scaled = {"scaled": np.asarray(max(int(reply.fields["scaled"]) for reply in replies))}
+        scaled = method.by_transport(self.config, clear={}, masked=scaled)
+        yield from columns.total_energy(self, replies, **scaled)
         k = min(self.options.n_components, held)
-        sums: method.Total = yield from columns.summed(self, "scores", {"components": np.arange(k)})
+        sums: method.Total = yield from columns.summed(
+            self, "scores", {"components": np.arange(k), **scaled}, self.total**0.5
+        )
         notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
         log = self.history(Certainty(self.exact, []), [*notes, *self.order_notes()], {})
         scores = sums["scores"]

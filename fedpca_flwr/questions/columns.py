@@ -41,23 +41,28 @@ MEASURE_WORDS = 6
 LARGEST_SCALED = 2.0**70
 """No value is so many standard deviations in size."""
 
+LARGEST_MEAN = 2.0**10
+"""No mean of an earlier run is so many times the bound of rows that came later."""
 
-def reach(options: ColumnsOptions | None, public: Public, *, centred: bool = False) -> float:
+
+def reach(options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False) -> float:
     """The largest size of an entry, as a run takes the columns: those ``centred`` in any case are at most the root of
     the rows in size, once scaled. A constant column is as large as `bound` where its mean stays.
 
-    Without ``options`` they are about means and in units of an earlier run, which nobody else knows.
+    Without ``options`` they are about means of an earlier run, and scaled where all parties have said so.
     """
     if options is None:
-        return max(LARGEST_SCALED, LARGEST_SCALED * public.config.bound)
+        return LARGEST_SCALED if scaled else LARGEST_MEAN * public.config.bound
     if not options.scale:
         return 2 * public.config.bound
     return 2 * math.sqrt(public.rows) if centred or options.center else max(2 * public.config.bound, LARGEST_SCALED)
 
 
-def product_limit(options: ColumnsOptions | None, public: Public, *, centred: bool = False) -> Array:
+def product_limit(
+    options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False
+) -> Array:
     """Of the sum of the products of two rows' entries, over all columns, and some rounding."""
-    return np.array(2.0 * COLUMNS * reach(options, public, centred=centred) ** 2)
+    return np.array(2.0 * COLUMNS * reach(options, public, centred=centred, scaled=scaled) ** 2)
 
 
 ABOUT_ROWS = (
@@ -134,7 +139,8 @@ def measures_phase(
         entries, largest = float(public.rows) * COLUMNS, reach(options, public)
         level = float(np.abs(asked.get("level", 0.0)))
         every = {"sum": entries * largest, "spread": 2 * entries * (largest + level) ** 2}
-        every["energy"] = public.rows * float(product_limit(options, public, centred=centred))
+        scaled = bool(asked.get("scaled", 0))
+        every["energy"] = public.rows * float(product_limit(options, public, centred=centred, scaled=scaled))
         return {name: np.array(every[name]) for name in names}
 
     return Question(
@@ -245,9 +251,9 @@ def rows_and_energy(run: ColumnsRun) -> Generator[Ask, Any, None]:
     yield from total_energy(run, replies)
 
 
-def summed(run: ColumnsRun, name: str, asked: Fields) -> Generator[Ask, Any, Total]:
-    """A sum, in digits that show the energy of all columns."""
-    sums = yield from digits.summed(run, name, asked, run.total)
+def summed(run: ColumnsRun, name: str, asked: Fields, size: float = 0.0) -> Generator[Ask, Any, Total]:
+    """A sum, in digits that show its ``size``: else the energy of all columns."""
+    sums = yield from digits.summed(run, name, asked, size or run.total, run.instead_of_bound)
     run.rounding = max(run.rounding, *(float(np.max(missed)) for missed in sums.missed.values()), 0.0)
     return sums
 

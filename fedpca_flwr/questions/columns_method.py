@@ -11,7 +11,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Program, Public, Question, Questions, Sum, SumLimits, Total, by_transport
 from fedpca_flwr.questions.columns_run import ColumnsClient as Client
 from fedpca_flwr.questions.columns_run import ColumnsOptions as Options
 from fedpca_flwr.questions.columns_run import ColumnsRun as Run
@@ -37,6 +37,7 @@ __all__ = [
     "PCAModel",
     "Payload",
     "Program",
+    "Public",
     "Question",
     "Questions",
     "Reply",
@@ -46,5 +47,7 @@ __all__ = [
     "Solution",
     "Strategy",
     "Sum",
+    "SumLimits",
     "Total",
+    "by_transport",
 ]

@@ -9,11 +9,14 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.maths.eigen import frobenius
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.questions.row_limits import require_resolved
 
 SHOWS = 2.0**-40
 """Share of all variance that fixed point may cost before more digits are asked for."""
@@ -31,11 +34,24 @@ def in_digits(config: RunConfig, name: str, question: Question) -> Questions:
     return by_transport(config, clear={name: question}, masked=both)
 
 
-def summed(run: PCAStrategy, name: str, asked: Fields, variance: float) -> Generator[Ask, Any, Total]:
-    """The sum of the replies to it, in digits that show so much ``variance``."""
+def summed(
+    run: PCAStrategy, name: str, asked: Fields, variance: float, or_else: str = ""
+) -> Generator[Ask, Any, Total]:
+    """The sum of the replies to it, in digits that show so much ``variance``.
+
+    Raises
+    ------
+    ConfigError
+        Where no digits do: the bound is too far above the data.
+    """
     if FINER + name in run.phases:
-        missed = run.phases[name].layout(asked, run.public).missed(run.public.parties)
-        if max(map(frobenius, missed.values())) > SHOWS * variance:
+        if _missed(run, name, asked) > SHOWS * variance:
             name = FINER + name
+        require_resolved(run.config.bound, np.array([_missed(run, name, asked)]), np.array([variance]), or_else)
     total: Total = yield Sum(name, asked)
     return total
+
+
+def _missed(run: PCAStrategy, name: str, asked: Fields) -> float:
+    """What rounding may cost the sum (Frobenius norm)."""
+    return max(map(frobenius, run.phases[name].layout(asked, run.public).missed(run.public.parties).values()))

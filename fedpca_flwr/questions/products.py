@@ -171,7 +171,8 @@ class ScatterProducts:
         if new.shape[1]:
             narrow = np.array_equal(new, V)
             asked = {"centre": self.head.mean, "scale": self.scale, "block": V if narrow else new}
-            variance = float((self.diagonal / np.ravel(scale) ** 2).sum())
+            about_zero = 0.0 if self.run.options.centred else self.head.n * self.head.mean**2
+            variance = float(((self.diagonal + about_zero) / np.ravel(scale) ** 2).sum())
             total = yield from summed(self.run, "product", asked, variance)
             known.add(new, total["product"], total.missed["product"][:, :1])
         lost = self.head.n * np.outer(self.head.remainder, self.head.remainder @ block)

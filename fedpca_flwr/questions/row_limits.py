@@ -122,8 +122,12 @@ def require_scalable(bound: float, missed: Array, diagonal: Array, rows: float) 
     features, and below 1e-15 of the largest.
     """
     varying, matters = diagonal > missed, missed > min(1e-12 * rows, 1e-30 * float(diagonal.max(initial=0.0)))
-    few = int(((missed > UNSEEN * diagonal) & (varying | matters)).sum())
-    if few:
+    require_few(bound, int(((missed > UNSEEN * diagonal) & (varying | matters)).sum()), 0)
+
+
+def require_few(bound: float, few: int, most: int) -> None:
+    """Refuse a bound beside which more than ``most`` features, a ``few``, have no digits."""
+    if few > most:
         raise ConfigError(
             f"run-config: 'bound' is {bound:g}, and next to it {few} features have too little variance to be scaled: "
             "lower 'bound' to the largest size of a value, change the unit of these features, or leave out those that "

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.adjustment import EXPLAINED
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation
@@ -77,6 +76,9 @@ PARTS, SCATTER_PARTS = 13, 3
 
 TWO_FLOATS = 2.0**-100
 """Share of a sum of products about zero that two floats do not hold."""
+
+LEFT = 1e-8
+"""Share of the variance that covariates may leave over."""
 
 FOR_INFLUENCE = 2**30
 """Bytes of all parties' scatters together that are kept for nothing but their influence."""
@@ -319,24 +321,26 @@ def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float)
     sums: Total = yield Sum("moments")
     pooled = _resolved(run, sums, joined=joined)
     places = diagonal_positions(pooled.diagonal.size)
-    head, about_zero = pooled.head, 0.0 if within else TWO_FLOATS * pooled.rows * pooled.centre**2
-    missed = SCATTER_PARTS * sums.missed["scatter"][places] + about_zero
-    if "digits" in run.phases and _needs_digits(run, pooled, missed, SHOWS * (EXPLAINED if each else 1.0)):
+    head, held = pooled.head, 0.0 if within else TWO_FLOATS * pooled.rows * pooled.centre**2
+    missed = SCATTER_PARTS * sums.missed["scatter"][places] + held
+    unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
+    about_zero = 0.0 if run.options.centred else pooled.head.n * pooled.head.mean**2
+    variance = float(((pooled.diagonal + about_zero) / unit**2).sum())
+    # Frobenius norms, in the unit in which the components are found
+    if "digits" in run.phases and (missed / unit**2).sum() > SHOWS * (LEFT if each else 1.0) * variance:
         sums = yield Sum("digits", {"centre": pooled.centre})
         head, missed = head_about(head, pooled.centre), SCATTER_PARTS * sums.missed["scatter"][places]
     double = sums["scatter"], sums.low["scatter"]
     found = double[0] if within else about_mean(double, mean_products(head))
+    if run.options.scaled:  # one is resolved beside others, since its own variance has all digits
+        small = (missed > row_limits.UNSEEN * pooled.diagonal) & (pooled.diagonal > 0)
+        row_limits.require_few(run.config.bound, int(small.sum()), 1)
+    elif not within:
+        row_limits.require_resolved(run.config.bound, missed, np.array([variance]))
     if not within:
         found[places] = pooled.diagonal
     evidence = Evidence(missed=np.maximum(pooled.missed, missed), cautions=pooled.cautions)
     return PooledMoments(Moments(*pooled.head, scatter=found), pooled.diagonal, evidence=evidence)
-
-
-def _needs_digits(run: RowsStrategy, pooled: Pooled, missed: Array, shows: float) -> bool:
-    """Whether rounding, by which the diagonal (d,) of the scatter may have ``missed`` so much, may cost more of it
-    (Frobenius norm) than the share of the variance that ``shows``, in the unit in which the components are found."""
-    unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
-    return bool((missed / unit**2).sum() > shows * (pooled.diagonal / unit**2).sum())
 
 
 def taken_for_constant(unseen: NDArray[np.bool_], least: float) -> Sequence[str]:

@@ -125,8 +125,8 @@ class Answered:
     def encoded(self, party, phase, own, asked):
         """As `words.encoded`, noting what the words say."""
         vector = encoding.encoded(party, phase, own, asked)
-        parties, fields = own.layout(asked, party.public).decode(vector)
-        self.fields.append(fields if parties == 1 else {})  # random words: beyond a public limit
+        fields, _ = own.layout(asked, party.public).decode(vector)
+        self.fields.append(fields if vector[0] == 1 else {})  # random words: beyond a public limit
         return vector
 
 

@@ -35,7 +35,7 @@ class Sites:
         return neighbours.neighbours(seed, PARTIES, own)
 
     def words(self, publics, parties=range(PARTIES)):
-        return {i: self.sessions[i].ask("sums", [publics, self.signatures])[0][0] for i in parties}
+        return {i: self.sessions[i].ask("moments", [publics, self.signatures])[0][0] for i in parties}
 
     def private(self, party):
         return self.sessions[party].client.journal.recall("private")
@@ -46,7 +46,7 @@ class Sites:
 
     def unmasked(self, words, own, privates, publics):
         seed = seed_of(self.about, [key.tobytes() for key in publics])
-        asked = transcript("sums", self.about, [seed], [np.asarray(2)])
+        asked = transcript("moments", self.about, [seed], [np.asarray(2)])
         for private in privates:
             shared = shared_secrets(private, [publics[own].tobytes()])
             words = words + mask_of(public_key(private), shared, asked, words.size)
@@ -131,7 +131,7 @@ def test_keys_are_committed_to_before_they_are_opened_once(there, fitted):
     for party, key in enumerate(publics):
         assert key.tobytes() not in sent
         assert there.commitments[party].tobytes() == commitment(party, key.tobytes())
-    said = there.sessions[VICTIM].refusal("sums", [fitted[0], there.signatures])
+    said = there.sessions[VICTIM].refusal("moments", [fitted[0], there.signatures])
     assert said.startswith("DisclosureError: ")
     assert "public keys of parties 8 are not those to which they committed" in said
     other = there.commitments.copy()
@@ -144,7 +144,7 @@ def test_if_he_had_not_he_would_expose_the_victim(there, fitted, monkeypatch):
     """That the attack above is one."""
     monkeypatch.setattr(neighbours, "require_opened", lambda commitments, publics: None)
     publics, private = fitted
-    (words,), _ = there.sessions[VICTIM].ask("sums", [publics, there.signatures])
+    (words,), _ = there.sessions[VICTIM].ask("moments", [publics, there.signatures])
     privates = [private if i == LAST else there.private(i) for i in there.near(publics, VICTIM)]
     assert there.opens(there.unmasked(words, VICTIM, privates, publics))
 
@@ -156,7 +156,7 @@ def test_a_partys_own_commitment_is_not_replaced_and_nothing_is_summed_before_ke
         said = there.sessions[party].refusal("openings", [other])
         assert said.startswith("DisclosureError: ")
         assert f"another commitment than its own, of party {party}" in said or f"party {party}" in said
-    assert "PartyError: " in there.sessions[2].refusal("sums", [there.commitments, there.signatures])
+    assert "PartyError: " in there.sessions[2].refusal("moments", [there.commitments, there.signatures])
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_server_in_the_place_of_a_party_is_found_by_those_around_it_and_opens_
     publics = np.stack([*there.opened(range(LAST), shown), array_of(public_key(private))])
     near, words = there.near(publics, LAST), []
     for party in range(LAST):
-        answer, said = there.sessions[party].ask("sums", [publics, there.signatures])
+        answer, said = there.sessions[party].ask("moments", [publics, there.signatures])
         words += answer
         assert ("signature of party 8 under the run keys" in said.get("message", "")) is (party in near)
     assert len(words) == 4

@@ -113,9 +113,9 @@ def test_products_of_means_have_thirty_digits_and_sums_all():
         off.append(held(products, place) / (head.n * means[i] * means[j]) - 1)
     assert max(map(abs, off)) < Fraction(1, 2**100)
     totals, squares = map(whole, module.uncentred_parts(head))
-    for i, exact in enumerate(means):
-        assert Fraction(int(totals[0][i])) / 2**400 == head.n * exact
-        assert Fraction(int(squares[0][i])) / 2**400 == head.n * exact**2
+    for place, exact in enumerate(means):
+        assert Fraction(int(totals[0][place])) / 2**400 == head.n * exact
+        assert Fraction(int(squares[0][place])) / 2**400 == head.n * exact**2
     back = module.pooled_head(head.n, totals)
     assert back.n == head.n
     np.testing.assert_array_equal(back.mean, head.mean)

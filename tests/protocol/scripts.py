@@ -63,33 +63,34 @@ p-cov outliers=sites: moments, project
 p-cov adjust-for='0': moments, project
 p-cov clusters=2: moments, cells *100, project
 p-cov clusters=2 clustering=harmony: moments, mixed *210, project
-p-cov clusters=2 clustering=harmony masked: keys, sums, deviations, scatter, mixed *210, project
-p-cov clusters=2 clustering=mixture masked: keys, sums, deviations, scatter, cells *100, shares *100, project
-p-cov harmonise=variances masked: keys, sums, deviations, scatter, harmonised, project
-p-cov masked: keys, sums, deviations, scatter, project
-p-cov surviving: keys, shares, uncentred, agree, reveal, project
+p-cov clusters=2 clustering=harmony masked: keys, moments, digits, mixed *210, project
+p-cov clusters=2 clustering=mixture masked: keys, moments, digits, cells *100, shares *100, project
+p-cov harmonise=variances masked: keys, moments, digits, harmonised, project
+p-cov masked: keys, moments, digits, project
+p-cov surviving: keys, shares, moments, agree, reveal, project
 ap-cov: moments, project
-ap-cov masked: keys, sums, deviations, scatter, project
-ap-cov surviving: keys, shares, uncentred, agree, reveal, project
+ap-cov masked: keys, moments, digits, project
+ap-cov surviving: keys, shares, moments, agree, reveal, project
 sub-it max-rounds=3: start, product *2, project
 sub-it max-rounds=3 scale=True: heads, product *3, project
-sub-it max-rounds=3 masked: keys, sums, deviations, product *3, project
+sub-it max-rounds=3 masked: keys, sums, product *3, finer_product *3, project
 sub-it max-rounds=3 warm-start=svd: sketch, refine *3, project
 sub-it max-rounds=3 warm-start=svd wire=float32: sketch, refine *3, project
 qr-pca: factor, project
 qr-pca rank=3: truncated, project
 p-cov genotypes=True: alleles, moments, project
-p-cov genotypes=True masked: keys, alleles, scatter, project
+p-cov genotypes=True masked: keys, alleles, moments, digits, project
 sub-it genotypes=True max-rounds=3: alleles, start, product *2, project
-sub-it genotypes=True max-rounds=3 masked: keys, alleles, product *3, project
+sub-it genotypes=True max-rounds=3 masked: keys, alleles, product *3, finer_product *3, project
 qr-pca genotypes=True: alleles, factor, project
 qr-pca genotypes=True prune=0.2: alleles, neighbours, gapped_neighbours, factor, project
-sub-it genotypes=True prune=0.2 max-rounds=3 masked: keys, alleles, neighbours, gapped_neighbours, product *3, project
+sub-it genotypes=True prune=0.2 max-rounds=3 masked: keys, alleles, neighbours, gapped_neighbours, product *3,
+    finer_product *3, project
 ap-stack: truncated, project
 compressed: encoded, project
 compressed codec=shared-step corrections=1: scale, encoded, correction, project
 compressed codec=low-rank corrections=1: encoded, correction, project
-compressed corrections=2 masked: keys, sums, deviations, scatter, correction *2, project
+compressed corrections=2 masked: keys, sums, scatter, correction *2, project
 adaptive: survey
 adaptive genotypes=True: alleles, survey
 em max-rounds=3: observed, deviations, expected *3, project
@@ -99,9 +100,9 @@ em model=factors max-rounds=3 masked: keys, observed, deviations, products *3, p
 personalised iterations=2 mu=1.0: start, product *30, share *2, report, project
 personalised iterations=2 mu=held-out: held-out start, held-out product *30, held-out share *2, choose, start, product
     *30, share *2, report, project
-personalised iterations=2 mu=1.0 masked: keys, sums, deviations, product *30, share *2, report, project
+personalised iterations=2 mu=1.0 masked: keys, sums, product *30, share *2, report, project
 streaming state=x: digest, moments, project
-streaming state=x masked: members, keys, sums, deviations, scatter, project
+streaming state=x masked: members, keys, moments, digits, project
 dp-pca epsilon=0.1: octaves, centre, nearer_octaves, nearer_centre, directions, variances, project!
 dp-pca epsilon=0.1 masked: keys, octaves, centre, nearer_octaves, nearer_centre, directions, variances, project!
 dp-pca epsilon=0.1 surviving: keys, shares, octaves, agree, reveal, centre keys, centre shares, centre, centre agree,
@@ -129,11 +130,11 @@ vertical-scores: rows, scores, project
 vfedpca periods=2: rows, start, local *3, energies, project
 vfedpca periods=2 graph=ring: rows, start, local *3, report, energies, project
 vfedakpca n-components=1: rows, start, energies, project
-vertical max-rounds=3 masked: rows!, keys, energy, product *3, project
-vertical max-rounds=3 solver=gram masked: rows!, keys, energy, gram, project
-vertical-kernel masked: rows!, keys, energy, spread, distances, project!
-vertical-kernel gamma=0.1 landmarks=4 masked: rows!, keys, energy, landmarks, project!
-vertical-scores masked: rows!, keys, energy, scores, project!
+vertical max-rounds=3 masked: rows!, keys, energy, product *3, finer_product *3, project
+vertical max-rounds=3 solver=gram masked: rows!, keys, energy, gram, finer_gram, project
+vertical-kernel masked: rows!, keys, energy, spread, distances, finer_distances, project!
+vertical-kernel gamma=0.1 landmarks=4 masked: rows!, keys, energy, landmarks, finer_landmarks, project!
+vertical-scores masked: rows!, keys, energy, scores, finer_scores, project!
 """
 """A method with its options, of two components where it does not say so; how its answers travel; and what it may ask.
 

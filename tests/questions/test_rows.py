@@ -225,11 +225,9 @@ PROJECTION = projection_phase()["project"]
 TEN = {"rows": np.asarray(10)}
 SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
 PROJECTED = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
-# Clusters of ten rows whose scores have deviations 2 and 1, and 0.5 and 2 more by what rounding costs beside the bound.
-SCORES = {**TEN, "components": np.eye(2), "scale": np.array([2.0, 0.5]), "variances": np.array([4.0, 1.0])}
-BESIDE = SimpleNamespace(config=SimpleNamespace(bound=2.0**40), features=2)
+# Clusters of rows whose scores are at most 2.5 in size.
 PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
-FARTHEST = np.array([[5.5, 3.0], [2.5, 7.0]])
+FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
 # Ten rows by a model of one factor: variances along the features of 3 and 0.5, and expected squares below these.
 FACTOR = {"basis": np.array([[1.0], [0.0]]), "variances": np.array([3.0]), "noise": 0.5, "spread": SPREAD}
 BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 10)])
@@ -256,15 +254,17 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
             {"count": ROWS, "called": ROWS, "alleles": 2 * ROWS, "squares": 4 * ROWS},
         ),
         (
-            incomplete._deviation_limits({**TEN, "centre": np.array([-2.0, 0.0])}, THREE),
+            incomplete._deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
             {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
         ),
         (
-            incomplete._expected_limits({**TEN, "mean": np.array([1.0, 0.0]), "covariance": np.zeros(3)}, None),
+            incomplete._expected_limits({"mean": np.array([1.0, 0.0]), "covariance": np.zeros(3)}, 10, 1.0),
             {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]},
         ),
         (
-            incomplete._limits({**TEN, **FACTOR, "mean": np.array([1.0, 0.0])}, SimpleNamespace(options=SCALED)),
+            incomplete._factor_share_limits(
+                {**TEN, **FACTOR, "mean": np.array([1.0, 0.0])}, SimpleNamespace(options=SCALED)
+            ),
             {
                 "first": np.sqrt(10 * BY_FACTOR),
                 "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
@@ -287,25 +287,27 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
             },
         ),
         (
-            clusters._cell_limits({**SCORES, "centres": PLACES[None]}, BESIDE),
-            {"counts": 20, "sums": [20 * 5.5, 20 * 7.0], "inertia": 20 * (5.5**2 + 7.0**2)},
+            clusters._cell_limits({"centres": PLACES[None]}, 2.5),
+            {"counts": 2 * ROWS, "sums": [2 * ROWS * 5.5, 2 * ROWS * 6.5], "inertia": 2 * ROWS * (5.5**2 + 6.5**2)},
         ),
         (
-            clusters._share_limits({**SCORES, "means": PLACES}, BESIDE),
+            clusters._share_limits({"means": PLACES}, 2.5),
             {
-                "counts": 20,
-                "sums": 20 * FARTHEST,
-                "products": 20 * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
-                "log_density": -20 * clustering.LEAST_LOG_DENSITY,
+                "counts": 2 * ROWS,
+                "sums": 2 * ROWS * FARTHEST,
+                "products": 2 * ROWS * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
+                "log_density": 2 * ROWS * clustering.MOST_LOG_DENSITY,
             },
         ),
         (
-            harmony.limits({**TEN, "centres": np.zeros((1, 3, 2))}, SPREAD),
-            {"counts": 20, "units": 20, "sums": 20 * SPREAD, "objective": 20 * (4 + WIDTH * np.log(4))},
+            harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5),
+            {"counts": 2 * ROWS, "units": 2 * ROWS, "sums": 5 * ROWS, "objective": 2 * ROWS * (4 + WIDTH * np.log(4))},
         ),
         (
-            short_words._product_limits({"features": SPREAD, "columns": np.array([3.0, 4.0])}, THREE),
-            {"product": [[6.0, 8.0], [9.0, 12.0]], "wrong": [3 * 5 * 13**0.5] * 2},
+            short_words._product_limits(
+                {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}, THREE
+            ),
+            {"product": [[6.0, 8.0], [9.0, 12.0]]},
         ),
     ],
 )

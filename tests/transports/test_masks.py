@@ -100,7 +100,7 @@ def test_two_parties_agree_once_for_all_sums_of_a_run(monkeypatch):
     agreed, honest = [], pairwise_masks._agreed
     monkeypatch.setattr(pairwise_masks, "_agreed", lambda key, other: agreed.append(other) or honest(key, other))
     model = fit("p-cov", cut(rows(80), 20, 20, 20, 20), n_components=2, secure_aggregation=True, bound=100.0)
-    assert [entry["phase"] for entry in model.log["rounds"]] == ["keys", "sums", "deviations", "scatter", "project"]
+    assert [entry["phase"] for entry in model.log["rounds"]] == ["keys", "moments", "project"]
     assert len(agreed) == 4 * 3
     assert "it must collude with all parties but one" in model.log["notes"][-1]
 
@@ -292,7 +292,7 @@ def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
     np.testing.assert_allclose(model.components_, plain.components_, atol=1e-12)
     assert summed == [parties] * parties
     phases = [entry["phase"] for entry in model.log["rounds"]]
-    assert phases == ["keys", "openings", "sums", "deviations", "scatter", "project"]
+    assert phases == ["keys", "openings", "moments", "project"]
     assert "it must collude with more than 34 of the parties" in model.log["notes"][-1]
 
 

@@ -24,7 +24,7 @@ from tests.harness import finish, fit, heard, proxy_of, server_of
 from tests.refusals import refused
 
 PARTIES = cut(rows(400) + 1, 150, 100, 80, 50, 20)
-SUM = {"p-cov": "uncentred", "ap-cov": "uncentred", "dp-pca": "joint"}
+SUM = {"p-cov": "moments", "ap-cov": "moments", "dp-pca": "joint"}
 JOINT = {"release": "joint", "clip": 5.0, "epsilon": 100.0}
 """With a budget at which components stand out of the noise: else variances are unknown."""
 BEFORE, AFTER = ("keys", "shares", "sum"), ("agree", "reveal", "project")
@@ -128,7 +128,7 @@ def test_parties_that_never_join_leave_hang_or_answer_nothing_are_dropped_and_re
     harness.tamper(running, 2, lambda reply: manager.unregister(leaving) or reply, "shares")
     assert len(finish(running).log["parties"]) == 4
     running = server(round_deadline=70.0)
-    given = harness.late(running, 2, "uncentred")
+    given = harness.late(running, 2, "moments")
     assert len(finish(running).log["parties"]) == 4
     assert given == [70.0]
     running = server()
@@ -255,13 +255,13 @@ def test_a_party_sends_something_for_each_party(rows):
         ("shares", lambda arrays: [*arrays[:2], arrays[2][:4]], [5, 4]),
         ("shares", lambda arrays: [], [0, 3, "(parties, publics, signatures)"]),
         ("shares", lambda arrays: [arrays[0], arrays[1][:, :32], arrays[2]], ["'publics'", "(5, 32)", "(5, 64)"]),
-        ("uncentred", lambda arrays: [arrays[0][:3]], [3, "'survivors'", 4]),
-        ("uncentred", lambda arrays: [arrays[0][::-1]], ["[4, 3, 2, 1, 0]", "[0, 1, 2, 3, 4]"]),
-        ("uncentred", lambda arrays: [arrays[0] + 1], ["[1, 2, 3, 4, 5]", "[0, 1, 2, 3, 4]"]),
+        ("moments", lambda arrays: [arrays[0][:3]], [3, "'survivors'", 4]),
+        ("moments", lambda arrays: [arrays[0][::-1]], ["[4, 3, 2, 1, 0]", "[0, 1, 2, 3, 4]"]),
+        ("moments", lambda arrays: [arrays[0] + 1], ["[1, 2, 3, 4, 5]", "[0, 1, 2, 3, 4]"]),
         ("agree", lambda arrays: [np.array([0, 2, 3, 4])], ["[0, 2, 3, 4]", "[0, 1, 2, 3, 4]", 1]),
         ("agree", lambda arrays: [np.array([1])], [1, "'survivors'", 4]),
         ("agree", lambda arrays: [arrays[0].astype(float)], ["'survivors'", "float64", "int64"]),
-        ("uncentred", lambda arrays: [np.array([0, 1, 2, 3])], ["[0, 1, 2, 3, 4]", "[0, 1, 2, 3]"]),
+        ("moments", lambda arrays: [np.array([0, 1, 2, 3])], ["[0, 1, 2, 3, 4]", "[0, 1, 2, 3]"]),
         ("reveal", lambda arrays: [arrays[0][:3], arrays[1][:3], arrays[2]], [3, "'survivors'", 4]),
         ("reveal", lambda arrays: [arrays[0], arrays[1] ^ 1, arrays[2]], ["party 0", "'identities'"]),
         ("reveal", lambda arrays: [arrays[0], arrays[1][::-1], arrays[2]], ["party 0", "'identities'"]),
