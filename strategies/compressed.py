@@ -11,11 +11,12 @@ scatter by a codec (`fedpca_flwr.maths.codecs`):
 * ``combined``: ``low-rank``, and the rest by ``shared-step``;
 * ``top-k`` (the share ``keep`` of the entries) and ``sketch`` (``rank`` random products): for comparison.
 
-With secure aggregation the triangle travels in ``bits`` bits a value, several to a word
-(`fedpca_flwr.questions.short_words`). Each party measures the spectral norm of its encoding's error, and the model
-holds the bound on the angle that follows. A correction is one more round: the server sends the leading components, and
-each party returns what its encoding still gets wrong about them (`fedpca_flwr.maths.refine`). With a ``tolerance`` of
-1e-6 degrees or less the method counts as exact.
+In clear each party measures the spectral norm of its encoding's error, and the model holds the bound on the angle that
+follows. With secure aggregation the triangle travels in ``bits`` bits a value, several to a word
+(`fedpca_flwr.questions.short_words`), and the bound is by the steps and the number of parties alone, the worst case:
+where many parties need a certificate, take more ``bits`` (21 for 100 parties). A correction is one more round: the
+server sends the leading components, and each party returns what its encoding still gets wrong about them
+(`fedpca_flwr.maths.refine`). With a ``tolerance`` of 1e-6 degrees or less the method counts as exact.
 """
 
 import math
@@ -214,8 +215,8 @@ CARD = method.MethodCard(
         network="sizes and times of messages; a compressed size depends a little on the covariance",
     ),
     shows_summed=method.Shown(
-        "number of rows, mean, variances, scatter in `bits` bits, its products with the corrected vectors, what "
-        "rounding took off them, squared error",
+        "number of rows, mean, variances, scatter in `bits` bits, its products with the corrected vectors, "
+        "squared error",
         "mean, variances and number of rows of all; the pooled components so far",
     ),
     options=CompressedOptions,
