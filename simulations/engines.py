@@ -96,15 +96,18 @@ def _encoded(parties: Any, values: dict[str, Any]) -> Any:
     levels = values.get("levels")
     if not levels:
         return parties
-    least = int(values.get("min-rows", NodeConfig.model_fields["min_rows"].default))
+    least, round_rows = (
+        int(values.get(key, NodeConfig.model_fields[key.replace("-", "_")].default))
+        for key in ("min-rows", "round-rows")
+    )
     if isinstance(levels, Sequence) and not isinstance(levels, str):  # of columns: their levels follow from the rows
         frames = list(parties.values()) if isinstance(parties, Mapping) else list(parties)
         levels = agreed_levels(frames, levels, least)
     values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
     known = RunConfig.parse({"levels": values["levels"]}).levels_by_column
     if isinstance(parties, Mapping):
-        return {key: encoded(rows, known, f"party '{key}'", least) for key, rows in parties.items()}
-    return [encoded(rows, known, f"party {i}", least) for i, rows in enumerate(parties)]
+        return {key: encoded(rows, known, f"party '{key}'", least, round_rows) for key, rows in parties.items()}
+    return [encoded(rows, known, f"party {i}", least, round_rows) for i, rows in enumerate(parties)]
 
 
 @contextmanager

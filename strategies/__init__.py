@@ -18,6 +18,7 @@ from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError, together, value_text
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
+from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.question import Public, Questions
 from fedpca_flwr.protocol.registry import Method, Registry
@@ -120,14 +121,7 @@ def prepared(made: PCAStrategy, run_config: Mapping[str, Any]) -> PCAStrategy:
     beside = {"n-components": run_config.get("n-components", RunConfig().n_components)}
     options = _options(run_config, method_of(text), text, beside)
     config = RunConfig.parse(run_config)
-    if config.features and strategy.card.split != "rows":
-        raise ConfigError(
-            f"run-config: 'features' names the columns of all sites, and with '{strategy.card.name}' each has others: "
-            "leave it out"
-        )
-    _require_taken(config, strategy.card, options)
-    if config.max_share:
-        _require_shares(config, strategy.card)
+    require_compatible(config, strategy.card, options)
     try:
         made.prepare(config, options, server_transport(config))
     except TravelError as error:
@@ -152,37 +146,6 @@ def _options(run: Mapping[str, Any], method: Method, text: str, beside: Mapping[
     if options is None or faults:
         raise together(faults)
     return options
-
-
-def _require_taken(config: RunConfig, card: MethodCard, options: PCAOptions) -> None:
-    """Refuse weights of rows, and levels of columns, with a method that takes none."""
-    for key, what in {"weights": "weighted", "levels": "mixed"}.items():
-        takers = [name for name, other in METHODS.items() if getattr(other.strategy.card, what)]
-        if getattr(config, key) and card.name not in takers:
-            raise ConfigError(
-                f"run-config: '{key}' is {value_text(getattr(config, key))}, and '{card.name}' takes none; methods "
-                f"that do: {', '.join(takers)}"
-            )
-    if config.levels and not (options.scaled and options.centred):
-        raise ConfigError(
-            "run-config: 'levels' is set, and indicators are divided by the roots of their proportions: set scale=true "
-            "and center=true"
-        )
-
-
-def _require_shares(config: RunConfig, card: MethodCard) -> None:
-    """Refuse a limit to what a party may hold where the server cannot see what it holds."""
-    about = f"run-config: 'max-share' is {config.max_share:g}, but"
-    if config.secure_aggregation:
-        raise ConfigError(
-            f"{about} secure-aggregation=true shows the server sums over all parties and no party's share; set one of "
-            "the two only"
-        )
-    if not card.pools_moments:
-        others = [name for name, other in METHODS.items() if other.strategy.card.pools_moments]
-        raise ConfigError(
-            f"{about} '{card.name}' does not add up the parties' moments; methods that do: {', '.join(others)}"
-        )
 
 
 def _refuse_options_as_keys(run_config: Mapping[str, Any]) -> None:
@@ -229,7 +192,7 @@ def client_of_rows(context: Context, rows: ArrayLike, run_config: Mapping[str, A
 
     def load(node: NodeConfig, config: RunConfig) -> Table:
         if config.levels:
-            return encoded(rows, config.levels_by_column, "this site", node.min_rows)
+            return encoded(rows, config.levels_by_column, "this site", node.min_rows, node.round_rows)
         return check(as_rows(rows, "this site"), names)
 
     return build_client(told, load)

@@ -12,17 +12,20 @@ The model then depends on it a little, and says by a bound how far it may be off
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field as Limits
+from pydantic import model_validator
 
+from fedpca_flwr.config.run_config import refusal
 from fedpca_flwr.maths import eigen, streams
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import pieces
 from fedpca_flwr.model import stream_state
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.fields import remainder_if_needed
+from fedpca_flwr.site.policy import permit_rows
 
 MEASURES = ("weight", "energy", "omitted", "rank")
 """Of a subspace: its rows, weighted; the trace of their scatter; the error bound; what the rule says of the rank."""
@@ -81,6 +84,21 @@ class SAPCAOptions(method.CentreOptions):
     """Of the running model's singular values: the paper's lambda 1."""
     new_weight: Annotated[float, Limits(ge=1, le=1e6)] = 1.0
     """Of the new ones: the paper's lambda 2."""
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        if self.rank_rule == "paper" and isinstance(self.n_components, float):
+            raise refusal("rank-rule='paper' begins with a number of components; give n-components=10")
+        if self.share_low >= self.share_high:
+            raise refusal(f"'share-low' is {self.share_low:g}, expected less than share-high = {self.share_high:g}")
+        if self.tracked and self.tracked < self.n_components:
+            raise refusal(
+                f"'tracked' is {self.tracked}, expected at least n-components = {self.n_components}, and better twice "
+                "that"
+            )
+        if not self.state and (self.old_weight, self.new_weight) != (1.0, 1.0):
+            raise refusal("'old-weight' and 'new-weight' are for a running model; give state='...'")
+        return self
 
     def rule(self) -> streams.RankRule:
         """A new rule at its beginning."""
@@ -213,19 +231,33 @@ CARD = method.MethodCard(
     phases=phases,
     reference="Grammenos et al. 2019, algorithms 1 to 3",
     examples=({}, {"topology": "tree"}),
-    beyond_moments="a summary of blocks of rows, in their order; nothing that is asked enters it",
+    exposes="distribution",
+    beyond_moments="a summary of blocks of rows, in their order, which the run's 'block-size', 'forgetting' and "
+    "'tracked' cut and weigh",
 )
+
+
+class SAPCAClient(method.Client):
+    """Summarises its rows in one pass, if their weights are not those of few."""
+
+    options: SAPCAOptions
+
+    def require_ready(self) -> None:
+        super().require_ready()
+        rows, options = len(self.data), self.options
+        blocks_after = (rows - 1) // options.block_size - np.arange(rows) // options.block_size
+        permit_rows(self.site.node, rows, np.power(options.forgetting**2, blocks_after))
 
 
 class SAPCA(method.Strategy):
     """SAPCA; ``measured`` has the error bound and what was truncated."""
 
     card = CARD
+    party = SAPCAClient
     options: SAPCAOptions
 
     def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
         assert isinstance(options, SAPCAOptions)
-        _check(options)
         super().prepare(config, options, transport)
         self.running = stream_state.RunningModel(options.state) if options.state else None
         self._next: stream_state.Content | None = None  # of the running model, once this run has succeeded
@@ -333,25 +365,6 @@ class SAPCA(method.Strategy):
         if self._next:
             measured |= {"running_model_rows": self._next.rows, "running_model_revision": self._next.revision}
         return measured
-
-
-def _check(options: SAPCAOptions) -> None:
-    """Refuse options that do not go together."""
-    if options.rank_rule == "paper" and isinstance(options.n_components, float):
-        raise method.ConfigError(
-            "run-config: rank-rule='paper' begins with a number of components; give n-components=10"
-        )
-    if options.share_low >= options.share_high:
-        raise method.ConfigError(
-            f"run-config: 'share-low' is {options.share_low:g}, expected less than share-high = {options.share_high:g}"
-        )
-    if options.tracked and options.tracked < options.n_components:
-        raise method.ConfigError(
-            f"run-config: 'tracked' is {options.tracked}, expected at least n-components = {options.n_components}, and "
-            "better twice that"
-        )
-    if not options.state and (options.old_weight, options.new_weight) != (1.0, 1.0):
-        raise method.ConfigError("run-config: 'old-weight' and 'new-weight' are for a running model; give state='...'")
 
 
 def _check_fit(

@@ -17,11 +17,20 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.moments import pack, packed_size
 from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.site.identity import identity_of
+from fedpca_flwr.site.policy import EXPOSURES
 from fedpca_flwr.site.repeats import Release
 from strategies import build_client, method_of, run_config_of
 from tests.harness import identities
 
 EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
+
+
+def shown_by(run: dict[str, Any]) -> str:
+    """What a run with this method and these options shows of single rows: what a site must allow."""
+    text = run_config_of(run)["method"]
+    card = method_of(text).strategy.card
+    options = options_of(text, card.options, {"n-components": run.get("n-components", 10)})
+    return max(card.exposes or "nothing", options.exposes or "nothing", key=EXPOSURES.index)
 
 
 def released(folder: Path) -> list[str]:
@@ -63,8 +72,7 @@ class HostileSession:
         np.save(data, rows)
         known = identities(parties)
         given = {"data": str(data), "journal": str(folder / "journal"), "min-rows": 5, **known[index], **node}
-        if run["method"].startswith("robust") or run.get("clusters"):
-            given = {"may-show": "scores", **given}
+        given = {"may-show": shown_by(run), **given}
         if run["method"].startswith("dp-pca"):
             given = {"epsilon-budget": 100.0, **given}
         chosen = run_config_of(run)

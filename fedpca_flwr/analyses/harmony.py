@@ -40,7 +40,7 @@ def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
             "the model knows nothing of Harmony: ask for it in its run, say by "
             "run('p-cov', parties, clusters=20, clustering='harmony')"
         )
-    names = {one["name"]: one["party"] for one in model.log["parties"] if one["name"]}
+    names = {one["name"]: one.get("party") for one in model.log["parties"] if one.get("name")}
     batch = names.get(party, party)
     if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < len(model.log["parties"]):
         raise ConfigError(

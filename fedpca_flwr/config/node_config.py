@@ -140,7 +140,8 @@ class NodeConfig(Config):
     """Where the components by which the site projects its rows are written (.npz), with data split by columns those of
     its own columns; and where 'vertical-scores' reads them; empty: nowhere."""
     may_show: Literal["", "nothing", "distribution", "scores", "inner products"] = ""
-    """The most that others may see of single rows. Empty: nothing for a site's own file, everything for a data set."""
+    """The most that others may see of single rows; their "distribution" is what count, mean and scatter of all rows do
+    not tell (docs/security/server.md). Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""
     gaps: Literal["shared", "all"] = "shared"
@@ -150,7 +151,8 @@ class NodeConfig(Config):
     round_rows: Count = 1
     """Leave out the last rows, so that their number, which replies tell, is a multiple of this."""
     allowed_methods: str = ""
-    """Method names separated by spaces or commas; empty: every method."""
+    """Method names separated by spaces or commas; empty: every method that `may_show` allows. A method that is named
+    may show its rows' "distribution" (`sapca`)."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """How many threads compute with dense rows, each with some rows of its own at a time; results have the same bits
     for any number."""

@@ -11,8 +11,10 @@ import csv
 import difflib
 import json
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
@@ -34,8 +36,9 @@ def names_in(text: str) -> tuple[str, ...]:
     >>> names_in('age, "height, cm"')
     ('age', 'height, cm')
     """
-    cells = next(csv.reader([text], skipinitialspace=True), [])
-    return tuple(cell.strip() for cell in cells)
+    plain = not any(mark in text for mark in '"\n\r')  # a run may name millions of features, and anyone may start runs
+    cells = text.split(",") if plain and text else next(csv.reader([text], skipinitialspace=True), [])
+    return tuple(map(str.strip, cells))
 
 
 def distinct(text: str) -> str:
@@ -44,10 +47,11 @@ def distinct(text: str) -> str:
         names = names_in(text)
     except csv.Error:
         raise refusal("expected names, separated by commas") from None
-    if "" in names:
+    different = set(names)
+    if "" in different:
         raise refusal("a name is empty; expected names, separated by commas")
-    doubled = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
-    if doubled:
+    if len(different) < len(names):
+        doubled = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
         raise refusal(f"{doubled} stand there twice; expected each once")
     return text
 
@@ -83,6 +87,19 @@ def require_short(values: Mapping[str, Any], source: str, long: Mapping[str, int
         most = long.get(key.replace("_", "-"), LONGEST_TEXT)
         if isinstance(value, str | bytes) and len(value) > most:
             raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {most:,}")
+        if not _is_unicode(key) or (isinstance(value, str) and not _is_unicode(value)):
+            raise ConfigError(
+                f"{source}: {value_text(key)} holds half of a surrogate pair, which no file and no message can: write "
+                "the character itself"
+            )
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def explain(kind: type[Config], faults: Sequence[Any], source: str) -> str:
@@ -186,24 +203,45 @@ SharedPath = Annotated[str, AfterValidator(of_nobodys_home), AfterValidator(poss
 Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]
 
 
+MAX_LEVELS = 1000
+"""Levels of a column that a run may declare: every site makes an indicator of each, for all of its rows."""
+
+MAX_INDICATORS = 10_000
+"""Columns of indicators of all declared levels together."""
+
+
 def declared(text: str) -> str:
-    """The text, if it declares levels of columns."""
+    """Return the text, if it declares levels of columns."""
     try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(_are_levels(own) for own in found.values()):
+        pairs = json.loads(text or "{}", object_pairs_hook=tuple)
+    except (ValueError, RecursionError):  # the second of a text that is nested deeply
+        pairs = None
+    columns = [column for column, _ in pairs] if isinstance(pairs, tuple) else []
+    proper = isinstance(pairs, tuple) and len(set(columns)) == len(columns) and all(map(_is_visible, columns))
+    if not proper or not all(_are_levels(levels) for _, levels in pairs):
         raise refusal(
-            'expected levels by column, as JSON: {"sex": ["female", "male"]}; each column with at least one, each '
-            "level a text that stands there once and is not 'other' or 'missing'"
+            'expected levels by column, as JSON: {"sex": ["female", "male"]}; each column once and with at least one, '
+            "each level a text without control characters that stands there once and is not 'other' or 'missing'"
+        )
+    most = max((len(levels) for _, levels in pairs), default=0)
+    indicators = sum(len(levels) + 2 for _, levels in pairs)
+    if most > MAX_LEVELS or indicators > MAX_INDICATORS:
+        raise refusal(
+            f"a column has {most:,} levels, and all columns together {indicators:,} indicators; expected at most "
+            f"{MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare the commonest levels, and all others count as 'other'"
         )
     return text
 
 
-def _are_levels(own: object) -> bool:
-    if not isinstance(own, list) or not all(isinstance(level, str) and level for level in own):
+def _are_levels(levels: object) -> bool:
+    if not isinstance(levels, list) or not all(isinstance(level, str) and _is_visible(level) for level in levels):
         return False
-    return bool(own) and len(set(own)) == len(own) and not {"other", "missing"} & set(own)
+    return bool(levels) and len(set(levels)) == len(levels) and not {"other", "missing"} & set(levels)
+
+
+def _is_visible(name: str) -> bool:
+    """Whether a text is there and holds no control character, nor half of a surrogate pair, which no file holds."""
+    return bool(name) and not any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
 
 
 FeatureNames = Annotated[str, AfterValidator(distinct)]
@@ -304,12 +342,12 @@ class RunConfig(Config):
     round_deadline: Seconds = 600.0
     """Seconds in which each round must end."""
 
-    @property
+    @cached_property
     def feature_names(self) -> tuple[str, ...]:
         """Those that `features` lists."""
         return names_in(self.features)
 
-    @property
+    @cached_property
     def levels_by_column(self) -> dict[str, list[str]]:
         """Those that `levels` declares."""
         found: dict[str, list[str]] = json.loads(self.levels or "{}")

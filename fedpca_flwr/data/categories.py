@@ -27,11 +27,12 @@ def indicator_names(levels: Levels) -> tuple[str, ...]:
     return tuple(f"{column}={level}" for column, own in levels.items() for level in (*own, OTHER, MISSING))
 
 
-def encoded(frame: Any, levels: Levels, name: str, least: int = 1) -> Table:
+def encoded(frame: Any, levels: Levels, name: str, least: int = 1, round_rows: int = 1) -> Table:
     """A data frame (pandas, Arrow, polars) as numbers: its columns of numbers, then the indicators of its categories.
 
-    ``least`` is the smallest number of rows in which a level is told. A `DataError`, which calls the frame by its
-    ``name``, has the columns that are lacking.
+    ``least`` is the smallest number of rows in which a level is told, among those that take part: the last rows do not
+    where the number of rows is a multiple of ``round_rows``. A `DataError`, which calls the frame by its ``name``, has
+    the columns that are lacking.
     """
     if not is_frame(frame):
         raise DataError(f"{name} has no names of columns, and the run declares levels of some: give a data frame")
@@ -40,19 +41,21 @@ def encoded(frame: Any, levels: Levels, name: str, least: int = 1) -> Table:
     if lacking:
         raise DataError(f"{name} lacks columns whose levels the run declares: {listed(lacking)}")
     numbers = [column for column in own if column not in levels]
-    parts = [_indicators(_cells(frame, column), known, least) for column, known in levels.items()]
+    parts = [_indicators(_cells(frame, column), known, least, round_rows) for column, known in levels.items()]
     if numbers:
         chosen = frame.select(numbers) if hasattr(type(frame), "column_names") else frame[numbers]
         parts = [as_array(chosen, name), *parts]
     return check(np.column_stack(parts), (*numbers, *indicator_names(levels)))
 
 
-def joined(numbers: Table, cells: Mapping[str, Sequence[Any]], levels: Levels, least: int = 1) -> Table:
+def joined(
+    numbers: Table, cells: Mapping[str, Sequence[Any]], levels: Levels, least: int = 1, round_rows: int = 1
+) -> Table:
     """A table of numbers with the indicators of its ``cells``, which are given by column, behind them.
 
-    ``least`` is the smallest number of rows in which a level is told.
+    ``least`` and ``round_rows`` are as of `encoded`.
     """
-    parts = [_indicators(cells[column], known, least) for column, known in levels.items()]
+    parts = [_indicators(cells[column], known, least, round_rows) for column, known in levels.items()]
     return check(np.column_stack([whole(numbers.rows), *parts]), (*numbers.names, *indicator_names(levels)))
 
 
@@ -101,14 +104,20 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or str(cell) == "<NA>" or cell != cell  # whether pandas.NA is itself is missing, too
 
 
-def _indicators(cells: Sequence[Any], known: Sequence[str], least: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The indicators (n, m + 2) of cells of which ``known`` (m,) levels are told apart, each in no few rows."""
+def _indicators(
+    cells: Sequence[Any], known: Sequence[str], least: int, round_rows: int
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The indicators (n, m + 2) of cells of which ``known`` (m,) levels are told apart, each in no few rows of those
+    that take part."""
     levels = [*known, OTHER, MISSING]
     found = [None if _is_missing(cell) else str(cell) for cell in cells]
-    pooled = _always_others(Counter(found), least)
-    place = {level: levels.index(level) for level in known} | {None: levels.index(MISSING)}
-    place |= dict.fromkeys(pooled, levels.index(OTHER))
-    return np.eye(len(levels))[[place.get(level, levels.index(OTHER)) for level in found]]
+    part = found[: len(found) - len(found) % round_rows]
+    pooled = _always_others(Counter(part), least) | (set(found) - set(part))
+    place = {level: number for number, level in enumerate(known)} | {None: len(levels) - 1}
+    place |= dict.fromkeys(pooled, len(known))
+    indicators = np.zeros((len(found), len(levels)))
+    indicators[np.arange(len(found)), [place.get(level, len(known)) for level in found]] = 1.0
+    return indicators
 
 
 def _always_others(counts: Mapping[str | None, int], least: int) -> set[str | None]:

@@ -37,7 +37,8 @@ class Match(NamedTuple):
 
 def match(labels: Sequence[Hashable], wanted: Sequence[Hashable]) -> Match:
     """The columns with these labels against those that are wanted."""
-    places, known = {label: place for place, label in enumerate(labels)}, set(wanted)
+    places = {label: place for place, label in enumerate(labels)}
+    known = {label for label in wanted if label in places}  # of millions of names that a run may want, those that exist
     lacking = tuple(label for label in wanted if label not in places)
     alone = tuple(label for label in labels if label not in known)
     as_wanted = lacking or tuple(labels) == tuple(wanted)

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Block, Blocks, Rows, chunks, dense, joined, row_major, sparse_rows
+from fedpca_flwr.maths.rows import Block, Blocks, Rows, chunks, dense, joined, row_major, sparse_rows, weighted
 
 LARGEST = 1e140
 """No value is larger: float64 holds 1.8e308, and so the squares of as many differences as fit into any memory."""
@@ -44,6 +44,26 @@ class Table(NamedTuple):
     def columns(self) -> str:
         """Digest of the names of the columns, which replies hold."""
         return names_digest(self.names)
+
+
+def participants(table: Table, round_rows: int) -> Rows:
+    """Return the rows of a table, split by rows, that take part in a run.
+
+    Parameters
+    ----------
+    table : Table
+    round_rows : int
+        The last rows are left out, so that the number of rows is a multiple of this.
+
+    Returns
+    -------
+    rows of shape (n, d)
+        With their weights, where the table has some.
+    """
+    if table.weights is not None:
+        return weighted(table.rows, table.weights)
+    rows = table.rows if table.apart is None else table.rows[~table.apart]
+    return rows[: len(rows) - len(rows) % round_rows]
 
 
 def names_digest(names: Sequence[str]) -> str:

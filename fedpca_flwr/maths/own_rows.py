@@ -81,9 +81,20 @@ class OwnRows:
 
 
 def own_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> OwnRows:
-    """Rows (n, d) about ``centre + remainder``, each (d,); ``head``, where it is known, has their count and mean.
+    """Return a party's rows about a centre.
 
-    A `ContractError` where the centre is so far away that squares would be infinite, of whatever rows.
+    Parameters
+    ----------
+    rows : rows of shape (n, d)
+    centre, remainder : ndarray of shape (d,)
+        The centre is their sum.
+    head : Head, optional
+        Count and mean of the rows, where they are known.
+
+    Raises
+    ------
+    ContractError
+        Where it is so far away that squares would be infinite, of whatever rows.
     """
     n, d = rows.shape
     if n > d:

@@ -18,6 +18,7 @@ import hashlib
 import os
 import re
 import sqlite3
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,14 @@ class Federation:
         if key in self._unsaved:
             return self._unsaved[key]
         with self._store.transaction() as database:
-            return from_bytes(self._store.get(database, member["digest"], 8 * (1 + 2 * d + packed_size(d))), d)
+            content = self._store.get(database, member["digest"], 8 * (1 + 2 * d + packed_size(d)))
+        try:
+            moments = from_bytes(content, d)
+        except (ValueError, OverflowError):  # a count that is no number
+            raise self._store.damaged() from None
+        if moments.count != member["rows"]:
+            raise self._store.damaged()
+        return checked_moments(key, moments)
 
     def parts(self) -> dict[str, Moments]:
         """Every member's moments."""
@@ -263,13 +271,19 @@ class Federation:
 
     def _load(self, database: sqlite3.Connection) -> None:
         self._loaded = self._store.sealed(database)
-        for row in database.execute("SELECT revision, features, columns FROM federation"):
+        rows_of = partial(self._store.rows, database)
+        for row in rows_of("SELECT revision, features, columns FROM federation", int, int, str):
             self.revision, self.features, self.columns = row
-        for key, rows, sha in database.execute("SELECT key, rows, digest FROM member ORDER BY key"):
+        for key, rows, sha in rows_of("SELECT key, rows, digest FROM member ORDER BY key", str, int, str):
+            if not KEY.fullmatch(key) or key in self._members:
+                raise self._store.damaged()
             self._members[key] = {"rows": rows, "digest": sha, "parts": []}
-        for key, sha in database.execute("SELECT member, digest FROM part ORDER BY rowid"):
+        for key, sha in rows_of("SELECT member, digest FROM part ORDER BY rowid", str, str):
+            if key not in self._members:
+                raise self._store.damaged()
             self._members[key]["parts"].append(sha)
-        for row in database.execute("SELECT revision, operation, member, rows FROM event ORDER BY rowid"):
+        query = "SELECT revision, operation, member, rows FROM event ORDER BY rowid"
+        for row in rows_of(query, int, str, str, int):
             self.journal.append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
 
     def _replace(self, database: sqlite3.Connection) -> None:

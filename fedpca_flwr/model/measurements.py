@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedpca_flwr.config.method_text import text_of
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import at_most, certified
 
 if TYPE_CHECKING:
@@ -150,9 +151,25 @@ SUMS = (*CLIPPED, "octaves", "nearer_octaves", "nearer_centre", "directions")
 
 
 def lines(model: PCAModel) -> list[tuple[str, str]]:
-    """The measurements of a model, as names and texts."""
+    """Return the measurements of a model, as names and texts.
+
+    Raises
+    ------
+    ContractError
+        Where the history, of a file that no run wrote, lacks what a measurement is told with.
+    """
     numbers: Numbers = model.log.get("measured", {})
-    return [(one.line, one.text(numbers, model)) for one in MEASUREMENTS if one.numbers.keys() & numbers.keys()]
+    found = []
+    for one in MEASUREMENTS:
+        if one.numbers.keys() & numbers.keys():
+            try:
+                found.append((one.line, one.text(numbers, model)))
+            except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+                raise ContractError(
+                    f"the model's history does not say what '{one.line}' needs ({type(error).__name__}): no run wrote "
+                    "it"
+                ) from None
+    return found
 
 
 MEASUREMENTS = (

@@ -192,8 +192,8 @@ class PCAModel:
         """
         if self.components_ is None or self.mean_ is None:
             raise ContractError(
-                f"method '{self.log['method']}' leaves the loadings with the parties, each those of its own columns: "
-                "use 'scores_', or let every party compute its part of new scores (fedpca_flwr.model.loadings)"
+                f"method '{self.log.get('method', '')}' leaves the loadings with the parties, each those of its own "
+                "columns: use 'scores_', or let every party compute its part of new scores (fedpca_flwr.model.loadings)"
             )
         return self.components_, self.mean_
 

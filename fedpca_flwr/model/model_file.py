@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from fedpca_flwr.errors import ContractError, DataError, value_text
+from fedpca_flwr.model.history import history_of
 from fedpca_flwr.state import files
 
 INFINITY = "infinity"
@@ -29,39 +29,11 @@ def from_json(measured: Mapping[str, float | str]) -> dict[str, float]:
     return {name: float(value) if value == INFINITY else value for name, value in measured.items()}  # type: ignore[misc]
 
 
+MOST_ROWS = 2**62
 FORMAT = 2  # in files of format 1, of the first versions, ``measured`` held texts
 TEXT = "model.json"
 # these may be NaN, all of them and the noise variance together: a release that is noise alone has no variances
 VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
-
-
-class Round(BaseModel):
-    """Of a model's history."""
-
-    phase: str
-    up: list[int]
-    down: list[int]
-
-
-class Party(BaseModel):
-    """Of a model's history."""
-
-    rows: int | None = None
-    features: int = 0
-
-
-class History(BaseModel):
-    """What code reads of a model's history, as it must be where it is there."""
-
-    model_config = ConfigDict(strict=True)
-
-    method: str = ""
-    exact: bool = False
-    options: dict[str, Any] = {}
-    parties: list[Party] = []
-    rounds: list[Round] = []
-    notes: list[str] = []
-    measured: dict[str, float | str] = {}
 
 
 # the arrays that a model's file may hold
@@ -139,9 +111,8 @@ def _without_texts(about: dict[str, Any], path: str | os.PathLike[str]) -> dict[
 def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
     """Refuse arrays of other shapes than a model's, or that are not finite; and what is no history."""
     log, n, names = about["log"], about["n_samples_"], about.get("feature_names_in_")
-    if not isinstance(log, dict) or not isinstance(n, int | float):
+    if not isinstance(log, dict) or isinstance(n, bool) or not isinstance(n, int | float) or not 0 < n <= MOST_ROWS:
         raise ContractError("the model's history is not whole")
-    History.model_validate(log)
     (k,) = arrays["explained_variance_"].shape
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(VARIANCES, (k,))
     if "components_" in arrays:
@@ -161,13 +132,14 @@ def _require_whole(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any])
         whole = array is not None and array.shape == shape and array.dtype == np.float64
         if array is None or not whole or not (unknown or np.isfinite(array).all()):
             raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
+    history_of(log, k, d)
     if names is not None and not (len(names) == d and all(isinstance(one, str) for one in names)):
         raise ContractError("the model's feature_names_in_ are not a text for each feature")
 
 
 def require_pooled_means(log: Mapping[str, Any]) -> None:
     """Refuse new rows of nobody, where each party's own mean was taken out, by a `ContractError`."""
-    harmonised = log["options"].get("harmonise", "nothing")
+    harmonised = log.get("options", {}).get("harmonise", "nothing")
     if harmonised != "nothing":
         raise ContractError(
             f"the run took out what differs between the parties (harmonise='{harmonised}'), so new rows are a party's: "

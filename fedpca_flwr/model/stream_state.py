@@ -72,12 +72,14 @@ class RunningModel:
         self._loaded, self.content = loaded, content
 
     def _read(self, database: sqlite3.Connection) -> Content | None:
-        merged = tuple(sha for (sha,) in database.execute("SELECT digest FROM merged ORDER BY rowid"))
-        row = database.execute("SELECT * FROM model").fetchone()
-        if row is None:
+        merged = tuple(sha for (sha,) in self._store.rows(database, "SELECT digest FROM merged ORDER BY rowid", str))
+        models = self._store.rows(database, "SELECT * FROM model", int, int, int, str, int, int, str)
+        if not models:
             return None
-        revision, rows, center, columns, d, k, named = row
+        revision, rows, center, columns, d, k, named = models[0]
         values = self._store.get(database, named, 8 * (3 + 2 * d + k + d * k))
+        if not np.isfinite(np.frombuffer(values, "<f8")).all():
+            raise self._store.damaged()
         return Content(_subspace(values, d, k), rows, bool(center), columns, merged, revision)
 
 

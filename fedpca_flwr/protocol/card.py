@@ -54,7 +54,11 @@ class PCAOptions(Config):
 
     @property
     def exposes(self) -> str:
-        """What these options show of single rows, where that is more than `MethodCard.exposes` says."""
+        """What these options show of single rows, where that is more than `MethodCard.exposes` says.
+
+        Options that weigh, cut, order or select rows show at least the "distribution": answers that are no function of
+        count, mean and scatter of all rows that take part.
+        """
         return ""
 
     @property
@@ -178,9 +182,9 @@ class MethodCard:
     in the last round is constant."""
     split: Literal["rows", "columns"] = "rows"
     """What the parties' data are: some rows of all features, or all rows of some features."""
-    exposes: Literal["", "scores", "inner products"] = ""
-    """What is shown of single rows, beyond what the model of pooled rows tells: their scores (with products of the
-    same kind), or all inner products or distances between them."""
+    exposes: Literal["", "distribution", "scores", "inner products"] = ""
+    """What is shown of single rows, beyond what the model of pooled rows tells: how they are distributed, beyond their
+    moments; their scores (with products of the same kind); or all inner products or distances between them."""
     after: str = ""
     """The method whose run leaves the loadings by which this one projects new rows; empty where it fits components."""
     own_components: Literal["", "iterates", "personal"] = ""
@@ -189,4 +193,5 @@ class MethodCard:
     own_centre: bool = False  # whether rows are about another centre than their mean, and divided by other deviations
     own_total: str = ""  # what the shares of variance are of, where that is not the variance of the pooled rows
     beyond_moments: str = ""
-    """Why a party's answers tell more of its rows than count, mean and scatter do; empty where they do not."""
+    """Why a party's answers tell more than count, mean and scatter of all its rows that take part; empty where they do
+    not. Such a method exposes something, unless noise hides it, or a site's `gaps` decide which rows it reads."""

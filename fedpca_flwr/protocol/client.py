@@ -155,7 +155,7 @@ class PCAClient(NumPyClient):
 
     def _permit(self) -> None:
         """The site's own policy, before anything is computed."""
-        self.site.permit(self.card, self.options.exposes or self.card.exposes, sums_only=self.transport.sums_only)
+        self.site.permit(self.card, sums_only=self.transport.sums_only)
         self.require_ready()
 
     def _permit_sizes(self, nbytes: int, memory: int) -> None:

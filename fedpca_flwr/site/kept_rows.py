@@ -2,8 +2,8 @@
 
 Each message of a run may meet a new process. The first process writes the rows while it reads them. The others map
 what it has written, which needs no memory for all rows. Only the site's owner may read the copy. It is removed with the
-run's secrets; after a run that broke off, by a later one (`fedpca_flwr.site.journal`). Where it cannot be written, each
-message reads the file.
+run's secrets; after a run that broke off, by a later one (`fedpca_flwr.site.journal`). Of more than three copies the
+oldest goes, so that runs which never end fill no disk. Without a copy, each message of its run reads the file.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from fedpca_flwr.data.table import Table
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, ENTRIES, Block, Blocks, Rows, as_blocks, chunks, is_mapped
 from fedpca_flwr.state import files
 
+MAX_COPIES = 3
+"""Copies that the folder of a journal has at a time, of runs and of the parties in them."""
+
 ABOUT = "table"  # the file that says what the others hold; it is written last
 Key = tuple[str, int]  # a run, and a party in it
 
@@ -46,7 +49,25 @@ def remove(folder: Path) -> None:
 
 def folders(journal: Path) -> set[str]:
     """The names of all folders of kept rows."""
-    return {found.name[: len("rows.") + 16] for found in journal.glob("rows.*")}
+    return set(_times(journal))
+
+
+def _times(journal: Path) -> dict[str, int]:
+    """Return when each folder of kept rows, or a copy that is in the making for it, was written last, by its name."""
+    times: dict[str, int] = {}
+    for found in journal.glob("rows.*"):
+        name = found.name[: len("rows.") + 16]
+        with suppress(OSError):  # another process may have removed it
+            times[name] = max(times.get(name, 0), found.stat().st_mtime_ns)
+    return times
+
+
+def _make_room(folder: Path) -> None:
+    """Remove the oldest copies of others, so that with the one of this folder there are at most `MAX_COPIES`."""
+    times = _times(folder.parent)
+    times.pop(folder.name, None)
+    for name in sorted(times, key=lambda name: times[name])[: max(0, len(times) + 1 - MAX_COPIES)]:
+        remove(folder.parent / name)
 
 
 def remove_others(journal: Path, alive: Iterable[Key]) -> None:
@@ -73,6 +94,7 @@ def read(folder: Path, what: str) -> Table | None:
 @contextmanager
 def writing(folder: Path, what: str) -> Iterator[Copy]:
     """A copy in the making, of which nothing is left unless it is finished."""
+    _make_room(folder)
     partial_folder = None
     with suppress(OSError):  # the journal itself says what is wrong with its folder
         partial_folder = Path(mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))

@@ -126,7 +126,7 @@ def _own(node: NodeConfig, config: RunConfig, keep: Keep) -> tuple[Table, list[s
     )
     if levels:
         cells = {column: read_texts(node.data, column, len(table.rows), node.label) for column in levels}
-        table = joined(table, cells, levels, node.min_rows)
+        table = joined(table, cells, levels, node.min_rows, node.round_rows)
     table = table._replace(digest=written)
     return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
 

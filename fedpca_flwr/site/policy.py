@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.data.table import Table, columns_text
+from fedpca_flwr.data.table import Table, columns_text, participants
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, together
-from fedpca_flwr.maths.rows import Rows, chunks, largest_size
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.rows import Rows, chunks, largest_size, with_weights
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.site.scores import SCORE_FILES, unknown_score_file
 from fedpca_flwr.state.files import require_site_file
@@ -117,14 +118,35 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
         )
 
 
-def permit_exposure(node: NodeConfig, exposes: str) -> None:
-    """Refuse to show more of single rows than this site allows."""
+def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> None:
+    """Refuse to show more of single rows than this site allows.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        This site's own. ``allowed-methods`` that name a method permit what its answers tell of the rows' distribution.
+    card : MethodCard
+    options : PCAOptions
+        Those of the run, which are questions as well: what they show needs ``may-show``.
+
+    Raises
+    ------
+    DisclosureError
+    """
     allowed = node.may_show or ("nothing" if node.data else EXPOSURES[-1])
-    if EXPOSURES.index(exposes or "nothing") > EXPOSURES.index(allowed):
-        raise DisclosureError(
-            f"the run shows {exposes} of single rows, this site allows {allowed} (node-config 'may-show'; "
-            f"expected one of: {', '.join(EXPOSURES)})"
-        )
+    by_method = EXPOSURES.index(card.exposes or "nothing")
+    by_options = EXPOSURES.index(options.exposes or "nothing")
+    if card.exposes == "distribution" and card.name in allowed_methods(node):
+        by_method = 0
+    if max(by_method, by_options) <= EXPOSURES.index(allowed):
+        return
+    reason, also = "", "; other options show less" if by_options > by_method else ""
+    if by_method > by_options and card.exposes == "distribution":
+        reason, also = f" ({card.beyond_moments})", f", or name '{card.name}' in 'allowed-methods'"
+    raise DisclosureError(
+        f"the run of '{card.name}' shows {EXPOSURES[max(by_method, by_options)]} of single rows{reason}, this site "
+        f"allows {allowed} (node-config 'may-show'; expected one of: {', '.join(EXPOSURES)}{also})"
+    )
 
 
 def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
@@ -153,11 +175,7 @@ def permit_split(node: NodeConfig, card: MethodCard, split: str) -> None:
 
 
 def permit_weights(node: NodeConfig, card: MethodCard, weights: str) -> None:
-    """Refuse weights with a method that has none, and where the site tells a rounded number of rows."""
-    if weights and not card.weighted:
-        raise ConfigError(
-            f"run-config: 'weights' is '{weights}', and the method '{card.name}' takes no weights of rows"
-        )
+    """Refuse weights where the site tells a rounded number of rows."""
     if weights and node.round_rows > 1:
         raise DisclosureError(
             f"this site tells a rounded number of rows (node-config 'round-rows' = {node.round_rows}), and the sum of "
@@ -179,7 +197,8 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
 
 def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
     """Refuse indicators that are not the last columns of the table, under their ``names``, or no 0 and 1; and levels of
-    which one row has a larger share than each of as many rows of equal weight as this site's own minimum."""
+    which, among the rows that take part, one row has a larger share than each of as many rows of equal weight as this
+    site's own minimum."""
     if not names:
         return
     if table.names[-len(names) :] != tuple(names):
@@ -188,13 +207,14 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
             "not their indicators; fedpca_flwr.data.categories.encoded makes them",
             local=f"expected: {', '.join(names)}",
         )
-    held, largest, first, start = np.zeros(len(names)), np.zeros(len(names)), len(table.names) - len(names), 0
-    for chunk in chunks(table.rows):
+    held, largest, first = np.zeros(len(names)), np.zeros(len(names)), len(table.names) - len(names)
+    rows = participants(table, node.round_rows)
+    for chunk, weights in with_weights(rows, chunks(rows)):
         own = chunk[:, first:]
         if not ((own == 0) | (own == 1)).all():
             raise DataError("the columns of indicators (run-config 'levels') hold other values than 0 and 1")
-        own = own if table.weights is None else own * table.weights[start : start + len(own), None]
-        held, largest, start = held + own.sum(axis=0), np.maximum(largest, own.max(axis=0)), start + len(own)
+        own = own if weights is None else own * weights[:, None]
+        held, largest = held + own.sum(axis=0), np.maximum(largest, own.max(axis=0))
     if (held < node.min_rows * largest).any():
         raise DisclosureError(
             "this site has levels of categories that fewer rows have than its own minimum (node-config 'min-rows' = "
@@ -203,12 +223,38 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
         )
 
 
-def permit_rows(node: NodeConfig, rows: int) -> None:
-    """Refuse to take part with fewer rows than this site's own minimum."""
+def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> None:
+    """Refuse to take part with fewer rows than this site's own minimum, whatever weighs them.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        This site's own, with ``min-rows``.
+    rows : int
+        Number of rows that take part.
+    weights : ndarray of shape (rows,), optional
+        How much each row counts in the sums of an answer; by default once.
+
+    Raises
+    ------
+    DisclosureError
+        Where there are too few rows, or so unequal weights that their effective number, ``(sum w)^2 / sum w^2``, is too
+        small, or one row has a larger share than each of as many rows of equal weight as the minimum.
+    """
     if rows < node.min_rows:
         raise DisclosureError(
             f"this site has fewer rows than the {node.min_rows} below which it takes no part in a run "
             f"(node-config 'min-rows' = {node.min_rows}); bring more rows, or lower it: 1 allows any number of rows"
+        )
+    if weights is None:
+        return
+    shares = weights / weights.max()  # squares of weights may be infinite; and zero
+    total = float(shares.sum())
+    if min(total, total**2 / float(shares @ shares)) * (1 + 1e-9) < node.min_rows:
+        raise DisclosureError(
+            "the weights of this site's rows make sums of in effect fewer rows than its own minimum (node-config "
+            f"'min-rows' = {node.min_rows}), or one row has a larger share than each of so many equal ones: bring more "
+            "rows, run with weights that are less unequal, or lower the minimum"
         )
 
 

@@ -21,11 +21,12 @@ from fedpca_flwr.config.method_text import canonical, options_of
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
-from fedpca_flwr.data.table import Table, complete
+from fedpca_flwr.data.table import Table, complete, participants
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
-from fedpca_flwr.maths.rows import Rows, weighted, whole
+from fedpca_flwr.maths.rows import Rows, whole
 from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.site import columns, databases, fold, journal, local_table, policy, relatives, repeats, weights
@@ -120,14 +121,9 @@ class Site:
 
     def data(self, split: str) -> Rows:
         """This party's rows (n, d), checked: those that take part."""
-        rows = self.table.rows
         if split == "columns":  # the same rows at every party
-            return rows
-        if self.table.weights is not None:
-            return weighted(rows, self.table.weights)
-        if self.table.apart is not None:
-            rows = rows[~self.table.apart]
-        return rows[: len(rows) - len(rows) % self.node.round_rows]
+            return self.table.rows
+        return participants(self.table, self.node.round_rows)
 
     def public(self, split: str, options: PCAOptions) -> Public:
         """What the server knows too."""
@@ -147,17 +143,19 @@ class Site:
 
     # Its rules (`fedpca_flwr.site.policy`)
 
-    def permit(self, card: MethodCard, exposes: str, *, sums_only: bool) -> None:
+    def permit(self, card: MethodCard, *, sums_only: bool) -> None:
         """Refuse what this site does not allow, before anything is computed."""
+        options = self.options(card.options)
+        require_compatible(self.config, card, options)
         policy.permit_method(self.node, card, sums_only=sums_only)
-        policy.permit_sums(self.node, card, self.options(card.options), sums_only=sums_only)
+        policy.permit_sums(self.node, card, options, sums_only=sums_only)
         policy.require_files(self.node)
-        policy.permit_exposure(self.node, exposes)
+        policy.permit_exposure(self.node, card, options)
         policy.permit_split(self.node, card, self.table.split)
         policy.permit_weights(self.node, card, self.config.weights)
         policy.permit_levels(self.node, self.table, indicator_names(self.config.levels_by_column))
         policy.permit_rows(self.node, len(self.data(card.split)))
-        if card.incomplete or self.options(card.options).takes_gaps:
+        if card.incomplete or options.takes_gaps:
             policy.permit_values(self.node, self.table)
         else:
             complete(self.table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)")
@@ -222,7 +220,7 @@ class Site:
 
     def _note_refusal(self, why: str) -> None:
         """Note in the site's journal, where there is one, that it takes no part in the run."""
-        with suppress(FedPCAError):  # the journal may be what is wrong, which the log says
+        with suppress(Exception):  # the journal may be what is wrong, which the log says; nothing is raised here
             self.journal.refused(why)
 
 

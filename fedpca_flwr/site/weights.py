@@ -13,6 +13,7 @@ from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import of_columns, whole
+from fedpca_flwr.site import policy
 from fedpca_flwr.site.columns import column_position
 
 NAMED = 20  # rows that an error names at most
@@ -49,7 +50,7 @@ def apart(table: Table, node: NodeConfig, config: RunConfig) -> Table:
         return found
     weights = whole(of_columns(table.rows, [place]))[:, 0].astype(np.float64)
     _require_weights(weights, name)
-    _permit_shares(weights, node)
+    policy.permit_rows(node, len(weights), weights)
     return found._replace(weights=weights)
 
 
@@ -63,13 +64,3 @@ def _require_weights(weights: Array, name: str) -> None:
         )
     if not weights.any():
         raise DataError("all weights of this site's rows are 0, expected some that are above", local=f"column '{name}'")
-
-
-def _permit_shares(weights: Array, node: NodeConfig) -> None:
-    share = float(weights.max()) / float(weights.sum())
-    if share * node.min_rows > 1 + 1e-9:
-        raise DisclosureError(
-            "one row of this site has a larger share of the weights than each of as many rows of equal weight as its "
-            f"own minimum (node-config 'min-rows' = {node.min_rows}), so weighted sums would tell of it: bring more "
-            "rows, trim the largest weights, or lower the minimum"
-        )

@@ -6,6 +6,7 @@ A file of arrays is a zip of ``.npy``, which `numpy.load` opens too, and JSON th
 import codecs
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
@@ -146,12 +147,43 @@ def read(
         if names is not None and not {*archive.namelist()} <= {text, *(f"{name}.npy" for name in names)}:
             raise ValueError("members that are none of its own")
         _require_size(archive, target, most_bytes)
-        about = json.loads(archive.read(text))
+        about = json_in(archive.read(text))
         for name in archive.namelist():
             if name.endswith(".npy"):
                 with archive.open(name) as stream:  # so an array is in memory once, and not beside its file's bytes
                     arrays[name.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
     return arrays, about
+
+
+LONGEST_INTEGER = 300
+"""Digits of a whole number in JSON; one of more digits has no float."""
+
+
+def json_in(text: str | bytes) -> Any:
+    """Return what a text of JSON holds, whose numbers are all finite.
+
+    Raises
+    ------
+    ValueError
+        Where the text is no JSON, is nested deeply, or has a number that is not finite or too large.
+    """
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("the JSON holds a number that is not finite")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > LONGEST_INTEGER:
+        raise ValueError(f"the JSON holds a whole number of more than {LONGEST_INTEGER} digits")
+    return int(text)
 
 
 def _require_size(archive: zipfile.ZipFile, target: Path, most_bytes: int | None) -> None:

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkstemp
+from typing import Any
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.state.files import writable
@@ -23,6 +24,9 @@ from fedpca_flwr.state.files import writable
 PATIENCE = 20.0  # seconds that a transaction waits for that of another process, which takes milliseconds
 
 PIECE = 2**24  # bytes of a large value in one row: SQLite allows 10^9
+
+LARGEST = 2**53
+"""A whole number in a table; of larger ones no float64 is exact."""
 
 OWN_TABLES = """
 CREATE TABLE seal (digest TEXT NOT NULL);
@@ -111,7 +115,7 @@ class Store:
         """The digest of the sealed tables, which must be the one that was kept."""
         digest = self._digest(database)
         if database.execute("SELECT digest FROM seal").fetchall() != [(digest,)]:
-            raise self._damaged()
+            raise self.damaged()
         return digest
 
     def seal(self, database: sqlite3.Connection) -> str:
@@ -127,6 +131,28 @@ class Store:
                 f"another run changed the {self.schema.what} in {self.folder} after this one had read it; nothing is "
                 "saved: run this one again"
             )
+
+    def rows(self, database: sqlite3.Connection, query: str, *kinds: type[int] | type[str]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, whose values are what the tables' columns say: SQLite holds anything in any.
+
+        Parameters
+        ----------
+        database : sqlite3.Connection
+        query : str
+        *kinds : type
+            Of each column: texts, or whole numbers from 0 to `LARGEST`.
+
+        Raises
+        ------
+        StoreError
+            Where a value is something else.
+        """
+        found = database.execute(query).fetchall()
+        for row in found:
+            for value, kind in zip(row, kinds, strict=True):
+                if type(value) is not kind or (isinstance(value, int) and not 0 <= value <= LARGEST):
+                    raise self.damaged()
+        return found
 
     # Large values
 
@@ -149,7 +175,7 @@ class Store:
                 f"{self.file} holds no more what this run has read of it; did another run change it? run this one again"
             )
         if hashlib.sha256(content).hexdigest() != digest or len(content) != size:
-            raise self._damaged()
+            raise self.damaged()
         return content
 
     # Inside
@@ -177,7 +203,7 @@ class Store:
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if application != self._application:
-            raise self._damaged()
+            raise self.damaged()
         if version != self.schema.format:
             raise StoreError(
                 f"{self.file} has format {version}, and this version of fedpca-flwr reads format {self.schema.format}; "
@@ -192,7 +218,8 @@ class Store:
                 sha.update(f"{row!r}\n".encode())
         return sha.hexdigest()
 
-    def _damaged(self) -> StoreError:
+    def damaged(self) -> StoreError:
+        """What to raise where the file holds what no run has written."""
         return StoreError(
             f"{self.file} is damaged, or not a {self.schema.what}; restore it from a copy, or name another folder"
         )
@@ -201,7 +228,7 @@ class Store:
         """The error in other words, which hold nothing of what lies in the file."""
         reason = getattr(error, "strerror", None) or getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
         if reason in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}:
-            return self._damaged()
+            return self.damaged()
         if str(reason).startswith("SQLITE_BUSY"):
             return LockedError(
                 f"{self.file} was locked by another process for {PATIENCE:g} s; end the program that has it open (a "

@@ -8,7 +8,8 @@ only the sum (`fedpca_flwr.maths.personalised`)::
 
 V starts as the PCA of all rows, as in SUB-IT. ``mu`` says how strongly V draws: c = mu times the k-th eigenvalue of the
 pooled scatter over the number of parties. By default the run chooses ``mu`` by the least error on a fifth of each
-party's rows, held out; a second pass with all rows follows.
+party's rows, held out; a second pass with all rows follows. What that shows of the fifth, a site with a file of its own
+must allow (``may-show="distribution"``); with a given ``mu`` it shows moments only.
 
 The mean is that of all rows. A party centres by its own and moves the sums, so its answers are functions of count, mean
 and scatter, whatever it is told (`fedpca_flwr.maths.own_rows`).
@@ -70,6 +71,7 @@ class RowsUsed:
     prefix: str
     """Of the names of its phases."""
     rows: int
+    mean: method.Array  # (d,)
     centre: dict[str, method.Array]
     """What every question sends: ``mean`` and ``remainder``."""
     total: float
@@ -123,22 +125,24 @@ class Personalised(method.Strategy):
         if f"{prefix}start" in self.phases:
             replies = yield method.Ask(f"{prefix}start")
             pooled, diagonal = _pooled(replies, holds_out=bool(prefix))
-            missed = np.zeros(1)
+            centre, missed = (pooled.mean, pooled.remainder), np.zeros(1)
             self.n_components(sum(reply.rows for reply in replies), pooled.mean.size)
         else:
             sums = yield from pooled_centre(self, prefix, which=which)
             pooled, diagonal, missed = sums.head, sums.diagonal, sums.missed
+            centre = sums.centre, sums.remainder  # to the last bit what the parties were told
             if prefix:
                 self._require_enough_rows(sums.rows)
             self.n_components(sums.rows, pooled.mean.size)
-        mean, remainder = pooled.mean, pooled.remainder
+        mean = pooled.mean
         if not self.options.center:
-            about_zero = pooled.n * np.square(mean + remainder)
+            about_zero = pooled.n * np.square(mean + pooled.remainder)
             diagonal = diagonal + about_zero
-            mean = remainder = np.zeros_like(mean)
+            mean = np.zeros_like(mean)
+            centre = mean, mean
         method.require_variance(diagonal, pooled.n, mean, which=which)
-        centre = {"mean": mean, "remainder": remainder}
-        return RowsUsed(prefix, int(pooled.n), centre, float(diagonal.sum()), missed)
+        asked = dict(zip(("mean", "remainder"), centre, strict=True))
+        return RowsUsed(prefix, int(pooled.n), mean, asked, float(diagonal.sum()), missed)
 
     def _require_enough_rows(self, rows: float) -> None:
         """Refuse more components than there are rows, while some are held out."""
@@ -150,7 +154,7 @@ class Personalised(method.Strategy):
 
     def _pooled_components(self, used: RowsUsed, notes: list[str]) -> Generator[method.Ask, Any, eigen.Eigenpairs]:
         """The PCA of the rows used: the end mu = infinity, and where V starts."""
-        d = used.centre["mean"].size
+        d = used.mean.size
         block = random_block(d, self.options.width(self.public), self.config.seed)
         found = block_iteration.BlockIteration(block, self.options.n_components, trace=used.total)
         enough = False
@@ -210,7 +214,7 @@ class Personalised(method.Strategy):
         measured["own_from_shared_degrees"] = math.degrees(math.asin(min(1.0, sine)))
         return method.Solution(
             pairs=pairs,
-            mean=used.centre["mean"],
+            mean=used.mean,
             total=used.total,
             rows=used.rows,
             notes=notes,

@@ -28,9 +28,6 @@ GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 GLOBAL_ROUNDS = 30
 """At most so many rounds for the PCA of all rows."""
 
-CENTRE = (method.Field("mean", ("d",)), method.Field("remainder", ("d",)))
-"""The mean of the rows used."""
-
 SHARED = method.Field("shared", ("d", "k"), kind="orthonormal columns")
 
 OF_OWN_COMPONENTS = (
@@ -46,7 +43,16 @@ OF_OWN = (
 """What the sums tell of single sites (`PCAOptions.site_sums`)."""
 
 HELD_OUT = "held-out "
-"""How the phases of the first of two passes begin."""
+"""How the phases of the first of two passes begin, and the names of its numbers."""
+
+
+def centre_fields(
+    config: method.RunConfig, options: "PersonalisedOptions", prefix: str
+) -> tuple[method.Field, method.Field]:
+    """Return the fields of the mean of the rows that a pass uses: one in a pass, that which its sums were about."""
+    of_sums = method.by_transport(config, clear="mean", masked="centre") if options.center else "mean"
+    mean = method.Field("mean", ("d",), fixed=f"{prefix}{of_sums}")
+    return mean, method.Field("remainder", ("d",), fixed=f"{prefix}remainder")
 
 
 class PersonalisedOptions(method.Options, method.CentreOptions):
@@ -67,6 +73,10 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
         return {"personalised": OF_OWN}
 
     @property
+    def exposes(self) -> str:
+        return "distribution" if self.mu == "held-out" else ""  # two sums: over all rows, and over all but a fifth
+
+    @property
     def grid(self) -> tuple[float, ...]:
         """The values of mu; of one that is given only that."""
         if self.mu == "held-out":
@@ -83,7 +93,7 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
     choosing = options.mu == "held-out"
     first = _pass(config, options, HELD_OUT, len(GRID)) if choosing else {}
     choose = method.Question(
-        asked=method.Payload((SHARED, *CENTRE)),
+        asked=method.Payload((SHARED, *centre_fields(config, options, HELD_OUT))),
         reply=method.Payload((method.Field("errors", ("grid",), kind="size"),)),
         answer=_choose,
         sizes=lambda public: {"k": options.n_components, "grid": len(GRID) + 2},
@@ -91,7 +101,9 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
         words=method.FIRST_WORDS,
     )
     report = method.Question(
-        asked=method.Payload((SHARED, method.Field("strengths", ("<=m",), kind="size"), *CENTRE)),
+        asked=method.Payload(
+            (SHARED, method.Field("strengths", ("<=m",), kind="size"), *centre_fields(config, options, ""))
+        ),
         reply=method.Payload(OF_OWN_COMPONENTS),
         answer=_report,
         sizes=lambda public: {"k": options.n_components, "m": 1},
@@ -103,7 +115,7 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
         **({"choose": choose} if choosing else {}),
         **_pass(config, options, "", 1),
         "report": report,
-        **method.projection_phase(),
+        **method.projection_phase(about=method.by_transport(config, clear="", masked="centre")),
     }
 
 
@@ -114,10 +126,11 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         reply=method.Payload((used, *method.HEAD[1:], method.Field("diagonal", ("d",), kind="size"))),
         answer=lambda party, asked: _start(party, prefix),
     )
+    centre = centre_fields(config, options, prefix)
     sums = centre_phases(prefix, lambda party: party.used(prefix))
     begin = method.by_transport(config, clear={f"{prefix}start": start}, masked=sums)
     product = method.Question(
-        asked=method.Payload((method.Field("block", ("d", "<=b")), *CENTRE)),
+        asked=method.Payload((method.Field("block", ("d", "<=b")), *centre)),
         reply=method.Payload((method.Field("product", ("d", "b")),)),
         answer=lambda party, asked: {"product": _about(party, asked, prefix).times_any(asked["block"])},
         sizes=lambda public: {"b": options.width(public)},
@@ -127,7 +140,7 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
     )
     several = replace(SHARED, shape=("m", "d", "k"))
     share = method.Question(
-        asked=method.Payload((several, method.Field("strengths", ("m",), kind="positive"), *CENTRE)),
+        asked=method.Payload((several, method.Field("strengths", ("m",), kind="positive"), *centre)),
         reply=method.Payload((method.Field("shared", ("m", "d", "k")),)),
         answer=lambda party, asked: _share(party, asked, prefix),
         sizes=lambda public: {"m": strengths, "k": options.n_components},

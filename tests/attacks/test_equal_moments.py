@@ -3,6 +3,9 @@
 Two sites hold other rows with the same count, mean and scatter: all are small integers, so that the three are equal to
 the last bit. What leaves the sites, before any mask, must be equal up to the rounding of sums, for questions of any
 size: a server's centre near 2^53 would let rounding tell single rows apart, if it were subtracted from them.
+
+A run's options are questions, too: with whatever options a method is asked, a site whose node-config allows nothing
+beyond the defaults gives equal answers, or none.
 """
 
 from dataclasses import dataclass, field
@@ -12,14 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.moments import Head, scatter_product
 from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.questions.adjustment import OwnAdjustment
 from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.transports import encoding
-from strategies import METHODS
+from simulations.hunt.options import options
+from strategies import METHODS, build_strategy, run_config_of, transports_of
 from tests.hostile import HostileSession, Questions, signatures
-from tests.protocol.scripts import SCRIPTS, Script
+from tests.protocol.scripts import SCRIPTS, WAYS, Script
 from tests.protocol.test_hostile_server import kept_loadings
 
 ADJUSTED = "p-cov n-components=2 adjust-for=0"
@@ -155,8 +160,13 @@ def finds_a_row(script: Script, seed: int, folder, monkeypatch, width: int = 6, 
     if run["method"] == "vertical-scores":
         node["loadings"] = kept_loadings(folder)
     pair = [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
-    noted = [Answered(), Answered()]
-    n, d = worlds[0].shape
+    return differs(script, pair, worlds, seed, monkeypatch, given)[0]
+
+
+def differs(script, pair, worlds, seed, monkeypatch, given=MappingProxyType({})) -> tuple[str, int]:
+    """In which phase the answers of two sites differ, empty if in none; and how many questions they have answered."""
+    noted, answers = [Answered(), Answered()], 0
+    n, d = len(pair[0].client.data), worlds[0].shape[1]
     asking = [Thresholds(seed, {"d": d, "n": n, "any": 2}, given) for _ in pair]
     trace = float(np.square(worlds[0]).sum())
     for phase, times in script.times.items():
@@ -172,16 +182,17 @@ def finds_a_row(script: Script, seed: int, folder, monkeypatch, width: int = 6, 
                 outcomes.append(session.ask(phase, arrays))
             (here, said), (there, other) = outcomes
             if said != other:
-                return phase
+                return phase, answers
             if "error" in said:
-                return ""
+                return "", answers
+            answers += 1
             if noted[0].fields:
                 here, there = (list(note.fields[-1].values()) for note in noted)
             elif script.secure:
                 continue  # keys, shares
             if len(here) != len(there) or not all(map(close, here, there, [natural_size(asked, trace)] * len(here))):
-                return phase
-    return ""
+                return phase, answers
+    return "", answers
 
 
 def close(here, there, size: float) -> bool:
@@ -190,6 +201,9 @@ def close(here, there, size: float) -> bool:
     largest = np.maximum(np.abs(here), np.abs(there))
     return here.shape == there.shape and bool(np.all(np.abs(here - there) <= 1e-9 * largest + 1e-12 * size))
 
+
+SEEDS = 4
+"""Draws of options for each method; the hunt makes more of them."""
 
 HELD = [
     script
@@ -203,6 +217,52 @@ HELD = [
 @pytest.mark.parametrize("seed", range(2))
 def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
     assert not finds_a_row(script, seed, tmp_path, monkeypatch)
+
+
+# Options, of a run and of the site
+
+
+def drawn_run(method: str, seed: int) -> dict[str, Any]:
+    """A run of a method with drawn options, in clear or with secure sums."""
+    rng = np.random.default_rng(seed)
+    known = {name.replace("_", "-"): value for name, value in options(rng, method, 2, N, 6).items()}
+    ways = transports_of(METHODS[method])
+    run = {"method": method, "n-components": 2, **METHODS[method].strategy.card.examples[0], **known}
+    return run | WAYS[str(rng.choice(ways))]
+
+
+def as_script(run: dict[str, Any], session: HostileSession, most: int = 2) -> Script:
+    """The questions of a run at this site, each asked so many times at most."""
+    client = session.client
+    way = "clear" if not run.get("secure-aggregation") else "masked"
+    times = {name: min(most, one.most(client.public)) for name, one in client.script.items()}
+    return Script(run, {name: number for name, number in times.items() if number}, way)
+
+
+@pytest.mark.parametrize(
+    "method", [name for name, one in METHODS.items() if not one.strategy.card.differentially_private]
+)
+def test_a_site_of_all_defaults_answers_by_moments_whatever_the_options(method, tmp_path, monkeypatch):
+    """Where it answers at all: a method or an option whose answers tell more needs the site's permission by name."""
+    card, answers = METHODS[method].strategy.card, 0
+    for seed in range(SEEDS):
+        run = drawn_run(method, seed)
+        run |= {"bound": 1e20} if run.get("secure-aggregation") else {}
+        try:
+            build_strategy(run_config_of(run))
+        except ConfigError:  # options that do not go together
+            continue
+        worlds = [rows.T.copy() for rows in twins(N)] if card.split == "columns" else twins(6)
+        node: dict[str, Any] = {"may-show": "nothing"}
+        if seed % 2 and card.split == "rows":  # three rows more, of which the site leaves three out
+            worlds, node = [np.vstack([rows, worlds[0][:3]]) for rows in worlds], {**node, "round-rows": N}
+        pair = [HostileSession(tmp_path / f"{seed} {i}", rows, run, **node) for i, rows in enumerate(worlds)]
+        if "error" in pair[0].client.get_properties({}):
+            continue
+        phase, answered = differs(as_script(run, pair[0]), pair, worlds, seed, monkeypatch)
+        assert not phase, f"seed {seed}: {run} tells rows of equal moments apart"
+        answers += answered
+    assert (answers > 0) == (not card.exposes)
 
 
 def rows_about(self, centre, V):

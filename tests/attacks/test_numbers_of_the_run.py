@@ -99,3 +99,40 @@ def test_what_no_rows_need_is_refused_whatever_the_rows(run, phase, name, value,
             said.append(played(tmp_path / str(i), run, {phase: {name: value}}))
     assert said[0] == said[1] == said[2]
     assert said[0][0] == phase
+
+
+# A pass of the personalised method has one centre
+
+PERSONALISED = {"method": "personalised", "n-components": 1, "mu": 1.0}
+MASKED = {"secure-aggregation": True, "bound": 1000.0}
+MEAN = ROWS.mean(axis=0)
+
+
+def asked_about(session, means, *, secure, spread=1e6):
+    """What a site says to products about each of several means of one run."""
+    block, none, spread = np.eye(D, 2), np.zeros(D), np.broadcast_to(spread, (D,))
+    if secure:
+        (key, _), _ = session.ask("keys", [])
+        publics = np.stack([key, np.full_like(key, 1), np.full_like(key, 2)])
+        assert session.ask("sums", [publics, signatures(session, publics)])[0]
+    else:
+        assert session.ask("start", [])[0]
+    return [session.ask("product", [block, mean, none, *([spread] if secure else [])]) for mean in means]
+
+
+@pytest.mark.parametrize("run", [{}, MASKED], ids=["clear", "masked"])
+@pytest.mark.parametrize("center", [True, False])
+def test_a_pass_has_one_centre(run, center, tmp_path):
+    given = {**PERSONALISED, **run, "center": center}
+    means = [MEAN, MEAN] if center else [np.zeros(D), np.zeros(D)]
+    for i, other in enumerate((means[1], means[1] + 1e-9, means[1] + 1e12)):
+        session = HostileSession(tmp_path / str(i), ROWS, given)
+        (first, _), (second, said) = asked_about(session, [means[0], other], secure=bool(run))
+        assert first
+        assert bool(second) == ("error" not in said) == (i == 0)
+
+
+@pytest.mark.parametrize("off", [1e6, 2.0**53])
+def test_a_pass_has_no_centre_beyond_the_bound(off, tmp_path):
+    session = HostileSession(tmp_path, ROWS, {**PERSONALISED, **MASKED})
+    assert not asked_about(session, [CENTRE + off], secure=True)[0][0]

@@ -6,7 +6,7 @@ from flwr.app import RecordDict
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.maths.rows import column_sums, held_out
+from fedpca_flwr.maths.rows import held_out
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.site.fold import fold, require_fold
 from fedpca_flwr.site.journal import FileJournal
@@ -197,14 +197,14 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path):
     def listen(client, phase, asked):
         if phase.endswith(("start", "sums")):
             prefix = HELD_OUT if phase.startswith(HELD_OUT) else ""
-            seen.append((client.site.node.partition_id, phase, column_sums(client.used(prefix)).tobytes()))
+            seen.append((client.site.node.partition_id, phase, client.used(prefix).sum(axis=0).tobytes()))
         return honest(client, phase, asked)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PersonalisedClient, "statistics", listen)
         for seed in range(2):
-            run = {"options": {**options, "seed": seed}, "allowed-methods": "personalised"}
-            finish(sites(tmp_path, parties, "personalised", **run))
+            shown = {"may-show": "distribution", "allowed-methods": "personalised"}
+            finish(sites(tmp_path, parties, "personalised", options={**options, "seed": seed}, **shown))
     assert len(seen) == 12
     assert len(set(seen)) == 6
     assert len(events(tmp_path / "site0", HeldOut.kind)) == 1

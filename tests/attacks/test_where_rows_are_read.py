@@ -36,13 +36,13 @@ PARTY = {"self", "party"}
 
 READERS = {
     "chunks", "centred_chunks", "own_chunks", "sparse_chunks", "pieces", "whole", "scatter_product",
-    "head_and_diagonal", "standard_chunks", "Moments.of", "triangular", "truncated", "truncated_fields", "column_sums",
+    "head_and_diagonal", "standard_chunks", "Moments.of", "triangular", "truncated", "truncated_fields",
     "columns_of", "Columns", "surveyed",
 }  # fmt: skip
 """What reads rows."""
 
 SUMS = {"len", "count_of", "head_and_diagonal", "Moments.of", "triangular", "truncated", "truncated_fields",
-        "column_sums", "vdot", "OwnScatter", "own_rows", "GappedRows", "require_few_rows"}  # fmt: skip
+        "vdot", "OwnScatter", "own_rows", "GappedRows", "require_few_rows"}  # fmt: skip
 """Calls that make sums of rows, or what holds them and gives sums only."""
 
 HOLDERS = {"OwnScatter", "OwnAdjustment", "OwnRows", "GappedRows"}
@@ -89,7 +89,6 @@ strategies/vertical_scores: phases | by the site's own loadings: places are aske
 
 READS = """
 maths/rows: chunks, as_blocks, whole, weighted, own_chunks | PASSES
-maths/rows: column_sums | sums
 maths/rows: largest_size | whether rows are of a size that can be computed with
 maths/rows: centred_chunks | subtracts a centre: who calls it is in this table
 maths/rows: digests | digests by the site's own key

@@ -1,9 +1,11 @@
 """Whatever a server writes into a run-config, a party answers with a refusal, raises nothing, and at little cost."""
 
 import difflib
+import json
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
@@ -54,6 +56,20 @@ OF_METHODS = {
     "many digits": f"sub-it block-size={'1' * 5000}",
     "a date": "sub-it block-size=1979-05-27",
 }
+OF_LEVELS = {
+    "a deep list": "[" * 200_000,
+    "a deep table": '{"a":' * 100_000,
+    "a deep level": '{"a": ["b", ' + "[" * 100_000,
+    "a nested level": '{"a": [["b"]]}',
+    "a table of tables": '{"a": {"b": ["c"]}}',
+    "no number": '{"a": [NaN]}',
+    "many digits": '{"a": ' + "9" * 9000 + "}",
+    "a column twice": '{"a": ["b"], "a": ["c"]}',
+    "half a pair": '{"a": ["\\ud800"]}',
+    "a null": '{"a": ["\\u0000"]}',
+    "a name with a null": '{"\\u0000": ["a"]}',
+    "a line break": '{"a": ["b\\nclient 0: c"]}',
+}
 VALUES = {**ANYWHERE, **OF_METHODS}
 KEYS = [*RunConfig.keys(), LONG, "data_root", "\x1b[2J", "\udc80", "a\nclient 0: b", ""]
 
@@ -89,11 +105,53 @@ def test_every_value_at_every_key_is_answered(value):
         require_clean(told({key: VALUES[value]}), key)
 
 
+@pytest.mark.parametrize("value", OF_LEVELS)
+def test_texts_that_declare_no_levels_are_refused_in_one_sentence(value):
+    for said in told({"levels": OF_LEVELS[value], "method": "p-cov scale=true"}):
+        assert said["error"] == "ConfigError"
+        assert not unnamed(said["message"], "'levels'")
+        require_clean([said], value)
+
+
+@pytest.mark.parametrize(("columns", "levels"), [(1, 1001), (1, 10**5), (10, 999), (9000, 1)])
+def test_more_levels_than_a_site_has_room_for_are_refused_before_it_makes_any(columns, levels, monkeypatch):
+    """20,000 levels of 2,000 rows took 3.4 GB."""
+    monkeypatch.setattr(np, "zeros", lambda *shape, **kind: pytest.fail("something is made"))
+    declared = json.dumps({f"c{i}": [format(j, "x") for j in range(levels)] for i in range(columns)})
+    for said in told({"levels": declared, "method": "p-cov scale=true"}):
+        assert said["error"] == "ConfigError"
+        assert not unnamed(said["message"], "'levels'", "1,000", "10,000")
+
+
+def test_as_many_levels_as_there_may_be_are_taken():
+    declared = {f"c{i}": [format(j, "x") for j in range(1000)] for i in range(9)}
+    assert RunConfig.parse({"levels": json.dumps(declared)}).levels_by_column == declared
+
+
 def test_random_run_configs_are_answered():
     rng = random.Random(24)
     for _ in range(150):
         config = {rng.choice(KEYS): rng.choice(list(VALUES.values())) for _ in range(rng.randint(2, 6))}
         require_clean(told(config), config)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x00", "\x1b[2J", "\u202e", "\U000e0001"])
+@pytest.mark.parametrize(
+    "method",
+    ["{}", "p-cov {}=1", "p-cov adjust-for={}", "streaming state={}", "streaming state=x leave={}", "sapca state={}"],
+)
+def test_no_text_is_raised_by_a_site_that_notes_it(method, text, tmp_path):
+    """The fault: the journal could not write half of a surrogate pair, and its error travelled."""
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((40, 4)))
+    node = {"partition-id": 1, "num-partitions": 3, "journal": str(tmp_path / "journal"), "may-show": "distribution"}
+    config = {"method": method.format(text), "n-components": 2}
+    for phase in ("moments", "digest", "summary", "project"):
+        given = Context(1, 1, {**node, "data": str(tmp_path / "rows.npy")}, RecordDict(), config)
+        made: Any = client_fn(given)
+        client = made.numpy_client
+        for said in (client.get_properties({}), client.fit([], {"phase": phase})[2], client.evaluate([], {})[2]):
+            assert "failed with" not in said.get("message", "")
+            str(said).encode()
 
 
 @pytest.mark.parametrize(

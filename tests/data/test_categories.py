@@ -16,7 +16,7 @@ from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.site import policy
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.policy import permit_levels
-from strategies import client_of_rows, run_config_of
+from strategies import build_client, client_of_rows, run_config_of
 from tests.families import rows
 from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused
@@ -119,6 +119,41 @@ def test_few_rows_of_a_level_are_others_and_others_are_not_few():
     four_others = encoded(pd.DataFrame({"sex": [*cells, "x"]}), {"sex": ["f", "m"]}, "X", least=4)
     assert np.asarray(four_others.rows).sum(axis=0).tolist() == [12, 5, 4, 0]
     assert found_levels([*cells, "x", *["other", ""] * 9], least=2) == ["f", "m", "x"]
+
+
+@pytest.mark.parametrize("round_rows", [1, 10, 25])
+def test_levels_are_counted_among_the_rows_that_take_part(round_rows, tmp_path):
+    """The fault: a level of 10 rows, 9 of which the site leaves out, was told of the one that is left."""
+    n = 209
+    rng = np.random.default_rng(3)
+    ward = np.where(rng.random(n) < 0.5, "a", "b").astype(object)
+    ward[[37, *range(n - 9, n)]] = "c"
+    frame = pd.DataFrame(rng.standard_normal((n, 3)), columns=["x", "y", "z"]).assign(ward=ward)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    declared = json.dumps({"ward": ["a", "b", "c"]})
+    node = {"partition-id": 0, "num-partitions": 3, "round-rows": round_rows, "min-rows": 10}
+    run = run_config_of({"method": "p-cov", "n-components": 2, "scale": True, "levels": declared})
+    of_file = Context(1, 1, {**node, "data": str(tmp_path / "rows.csv"), "categories": "ward"}, RecordDict(), run)
+    for client in (build_client(of_file), client_of_rows(Context(1, 1, node, RecordDict(), {}), frame, run)):
+        fields, rows_told, said = client.fit([], {"phase": "moments"})
+        assert "error" not in said
+        assert rows_told == n - n % round_rows
+        counts = np.rint(rows_told * fields[1][3:])
+        assert counts.sum() == rows_told
+        assert not ((counts > 0) & (counts < 10)).any()
+
+
+def test_a_site_counts_levels_that_were_made_elsewhere_among_the_rows_that_take_part():
+    frame = pd.DataFrame({"x": np.arange(45.0), "sex": ["f"] * 30 + ["m"] * 15})
+    encoded_elsewhere = encoded(frame, {"sex": ["f", "m"]}, "X")
+    names = encoded_elsewhere.names[1:]
+    for round_rows, fits in ((1, True), (20, False), (30, True)):
+        node = {"partition-id": 0, "num-partitions": 3, "min-rows": 12, "round-rows": round_rows}
+        if fits:
+            permit_levels(NodeConfig.parse(node), encoded_elsewhere, names)
+            continue
+        with refused(DisclosureError, 12):
+            permit_levels(NodeConfig.parse(node), encoded_elsewhere, names)
 
 
 @pytest.mark.parametrize("heavy", [[1.0] + [0.0] * 9, [3.0] + [1.0] * 9])

@@ -223,6 +223,25 @@ def test_the_rows_of_a_run_that_fell_silent_go_when_another_begins(minutes, ther
     assert left.rows.exists() is there
 
 
+def test_a_folder_has_three_copies_at_most_and_the_oldest_goes(tmp_path, passes):
+    """A server that begins runs and ends none filled the disk."""
+    csv(tmp_path / "0.csv", X[0])
+    node = node_of(tmp_path / "0.csv", journal=str(tmp_path / "journal"))
+    (tmp_path / "journal").mkdir()
+    kept = [kept_rows.folder_of(tmp_path / "journal", (str(run), 0)) for run in range(7)]
+    for run, folder in enumerate(kept):
+        np.testing.assert_array_equal(whole(of_run(node, RunConfig(), folder).rows), X[0])
+        os.utime(folder, ns=(run, run))
+        folder.with_name(f"{folder.name}.unfinished").mkdir()  # of a process that was killed
+        os.utime(folder.with_name(f"{folder.name}.unfinished"), ns=(run, run))
+        assert len(kept_rows.folders(tmp_path / "journal")) <= 3
+    assert [folder.exists() for folder in kept] == [False] * 4 + [True] * 3
+    assert passes[tmp_path / "0.csv"] == 7
+    for folder in (kept[-1], kept[0]):  # a run whose copy went reads the file
+        np.testing.assert_array_equal(whole(of_run(node, RunConfig(), folder).rows), X[0])
+    assert passes[tmp_path / "0.csv"] == 8
+
+
 def in_place(file):
     """Other rows in the same file, a nanosecond later."""
     before = file.stat()

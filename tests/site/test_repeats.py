@@ -57,6 +57,28 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
         permit_under(7.9, X, 8.0)
 
 
+@pytest.mark.parametrize(
+    ("weights", "fits"),
+    [
+        (np.ones(10), True),
+        (np.ones(9), False),
+        (np.full(100, 1e-200), True),
+        (0.5 ** np.arange(1000.0), False),
+        (np.r_[np.ones(9), np.full(1000, 1e-9)], False),
+        (np.r_[np.ones(9), np.full(1000, 1e-2)], True),
+        (np.r_[5.0, np.ones(44)], False),
+        (np.r_[1e200, np.ones(1000)], False),
+    ],
+)
+def test_no_answer_is_over_few_rows_whatever_weighs_them(weights, fits):
+    """Two numbers of rows are held: the effective one, and that of rows as heavy as the heaviest."""
+    if fits:
+        permit_rows(node(**{"min-rows": 10}), len(weights), weights)
+        return
+    with refused(DisclosureError, "'min-rows'", 10):
+        permit_rows(node(**{"min-rows": 10}), len(weights), weights)
+
+
 @pytest.mark.parametrize("rounded", [2, 10])
 def test_a_rounded_number_of_rows_goes_with_no_weights_and_no_split_by_columns(rounded):
     vertical, weighted = METHODS["vertical"].strategy.card, METHODS["p-cov"].strategy.card

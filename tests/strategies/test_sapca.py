@@ -15,6 +15,7 @@ from simulations import run
 from strategies.sapca import levels_of, sends_at
 from tests.families import cut, rows
 from tests.harness import client_of, fail_at, finish, say, server_of, tamper_arrays
+from tests.hostile import HostileSession
 from tests.killed import STEPS, dies
 from tests.refusals import refused, unnamed
 
@@ -266,3 +267,46 @@ def named_columns(folder, columns, seed):
     for party in (0, 1):
         say(server, party, columns=columns or None)
     return server
+
+
+@pytest.mark.parametrize(
+    ("options", "answers"),
+    [
+        ({"block-size": 199, "forgetting": 1e-200}, False),
+        ({"block-size": 1, "forgetting": 0.5}, False),
+        ({"block-size": 7, "forgetting": 0.5}, False),
+        ({"block-size": 100, "forgetting": 1e-200}, True),
+        ({"block-size": 1, "forgetting": 0.99}, True),
+        ({"block-size": 199, "forgetting": 1.0}, True),
+    ],
+    ids=str,
+)
+def test_a_site_that_allows_the_method_tells_nothing_of_few_rows_however_others_are_forgotten(
+    options, answers, tmp_path
+):
+    """The fault: the last row alone had a weight, and the answer was that row."""
+    run = {"method": "sapca", "n-components": 2, **options}
+    session = HostileSession(tmp_path, rows(200, 6), run, **{"min-rows": 20, "allowed-methods": "sapca"})
+    replied, said = session.ask("summary", [])
+    assert bool(replied) == answers
+    assert answers or not unnamed(said["message"], "'min-rows'", 20)
+
+
+@pytest.mark.parametrize(
+    ("node", "answers"),
+    [
+        ({}, False),
+        ({"may-show": "nothing"}, False),
+        ({"allowed-methods": "p-cov, em"}, False),
+        ({"allowed-methods": "p-cov, sapca"}, True),
+        ({"may-show": "distribution"}, True),
+        ({"may-show": "scores"}, True),
+    ],
+    ids=str,
+)
+def test_a_site_names_a_method_whose_answers_tell_more_than_moments(node, answers, tmp_path):
+    """The order of rows, and the blocks that a run chooses, are in the answer."""
+    session = HostileSession(tmp_path, rows(60, 4), {"method": "sapca", "n-components": 2}, **{"may-show": "", **node})
+    replied, said = session.ask("summary", [])
+    assert bool(replied) == answers
+    assert answers or said["error"] == "DisclosureError"

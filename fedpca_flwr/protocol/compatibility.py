@@ -1,0 +1,67 @@
+"""Which keys of a run go with which methods and options: the server and every site refuse the others, by these rules.
+
+A site does not rely on the server's check: a rule that only the server's half knew would protect no row.
+"""
+
+from fedpca_flwr import packages
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+
+
+def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions) -> None:
+    """Refuse keys of a run that do not go with its method, or with the method's options.
+
+    Parameters
+    ----------
+    config : RunConfig
+    card : MethodCard
+        Of the run's method.
+    options : PCAOptions
+        Those of the method.
+
+    Raises
+    ------
+    ConfigError
+        For `features` where sites have other columns each, `weights` and `levels` with a method that takes none,
+        `levels` that are not scaled, and a `max-share` where the server does not see what each party holds.
+    """
+    if config.features and card.split != "rows":
+        raise ConfigError(
+            f"run-config: 'features' names the columns of all sites, and with '{card.name}' each has others: leave it "
+            "out"
+        )
+    for key, field in {"weights": "weighted", "levels": "mixed"}.items():
+        if getattr(config, key) and not getattr(card, field):
+            raise ConfigError(
+                f"run-config: '{key}' is {value_text(getattr(config, key))}, and '{card.name}' takes none; methods "
+                f"that do: {_methods_with(field)}"
+            )
+    if config.levels and not (options.scaled and options.centred):
+        raise ConfigError(
+            "run-config: 'levels' is set, and indicators are divided by the roots of their proportions: set scale=true "
+            "and center=true"
+        )
+    if config.max_share:
+        _require_shares(config, card)
+
+
+def _require_shares(config: RunConfig, card: MethodCard) -> None:
+    """Refuse a limit to what a party may hold where the server cannot see what it holds."""
+    about = f"run-config: 'max-share' is {config.max_share:g}, but"
+    if config.secure_aggregation:
+        raise ConfigError(
+            f"{about} secure-aggregation=true shows the server sums over all parties and no party's share; set one of "
+            "the two only"
+        )
+    if not card.pools_moments:
+        raise ConfigError(
+            f"{about} '{card.name}' does not add up the parties' moments; methods that do: "
+            f"{_methods_with('pools_moments')}"
+        )
+
+
+def _methods_with(field: str) -> str:
+    """The methods whose cards have this field set."""
+    methods = packages.strategies.METHODS
+    return ", ".join(name for name, method in methods.items() if getattr(method.strategy.card, field))

@@ -1,0 +1,174 @@
+"""Whoever starts runs chooses their options as well as their questions: both are drawn here.
+
+Against two sites in each draw, whose rows have equal moments or differ in one row. Whatever was drawn, a site raises
+nothing, answers its script and nothing after its first refusal, and tells no number of rows below its minimum. A site
+that allows nothing beyond the defaults answers alike where moments are equal; where answers are masked or noised, one
+row more or less does not show. More draws than the suite makes::
+
+    python -m tests.attacks.test_hostile_options FIRST LAST
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedpca_flwr.errors import ConfigError
+from simulations.hunt.options import options
+from strategies import METHODS, build_strategy, run_config_of, transports_of
+from tests.attacks.test_equal_moments import N, as_script, differs, twins
+from tests.hostile import HostileSession, shape_of, shown_by
+from tests.protocol.scripts import WAYS
+from tests.protocol.test_hostile_server import OTHER, ROWS, hostile_questions, is_in_script, kept_loadings, with_holes
+
+LEVELS = '{"sex": ["f", "m"]}'
+MOST_STEPS = 12
+
+
+def drawn_run(rng: np.random.Generator) -> dict[str, Any]:
+    """A run of any method with any options that it has, and keys that may or may not go with it."""
+    method = str(rng.choice(list(METHODS)))
+    own = {name.replace("_", "-"): value for name, value in options(rng, method, 2, N, 6).items()}
+    run = {"method": method, "n-components": 2, **METHODS[method].strategy.card.examples[0], **own}
+    ways = list(WAYS) if rng.random() < 0.1 else list(transports_of(METHODS[method]))
+    run |= WAYS[str(rng.choice(ways))]
+    run |= {"bound": float(rng.choice([1e3, 1e20]))} if run.get("secure-aggregation") else {}
+    run |= {"weights": "0"} if rng.random() < 0.05 else {}
+    run |= {"levels": LEVELS} if rng.random() < 0.05 else {}
+    if method == "dp-pca":
+        run |= {"epsilon": 0.1}
+    return run
+
+
+def raw(run: dict[str, Any]) -> dict[str, Any]:
+    """The run-config as whoever starts runs sends it, checked by nobody."""
+    try:
+        return run_config_of(run)
+    except ConfigError:
+        words = [f"{key}={value}" for key, value in run.items() if key not in ("method", "n-components", *OF_RUNS)]
+        known = {key: value for key, value in run.items() if key in ("n-components", *OF_RUNS)}
+        return {**known, "method": " ".join([run["method"], *words])}
+
+
+OF_RUNS = ("secure-aggregation", "survivors", "bound", "weights", "levels", "seed")
+
+
+def session_of(folder: Path, rows: np.ndarray, run: dict[str, Any], **node: Any) -> HostileSession:
+    """A site in a run that no server has checked."""
+    session = HostileSession(folder, rows, {"method": run["method"], "n-components": 2}, **node)
+    given = session.context
+    session.context = Context(given.run_id, given.node_id, given.node_config, RecordDict(), raw(run))
+    return session
+
+
+def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a draw finds; empty where it finds nothing."""
+    rng = np.random.default_rng(seed)
+    run = drawn_run(rng)
+    card = METHODS[run["method"]].strategy.card
+    equal = bool(rng.random() < 0.5) and not card.differentially_private
+    if equal:
+        run.pop("weights", None)  # of other rows there are other weights
+    worlds = twins(6) if equal else [ROWS, OTHER]
+    if "weights" in run:  # whether weights are of few rows shows
+        worlds[1] = np.column_stack([ROWS[:, 0], OTHER[:, 1:]])
+    if equal and card.split == "columns":
+        worlds = [rows.T.copy() for rows in twins(N)]
+    if not equal and card.incomplete:
+        worlds = list(map(with_holes, worlds))
+    least = int(rng.choice([1, 5, 10]))
+    node: dict[str, Any] = {"min-rows": least, "may-show": "nothing"}
+    node |= {"weights": "0"} if "weights" in run else {}
+    node |= {"round-rows": 16} if rng.random() < 0.2 and card.split == "rows" else {}
+    node |= {"epsilon-budget": 100.0} if card.differentially_private else {}
+    if not equal:
+        try:
+            node["may-show"] = shown_by(run)
+        except ConfigError:
+            node["may-show"] = "inner products"
+        if card.after:
+            node["loadings"] = kept_loadings(folder)
+    pair = [session_of(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
+    said = [session.client.get_properties({}) for session in pair]
+    about = f"seed {seed}: {run} {node}: "
+    refusals = ["error" in one for one in said]
+    if any("failed with" in one.get("message", "") for one in said):
+        return f"{about}{said}"
+    try:
+        build_strategy(raw(run))
+    except ConfigError:
+        if not card.after and "state" not in run and not all(refusals):
+            return f"{about}only the server refuses"
+    if refusals[0]:
+        return "" if said[0] == said[1] else f"{about}{said}"
+    try:
+        script = as_script(run, pair[0], 2 if equal else 10**9)
+    except Exception as error:
+        return f"{about}no script: {error!r}"
+    if equal:
+        phase, _ = differs(script, pair, worlds, seed, monkeypatch)
+        return f"{about}'{phase}' tells rows of equal moments apart" if phase else ""
+    return asked_in_any_order(script, seed, pair, least, about)
+
+
+def asked_in_any_order(script, seed: int, pair: list[HostileSession], least: int, about: str) -> str:
+    """What questions in an order that is often the right one find."""
+    questions = [hostile_questions(script, seed, session, MOST_STEPS) for session in pair]
+    answered, refused = [], False
+    for same in zip(*questions, strict=True):
+        phase = same[0][0]
+        outcomes = [session.ask(phase, arrays) for session, (_, arrays) in zip(pair, same, strict=True)]
+        if script.hidden and len({shape_of(outcome) for outcome in outcomes}) > 1:
+            return f"{about}one row shows in '{phase}'"
+        replied, said = outcomes[0]
+        if "error" in said:
+            if replied:
+                return f"{about}arrays beside a refusal of '{phase}'"
+            if refused:
+                return ""
+            refused = True
+            continue
+        answered.append(phase)
+        if refused or not is_in_script(script, answered):
+            return f"{about}answered {answered}"
+        if not script.hidden:
+            names = [field.name for field in pair[0].client.script[phase].reply.fields]
+            told = dict(zip(names, replied, strict=True))
+            counts = [float(told[name]) for name in ("count", "used") if name in told and told[name].size]
+            if min(counts, default=least) < least:
+                return f"{about}'{phase}' is about {counts} rows"
+    return ""
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_drawn_options_and_questions_find_nothing(first, tmp_path, monkeypatch):
+    found = []
+    for seed in range(first, first + 20):
+        with monkeypatch.context() as patch:
+            found += filter(None, [finding(seed, tmp_path / str(seed), patch)])
+    assert not found
+
+
+def main(first: int, last: int) -> None:
+    """Draw from one seed to another, and print what is found."""
+    found = 0
+    for seed in range(first, last):
+        folder = Path(tempfile.mkdtemp())
+        with pytest.MonkeyPatch.context() as patch:
+            try:
+                said = finding(seed, folder, patch)
+            except Exception as error:
+                said = f"seed {seed}: raised {error!r}"
+        shutil.rmtree(folder)
+        found += bool(said)
+        if said or seed % 100 == 99:
+            print(said or f"{seed + 1 - first} draws, {found} findings", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,189 @@
+"""Files that somebody else wrote: whatever is in them, there is one sentence of ours, or they are used.
+
+Each draw changes a whole file in one place or two; a failure names the change.
+"""
+
+import copy
+import io
+import json
+import shutil
+import sqlite3
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import PCAModel, analyses
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.model import federation, stream_state
+from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.state.store import Schema, Store
+from simulations import run
+from tests.families import cut, rows
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers that a file has may overflow
+
+X = rows(120, 5)
+DRAWS = 120
+JSON_VALUES = [
+    *(None, True, -1, 0, 0.5, -5, 1e308, -1e308, 10**30, 2**63, 10**400, "x", "", "9" * 1000, "\x1b[2J<img src=x>"),
+    *([], {}, [[1]], [None] * 3, {"a": {"b": []}}, float("nan"), float("inf")),
+]
+SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
+
+
+def spoilt_arrays(array: np.ndarray) -> list[np.ndarray]:
+    shorter = array[..., :-1] if array.ndim else array
+    with np.errstate(all="ignore"):
+        return [
+            array * np.nan,
+            array * 1e300,
+            shorter,
+            array.astype("U3"),
+            np.zeros(0),
+            -array,
+            array + 0j,
+            array + 1e5,
+        ]
+
+
+def paths_in(value: Any, path: tuple = ()) -> Iterator[tuple]:
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from paths_in(inner, (*path, key))
+
+
+def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
+    """Write the archive with something else in it; what has changed."""
+    with zipfile.ZipFile(source) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    text = next(name for name in members if name.endswith(".json"))
+    if rng.random() < 0.75:
+        about, changes = json.loads(members[text]), []
+        for _ in range(int(rng.integers(1, 3))):
+            path = list(paths_in(about))[int(rng.integers(len(list(paths_in(about)))))]
+            inner: Any = about
+            for key in path[:-1]:
+                inner = inner[key]
+            if rng.random() < 0.1:
+                del inner[path[-1]]
+                changes.append(f"{path} removed")
+            else:
+                inner[path[-1]] = copy.deepcopy(JSON_VALUES[int(rng.integers(len(JSON_VALUES)))])
+                changes.append(f"{path}: {inner[path[-1]]!r:.50}")
+        members[text], change = json.dumps(about).encode(), "; ".join(changes)
+    else:
+        name = str(rng.choice([name for name in members if name.endswith(".npy")]))
+        ways = spoilt_arrays(np.load(io.BytesIO(members[name])))
+        place, stream = int(rng.integers(len(ways))), io.BytesIO()
+        np.save(stream, ways[place])
+        members[name], change = stream.getvalue(), f"{name}, way {place}"
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return change
+
+
+def spoil_store(rng: np.random.Generator, folder: Path, schema: Schema) -> str:
+    """Change a row of a store and seal it again, as somebody who makes one would; what has changed."""
+    store = Store(folder, schema)
+    table = str(rng.choice(schema.sealed))
+    with closing(sqlite3.connect(store.file, isolation_level=None)) as database:
+        names = [column[1] for column in database.execute(f"PRAGMA table_info({table})")]
+        numbers = [number for (number,) in database.execute(f"SELECT rowid FROM {table}")]
+        name, value = str(rng.choice(names)), SQL_VALUES[int(rng.integers(len(SQL_VALUES)))]
+        if rng.random() < 0.2:
+            database.execute(f"DELETE FROM {table} WHERE rowid = ?", (int(rng.choice(numbers)),))
+            value = "a row less"
+        elif value is not None:  # the tables refuse that themselves
+            database.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (value, int(rng.choice(numbers))))
+        store.seal(database)
+    return f"{table}.{name}: {value!r:.50}"
+
+
+def use(uses: dict[str, Callable[[], Any]], change: str) -> None:
+    """Use it in every way: each works, or says one sentence."""
+    for name, once in uses.items():
+        try:
+            shown = once()
+        except FedPCAError:
+            continue
+        except Exception as error:
+            pytest.fail(f"{name} raises {type(error).__name__}: {error} ({change})")
+        assert "\x1b" not in (shown if isinstance(shown, str) else ""), f"{name} shows control characters ({change})"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What runs have written."""
+    folder, parties = tmp_path_factory.mktemp("written"), cut(X, 40, 40, 40)
+    options = {"n_components": 2, "reference": False}
+    for clustering in ("k-means", "mixture", "harmony"):
+        run("p-cov", parties, clusters=2, clustering=clustering, outliers="counts", **options).save(folder / clustering)
+    run("sapca", parties, state=str(folder / "running"), **options)
+    run("dp-pca", parties, clip=5.0, centre_clip=5.0, release="two-stage", **options).save(folder / "dp-pca")
+    members = Federation.open(folder / "federation")
+    for key, part in zip("abc", parties, strict=True):
+        members.join(key, part)
+    members.append("a", X[:30] + 3)
+    members.save()
+    return folder
+
+
+@pytest.mark.parametrize("name", ["k-means", "mixture", "harmony", "dp-pca"])
+def test_a_models_file_with_anything_in_it_is_refused_in_a_sentence_or_used(name, folder, tmp_path):
+    used = 0
+    for seed in range(DRAWS):
+        rng = np.random.default_rng(seed)
+        change = f"seed {seed}: {spoil_archive(rng, folder / f'{name}.npz', tmp_path / 'other.npz')}"
+        try:
+            model = PCAModel.load(tmp_path / "other.npz")
+        except FedPCAError:
+            continue
+        used += 1
+        found = {
+            "summary": model.summary,
+            "repr": partial(repr, model),
+            "page": model._repr_html_,
+            "transform": partial(model.transform, X),
+            "outliers": partial(analyses.outliers, model, X),
+            "clusters": lambda model=model: str(analyses.clusters(model)) + str(analyses.clusters(model).of(X)),
+            "harmony": partial(analyses.harmonised, model, X, 0),
+            "names": partial(model.named, ["a", "b", "c", "d", "e"]),
+            "save": partial(model.save, tmp_path / "again"),
+        }
+        use(found, change)
+    assert 0 < used < DRAWS
+
+
+def test_a_federation_with_anything_in_it_is_refused_in_a_sentence_or_used(folder, tmp_path):
+    for seed in range(60):
+        there = shutil.copytree(folder / "federation", tmp_path / str(seed))
+        change = f"seed {seed}: {spoil_store(np.random.default_rng(seed), there, federation.SCHEMA)}"
+        try:
+            members = Federation.open(there)
+        except FedPCAError:
+            continue
+        found: dict[str, Callable[[], Any]] = {
+            "members": lambda members=members: str(members.members),
+            "summary": lambda members=members: members.model(2).summary(),
+            "leave": partial(members.leave, "b"),
+            "append": partial(members.append, "a", X[60:] + 9),
+            "join": partial(members.join, "d", X[:30] * 2),
+            "save": members.save,
+            "again": lambda there=there: Federation.open(there).model(2).summary(),
+        }
+        use(found, change)
+
+
+def test_a_running_model_with_anything_in_it_is_refused_in_a_sentence_or_used(folder, tmp_path):
+    for seed in range(40):
+        there = shutil.copytree(folder / "running", tmp_path / str(seed))
+        change = f"seed {seed}: {spoil_store(np.random.default_rng(seed), there, stream_state.SCHEMA)}"
+        more = partial(run, "sapca", cut(X + 1, 60, 60), n_components=2, state=str(there), reference=False)
+        use({"load": partial(stream_state.RunningModel, there), "merge": more}, change)
