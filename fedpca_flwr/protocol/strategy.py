@@ -158,7 +158,7 @@ class PCAStrategy(Strategy):
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "columns": self.quorum.columns,
             **({"levels": self.config.levels_by_column} if self.config.levels else {}),
-            "notes": [*notes, *certainty.notes, *self.transport.notes(self.quorum), *self._site_sums_notes],
+            "notes": [*notes, *certainty.notes, *self._site_sums_notes, *self.transport.notes(self.quorum)],
         }
 
     @property
