@@ -325,7 +325,7 @@ def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float)
     missed = SCATTER_PARTS * sums.missed["scatter"][places] + held
     unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
     about_zero = 0.0 if run.options.centred else pooled.head.n * pooled.head.mean**2
-    variance = float(((pooled.diagonal + about_zero) / unit**2).sum())
+    variance = float(((pooled.diagonal + joined + about_zero) / unit**2).sum())
     # Frobenius norms, in the unit in which the components are found
     if "digits" in run.phases and (missed / unit**2).sum() > SHOWS * (LEFT if each else 1.0) * variance:
         sums = yield Sum("digits", {"centre": pooled.centre})
