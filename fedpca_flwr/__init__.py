@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedpca_flwr.model.model import PCAModel
     from fedpca_flwr.model.reference import pooled_pca, principal_angles
     from fedpca_flwr.model.second_moments import SecondMoments
+    from fedpca_flwr.site.readers import read
     from simulations.battery import battery
     from simulations.comparing import compare
     from simulations.engines import run
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from strategies.personalised.method import Personalised
     from strategies.pooled_covariance import PooledCovariance
     from strategies.qr_pca import QRPCA
-    from strategies.robust import Robust
+    from strategies.robust.method import Robust
     from strategies.sapca import SAPCA
     from strategies.streaming import Streaming
     from strategies.subspace_iteration import SubspaceIteration
@@ -62,6 +63,7 @@ HOMES = {
     "PCAModel": "fedpca_flwr.model.model",
     "pooled_pca": "fedpca_flwr.model.reference",
     "principal_angles": "fedpca_flwr.model.reference",
+    "read": "fedpca_flwr.site.readers",
     "run": "simulations.engines",
 }
 """Where each name is at home."""
@@ -106,6 +108,7 @@ __all__ = [
     "compare",
     "pooled_pca",
     "principal_angles",
+    "read",
     "run",
 ]
 

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpca_flwr import analyses
+from fedpca_flwr.data.frames import listed
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Block, Blocks
+from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, as_blocks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.site.readers import read
 
@@ -67,8 +68,30 @@ def embedded(files: Sequence[Path], output: Path, layer: str, genes: int, compon
     scores = [str(output / f"{name}.csv") for name in tables]
     model = run("p-cov", parties, n_components=components, clusters=clusters, clustering="harmony", scores=scores)
     model = model.named(tuple(names[place] for place in chosen))
+    model.log["notes"] += _notes(tables)
     model.save(output / "cells")
     return model
+
+
+def _notes(tables: dict[str, Table]) -> list[str]:
+    """Return what a reader must know of the files: values that are no counts, and a laboratory that is alone."""
+    fractions = []
+    for name, table in tables.items():
+        blocks = as_blocks(table.rows, CACHE_ELEMENTS).read()
+        values = (block.data if sparse.issparse(block) else block for block in blocks)
+        if any(np.any(part != np.rint(part)) for part in values):
+            fractions.append(name)
+    notes = []
+    if fractions:
+        notes.append(
+            f"values of {listed(fractions)} are not whole numbers, so they may be no counts: name the layer that holds "
+            "the counts as --layer"
+        )
+    if len(tables) == 1:
+        notes.append(
+            f"{listed(list(tables))} is the only file: Harmony had no other laboratory to bring it together with"
+        )
+    return notes
 
 
 def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
@@ -87,8 +110,7 @@ def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
 
 def logs(table: Table, genes: NDArray[np.intp], *, logarithm: bool = True) -> Blocks:
     """Of these genes the counts, of which those of all genes of a cell add up to `PER_CELL`, or log(1 + counts)."""
-    rows = table.rows
-    assert isinstance(rows, Blocks), "the reader of .h5ad files gives blocks"
+    rows = as_blocks(table.rows, CACHE_ELEMENTS)
 
     def blocks() -> Iterator[Block]:
         for block in rows.read():

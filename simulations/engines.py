@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.categories import agreed_levels, encoded
+from fedpca_flwr.data.categories import agreed_levels, encoded, level_notes
+from fedpca_flwr.data.column_notes import one_column_notes
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
@@ -22,7 +23,7 @@ from fedpca_flwr.protocol.progress import flower_from
 
 from . import ENGINES
 from .loopback import FILES, on_loopback
-from .parties import Parties, parties_of
+from .parties import Parties, by_text, parties_of
 from .progress import shown
 from .python_words import POLICY, in_words_of_python
 
@@ -81,33 +82,37 @@ def run(
     with in_words_of_python():
         split = strategies.method_of(method).strategy.card.split
     values = _by_key({"n_components": n_components, "method": method, **options})
-    held = parties_of(_encoded(parties, values), split)
+    tables, notes = _encoded(parties, values)
+    held = parties_of(tables, split)
     site = _taken_out(values, held)
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
-        model = on(strategies.run_config_of(values), held.rows, site, held.names)
+        model = on(strategies.run_config_of(values), held.rows, site, held.names, held.places)
+    model.log["notes"].extend([*held.notes, *notes])
     if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
         return model
-    model.log["notes"].extend(held.notes)
-    return model.named(held.features(values.get("weights")))
+    names = held.features(values.get("weights"))
+    model.log["notes"].extend(one_column_notes(np.asarray(model.components_), names))
+    return model.named(names)
 
 
-def _encoded(parties: Any, values: dict[str, Any]) -> Any:
-    """The parties, their columns of categories as indicators where the run declares levels, which become a text."""
+def _encoded(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
+    """Return the parties and notes on their levels. Where the run declares levels, which become a text, columns of
+    categories are indicators."""
     levels = values.get("levels")
     if not levels:
-        return parties
+        return parties, []
     least, round_rows = (
         int(values.get(key, NodeConfig.model_fields[key.replace("-", "_")].default))
         for key in ("min-rows", "round-rows")
     )
+    called = by_text(parties)
     if isinstance(levels, Sequence) and not isinstance(levels, str):  # of columns: their levels follow from the rows
-        frames = list(parties.values()) if isinstance(parties, Mapping) else list(parties)
-        levels = agreed_levels(frames, levels, least)
+        levels = agreed_levels(called, levels, least)
     values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
     known = RunConfig.parse({"levels": values["levels"]}).levels_by_column
-    if isinstance(parties, Mapping):
-        return {key: encoded(rows, known, f"party '{key}'", least, round_rows) for key, rows in parties.items()}
-    return [encoded(rows, known, f"party {i}", least, round_rows) for i, rows in enumerate(parties)]
+    tables = {name: encoded(rows, known, name, least, round_rows) for name, rows in called.items()}
+    found = list(tables.values())
+    return dict(zip(parties, found, strict=True)) if isinstance(parties, Mapping) else found, level_notes(tables, known)
 
 
 @contextmanager

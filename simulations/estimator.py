@@ -6,16 +6,22 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.decomposition import PCA
 from sklearn.utils import Tags, _safe_indexing
+from sklearn.utils._set_output import _get_output_config
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from fedpca_flwr.data.frames import is_cells, is_frame
+from fedpca_flwr.data.frames import as_rows, frame_of, is_frame, listed
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.tables import pandas_library
 from fedpca_flwr.packages import strategies
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
 
 from .engines import run
 from .parties import is_name
@@ -27,11 +33,21 @@ FITTED = (
     "explained_variance_ratio_",
     "mean_",
     "n_components_",
+    "n_samples_",
     "noise_variance_",
     "scale_",
     "singular_values_",
 )
 """What a fitted estimator has of its model."""
+
+
+LEFT_TO_FIT = ("genotypes", "adjust-for", "harmonise", "clusters")
+"""Options of which a run computes more than moments of rows as they are."""
+
+
+def _keeps_moments(estimator: "FederatedPCA") -> bool:
+    """Whether the method's runs can leave moments, to which those of more rows are added."""
+    return issubclass(estimator._card().options, MomentsOptions)
 
 
 class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types
@@ -46,6 +62,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         A name in `strategies.METHODS`, and its own options: ``"sub-it block-size=10"``.
     engine : {"loopback", "ray"}
         This process, or Flower's simulation.
+    whiten : bool
+        Divide scores by their standard deviations.
     run_options : dict, optional
         What else `run` takes, by name: ``{"secure_aggregation": True, "bound": 100.0}``.
 
@@ -54,8 +72,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     model_ : PCAModel
         The result with all that is known of it: bytes, rounds, notes, certificates.
     components_, mean_, explained_variance_, explained_variance_ratio_, singular_values_, noise_variance_, scale_
-        As in `PCAModel`.
-    n_components_, n_features_in_, feature_names_in_
+        As in `PCAModel`; float32 where all rows are.
+    n_components_, n_features_in_, n_samples_, feature_names_in_
         As in scikit-learn.
 
     Examples
@@ -76,11 +94,13 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         *,
         method: str = "p-cov",
         engine: str = "loopback",
+        whiten: bool = False,
         run_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.n_components = n_components
         self.method = method
         self.engine = engine
+        self.whiten = whiten
         self.run_options = run_options
 
     def fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
@@ -102,54 +122,158 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         ValueError
             As scikit-learn's, for a table.
         """
-        card = self._card()
-        if parties_in(X):
-            if groups is not None:
-                raise ConfigError("'X' is a list of parties and 'groups' is given too; groups are of one table's rows")
-            parties = X
-        else:
-            parties = self._split(X, groups, card)
-        self.model_: PCAModel = run(
-            self.method,
-            parties,
-            n_components=_most(parties) if self.n_components is None else self.n_components,
-            engine=self.engine,
-            **{"min_rows": 1, **(self.run_options or {})},
-        )
+        parties = self._parties(X, groups, partial=False)
+        self._moments: SecondMoments | None = None
+        wanted = _max_components(parties) if self.n_components is None else self.n_components
+        self._take(self._run(parties, wanted), parties)
         if parties is not X and len(parties) == 1:
             self.model_.log["notes"].append("one party holds all rows: 'groups' of fit says which party holds each")
-        for name in FITTED:
-            setattr(self, name, getattr(self.model_, name))
-        self._n_features_out = self.model_.n_components_
-        self.n_features_in_ = self.model_.n_features_in_
-        if self.model_.feature_names_in_ is not None:
-            self.feature_names_in_ = self.model_.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
-            del self.feature_names_in_
         return self
 
-    def transform(self, X: Any) -> Array:
+    @available_if(_keeps_moments)  # type: ignore[untyped-decorator]  # no types
+    def partial_fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
+        """Find the components of these rows and of those of all earlier calls, of which the moments are kept.
+
+        Only methods that leave the moments of all rows have it (``p-cov``). Parameters are those of `fit`, which keeps
+        no moments: its rows have no part in what follows, and a note says so.
+
+        Raises
+        ------
+        FedPCAError
+        """
+        before: SecondMoments | None = getattr(self, "_moments", None)
+        after_fit = before is None and hasattr(self, "model_")
+        parties = self._parties(X, groups, partial=True)
+        found = self._run(parties, 1, keep="moments")
+        moments = found.moments_
+        unlike = [key for key in LEFT_TO_FIT if found.log["options"].get(key, "nothing") not in (False, "", "nothing")]
+        unlike += ["levels"] if found.log.get("levels") else []
+        if unlike:
+            raise ConfigError(f"partial_fit adds moments of rows as they are, and takes no {listed(unlike)}: use fit")
+        assert moments is not None
+        about = {key: found.log[key] for key in ("method", "columns", "parties", "rounds")}
+        if before is not None:
+            moments = before.merge(moments)
+            for key in ("parties", "rounds"):
+                about[key] = [*self.model_.log[key], *about[key]]
+        wanted = self.n_components
+        model = PCAModel.of_moments(
+            moments.moments,
+            about,
+            n_components=min(moments.n_samples, moments.n_features) if wanted is None else wanted,
+            center=found.log["options"]["center"],
+            scale=found.log["options"]["scale"],
+            missed=moments.missed,
+        )
+        names = found.feature_names_in_
+        self._take(model if names is None else model.named(tuple(names)), parties)
+        self._moments = moments
+        if after_fit:
+            self.model_.log["notes"].append("rows of an earlier 'fit' have no part: it keeps no moments to add to")
+        return self
+
+    def transform(self, X: Any) -> Any:
         """Scores (n, k) of rows ``X`` (n, d), or of all parties' rows, one party below the other."""
         check_is_fitted(self)
         if parties_in(X):
-            return np.vstack([self.model_.transform(party) for party in tables_of(X)])
-        if not is_cells(X):  # which scikit-learn does not know; the model checks its names
+            tables = tables_of(X)
+            scores = np.vstack([self._scores(party) for party in tables])
+            indexes = [getattr(table, "index", None) for table in tables if hasattr(type(table), "iloc")]
+            if len(indexes) < len(tables) or _get_output_config("transform", self)["dense"] != "pandas":
+                return scores
+            index = indexes[0].append(indexes[1:])  # type: ignore[union-attr]  # of pandas
+            return pandas_library().DataFrame(scores, index=index, columns=self.get_feature_names_out())
+        table = _for_scikit_learn(X)
+        if not _is_labelled_array(table):  # which scikit-learn does not know; the model checks its names
             finite = "allow-nan" if self._card().incomplete else True
-            validate_data(self, X, reset=False, accept_sparse=True, ensure_all_finite=finite)
-        return self.model_.transform(X)
+            validate_data(self, table, reset=False, accept_sparse=True, ensure_all_finite=finite)
+        return self._scores(table)
+
+    def _scores(self, table: Any) -> Array:
+        """Return the scores (n, k) of one table, float32 where it and the components are."""
+        scores = self.model_.transform(table)
+        if self.whiten:
+            scores = scores / self._deviations()
+        return scores.astype(np.float32) if self.components_.dtype == np.float32 and _is_single(table) else scores
+
+    def _deviations(self) -> Array:
+        """Return the standard deviations (k,) of the scores; of components without variance nearly 0, not 0."""
+        deviations = np.sqrt(self.model_.explained_variance_)
+        return np.maximum(deviations, np.finfo(np.float64).eps)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Rows (n, d) that scores (n, k) stand for."""
         check_is_fitted(self)
-        return self.model_.inverse_transform(X)
+        rows = self.model_.inverse_transform(np.asarray(X) * self._deviations() if self.whiten else X)
+        return rows.astype(np.float32) if self.components_.dtype == np.float32 and _is_single(X) else rows
+
+    def score_samples(self, X: Any) -> Array:
+        """Log-likelihoods (n,) of rows under the probabilistic model (Tipping and Bishop 1999), as scikit-learn's.
+
+        Parameters
+        ----------
+        X : table of shape (n, d), or a list or mapping of tables
+            Of several parties the rows of one stand below those of the other.
+        """
+        check_is_fitted(self)
+        if parties_in(X):
+            return np.concatenate([self.score_samples(party) for party in tables_of(X)])
+        if np.isnan(self.model_.explained_variance_).any():  # none stands out of the noise: no likelihood is known
+            return np.full(len(self.transform(X)), np.nan)  # or X is refused
+        found: Array = self._probabilistic().score_samples(self.model_.centred(X))
+        return found
 
     def score(self, X: Any, y: object = None) -> float:
-        """Mean log-likelihood of rows under the probabilistic model (Tipping and Bishop 1999), as scikit-learn's."""
+        """Mean log-likelihood of all rows (see `score_samples`)."""
+        return float(np.mean(self.score_samples(X)))
+
+    def get_covariance(self) -> Array:
+        """Return the covariance (d, d) of the features under the probabilistic model, in the units of the data."""
         check_is_fitted(self)
-        if np.isnan(self.model_.explained_variance_).any():  # none stands out of the noise: no likelihood is known
-            self.transform(X)  # or X is refused
-            return float("nan")
-        return float(self.model_.to_sklearn().score(X))
+        return self._in_units(self._probabilistic().get_covariance())
+
+    def get_precision(self) -> Array:
+        """Return the inverse (d, d) of `get_covariance`."""
+        check_is_fitted(self)
+        return self._in_units(self._probabilistic().get_precision(), power=-1)
+
+    def _in_units(self, matrix: Array, power: int = 1) -> Array:
+        """Return a matrix of (scaled) features in a power of the units of the data."""
+        scale = self.model_.scale_
+        found: Array = matrix if scale is None else matrix * np.outer(scale, scale) ** power
+        return found.astype(self.components_.dtype, copy=False)
+
+    def _probabilistic(self) -> PCA:
+        """Return scikit-learn's PCA of the centred and scaled rows."""
+        model = self.model_
+        components, mean = model.loadings()
+        pca = PCA(n_components=model.n_components_, whiten=self.whiten)
+        for name in ("components_", "explained_variance_", "noise_variance_", "n_components_", "n_features_in_"):
+            setattr(pca, name, getattr(model, name))
+        pca.components_, pca.mean_ = components, np.zeros_like(mean)
+        return pca
+
+    # Inside
+
+    def _run(self, parties: Any, n_components: int | float | str, **options: Any) -> PCAModel:
+        """Return the model of one run."""
+        given = {"min_rows": 1, **(self.run_options or {}), **options}
+        return run(self.method, parties, n_components=n_components, engine=self.engine, **given)
+
+    def _take(self, model: PCAModel, parties: Any) -> None:
+        """Take the attributes of a model of these parties."""
+        self.model_ = model
+        single = all(map(_is_single, tables_of(parties)))
+        for name in FITTED:
+            value = getattr(model, name)
+            is_float = single and name != "n_samples_" and getattr(value, "dtype", None) == np.float64
+            setattr(self, name, value.astype(np.float32) if is_float else value)
+        self._n_features_out = model.n_components_
+        self.n_features_in_ = model.n_features_in_
+        if model.feature_names_in_ is not None:
+            self.feature_names_in_ = model.feature_names_in_
+        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
+            del self.feature_names_in_
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -167,12 +291,28 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             )
         return card
 
-    def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard) -> Any:
+    def _parties(self, X: Any, groups: ArrayLike | None, *, partial: bool) -> Any:
+        """Return the parties of a fit; a ``partial`` one must have the features of those before."""
+        card = self._card()
+        if parties_in(X):
+            if groups is not None:
+                raise ConfigError("'X' is a list of parties and 'groups' is given too; groups are of one table's rows")
+            return X
+        return self._split(_for_scikit_learn(X), groups, card, first=not (partial and hasattr(self, "model_")))
+
+    def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard, *, first: bool) -> Any:
         """The table's rows by party, in the order of the labels, which are the parties' names where they can be."""
         finite = "allow-nan" if card.incomplete else True
         checked = X
-        if not is_cells(X):
-            checked = validate_data(self, X, accept_sparse=["csr"], ensure_all_finite=finite, ensure_min_samples=2)
+        if not _is_labelled_array(X):
+            checked = validate_data(
+                self,
+                X,
+                reset=first,
+                accept_sparse=["csr"],
+                ensure_all_finite=finite,
+                ensure_min_samples=2 if first else 1,
+            )
         table = X if is_frame(X) else checked  # a data frame's names travel with it
         if groups is None:
             return [table]
@@ -190,7 +330,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         for place, label in enumerate(labels):
             places.setdefault(label, []).append(place)
         ordered = sorted(places, key=lambda label: (type(label).__name__, label))
-        taken = type(table).__getitem__ if is_cells(table) else _safe_indexing
+        taken = type(table).__getitem__ if _is_labelled_array(table) else _safe_indexing
         parts = [taken(table, np.array(places[label])) for label in ordered]
         return dict(zip(ordered, parts, strict=True)) if all(map(is_name, ordered)) else parts
 
@@ -214,8 +354,37 @@ def tables_of(X: object) -> Sequence[Any]:
     return X if isinstance(X, list | tuple) else ()
 
 
-def _most(parties: object) -> int:
-    """So many components all parties' rows have."""
-    tables = tables_of(parties)
-    shapes: list[tuple[int, int]] = [(len(p), p.width) if isinstance(p, Blocks) else p.shape for p in tables]
+def _max_components(parties: object) -> int:
+    """Return the largest number of components that the pooled rows allow."""
+    shapes = [_shape(table) for table in tables_of(parties)]
     return min(sum(rows for rows, _ in shapes), shapes[0][1])
+
+
+def _shape(table: Any) -> tuple[int, int]:
+    """Return rows and features of a table; `Blocks` may have to be read for it."""
+    if isinstance(table, Blocks):
+        return len(table), table.width
+    rows, features = (as_rows(table, "X") if is_frame(table) else table).shape
+    return rows, features
+
+
+def _for_scikit_learn(X: Any) -> Any:
+    """Return a data frame as one of those that scikit-learn knows; anything else as it is."""
+    frame = frame_of(X)
+    held = frame.values() if frame is not None and not _is_labelled_array(X) else None
+    return X if held is None else held.to_native()
+
+
+def _is_labelled_array(X: Any) -> bool:
+    """Whether ``X`` is an array that has labels (of AnnData or xarray), and no data frame."""
+    return hasattr(type(X), "var_names") or (hasattr(type(X), "dims") and hasattr(type(X), "coords"))
+
+
+def _is_single(table: Any) -> bool:
+    """Whether the numbers of a table are float32."""
+    held = table.rows if isinstance(table, Table) else table
+    if _is_labelled_array(table):
+        held = table.X if hasattr(type(table), "var_names") else table
+    elif (frame := frame_of(table)) is not None:
+        return all(dtype == "Float32" for dtype in map(str, frame.values().schema.values()))
+    return getattr(held, "dtype", None) == np.float32

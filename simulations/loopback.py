@@ -13,6 +13,7 @@ import numpy as np
 from flwr import client, common
 from flwr.app import Context, RecordDict
 from flwr.server.client_proxy import ClientProxy
+from numpy.typing import NDArray
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -23,6 +24,7 @@ from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.server import PCAServer, libraries
 
 Names = tuple[str, ...]
+Places = NDArray[np.int64] | None
 Result = TypeVar("Result")
 
 FILES = ("scores", "loadings")
@@ -65,17 +67,33 @@ class LoopbackProxy(ClientProxy):
 
 
 def on_loopback(
-    run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any], names: Sequence[Names] = ()
+    run_config: dict[str, Any],
+    parties: Sequence[Rows],
+    site: dict[str, Any],
+    names: Sequence[Names] = (),
+    places: Sequence[Places] = (),
 ) -> PCAModel:
-    """Run in this process (see `simulations.run`); ``names`` are of each party's columns, empty where it has none."""
-    server = assemble(run_config, parties, site, names)
+    """Run in this process (see `simulations.run`).
+
+    Parameters
+    ----------
+    names : sequence of tuple of str
+        Of each party's columns, empty where it has none.
+    places : sequence of ndarray of shape (n,)
+        Where the rows that each party handed over are in its ``parties``; None where they are in their order.
+    """
+    server = assemble(run_config, parties, site, names, places)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
     return strategy.model
 
 
 def assemble(
-    run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any], names: Sequence[Names] = ()
+    run_config: dict[str, Any],
+    parties: Sequence[Rows],
+    site: dict[str, Any],
+    names: Sequence[Names] = (),
+    places: Sequence[Places] = (),
 ) -> PCAServer:
     """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
     server = PCAServer(strategies.build_strategy(run_config), lambda: libraries().limit(limits=1, user_api="blas"))
@@ -89,7 +107,9 @@ def assemble(
         node = {**own_site(site, i), "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=run_id, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
         server.client_manager().register(
-            LoopbackProxy(str(i + 1), _client_builder(context, rows, tuple(*names[i : i + 1])), context)
+            LoopbackProxy(
+                str(i + 1), _client_builder(context, rows, tuple(*names[i : i + 1]), *places[i : i + 1]), context
+            )
         )
     return server
 
@@ -100,10 +120,10 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
     return {key: value[party] if key in lists else value for key, value in site.items()}
 
 
-def _client_builder(context: Context, rows: Rows, names: Names) -> Callable[[], client.Client]:
+def _client_builder(context: Context, rows: Rows, names: Names, places: Places = None) -> Callable[[], client.Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        return check(rows, names)
+        return check(rows, names)._replace(places=places)
 
     return lambda: strategies.build_client(context, load).to_client()
 

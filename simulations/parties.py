@@ -4,10 +4,15 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedpca_flwr.data.apart import apart, text_of
-from fedpca_flwr.data.frames import as_rows, column_labels, is_frame, listed, match
+from fedpca_flwr.data.column_notes import notes_of
+from fedpca_flwr.data.frames import Frame, as_rows, column_labels, frame_of, is_frame, listed, match
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.rows import Rows, of_columns
+from fedpca_flwr.maths.rows import Blocks, Rows, joined, of_columns, sparse_rows, whole
 
 Labels = tuple[Hashable, ...]
 
@@ -19,6 +24,7 @@ class Parties(NamedTuple):
     keys: list[str]
     labels: list[Labels]  # of each party's columns; empty where it has none
     notes: list[str]
+    places: list[NDArray[np.int64] | None]  # (n,) of each party: where its rows are in `rows`; None: in their order
 
     @property
     def names(self) -> list[tuple[str, ...]]:
@@ -37,7 +43,8 @@ def _are_texts(labels: Labels) -> bool:
 def parties_of(given: Any, split: str) -> Parties:
     """The parties that a caller of `simulations.run` gives; a mapping gives them their names.
 
-    With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order.
+    With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order,
+    with ``split="columns"`` rows in another order than those of the first party that has an index.
     A `ConfigError` or `DataError` is of all parties at once.
     """
     _require_parties(given)
@@ -45,7 +52,7 @@ def parties_of(given: Any, split: str) -> Parties:
     tables = list(given.values() if isinstance(given, Mapping) else given)
     if not tables:
         raise ConfigError("there are no parties; give at least one array of rows")
-    called = [f"party '{key}'" for key in keys] or [f"party {i}" for i in range(len(tables))]
+    called = list(by_text(given))
     rows: list[Rows] = []
     faults = []
     for name, table in zip(called, tables, strict=True):
@@ -55,10 +62,24 @@ def parties_of(given: Any, split: str) -> Parties:
             faults.append(str(error))
     if faults:
         raise DataError("\n".join(faults))
-    found = Parties(rows, keys, [column_labels(table) for table in tables], [])
-    if split == "rows":
-        found = _in_one_order(found, called)
-    return found._replace(notes=[*found.notes, *_far_off(found, called)])
+    found = Parties(rows, keys, [column_labels(table) for table in tables], [], [None] * len(tables))
+    found = _in_one_order(found, called) if split == "rows" else _of_same_rows(found, tables, called)
+    read = [
+        f"{name}: {note}"
+        for name, one in zip(called, tables, strict=True)
+        if isinstance(one, Table)
+        for note in one.notes
+    ]
+    rows_of, names_of = dict(zip(called, found.rows, strict=True)), dict(zip(called, found.names, strict=True))
+    odd = notes_of(rows_of, names_of, same_columns=split == "rows")
+    return found._replace(notes=[*found.notes, *read, *_far_off(found, called), *odd])
+
+
+def by_text(given: Any) -> dict[str, Any]:
+    """Return the parties of a list or a mapping by how texts call them."""
+    if isinstance(given, Mapping):
+        return {f"party '{key}'": table for key, table in given.items()}
+    return {f"party {i}": table for i, table in enumerate(given)}
 
 
 def _far_off(parties: Parties, called: list[str]) -> list[str]:
@@ -137,4 +158,57 @@ def _in_one_order(parties: Parties, called: list[str]) -> Parties:
     notes = notes if turned else []
     if bare := [name for name, own in zip(called, labels, strict=True) if not own]:
         notes.append(f"columns without names are taken by position, as those of {called[known[0]]}: {', '.join(bare)}")
-    return Parties(rows, parties.keys, labels, notes)
+    return parties._replace(rows=rows, labels=labels, notes=notes)
+
+
+def _of_same_rows(parties: Parties, tables: list[Any], called: list[str]) -> Parties:
+    """The rows of all parties, which are the same ones, in the order of the first party that has an index.
+
+    Rows of arrays, and of frames whose index is a plain range of other labels, are taken by position: a note names
+    them. Other labels are refused, and labels that occur twice in another order.
+    """
+    frames = [frame_of(table) for table in tables]
+    first = next((place for place, frame in enumerate(frames) if frame is not None and not frame.counted), None)
+    if first is None:
+        return parties
+    witness, labels = called[first], tuple(_index(frames[first]))
+    rows, places, turned, bare, faults = list(parties.rows), list(parties.places), [], [], []
+    for place, frame in enumerate(frames):
+        own = tuple(_index(frame))
+        if own == labels:
+            continue
+        lacking, alone, order = match(own, labels)
+        if (lacking or alone) and (frame is None or frame.counted):
+            bare.append(called[place])
+        elif lacking or alone:
+            faults.append(f"{called[place]} lacks {len(lacking)} of the labels, and alone has {len(alone)}")
+        elif order is None or len(set(own)) < len(own) or len(own) != len(labels):
+            faults.append(f"{called[place]} has labels that occur twice, in another order")
+        else:
+            rows[place], places[place] = _in_order(rows[place], order), np.argsort(order)
+            turned.append(called[place])
+    if faults:
+        raise ConfigError(
+            f"the parties hold columns of the same rows, whose index differs from that of {witness}: "
+            f"{'; '.join(faults)}. Keep the rows that all have, under the same labels, or take them by position "
+            "(X.reset_index(drop=True))"
+        )
+    notes = [f"rows are in the order of {witness}; {', '.join(turned)} had the same ones in another"] if turned else []
+    if bare:
+        notes.append(
+            f"rows without the index of {witness} are taken by position, as if it were theirs: {', '.join(bare)}"
+        )
+    return parties._replace(rows=rows, places=places, notes=notes)
+
+
+def _index(frame: Frame | None) -> Iterable[Hashable]:
+    """The labels of rows, if there are any."""
+    return () if frame is None else frame.index
+
+
+def _in_order(rows: Rows, order: list[int]) -> Rows:
+    """The rows in another order."""
+    if isinstance(rows, Blocks) and rows.sparse:
+        return sparse_rows(joined(list(rows.read()))[order])
+    found: Rows = whole(rows)[order]
+    return found

@@ -24,7 +24,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.packages import strategies
 from fedpca_flwr.site.readers import read
 
-from .loopback import Names, own_site
+from .loopback import Names, Places, own_site
 
 BACKEND: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -33,9 +33,13 @@ BACKEND: dict[str, Any] = {
 
 
 def on_ray(
-    run_config: dict[str, Any], parties: Sequence[Rows], site: dict[str, Any], names: Sequence[Names] = ()
+    run_config: dict[str, Any],
+    parties: Sequence[Rows],
+    site: dict[str, Any],
+    names: Sequence[Names] = (),
+    places: Sequence[Places] = (),
 ) -> PCAModel:
-    """Run in Flower's simulation (see `simulations.run`); ``names`` are of each party's columns, if any.
+    """Run in Flower's simulation (see `simulations.run`); ``names`` and ``places`` as of `on_loopback`.
 
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
     there, or ``.npz`` where they are sparse.
@@ -52,7 +56,9 @@ def on_ray(
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
             _start_ray()
-            client_app = clientapp.ClientApp(_client_fn(run_config, site, folder, names), mods=[one_blas_thread])
+            client_app = clientapp.ClientApp(
+                _client_fn(run_config, site, folder, names, places), mods=[one_blas_thread]
+            )
             simulation.run_simulation(server_app, client_app, len(parties), backend_config=BACKEND)
     return strategy.model
 
@@ -79,11 +85,13 @@ def _start_ray() -> None:
 
 
 def _client_fn(
-    run_config: dict[str, Any], site: dict[str, Any], folder: str, names: Sequence[Names]
+    run_config: dict[str, Any], site: dict[str, Any], folder: str, names: Sequence[Names], places: Sequence[Places]
 ) -> Callable[[app.Context], client.Client]:
     def load(node: NodeConfig, config: RunConfig) -> Table:
         (own,) = Path(folder).glob(f"{node.partition_id}.*")
-        return read(str(own))._replace(names=tuple(*names[node.partition_id : node.partition_id + 1]))
+        party = node.partition_id
+        own_places = places[party] if places else None
+        return read(str(own))._replace(names=tuple(*names[party : party + 1]), places=own_places)
 
     def client_fn(context: app.Context) -> client.Client:
         own = own_site(site, int(context.node_config["partition-id"]))

@@ -56,7 +56,7 @@ METHODS = Registry(
         "streaming": "streaming:Streaming",
         "dp-pca": "dp_pca.method:DPPCA",
         "personalised": "personalised.method:Personalised",
-        "robust": "robust:Robust",
+        "robust": "robust.method:Robust",
         "sapca": "sapca:SAPCA",
         "vertical": "vertical:Vertical",
         "vertical-kernel": "vertical_kernel:VerticalKernel",

@@ -67,7 +67,8 @@ class ApproximateCovariance(method.Strategy):
         # averaged raw second moments leave nothing out
         found = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = found.moments, found.diagonal, found.whole
-        solution = replace(self._solved(averaged, diagonal), evidence=found.evidence)
+        # of what is left out between the parties the averaged scatter tells no directions
+        solution = replace(self._solved(averaged, diagonal), evidence=found.evidence, measured={})
         if solution.pairs.values[0] <= 0:
             raise method.DataError(NOTHING_WITHIN)
         measured = {"between_parties_variance_share": _left_out(diagonal - averaged.diagonal(), solution)}

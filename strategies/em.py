@@ -154,7 +154,9 @@ class EM(method.Strategy):
         self.every = observed.every
         by_model = self._by_factors if self.options.model == "factors" else self._by_covariance
         solution, missed, ahead = yield from by_model(observed)
-        solution = replace(solution, evidence=method.Evidence(missed=missed, cautions=observed.cautions))
+        solution = replace(
+            solution, evidence=method.Evidence(missed=missed, cautions=observed.cautions, units=observed.units)
+        )
         measured = {"missing_share": observed.share, "degrees_ahead": ahead}
         return solution.extended(notes=_notes(observed, ahead, self.options), measured=measured)
 
@@ -187,7 +189,7 @@ class EM(method.Strategy):
         k = int(options.n_components)
         method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
         q = _factors(k, options.factors, observed.rows, spread.size)
-        unit = incomplete.unit_of(spread, scale=options.scale)
+        unit = incomplete.factor_unit(observed.asked_about(observed.mean), scale=options.scale)
         start = random_block(spread.size, q, self.config.seed)
         found = FactorEM(observed.rows, observed.lost / unit, start, prior=options.prior)
         turns: list[float] = []

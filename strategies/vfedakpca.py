@@ -51,7 +51,7 @@ CARD = method.MethodCard(
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
-    own_total="that of the kernels",
+    own_total="the squares of all columns, about zero unless center=true",
     beyond_moments=merging.BEYOND_MOMENTS,
 )
 

@@ -31,7 +31,7 @@ FLOORS = 10
 IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "packages", "server_app", "site_app"}
 """Modules beside the rooms: what users, Flower and the command line import, the door, and the errors."""
 
-OF_ALL_ROOMS = {"attacks", "deployment"}
+OF_ALL_ROOMS = {"attacks", "deployment", "properties"}
 """Folders of tests of all rooms at once: what adversaries try, and what runs on Ray and real deployments."""
 
 CODE = {

@@ -25,7 +25,7 @@ from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, req
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.maths.eigen import fix_signs, signs_of
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import Features, SecondMoments
 from fedpca_flwr.model.tables import Shown, by_feature, labels, printed_as
@@ -169,7 +169,7 @@ def read(
     rotated = loadings[:first] @ turn
     order = np.arange(len(turn)) if rotation == "none" else np.argsort(-np.sum(rotated**2, axis=0), kind="stable")
     ordered = rotated[:, order]
-    turn = turn[:, order] * np.sign(np.sum(fix_signs(ordered) * ordered, axis=0))
+    turn = turn[:, order] * signs_of(ordered)
     inverse = np.linalg.inv(turn)
     contributions = np.zeros_like(loadings.T)
     contributions[:, :first] = (ordered**2 / np.sum(ordered**2, axis=0)).T

@@ -29,7 +29,14 @@ from scipy.linalg import cho_factor, cho_solve, eigh, pinv, svd
 from fedpca_flwr.analyses.inputs import ScatterBlocks, blocks, of_moments, require_count, require_varying, rows_of
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import COLLINEAR, pseudo_inverse, roots_of_diagonal, varying_directions, whitening
+from fedpca_flwr.maths.eigen import (
+    COLLINEAR,
+    pseudo_inverse,
+    roots_of_diagonal,
+    signs_of,
+    varying_directions,
+    whitening,
+)
 from fedpca_flwr.model.second_moments import Features, SecondMoments
 from fedpca_flwr.model.tables import Shown, by_feature, largest, printed_as
 
@@ -89,8 +96,7 @@ def canonical_correlations(
     values, left, right = values[:k].clip(max=1.0), whiten_x @ u[:, :k], whiten_y @ vt[:k].T
     if values.size < k:
         raise DataError(f"'k' is {k}, but collinear features leave {values.size} correlations; ask for as many")
-    signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(k)])
-    unit = np.sqrt(moments.n_samples - 1) * signs
+    unit = np.sqrt(moments.n_samples - 1) * signs_of(left)
     means = found.mean_x, found.mean_y
     return CanonicalCorrelations(
         values, left * unit, right * unit, *means, moments.names(found.x), moments.names(found.y)

@@ -9,6 +9,7 @@ What every run has, whatever the method, is not among these options: it is a key
 """
 
 import difflib
+import hashlib
 import json
 import re
 import shlex
@@ -23,6 +24,8 @@ from fedpca_flwr.errors import ConfigError, value_text
 Options = TypeVar("Options", bound=Config)
 Scalar = bool | int | float | str
 OF_THE_RUN = RunConfig.keys()
+OF_BOTH_SIDES = ("features", "weights", "levels", "seed", "secure-aggregation", "bound", "survivors")
+"""Keys of the run on which answers depend."""
 OF_MOMENTS = ("adjust-for", "harmonise")  # options that only a method with all moments can have
 
 
@@ -115,6 +118,46 @@ def non_defaults(options: Config) -> dict[str, Scalar]:
     given = options.model_dump(by_alias=True)
     default = {key.replace("_", "-"): field.default for key, field in type(options).model_fields.items()}
     return {key: given[key] for key in sorted(own_keys(type(options))) if given[key] != default[key]}
+
+
+LONGEST_SHOWN = 200  # characters of a value that is told as it is; of a longer one its digest is
+
+
+def settings_of(name: str, options: Config, config: RunConfig) -> dict[str, Scalar]:
+    """Return all that server and parties must have alike: the method, its options, and keys of the run.
+
+    Keys that the server alone needs (where the model goes, how long it waits) are not among them.
+    """
+    run = config.model_dump(by_alias=True)
+    values = {"method": name, **options.model_dump(by_alias=True), **{key: run[key] for key in OF_BOTH_SIDES}}
+    return {key: _short(value) for key, value in values.items()}
+
+
+def _short(value: Any) -> Scalar:
+    """Return a value as JSON holds it, or the digest of a long text."""
+    if isinstance(value, bool | int | float):
+        return value
+    text = str(value)
+    return text if len(text) <= LONGEST_SHOWN else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def require_same_settings(own: Mapping[str, Scalar], told: str) -> None:
+    """Refuse by a `ConfigError` settings (`settings_of`, as JSON) of the server that are not a party's ``own``.
+
+    Where the methods differ, their options do too, and only the methods are named.
+    """
+    try:
+        theirs = json.loads(told)
+    except ValueError:
+        theirs = None
+    if not isinstance(theirs, dict):
+        raise ConfigError("the server's settings of the run are no JSON object; do all parties run the same version?")
+    keys = ["method"] if own["method"] != theirs.get("method") else [key for key in own if own[key] != theirs.get(key)]
+    if keys:
+        unlike = "; ".join(
+            f"'{key}' is {value_text(own[key])} here and {value_text(theirs.get(key))} at the server" for key in keys
+        )
+        raise ConfigError(f"run-config: {unlike}: give server and parties the same method and options")
 
 
 def _value(text: str, annotation: object) -> Scalar:

@@ -3,12 +3,13 @@
 Where its data are is a path or the url of a database; a password in the url or in the query is seen and refused.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fedpca_flwr.config.run_config import (
     OLD_KEYS,
@@ -17,6 +18,7 @@ from fedpca_flwr.config.run_config import (
     FeatureNames,
     LocalPath,
     Name,
+    distinct,
     names_in,
     possible_path,
     refusal,
@@ -96,6 +98,17 @@ def _query(text: str) -> str:
     return text
 
 
+def _text(value: Any) -> Any:
+    """A number as a text: Flower makes a number of ``leave-out=0``."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return str(value) if number else value
+
+
+Names = Annotated[str, BeforeValidator(_text), AfterValidator(distinct)]
+FILE_KEYS = ("columns", "leave_out", "header", "delimiter", "decimal", "thousands", "encoding", "comment", "missing")
+"""What says how a file is read; `fedpca_flwr.read` has them, too."""
+
+
 class NodeConfig(Config):
     """A site's own configuration: who it is, where its rows are, where its scores go, and its policy."""
 
@@ -106,12 +119,33 @@ class NodeConfig(Config):
     num_partitions: Count
     name: Name = ""
     data: Annotated[str, AfterValidator(_place)] = ""
-    """The site's rows: path of a file (.npy, .npz, .csv, .parquet, .h5ad, .bed), or url of a database (postgresql://,
-    duckdb:///), which holds no password; empty: a partition of the run's data set."""
+    """The site's rows: path of a file (.csv, .tsv, .csv.gz, .parquet, .npy, .npz, .xlsx, .sav, .dta, .sas7bdat, .h5ad,
+    .bed), or url of a database (postgresql://, duckdb:///), which holds no password; empty: a partition of the run's
+    data set."""
     query: Annotated[str, AfterValidator(_query)] = ""
     """With a database: the SELECT that gives the rows, one number a feature; it holds no password either."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
+    columns: Names = ""
+    """Columns of the file that alone are features, by name, number from 0 or pattern ('age, gene_*'); empty: all."""
+    leave_out: Names = ""
+    """Columns of the file that are no features, by name, number from 0 or pattern ('id, label, 31'), and never sent."""
+    header: bool | Literal[""] = ""
+    """Whether the first line of a text or a sheet holds the names of the columns. Empty: it is recognised, or
+    refused."""
+    delimiter: str = ""
+    """The character between the cells of a text, or 'tab'. Empty: it is recognised."""
+    decimal: Literal["", ".", ","] = ""
+    """The sign before the decimals of a text. Empty: it is recognised."""
+    thousands: str = ""
+    """The sign between the thousands of a text (. , ' or a space); empty: there is none."""
+    encoding: str = ""
+    """How a text is encoded ('utf-8', 'cp1252'). Empty: it is recognised."""
+    comment: Names = ""
+    """How lines of a text begin that are no rows ('#, Total')."""
+    missing: Names = ""
+    """What stands for a missing value in a file, besides NA, NaN, N/A, null, None and nothing ('-999, ?'). A number
+    stands for all cells of the same value."""
     weights: str = ""
     """Column of the data with a weight for each row (its name, or its number from 0): no feature, and never sent. A run
     with `weights` must name the same column. Empty: such a run is refused."""
@@ -144,6 +178,10 @@ class NodeConfig(Config):
     not tell (docs/security/server.md). Empty: nothing for a site's own file, everything for a data set."""
     min_rows: Count = 10
     """Refuse to answer about fewer rows than this."""
+    rare_values: Literal["", "refuse", "allow"] = ""
+    """What to do with a site's own rows of which few, or one alone, stand out in a column: moments tell these rows.
+    'refuse' refuses the run, and the site's own log names the columns. Empty: 'refuse' for a file or a database,
+    'allow' for rows that a Flower app of one's own loads."""
     gaps: Literal["shared", "all"] = "shared"
     """Which rows of a site's own file take part where values may be missing. With `em` those whose gaps `min_rows` of
     its rows share, or all (the others get scores); with genotypes=true a site with missing calls refuses, or takes all
@@ -172,8 +210,8 @@ class NodeConfig(Config):
     metrics: LocalPath = ""
     """Where this site keeps numbers about its runs (NAME.prom and NAME.jsonl), made of `journal`; empty: nowhere."""
     repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
-    """What to do where secure sums over several runs would tell a party's share, a few rows, or a largest value;
-    'refuse-same' takes rows that are not the same ones for wholly new."""
+    """What to do where the answers of several runs, in clear or in secure sums, would tell a party's share, a few rows,
+    or a largest value; 'refuse-same' takes rows that are not the same ones for wholly new."""
     bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """With secure aggregation: the largest size of a value that this site says publicly of its rows. A run whose
     `bound` is not below it is answered however many were tried, any other is refused without a look at the rows."""
@@ -197,6 +235,11 @@ class NodeConfig(Config):
         """Those that `categories` lists."""
         return names_in(self.categories)
 
+    @property
+    def file_keys(self) -> dict[str, Any]:
+        """What says how a file is read, as parameters of `fedpca_flwr.read`."""
+        return {key: getattr(self, key) for key in FILE_KEYS} | {"header": None if self.header == "" else self.header}
+
     @model_validator(mode="before")
     @classmethod
     def _keys_of_old_are_named(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -212,9 +255,11 @@ class NodeConfig(Config):
             raise refusal("'data' names a database; name the SELECT that gives this site's rows as 'query'")
         if self.query and not database:
             raise refusal("'query' is of a database, and 'data' names none (postgresql://... or duckdb:///...)")
-        for key, value in {"layer": self.layer, "variants": self.variants, "apart": self.apart}.items():
-            if value and database:
-                raise refusal(f"'{key}' is of a file, and 'data' names a database")
+        of_files = {"layer": self.layer, "variants": self.variants, "apart": self.apart, **self.file_keys}
+        for key, value in of_files.items():
+            if value not in ("", None) and database:
+                name = key.replace("_", "-")
+                raise refusal(f"'{name}' is of a file, and 'data' names a database: say it in the 'query'")
         return self
 
     @model_validator(mode="after")

@@ -1,10 +1,14 @@
-"""Arrays and data frames that a user hands over: their numbers and column names, told without a value of theirs.
+"""Arrays and data frames that a user hands over: their numbers, and the labels of their columns and rows.
 
-Data frames are those of pandas, Arrow and polars, and AnnData; none of these libraries is imported here first. Booleans
-are numbers, and so are nullable integers and booleans; what is missing becomes NaN. Texts, categories, dates and
-whatever else is no number are refused by the names of their columns, all at once. Columns are matched by their labels
+Data frames are those that narwhals knows (pandas, polars, Arrow, DuckDB, Dask and others, lazy ones too), AnnData,
+arrays of xarray with labels, and datasets of Hugging Face, which Flower Datasets gives. No library is imported here
+that the caller has not imported. Booleans are numbers, and so are nullable integers, decimals, and objects that are
+numbers; what is missing becomes NaN. Texts, categories, dates and whatever else is no number are refused by the names
+of their columns, all at once, and so are whole numbers that float64 does not hold. Columns are matched by their labels
 with those of a run or a model.
 """
+
+from __future__ import annotations
 
 import math
 import numbers
@@ -12,17 +16,21 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from fedpca_flwr.data.table import Table, names_digest
+from fedpca_flwr.data.table import INEXACT, Table, inexact, names_digest
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, of_columns, row_major, sparse_rows, whole
+
+if TYPE_CHECKING:
+    import narwhals.stable.v2 as nw
 
 MOST_NAMED = 20  # how many columns an error names at most
 
@@ -45,30 +53,86 @@ def match(labels: Sequence[Hashable], wanted: Sequence[Hashable]) -> Match:
     return Match(lacking, alone, None if as_wanted else [places[label] for label in wanted])
 
 
-def is_cells(X: object) -> bool:
-    """Whether ``X`` is an AnnData: cells, and variables that have names."""
-    return hasattr(type(X), "var_names") and hasattr(type(X), "obs_names")
+@dataclass(frozen=True)
+class Frame:
+    """A table with labels, of any library."""
+
+    labels: tuple[Hashable, ...]  # of the columns; empty where they have none
+    values: Callable[[], Any]  # gives an eager data frame of narwhals, or what holds the numbers: an array, or sparse
+    index: Sequence[Hashable] = ()  # labels of the rows
+
+    @property
+    def counted(self) -> bool:
+        """Whether the labels of rows are a plain range of numbers, or there are none."""
+        return _is_range(self.index)
+
+
+def frame_of(X: Any) -> Frame | None:
+    """Return what ``X`` is as a table with labels; None where it is none, and nothing is read before `Frame.values`."""
+    kind = type(X)
+    if isinstance(X, np.ndarray | Blocks | Table | list | tuple | str | bytes | dict | None) or sparse.issparse(X):
+        return None
+    if hasattr(kind, "var_names") and hasattr(kind, "obs_names"):  # AnnData
+        return Frame(tuple(X.var_names), lambda: (X.to_memory() if X.isbacked else X).X, X.obs_names)
+    if hasattr(kind, "dims") and hasattr(kind, "coords") and getattr(X, "ndim", 0) == 2:  # xarray
+        rows, columns = (X.coords[dim].to_index() if dim in X.coords else () for dim in X.dims)
+        return Frame(tuple(columns), lambda: X.values, rows)
+    if hasattr(kind, "with_format") and hasattr(kind, "column_names"):  # a data set of Hugging Face
+        return Frame(tuple(X.column_names or ()), lambda: _narwhal(X.with_format("arrow")[:]))
+    held = _narwhal(X)
+    if held is None:
+        return None
+    if not hasattr(held, "iter_columns"):  # lazy
+        return Frame(tuple(held.collect_schema().names()), held.collect)
+    return Frame(tuple(held.columns), lambda: held, X.index if hasattr(kind, "iloc") else ())
+
+
+def _narwhal(X: Any) -> Any:
+    """Return ``X`` as a data frame of narwhals; None where narwhals knows none."""
+    import narwhals.stable.v2 as nw  # not at the start of a site's process, whose rows may be in an array
+
+    if type(X).__name__ == "RecordBatch" and hasattr(X, "to_struct_array"):
+        X = sys.modules["pyarrow"].Table.from_batches([X])
+    try:
+        held = nw.from_native(X, pass_through=True)
+    except nw.exceptions.DuplicateError:
+        labels = tuple(X.column_names if hasattr(type(X), "column_names") else X.columns)
+        raise DataError(f"a table has columns of the same name: {_doubled(labels)}; {OWN_NAME}") from None
+    return held if isinstance(held, nw.DataFrame | nw.LazyFrame) else None
+
+
+OWN_NAME = "give each a name of its own"
+
+
+def _doubled(labels: Iterable[Hashable]) -> str:
+    """Name the labels that occur twice."""
+    return listed([label for label, times in Counter(labels).items() if times > 1])
+
+
+def _is_range(index: Any) -> bool:
+    """Whether labels of rows are numbers that a library counts, as texts too, or there are none."""
+    if not len(index) or type(index).__name__ == "RangeIndex":
+        return True
+    return all(str(label) == str(place) for place, label in enumerate(index))
 
 
 def is_frame(X: object) -> bool:
     """Whether ``X`` is a table with labelled columns."""
-    return is_cells(X) or hasattr(type(X), "column_names") or (hasattr(X, "columns") and hasattr(X, "shape"))
+    return frame_of(X) is not None
 
 
 def column_labels(X: Any) -> tuple[Hashable, ...]:
     """The labels of the columns of a data frame, or of a site's table; empty for anything else."""
     if isinstance(X, Table):
         return X.names
-    if is_cells(X):
-        return tuple(X.var_names)
-    if hasattr(type(X), "column_names"):  # an Arrow table
-        return tuple(X.column_names)
-    return tuple(X.columns) if is_frame(X) else ()
+    frame = frame_of(X)
+    return () if frame is None else frame.labels
 
 
 def row_labels(X: Any) -> tuple[Hashable, ...]:
     """The labels of the rows of a data frame of pandas, or the cells of an AnnData; empty for anything else."""
-    return tuple(X.obs_names) if is_cells(X) else tuple(X.index) if is_frame(X) and hasattr(X, "iloc") else ()
+    frame = frame_of(X)
+    return () if frame is None else tuple(frame.index)
 
 
 def column_names(X: object) -> tuple[str, ...]:
@@ -89,7 +153,8 @@ KINDS = {
     "categories": "name the columns in 'levels', or make a column of 0 and 1 of each (pandas.get_dummies)",
     "dates or times": "turn them into numbers, such as days since a date",
     "complex numbers": "take their real and imaginary parts",
-    "objects": "turn them into numbers",
+    INEXACT: "subtract a whole number that is near all of them first; ids are no features",
+    "objects": "turn them into numbers; of lists give numpy.stack(list(column)) as the party's array",
 }
 """What a column may hold instead of numbers, and what to do besides leaving it out."""
 
@@ -98,146 +163,135 @@ Column = NDArray[Any] | str
 """The numbers (n,) of a column, or which of `KINDS` it holds instead."""
 
 
-def numbers_of(frame: Any, name: str) -> Any:
+def numbers_of(frame: Frame, name: str) -> Any:
     """The numbers of a data frame (n, d): an array of the dtype that holds all columns, or a sparse matrix.
 
     Of an AnnData it is its ``X``. Sparse columns of pandas, with zeros left out, stay sparse. An error, which calls the
     frame by its ``name``, has the label of every column that holds no numbers, or that has the label of another.
     """
-    labels = column_labels(frame)
-    doubled = [label for label, times in Counter(labels).items() if times > 1]
-    if doubled:
-        raise DataError(f"{name} has columns of the same name: {listed(doubled)}; give each a name of its own")
-    if is_cells(frame):
-        held = (frame.to_memory() if frame.isbacked else frame).X
-        if held is None:
-            advice = "put what to take there, such as a layer: cells.X = cells.layers['counts']"
-            raise DataError(f"{name} has no X; {advice}")
+    if doubled := _doubled(frame.labels):
+        raise DataError(f"{name} has columns of the same name: {doubled}; {OWN_NAME}")
+    held = frame.values()
+    if held is None:
+        advice = "put what to take there, such as a layer: cells.X = cells.layers['counts']"
+        raise DataError(f"{name} has no X; {advice}")
+    if not hasattr(held, "iter_columns"):
         return held
-    dtypes = set(getattr(frame, "dtypes", ()))
+    native = held.to_native()
+    dtypes = list(getattr(native, "dtypes", ()))
     if dtypes and all(isinstance(dtype, np.dtype) and dtype.kind in "fiub" for dtype in dtypes):
-        return frame.to_numpy(np.result_type(*dtypes))  # of pandas, not copied where all columns have one dtype
-    columns = list(_columns(frame))
+        kind = np.result_type(*dtypes)
+        if kind.kind != "f" or not any(dtype.kind in "iu" and dtype.itemsize == 8 for dtype in dtypes):
+            return native.to_numpy(kind)  # of pandas, not copied where all columns have one dtype
+    if dtypes and all(hasattr(dtype, "fill_value") and dtype.fill_value == 0 for dtype in dtypes):
+        return native.sparse.to_coo()
+    return in_columns([numbers_in(series) for series in held.iter_columns()], frame.labels, len(held), name)
+
+
+def in_columns(columns: Sequence[Column], labels: Sequence[Hashable], rows: int, name: str) -> NDArray[Any]:
+    """Return columns of ``rows`` numbers each as an array (n, d); the error is as of `numbers_of`."""
+    arrays = [column for column in columns if not isinstance(column, str)]
+    dtype = np.result_type(*arrays) if arrays else np.dtype(np.float64)
     by_kind: dict[str, list[object]] = {}
     for label, column in zip(labels, columns, strict=True):
-        if isinstance(column, str):
-            by_kind.setdefault(column, []).append(label)
+        kind = column if isinstance(column, str) else INEXACT if dtype.kind == "f" and inexact(column).any() else ""
+        if kind:
+            by_kind.setdefault(kind, []).append(label)
     if by_kind:
-        held = "; ".join(f"{kind} in {listed(own)} ({KINDS[kind]})" for kind, own in by_kind.items())
-        raise DataError(f"{name} has columns that are not numbers: {held}. Or leave them out")
-    if not columns:
-        return np.empty((len(frame), 0))
-    if all(sparse.issparse(column) for column in columns):
-        return sparse.hstack(columns, format="csr")
-    return np.column_stack([column.toarray().ravel() if sparse.issparse(column) else column for column in columns])
+        faults = "; ".join(f"{kind} in {listed(own)} ({KINDS[kind]})" for kind, own in by_kind.items())
+        raise DataError(f"{name} has columns that cannot be taken as numbers: {faults}. Or leave them out")
+    return np.column_stack(arrays) if arrays else np.empty((rows, 0))
 
 
-def _columns(frame: Any) -> Iterator[Any]:
-    """Each column: numbers (n,), sparse ones (n, 1), or what it holds instead."""
-    if hasattr(type(frame), "column_names"):
-        return map(arrow_column, frame.columns)
-    if hasattr(frame, "iter_columns"):
-        return map(_polars_column, frame.iter_columns())
-    return (_pandas_column(frame.iloc[:, place]) for place in range(frame.shape[1]))
+def numbers_in(series: nw.Series[Any]) -> Column:
+    """Return the numbers of a column of narwhals, float where some are missing, or which of `KINDS` it holds."""
+    import narwhals.stable.v2 as nw
+
+    dtype, missing = series.dtype, series.null_count()
+    if missing == len(series) and dtype in (nw.Unknown, nw.Object, nw.String):  # which pandas infers of nothing
+        return np.full(missing, np.nan)
+    if dtype in (nw.Decimal, nw.Int128, nw.UInt128):
+        return _of_large(series)
+    if dtype.is_float() or (not missing and (dtype.is_integer() or dtype == nw.Boolean)):
+        return np.asarray(series.to_numpy() if not missing else series.cast(nw.Float64).to_numpy())
+    if dtype.is_integer() or dtype == nw.Boolean:
+        lost = inexact(np.asarray(series.drop_nulls().to_numpy())).any()
+        return INEXACT if lost else np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+    if kind := kind_of(dtype):
+        return kind
+    array = np.asarray(series.to_numpy())  # of objects, of complex numbers, or of a sparse column
+    if array.dtype.kind == "c":
+        return "complex numbers"
+    return array if array.dtype.kind in "fiub" else _of_objects(array)
+
+
+def kind_of(dtype: nw.dtypes.DType) -> str:
+    """Return which of `KINDS` a column of a dtype of narwhals holds; empty for numbers, and where its cells say it."""
+    import narwhals.stable.v2 as nw
+
+    if dtype in (nw.Categorical, nw.Enum):
+        return "categories"
+    if dtype.is_temporal():
+        return "dates or times"
+    if dtype.is_nested() or dtype == nw.Binary:
+        return "objects"
+    return "texts" if dtype == nw.String else ""
 
 
 def arrow_column(column: Any) -> Column:
-    """The numbers of an array of Arrow's, as float64 where some are missing."""
-    if kind := arrow_kind(column.type):
-        return kind
+    """Return the numbers of an array of Arrow's, or which of `KINDS` it holds."""
+    import narwhals.stable.v2 as nw
     import pyarrow as pa
-    from pyarrow import compute
 
-    if column.null_count or pa.types.is_decimal(column.type) or pa.types.is_null(column.type):
-        column = compute.cast(column, pa.float64(), safe=False)
-    array = column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
-    return np.asarray(array)
+    chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    return numbers_in(nw.from_native(chunked, series_only=True))
 
 
 def arrow_kind(kind: Any) -> str:
-    """What a type of Arrow's holds instead of numbers; empty for numbers, booleans, and what is missing throughout."""
-    from pyarrow import types
+    """Return which of `KINDS` a column of a type of Arrow's holds; empty for numbers."""
+    import narwhals.stable.v2 as nw
+    import pyarrow as pa
 
-    numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
-    if any(test(kind) for test in numeric):
-        return ""
-    if types.is_dictionary(kind):
-        return "categories"
-    if types.is_temporal(kind):
-        return "dates or times"
-    return "texts" if "string" in str(kind) else "objects"
+    return kind_of(nw.from_native(pa.chunked_array([], type=kind), series_only=True).dtype)
 
 
-def _polars_column(column: Any) -> Column:
-    import polars
+def _of_large(series: nw.Series[Any]) -> Column:
+    """Return numbers of more digits than float64 has, of which whole ones must not be rounded."""
+    import narwhals.stable.v2 as nw
 
-    kind = column.dtype
-    if kind.is_numeric() or kind in (polars.Boolean, polars.Null):
-        real = column.null_count() or kind.is_decimal() or kind == polars.Null
-        return np.asarray((column.cast(polars.Float64) if real else column).to_numpy())
-    if kind.is_temporal():
-        return "dates or times"
-    if kind in (polars.Categorical, polars.Enum):
-        return "categories"
-    return "texts" if kind == polars.String else "objects"
-
-
-def _pandas_column(column: Any) -> Any:
-    """Of pandas, or of what behaves like it."""
-    dtype = column.dtype
-    if isinstance(dtype, np.dtype):
-        return _numpy_column(column.to_numpy())
-    text = str(dtype)
-    if text.startswith("Sparse"):
-        zeros_left_out = dtype.kind in "fiub" and dtype.fill_value == 0
-        return _sparse_column(column.array) if zeros_left_out else _numpy_column(np.asarray(column))
-    if text == "category":
-        return "categories"
-    if getattr(dtype, "kind", "O") in "fiub":
-        given = column.to_numpy(dtype=np.float64, na_value=np.nan) if column.isna().any() else column.to_numpy()
-        return _numpy_column(given)
-    if getattr(dtype, "kind", "O") in "mM":
-        return "dates or times"
-    return "texts" if text.startswith(("string", "str")) else _of_objects(column.to_numpy())
+    floats = np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+    large = np.flatnonzero(np.abs(floats) > 2.0**53)
+    if large.size:
+        cells = series.to_list()
+        if any(isinstance(_number(cells[place]), str) for place in large.tolist()):
+            return INEXACT
+    return floats
 
 
-def _sparse_column(held: Any) -> Any:
-    """A sparse array of pandas as a matrix (n, 1)."""
-    places = held.sp_index.to_int_index().indices
-    return sparse.csc_array((held.sp_values, places, np.array([0, len(places)])), shape=(len(held), 1))
-
-
-def _numpy_column(column: NDArray[Any]) -> Column:
-    kind = column.dtype.kind
-    if kind in "fiub":
-        return column
-    if kind in "mM":
-        return "dates or times"
-    if kind == "c":
-        return "complex numbers"
-    return _of_objects(column) if kind == "O" else "texts"
-
-
-def _of_objects(column: NDArray[Any]) -> Column:
-    """Cells that are objects: numbers where each is one, or missing."""
-    found = np.empty(len(column))
-    for place, cell in enumerate(column):
+def _of_objects(column: Iterable[Any]) -> Column:
+    """Return cells that are objects as numbers where each is one, or missing."""
+    values = []
+    for cell in column:
         number = _number(cell)
         if isinstance(number, str):
             return number
-        found[place] = number
-    return found
+        values.append(number)
+    return np.array(values, dtype=np.float64)
 
 
 def _number(cell: Any) -> float | str:
+    """Return a cell as a number, NaN where it is missing, or which of `KINDS` it is."""
     pandas = sys.modules.get("pandas")
-    if cell is None or (pandas and cell is pandas.NA):
+    if cell is None or cell is np.ma.masked or (pandas and cell is pandas.NA):
         return math.nan
     if isinstance(cell, numbers.Real | Decimal | np.bool_):
         try:
-            return float(cell)
+            number = float(cell)
         except OverflowError:
             return "objects"
+        if isinstance(cell, Decimal) and cell.is_finite() and cell == cell.to_integral_value():
+            cell = int(cell)
+        return INEXACT if isinstance(cell, numbers.Integral) and int(number) != int(cell) else number
     if isinstance(cell, str | bytes):
         return "texts"
     if isinstance(cell, numbers.Complex):
@@ -265,48 +319,72 @@ def as_rows(X: Any, name: str) -> Rows:
         return X.rows
     if isinstance(X, Blocks):
         return X
-    if X is None or isinstance(X, str | bytes | os.PathLike | Mapping | Set | Iterator):
-        first = " (read a file first, with pandas.read_csv or numpy.load)" if isinstance(X, str | os.PathLike) else ""
-        raise DataError(
-            f"{name} is of type {type(X).__name__}, expected an array, a data frame or a sparse matrix of rows{first}"
-        )
+    _require_table(X, name)
     try:
-        held = numbers_of(X, name) if is_frame(X) else X
+        frame = frame_of(X)
+        held = numbers_of(frame, name) if frame else X.to_scipy_sparse() if hasattr(X, "to_scipy_sparse") else X
         if sparse.issparse(held):
             return sparse_rows(held)
-        return row_major(_unmasked(held) if isinstance(held, np.ma.MaskedArray) else np.asarray(held))
+        array = _unmasked(held, name) if isinstance(held, np.ma.MaskedArray) else np.asarray(held)
+        if array.dtype == object and array.ndim == 2:
+            array = in_columns([_of_objects(column) for column in array.T], range(array.shape[1]), len(array), name)
+        return row_major(array)
     except DataError:
         raise
     except ValueError:
         what = "a sparse matrix whose indices do not fit its shape" if sparse.issparse(X) else None
         raise DataError(f"{name} is {what or 'not an array: its rows differ in length'}") from None
     except Exception as error:  # whatever an object of another library does, whose text may quote a value
-        raise DataError(f"{name} cannot be made an array ({type(error).__name__})") from None
+        raise DataError(
+            f"{name} cannot be made an array ({type(error).__name__}): make it one first, as numpy.asarray does"
+        ) from None
 
 
-def _unmasked(masked: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
+def _require_table(X: Any, name: str) -> None:
+    """Refuse what is no table, and tell what to write instead."""
+    instead = ""
+    if isinstance(X, str | os.PathLike):
+        instead = " (read a file first, with pandas.read_csv or numpy.load)"
+    elif hasattr(X, "to_dataframe") and hasattr(X, "data_vars"):  # xarray, several arrays by name
+        instead = " (a data frame of its arrays is X.to_dataframe())"
+    is_none = X is None or isinstance(X, str | bytes | os.PathLike | Set | Iterator)
+    if is_none or (isinstance(X, Mapping) and not sparse.issparse(X)):
+        raise DataError(
+            f"{name} is of type {type(X).__name__}, expected an array, a data frame or a sparse matrix of rows{instead}"
+        )
+    if isinstance(X, list | tuple) and len(X) == 2 and (is_frame(X[0]) or getattr(X[0], "ndim", 0) == 2):
+        raise DataError(f"{name} is a pair, such as (X, y), expected its rows alone: give the first of the two, X")
+    if names := getattr(getattr(X, "dtype", None), "names", None):
+        raise DataError(
+            f"{name} is an array of records with the fields {listed(names)}, expected rows of numbers: give "
+            "numpy.lib.recfunctions.structured_to_unstructured(X), or pandas.DataFrame(X)"
+        )
+
+
+def _unmasked(masked: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
     """The array, with NaN where numbers are masked; what is no number is refused as it would be without a mask."""
     if masked.dtype.kind not in "fiub" or not np.ma.is_masked(masked):
         return masked.data
+    _require_exact(masked.compressed(), name)
     found = np.array(masked.data, dtype=masked.dtype if masked.dtype.kind == "f" else np.float64)
     found[np.ma.getmaskarray(masked)] = np.nan
     return found
 
 
+def _require_exact(array: NDArray[Any], name: str) -> None:
+    """Refuse integers that float64 does not hold."""
+    if inexact(array).any():
+        raise DataError(f"{name} has {INEXACT}: {KINDS[INEXACT]}")
+
+
 def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
     """``X`` as finite real numbers (n, ``width``), n at least 1; where it may be ``incomplete``, NaN is one too."""
     rows = as_array(X, name)
-    if rows.dtype == object:
-        try:
-            if any(isinstance(cell, str | bytes) for cell in rows.flat):  # NumPy would read numbers out of texts
-                raise TypeError
-            rows = rows.astype(np.float64)
-        except (TypeError, ValueError):  # whose text may quote a cell
-            raise DataError(f"{name} has cells that are not numbers: leave out or encode such columns") from None
     if rows.dtype.kind not in "fiub":
         raise DataError(f"{name} has dtype {rows.dtype}, expected real numbers")
     if rows.ndim != 2 or rows.shape[1] != width or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
+    _require_exact(rows, name)
     if (np.isinf(rows) if incomplete else ~np.isfinite(rows)).any():
         held = "infinity" if incomplete else "NaN or infinity"
         raise DataError(f"{name} contains {held}: fill or drop such rows first")
@@ -334,7 +412,7 @@ def rows_of(
         and not isinstance(X, Table)
         and any(is_frame(one) or getattr(one, "ndim", 0) == 2 for one in X)
     )
-    if several or isinstance(X, Mapping):
+    if several or (isinstance(X, Mapping) and not sparse.issparse(X)):
         raise DataError(
             f"{name} is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "
             "[model.transform(rows) for rows in parties]"

@@ -20,6 +20,9 @@ LARGEST = 1e140
 SMALLEST = 1e-140
 """No column's largest value is smaller, unless all are zero: the square of a difference in its last digits is not 0."""
 
+INEXACT = "whole numbers beyond 2^53 that float64 does not hold"
+"""How errors name values of which digits would be lost before anything is computed."""
+
 HELD_BYTES = 2**26  # of blocks that are kept from the pass that checks them, so that what is small is read once
 
 SPARSE = 0.1
@@ -39,6 +42,7 @@ class Table(NamedTuple):
     weights: Array | None = None  # (n,): numbers from 0, where the run has weights
     apart: NDArray[np.bool_] | None = None  # (n,): rows that take no part and have scores, where a site names some
     order: NDArray[np.int64] | None = None  # (d,): which column of the file each one is, where a run has an order
+    notes: tuple[str, ...] = ()  # what a reader of the rows must know of how they were read
 
     @property
     def columns(self) -> str:
@@ -101,8 +105,8 @@ def check(rows: Rows, names: Sequence[str] = ()) -> Table:
     if isinstance(rows, Blocks):
         return _checked_blocks(rows, tuple(names))
     sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
-    for chunk in chunks(rows) if rows.dtype.kind == "f" else ():
-        _take_in(chunk, sizes, missing)
+    for chunk in chunks(rows) if _is_checked(rows.dtype) else ():
+        _take_in(chunk, sizes, missing, names)
     _require_sizes(sizes, names)
     return Table(rows, missing, tuple(names))
 
@@ -121,8 +125,8 @@ def _checked_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
         _require_as_said(block, rows)
         count += block.shape[0]
         entries += block.size
-        if rows.dtype.kind == "f":
-            _take_in(block, sizes, missing)
+        if _is_checked(rows.dtype):
+            _take_in(block, sizes, missing, names)
         room -= _nbytes(block)
         kept = [*kept, block] if room >= 0 else []
     _require_shape((count, rows.width))
@@ -161,9 +165,34 @@ def _unchanged(rows: Blocks, count: int) -> Iterator[Block]:
         raise DataError("the data changed while they were read: they have more or fewer rows than before")
 
 
-def _take_in(block: Block, sizes: Array, missing: NDArray[np.int64]) -> None:
-    """Renew the largest size (d,) of a value in each column that is not NaN, infinity too, and how many are NaN."""
-    if sparse.issparse(block):
+def _is_checked(dtype: np.dtype[Any]) -> bool:
+    """Whether not every value of a dtype is a number that float64 holds."""
+    return dtype.kind == "f" or (dtype.kind in "iu" and dtype.itemsize == 8)
+
+
+def inexact(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which numbers of an array, of any shape, are integers that float64 does not hold."""
+    if array.dtype.kind not in "iu" or array.dtype.itemsize < 8:
+        return np.zeros(array.shape, dtype=bool)
+    floats, end = array.astype(np.float64), 2.0 ** (63 if array.dtype.kind == "i" else 64)
+    rounded_up = floats >= end  # the largest integers, which are converted back to none
+    lost: NDArray[np.bool_] = rounded_up | (np.where(rounded_up, 0.0, floats).astype(array.dtype) != array)
+    return lost
+
+
+def _take_in(block: Block, sizes: Array, missing: NDArray[np.int64], names: Sequence[str]) -> None:
+    """Renew the largest size (d,) of a value in each column that is not NaN, infinity too, and how many are NaN.
+
+    Integers are refused where float64 does not hold them.
+    """
+    is_sparse = sparse.issparse(block)
+    if block.dtype.kind != "f":
+        lost = inexact(block.data if is_sparse else block)
+        if lost.any():
+            columns = np.zeros(block.shape[1], dtype=bool)
+            columns[block.indices[lost] if is_sparse else np.flatnonzero(lost.any(axis=0))] = True
+            _refuse(columns, f"{INEXACT}: subtract a whole number that is near all of them first", names)
+    elif is_sparse:
         np.fmax.at(sizes, block.indices, np.abs(block.data))
         missing += np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
     else:

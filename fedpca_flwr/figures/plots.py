@@ -41,11 +41,12 @@ MOST_SCORES = 3000  # Rows of all parties together, where each is one mark.
 
 @rc_context(STYLE)
 def scores(
-    parties: Any, model: PCAModel | None = None, *, labels: Any = None, components: tuple[int, int] = (1, 2)
+    parties: Any, model: PCAModel | None = None, *, labels: Any = None, components: tuple[int, int] | None = None
 ) -> Figure:
     """Rows of all parties in two components, each party in its colour and with its mark.
 
-    The ellipses hold 95 % of normal rows with the mean and covariance of the rows of one colour.
+    The ellipses hold 95 % of normal rows with the mean and covariance of the rows of one colour. A single component
+    is drawn against the number of the row, party after party, without ellipses.
 
     Parameters
     ----------
@@ -56,8 +57,8 @@ def scores(
         Gives the scores of tables, and the shares of the variance along the axes.
     labels : mapping of str to array-like, or list of array-like, of shape (n_i,), optional
         A class for each row. Colours and ellipses are then those of the classes, marks those of the parties.
-    components : (int, int)
-        Which are drawn, from 1.
+    components : (int, int), optional
+        Which are drawn, from 1. None: the first two, or the only one.
 
     Examples
     --------
@@ -69,6 +70,13 @@ def scores(
     >>> figure = plots.scores(parties, run("p-cov", parties, n_components=2, scale=True))
     """
     points = {name: _points(name, one, model, components) for name, one in by_name(parties, model).items()}
+    widths = {name: own.shape[1] for name, own in points.items()}
+    if len(set(widths.values())) > 1:
+        raise ConfigError(f"the parties' scores have one component here and several there: {widths}; name 'components'")
+    single = 1 in widths.values()
+    if single:
+        ends = np.cumsum([len(own) for own in points.values()])
+        points = {name: _on_plane(own, end - len(own)) for (name, own), end in zip(points.items(), ends, strict=True)}
     classes = [[name] * len(own) for name, own in points.items()] if labels is None else _classes(points, labels)
     of_class = np.array([one for own in classes for one in own])
     colours = dict(zip(points if labels is None else np.unique(of_class).tolist(), cycle(COLOURS), strict=False))
@@ -79,16 +87,20 @@ def scores(
         shown = thinned(len(own), max(1, MOST_SCORES // len(points)))
         paint: dict[str, Any] = {"c": [colours[one] for one in its[shown]], "alpha": 0.6, "linewidths": 0}
         axes.scatter(own[shown, 0], own[shown, 1], 18, marker=mark, rasterized=len(whole) > MOST, **paint)
-    for one, colour in colours.items():
+    for one, colour in {} if single else colours.items():
         axes.plot(*_ellipse(whole[of_class == one]), color=colour, linewidth=1.2)
-    axes.set(xlabel=_name(model, components[0]), ylabel=_name(model, components[1]))
-    axes.set_aspect("equal", adjustable="datalim")
+    if single:
+        axes.set(xlabel=_name(model, 1), ylabel="row")
+    else:
+        first, second = components or (1, 2)
+        axes.set(xlabel=_name(model, first), ylabel=_name(model, second))
+        axes.set_aspect("equal", adjustable="datalim")
     _name_marks(axes, points, colours, classes_too=labels is not None)
     return figure
 
 
-def _points(name: str, one: Any, model: PCAModel | None, components: tuple[int, int]) -> Array:
-    """The scores (n, 2) of a party's rows in two components."""
+def _points(name: str, one: Any, model: PCAModel | None, components: tuple[int, int] | None) -> Array:
+    """Return the scores (n, 2) of a party's rows in two components, or (n, 1) where there is one and none is named."""
     if isinstance(one, str | os.PathLike):
         path = Path(one)
         try:
@@ -97,11 +109,16 @@ def _points(name: str, one: Any, model: PCAModel | None, components: tuple[int, 
             raise DataError(f"{path} of '{name}' is no file of a run's scores ({type(error).__name__})") from None
     else:
         found = np.asarray(one) if model is None else model.transform(one)
-    k = found.shape[-1]
-    if found.ndim != 2 or not all(1 <= component <= k for component in components):
-        raise ConfigError(f"the scores of '{name}' have shape {found.shape}, but the components {components} are asked")
-    pair: Array = np.asarray(found[:, [component - 1 for component in components]], dtype=np.float64)
-    return pair
+    k = found.shape[-1] if found.ndim == 2 else 0
+    shown = components or ((1,) if k == 1 else (1, 2))
+    if not all(1 <= component <= k for component in shown):
+        raise ConfigError(f"the scores of '{name}' have shape {found.shape}, but the components {shown} are asked")
+    return np.asarray(found[:, [component - 1 for component in shown]], dtype=np.float64)
+
+
+def _on_plane(points: Array, start: int = 0) -> Array:
+    """Return points (n, 2): of a single component (n, 1), with the number of each row, from ``start``, beside it."""
+    return points if points.shape[1] > 1 else np.column_stack([points, np.arange(start, start + len(points))])
 
 
 def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
@@ -194,12 +211,11 @@ def projection_overlay(
     """Rows in the first two components: open marks by the reference, crosses by the federated model, a line between.
 
     Where the two agree, every cross stands in its mark. Components that point the other way are turned round: a sign
-    means nothing.
+    means nothing. Of models of one component it is drawn against the number of the row.
 
     Parameters
     ----------
     reference, model : PCAModel
-        With at least two components.
     X : array-like of shape (n, d)
         At most `MOST` of its rows are drawn, evenly spread. Columns of a data frame are matched by their names.
     labels : array-like of shape (n,), optional
@@ -209,7 +225,7 @@ def projection_overlay(
     figure = Figure(figsize=(6, 5))
     axes = figure.subplots()
     _overlay(axes, reference, model, X, None if labels is None else np.asarray(labels))
-    axes.set(title=title, xlabel="first component", ylabel="second component")
+    axes.set(title=title, xlabel="first component", ylabel=_second(reference, model))
     axes.legend(*_legend(axes), loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
@@ -230,7 +246,7 @@ def projection_grid(
     for axes in grid[len(models) :]:
         axes.set_visible(False)
     figure.supxlabel("first component")
-    figure.supylabel("second component")
+    figure.supylabel(_second(reference, *models.values()))
     figure.legend(*_legend(grid[0]), loc="outside right upper")
     return figure
 
@@ -356,8 +372,11 @@ def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: N
     shown = thinned(len(X), MOST)
     rows = X[shown]  # of an array, a list, a data frame
     theirs, ours = reference.transform(rows)[:, :2], model.transform(rows)[:, :2]
+    width = min(theirs.shape[1], ours.shape[1])
+    theirs, ours = theirs[:, :width], ours[:, :width]
     marks = np.zeros(len(theirs), int) if labels is None else labels[shown]
     ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)
+    theirs, ours = _on_plane(theirs), _on_plane(ours)
     axes.add_collection(
         LineCollection(list(np.stack([theirs, ours], axis=1)), colors=GREY, linewidths=0.4, rasterized=True)
     )
@@ -369,6 +388,11 @@ def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: N
         axes.scatter(ours_x, ours_y, s=12, marker="x", color=colour, **how)
         if labels is not None:
             axes.text(middle[0], middle[1], str(label), weight="bold", ha="center", va="center", zorder=3)
+
+
+def _second(*models: PCAModel) -> str:
+    """What stands along the second axis of an overlay."""
+    return "second component" if min(model.n_components_ for model in models) > 1 else "row"
 
 
 def _legend(axes: Axes) -> tuple[list[Any], list[str]]:

@@ -307,7 +307,7 @@ def merged(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool,
     stacked = np.asarray(vectors)
     if not faithful:
         U, _, _ = np.linalg.svd((stacked * np.sqrt(weights.clip(min=0.0))[:, None]).T, full_matrices=False)
-        leading = U[:, 0] * np.sign(U[np.abs(U[:, 0]).argmax(), 0])
+        leading = fix_signs(U[:, :1])[:, 0]
         weights = np.where(stacked @ leading < 0, -weights, weights)
     return added(list(weights[:, None] * stacked))
 

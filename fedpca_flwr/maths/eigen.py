@@ -24,6 +24,9 @@ LANCZOS_FROM = 384
 # share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding. Then the
 # features are collinear, and nothing is regressed on that direction.
 COLLINEAR = 1e-12
+# entries of a vector whose sizes differ by a smaller share are alike: rounding, and so how rows are split among
+# parties, decides which of them is larger
+SIGN_TIE = 1e-6
 
 
 def rounding(d: int) -> float:
@@ -93,7 +96,7 @@ class Eigenpairs:
     """The k largest eigenvalues and their vectors."""
 
     values: Array  # (k,), descending
-    vectors: Array  # (d, k), orthonormal columns; the largest absolute entry of each is positive
+    vectors: Array  # (d, k), orthonormal columns, with the signs of `fix_signs`
     following: float  # eigenvalue k + 1, which tells how well the subspace is determined; 0.0 where k = d
     rank: int | None = None  # bound on the rank of the matrix, where more than the eigenvalues makes it certain
     error: float = 0.0  # bound on the spectral norm of what is wrong with the matrix besides the rounding of float64
@@ -123,8 +126,7 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     d = matrix.shape[0]
     if isinstance(k, float):
         values, vectors = eigh(matrix, driver="evd", check_finite=False)
-        shares = np.cumsum(values[::-1].clip(min=0.0)) / (total or float(np.trace(matrix)))
-        return _pairs(values, vectors, min(int(np.searchsorted(shares, k, side="right")) + 1, d))
+        return _pairs(values, vectors, beyond_share(values[::-1].clip(min=0.0), total or float(np.trace(matrix)), k))
     if d >= LANCZOS_FROM and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:
@@ -138,6 +140,15 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     if values.size < wanted:  # or it loses pairs of a tight cluster at the edge of a subset, and says nothing
         values, vectors = eigh(matrix / unit, driver="evd", check_finite=False)
     return _pairs(values * unit, vectors, k)
+
+
+def beyond_share(values: Array, total: float, share: float) -> int:
+    """Return how many of the leading ``values``, descending, it takes to exceed a ``share`` of the ``total``.
+
+    A sum that is larger by rounding only does not exceed it.
+    """
+    shares = np.cumsum(values) / total
+    return min(values.size, int(np.searchsorted(shares, share + 4 * rounding(values.size), side="right")) + 1)
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
@@ -238,11 +249,16 @@ def outside(V: Array, Q: Array) -> Array:
     return V
 
 
+def signs_of(vectors: Array) -> Array:
+    """Return the sign (k,) of the first entry of each column of ``vectors`` (d, k) that is largest up to `SIGN_TIE`."""
+    sizes = np.abs(vectors)
+    largest = (sizes >= (1 - SIGN_TIE) * sizes.max(axis=0)).argmax(axis=0)
+    return np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
+
+
 def fix_signs(vectors: Array) -> Array:
-    """Flip columns so that the largest absolute entry of each is positive."""
-    largest = np.abs(vectors).argmax(axis=0)
-    signs = np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
-    return vectors * signs
+    """Flip columns so that the largest absolute entry of each is positive; of entries alike in size the first is."""
+    return vectors * signs_of(vectors)
 
 
 def _unit(matrix: Array) -> float:

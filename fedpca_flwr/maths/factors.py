@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack, qr, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, fix_signs, leading_eigenpairs
+from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, beyond_share, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.moments import Head, Moments, centred_rows, head_order, pool_heads, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows, chunks
 
@@ -146,7 +146,7 @@ def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
     values = s**2 + factor.floor
     if isinstance(k, float):
         total = float(sizes @ sizes) + sizes.size * factor.floor
-        k = min(values.size, int(np.searchsorted(np.cumsum(values) / total, k, side="right")) + 1)
+        k = beyond_share(values, total, k)
     vectors = np.empty((sizes.size, k))
     vectors[order] = lift(k)
     following = float(values[k]) if k < values.size else factor.floor

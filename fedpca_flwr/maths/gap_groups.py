@@ -142,15 +142,22 @@ class GappedRows:
         """The mean of the values that are there (d,), rounded; 0 where there are none."""
         return self.totals / np.maximum(self.counts, 1)
 
+    @cached_property
     def own_values(self) -> OwnValues:
-        """Moments of each feature about its own mean."""
-        first, second = np.zeros(self.reference.size), np.zeros(self.reference.size)
+        """Moments of each feature about its own mean: a constant feature has no squares, however large it is."""
+        counts, shifts, squares = [], [], np.zeros(self.reference.size)
         for chunk in chunks(self.rows):
+            missing = np.isnan(chunk)
             deviations = self._less_reference(chunk)
-            first += deviations.sum(axis=0)
-            second += np.einsum("ij,ij->j", deviations, deviations)
-        remainder = first / np.maximum(self.counts, 1)
-        return OwnValues(self.counts, self.reference, remainder, (second - first * remainder).clip(min=0.0))
+            counts.append(len(chunk) - missing.sum(axis=0))
+            shifts.append(deviations.sum(axis=0) / np.maximum(counts[-1], 1))
+            deviations -= shifts[-1]
+            deviations[missing] = 0.0
+            squares += np.einsum("ij,ij->j", deviations, deviations)
+        number, shift = np.array(counts, dtype=np.float64), np.array(shifts)
+        remainder = (number * shift).sum(axis=0) / np.maximum(self.counts, 1)
+        squares += (number * (shift - remainder) ** 2).sum(axis=0)
+        return OwnValues(self.counts, self.reference, remainder, squares)
 
     def groups(self) -> Iterator[Groups]:
         """All groups but that of rows without values, some at a time: small ones together, a large one alone."""

@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, eigh, svdvals
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs
+from fedpca_flwr.maths.eigen import Eigenpairs, beyond_share
 from fedpca_flwr.maths.marchenko_pastur import edge, noise_variance
 from fedpca_flwr.maths.moments import Moments, symmetric
 from fedpca_flwr.maths.sums import pool
@@ -100,7 +100,7 @@ def broken_stick(values: Array) -> int:
 
 def fraction(values: Array, share: float) -> int:
     """How many components together hold more than a share of the variance."""
-    return int(np.searchsorted(np.cumsum(values) / values.sum(), share, side="right")) + 1
+    return beyond_share(values, float(values.sum()), share)
 
 
 def minka(values: Array, n: int) -> int | None:

@@ -79,10 +79,23 @@ def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray
     return variance <= n * eps * variance + (n * mean * eps) ** 2
 
 
-def certainly_varying(diagonal: Array, mean: Array) -> int:
-    """How many features are not constant for certain, by the diagonal (d,) of the scatter and their means (d,)."""
+def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
+    """Return which features are not constant for certain (d,).
+
+    Parameters
+    ----------
+    diagonal : ndarray of shape (d,)
+        Sum of the squared deviations of each feature about its mean, which is known in two floats.
+    mean : ndarray of shape (d,)
+        The means.
+    """
     # the least change of one value adds (eps mean)^2 / 8, a constant's mean in two floats (eps^2 mean)^2 for each row
-    return int((diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16).sum())
+    return np.asarray(diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16)
+
+
+def certainly_varying(diagonal: Array, mean: Array) -> int:
+    """Return how many features are not constant for certain; the parameters are those of `varying_features`."""
+    return int(varying_features(diagonal, mean).sum())
 
 
 def scaled_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:

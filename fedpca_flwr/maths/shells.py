@@ -116,22 +116,45 @@ def combined(sums: Array, energies: Array, shells: Array, d: int, k: int, deviat
     return Combined(found, np.array(noisy), traces, squares, deviation)
 
 
-def variance_intervals(of_all: Combined, squares: Array, deviation: float, cut: float) -> Array:
-    """Intervals (k, 2) for the eigenvalues of the scatter, which hold them in 90 of 100 cases or more.
+def variance_intervals(
+    of_all: Combined, squares: Array, rows: float, *, deviation: float, of_rows: float, cut: float
+) -> Array:
+    """Return intervals for the variances of rows along components, of rows that are shortened to a bound.
 
-    ``squares`` (k,) are sums of squared scores on the components, with noise of ``deviation``, of rows from whose
-    squares ``cut`` may be missing. A component that is off by the noise of its matrix has another variance: less by the
-    share ``(q / theta)^2`` that it lost to all others, and mixed with near ones by ``deviation / theta``.
+    An interval holds the variance of the shortened rows along the model's component, and the eigenvalue of their
+    covariance, in 90 of 100 cases or more. No private interval holds that of all rows: one row that is far enough
+    changes it at will, and the noise hides one row. What can be seen of rows beyond the bound widens an interval: the
+    ``cut``, and the eigenvalues where there are several shells.
+
+    Parameters
+    ----------
+    of_all : Combined
+        The components. One that is off by the noise of its matrix has another variance: less by the share
+        ``(q / theta)^2`` that it lost to all others, and mixed with near ones by ``deviation / theta``.
+    squares : ndarray of shape (k,)
+        Noisy sums of squared scores of the shortened rows on the components, in squared units of the data.
+    rows : float
+        The noisy number of rows, at least 2.
+    deviation, of_rows : float
+        Standard deviations of the noise of ``squares`` and of ``rows``.
+    cut : float
+        What may be missing from the squares of rows, as far as it can be seen (`cut_off`).
+
+    Returns
+    -------
+    ndarray of shape (k, 2)
+        The ends, in squared units of the data.
     """
     values, theta = of_all.found.pairs.values, of_all.noisy.max(axis=0)
     edge = of_all.deviation * np.sqrt(len(of_all.found.pairs.vectors) / 2)
     mixed = np.divide(of_all.deviation, theta, out=np.ones_like(theta), where=theta > edge)
     lost = np.divide(edge, theta, out=np.ones_like(theta), where=theta > edge) ** 2
-    around = LIKELY * deviation + squares.clip(min=0.0) * (lost + mixed)
+    sums = squares.clip(min=0.0)
+    around = LIKELY * np.hypot(deviation, sums * (of_rows / rows)) + sums * (lost + mixed)
     low, high = squares - around, squares + around + cut
     if len(of_all.traces) > 1:
         low, high = np.minimum(low, values), np.maximum(high, values)
-    return np.column_stack([low.clip(min=0.0), high])
+    return np.column_stack([low.clip(min=0.0), high]) / (rows - 1)
 
 
 def cut_off(counts: Array, deviation: float, bound: float) -> float:

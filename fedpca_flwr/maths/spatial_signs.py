@@ -1,25 +1,30 @@
-r"""Generalised spatial signs: the directions of rows from a robust centre, without the rows that are too far off.
+r"""Spatial signs: the directions of rows from a robust centre, and which rows they show to lie far off.
 
 The spatial median :math:`c` minimises :math:`\sum |x_i - c|`. Weiszfeld's step needs two sums,
 :math:`c + \sum u_i / \sum 1/r_i` with :math:`r_i = |x_i - c|, u_i = (x_i - c) / r_i`; it is slow along a direction
 that most rows lie in, which acceleration mends (`fedpca_flwr.maths.anderson`).
 
-Their *generalised* sign covariance :math:`\sum \xi(r_i)^2 (x_i - c)(x_i - c)^T` has the eigenvectors of the covariance
-where rows are elliptical, whatever the radial function :math:`\xi` is (Raymaekers and Rousseeuw 2019, "A generalized
-spatial sign covariance matrix"; with 1 / r Visuri, Koivunen and Oja 2000). Here :math:`\xi^2` is 1 for the rows that
-are as near as nearly all clean ones, and falls to 0 on a straight line: so rows that are far off have no part, and of
-clean normal ones hardly anything is lost. How far these are is read off the inner half of all distances, whose power
-2/3 is nearly normal.
+The sign covariance :math:`\sum u_i u_i^T` has the eigenvectors of the covariance where rows are elliptical (Locantore
+et al. 1999; Visuri, Koivunen and Oja 2000), and no row moves it by more than 1. Its eigenvectors are the *directions*;
+a direction's middle and spread are the median of the rows' scores along it, and their median distance from that.
 
-The eigenvalues are not the variances, which come from the median of the scores' sizes, by a histogram of counts.
+Rows that lie together within reach of the others still turn these directions. They stand out once all directions have
+the same spread: the sign covariance of clean rows so *whitened* is near I / m, and a share p of rows in one direction
+adds p to it there. So eigenvectors whose eigenvalues stand out of what clean rows have by chance (Marchenko and Pastur
+1967) are directions along which such rows are far off, whatever clean rows look like (two scatters compared: Tyler et
+al. 2009, "Invariant co-ordinate selection"). Along these a row counts less from `CUT` spreads on, and from one spread
+more on nothing; and so it does where it is farther from the middle than nearly all clean rows, which is read off the
+inner half of all distances, whose power 2/3 is nearly normal.
 
-A row nearer than a ``floor`` to the centre counts by its distance over that: u is (x - c) / floor. So one row never
-changes a sum by more than 2, and no faster than the centre moves over the floor.
+Medians come from histograms of counts. A row nearer than a ``floor`` to the centre counts by its distance over that: u
+is (x - c) / floor. So one row never changes a sum by more than 2, and no faster than the centre moves over the floor.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +35,13 @@ from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import lengths
 
-STEPS = 8  # bins an octave
-LOWEST, HIGHEST = -12, 8  # octaves of the unit that a histogram has; what is nearer or farther is counted at its ends
-BINS = STEPS * (HIGHEST - LOWEST)
+STEPS = 8  # bins an octave, all of the same width
+LOWEST, HIGHEST = -6, 4  # octaves of the unit that a histogram has; what is nearer or farther is counted at its ends
+SIDE = STEPS * (HIGHEST - LOWEST)
+BINS = 2 * SIDE
+_AWAY = 2.0 ** np.repeat(np.arange(LOWEST, HIGHEST), STEPS) * np.tile(1 + np.arange(STEPS) / STEPS, HIGHEST - LOWEST)
+EDGES: Array = np.concatenate([[-(2.0**HIGHEST)], -_AWAY[:0:-1], [0.0], _AWAY[1:], [2.0**HIGHEST]])
+"""Ends of the bins, in units, from the farthest below zero to the farthest above it (BINS + 1,)."""
 
 MEDIAN = 0.6744897501960817  # of the size of a standard normal value
 QUARTILES = 2 * MEDIAN  # the distance of a standard normal value's quartiles
@@ -40,14 +49,30 @@ QUARTILES = 2 * MEDIAN  # the distance of a standard normal value's quartiles
 MOST_PASSES = 300
 CLOSE = 1e-9  # of the mean sign, at which the search ends
 
-NEAR, FAR = 0, 1
-EVERYWHERE: Array = np.array([2.0**1000, 2.0**1001])
-"""A reach within which all rows are."""
-NOWHERE: Array = np.array([-2.0, -1.0])
-"""One within which none is."""
+CUT = 2.5
+"""Spreads from which on a row counts less along a direction that stands out: of clean normal rows one in 80."""
 
 LESS, NOTHING = 1.96, 3.29
-"""Deviations above the middle from which on a row counts less, and nothing: one in 40 clean rows, and one in 2,000."""
+"""Deviations above the middle distance from which on a row counts less, and nothing: one in 40 clean rows, and one in
+2,000."""
+
+FARTHEST = 2.0**4
+"""Spreads from the middle, along each direction, beyond which no row counts."""
+
+NO_VARIANCE = 1e-9
+"""Share of the largest eigenvalue of whitened rows below which they do not vary along a direction."""
+
+WEAKEST = 2.0**-20
+"""A direction that does not stand out has a spread so many times larger than its own: no row is far off along it."""
+
+COINCIDENT = 2.0**LOWEST
+"""Half of all rows have the same score along a direction whose spread is a smaller share of its unit."""
+
+UNCUT = 16.0
+"""Units that then count as a spread: nobody can say of such rows which lie far off."""
+
+INFINITE = 2.0**500
+"""Spreads that stand for all more: their squares are finite."""
 
 NEAREST = 2.0**-960
 """A floor so small that it only keeps sums of 1 / r finite."""
@@ -74,40 +99,26 @@ class SignSums(NamedTuple):
         return float(np.linalg.norm(self.signs)) / self.rows
 
 
-def sign_sums(centred: Iterable[Array], d: int, floor: float, reach: Array = EVERYWHERE) -> SignSums:
-    """The sums of rows (n, d) that are about the centre, chunk by chunk; ``reach`` (2,) is from where on rows count
-    less, and nothing."""
+def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
+    """The sums of rows (n, d) that are about the centre, chunk by chunk."""
     signs, weight, count = np.zeros(d), 0.0, 0
     for rows in centred:
-        inverse = _inverse(rows, floor, reach)
+        distance = np.maximum(lengths(rows), floor)
+        inverse = np.divide(1.0, distance, out=np.zeros_like(distance), where=distance > 0)
         signs += inverse @ rows
         weight += float(inverse.sum())
         count += len(rows)
     return SignSums(signs, weight, count)
 
 
-def sign_scatter(centred: Iterable[Array], d: int, unit: float, reach: Array) -> Array:
-    """The generalised sign covariance (d, d), times rows, of rows (n, d) about the centre, chunk by chunk, in a
-    ``unit``; ``reach`` as in `sign_sums`."""
+def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
+    """The sign covariance (d, d), times rows, of rows (n, d) about the centre, chunk by chunk."""
     scatter = np.zeros((d, d))
     for rows in centred:
-        counted = _counted(lengths(rows), reach)
-        inside = rows[counted > 0] / unit  # others may be so far that their squares are infinite
-        scatter += (inside * counted[counted > 0, None]).T @ inside
+        distance = np.maximum(lengths(rows), floor)
+        signs = rows / np.where(distance > 0, distance, 1.0)[:, None]
+        scatter += signs.T @ signs
     return scatter
-
-
-def _counted(distances: Array, reach: Array) -> Array:
-    """How much rows at these ``distances`` (n,) count."""
-    found: Array = ((reach[FAR] - distances) / (reach[FAR] - reach[NEAR])).clip(0.0, 1.0)
-    return found
-
-
-def _inverse(rows: Array, floor: float, reach: Array) -> Array:
-    distance = lengths(rows)
-    counted = _counted(distance, reach)
-    distance = np.maximum(distance, floor)
-    return np.divide(counted, distance, out=np.zeros_like(distance), where=distance > 0)
 
 
 def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Array:
@@ -150,52 +161,155 @@ def floor_of(distances: Array) -> float:
     return FLOOR * typical
 
 
-def within(distances: Array, reach: Array, least: int) -> NDArray[np.bool_]:
-    """Which rows at these ``distances`` (n,) are within reach: all, where the others are fewer than ``least``."""
-    near = distances < reach[FAR]
-    return near if int(near.sum()) <= near.size - least else np.ones_like(near)
+# Directions
 
 
-def histogram(sizes: Array, unit: float, least: int) -> NDArray[np.int64]:
-    """How many of ``sizes`` (n,) are in each bin of a grid in a ``unit``.
+@dataclass(frozen=True)
+class Directions:
+    """Orthonormal directions (m, d), with the middles (m,) and spreads (m,) of the rows' scores along them."""
 
-    Neighbours that are fewer than ``least`` are counted together, where the middle one of them is.
+    vectors: Array
+    middles: Array
+    spreads: Array
+
+    def whitened(self, centred: Array) -> Array:
+        """The scores of rows (n, d) about the centre, less the middles, in spreads."""
+        scores = (centred @ self.vectors.T - self.middles) / self.spreads
+        return np.clip(scores, -INFINITE, INFINITE)
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """Which rows count: those that are far off neither along a direction that stands out nor by their distance."""
+
+    shape: Directions
+    """Of the whitened rows."""
+    reach: Array
+    """Distances from the middle, in spreads, from which on a whitened row counts less, and nothing (2,)."""
+
+    def blunted(self, own_spreads: Array, own_gap: float) -> Survivors:
+        """Return the same with edges that do not tell which of a party's rows they pass.
+
+        Parameters
+        ----------
+        own_spreads : ndarray of shape (m,)
+            Along ``shape``, of the party's whitened rows: no edge is sharper than the `FLOOR` share of these.
+        own_gap : float
+            Between the first quartile and the median of the party's distances: no edge of ``reach`` is sharper.
+        """
+        near, far = self.reach
+        shape = replace(self.shape, spreads=np.maximum(self.shape.spreads, FLOOR * own_spreads))
+        return Survivors(shape, np.array([near, max(far, near + own_gap)]))
+
+    def counted(self, whitened: Array) -> Array:
+        """Return by how much each of ``whitened`` rows (n, m) counts, from 0 to 1 (n,)."""
+        near, far = self.reach
+        along = CUT + 1 - np.abs(self.shape.whitened(whitened)).max(axis=1)
+        counted: Array = np.minimum(along, (far - lengths(whitened)) / (far - near)).clip(0.0, 1.0)
+        return np.where(np.abs(whitened).max(axis=1) <= FARTHEST, counted, 0.0)
+
+
+def shape_values(whitened: Array, vectors: Array) -> Array:
+    """Return what is counted of whitened rows (n, m): their scores along directions (m, m), and their distances less
+    the root of m, which have much the same spread for any m (n, m + 1)."""
+    return np.column_stack([whitened @ vectors.T, lengths(whitened) - np.sqrt(whitened.shape[1])])
+
+
+def survivors_by(vectors: Array, values: Array, rows: int, counts: Array) -> Survivors:
+    """Return which rows count, by the histograms (m + 1, BINS) of their `shape_values`.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (m, m)
+        Eigenvectors, in rows, of the sign covariance of whitened rows.
+    values : ndarray of shape (m,)
+        Its eigenvalues, which need not add up to 1.
+    rows : int
+        How many rows there are.
+    counts : ndarray of shape (m + 1, BINS)
+        Of all rows.
     """
-    with np.errstate(divide="ignore"):
-        place = np.floor(STEPS * (np.log2(sizes / unit) - LOWEST))
-    ordered = np.sort(np.clip(place, 0, BINS - 1).astype(np.int64))
-    counts = np.zeros(BINS, dtype=np.int64)
-    start = 0
-    while start < ordered.size:
-        end = min(start + least, ordered.size)
-        end = int(np.searchsorted(ordered, ordered[end - 1], side="right"))
-        if ordered.size - end < least:
-            end = ordered.size
-        counts[ordered[(start + end - 1) // 2]] += end - start
+    m = len(values)
+    shape = directions_by(vectors, np.ones(m), counts[:-1])
+    varying = int((values > NO_VARIANCE * values[0]).sum())
+    edge = (1 + np.sqrt(varying / rows)) ** 2  # where no row has a part in how all are whitened; else they lie lower
+    standing_out = (varying * values / values.sum() - 1) / (edge - 1)
+    strength = (2 * standing_out - 1.5).clip(WEAKEST, 1.0)
+    first, middle = ((np.sqrt(m) + max(quantile(counts[-1], share), -np.sqrt(m))) ** (2 / 3) for share in (0.25, 0.5))
+    deviation = max((middle - first) / MEDIAN, 1e-3)
+    reach: Array = (middle + np.array([LESS, NOTHING]) * deviation) ** 1.5
+    return Survivors(replace(shape, spreads=shape.spreads / strength), reach)
+
+
+def own_spreads_and_gap(counts: Array) -> tuple[Array, float]:
+    """What `Survivors.blunted` needs of a party's own histograms (m + 1, BINS) of its `shape_values`."""
+    spreads = np.array([middle_and_spread(one)[1] for one in counts[:-1]])
+    return spreads, quantile(counts[-1], 0.5) - quantile(counts[-1], 0.25)
+
+
+def whitened_signs(whitened: Array) -> Array:
+    """The directions of whitened rows (n, m) from zero; those of rows nearer than a quarter of the usual count less."""
+    floor = FLOOR * np.sqrt(whitened.shape[1])
+    signs: Array = whitened / np.maximum(lengths(whitened), floor)[:, None]
+    return signs
+
+
+# Counts
+
+
+def tally(values: Array) -> NDArray[np.int64]:
+    """How many of the values (n, m), in units, of each column are in each bin (m, BINS)."""
+    away = (np.abs(values).view(np.int64) >> (52 - 3)) - STEPS * (1023 + LOWEST)  # exponent, and the bin in its octave
+    away = away.clip(0, SIDE - 1)
+    places = np.where(np.signbit(values), SIDE - 1 - away, SIDE + away) + BINS * np.arange(values.shape[1])
+    return np.bincount(places.ravel(), minlength=BINS * values.shape[1]).reshape(-1, BINS)
+
+
+def suppressed(counts: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+    """A histogram (BINS,) in which neighbours that are fewer than ``least`` are counted together, where the middle one
+    of them is."""
+    found, above = np.zeros_like(counts), np.cumsum(counts).tolist()
+    rows, start = above[-1], 0
+    while start < rows:
+        end = above[bisect_right(above, min(start + least, rows) - 1)]
+        if rows - end < least:
+            end = rows
+        found[bisect_right(above, (start + end - 1) // 2)] += end - start
         start = end
-    return counts
+    return found
 
 
-def quantile(counts: Array, share: float, unit: float) -> float:
-    """The quantile of sizes in a histogram, between the ends of its bin as if they were spread evenly over it."""
+def quantile(counts: Array, share: float) -> float:
+    """The quantile of values in a histogram (BINS,), in units, as if those of a bin were spread evenly over it."""
     above = np.cumsum(counts)
     wanted = share * above[-1]
     place = int(np.searchsorted(above, wanted))
     inside = (wanted - (above[place] - counts[place])) / counts[place] if counts[place] else 0.5
-    return unit * float(2.0 ** ((place + inside) / STEPS + LOWEST))
+    return float(EDGES[place] + inside * (EDGES[place + 1] - EDGES[place]))
 
 
-def reach_of(counts: Array, unit: float) -> Array:
-    """The reach (2,) by the histogram of distances: those beyond the median have no part in it."""
-    first, middle = (quantile(counts, share, unit) ** (2 / 3) for share in (0.25, 0.5))
-    deviation = (middle - first) / MEDIAN
-    reach: Array = (middle + np.array([LESS, NOTHING]) * max(deviation, 1e-3 * middle)) ** 1.5
-    return reach
+def middle_and_spread(counts: Array) -> tuple[float, float]:
+    """The median of the values in a histogram (BINS,), and the deviation of normal values as far from it by the median,
+    in units."""
+    middle = quantile(counts, 0.5)
+    above = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
+    away = np.sort(np.abs(EDGES - middle))
+    inside = np.interp(middle + away, EDGES, above) - np.interp(middle - away, EDGES, above)
+    return middle, float(np.interp(0.5, inside, away)) / MEDIAN
 
 
-def normal_variance(counts: Array, unit: float) -> float:
-    """The variance of values whose sizes have this histogram, as that of normal values with the same median size."""
-    return (quantile(counts, 0.5, unit) / MEDIAN) ** 2
+def directions_by(vectors: Array, units: Array, counts: Array) -> Directions:
+    """Directions (m, d) with what the histograms (m, BINS) of the rows' scores, in units (m,), say of them."""
+    middles, spreads = np.array([middle_and_spread(one) for one in counts]).T
+    middles = np.where(np.maximum(np.abs(middles), spreads) > COINCIDENT, middles, 0.0)
+    return Directions(vectors, middles * units, np.where(spreads > COINCIDENT, spreads, UNCUT) * units)
+
+
+def variances_by(units: Array, counts: Array) -> Array:
+    """The variances (m,) of normal values whose medians are those of the histograms (m, BINS) in units (m,); 0 where
+    half of the values are the same."""
+    spreads = np.array([middle_and_spread(one)[1] for one in counts])
+    return np.where(spreads > COINCIDENT, spreads * units, 0.0) ** 2
 
 
 class Errors(NamedTuple):
@@ -207,7 +321,7 @@ class Errors(NamedTuple):
     @classmethod
     def of(cls, counts: Array, unit: float) -> Errors:
         """By the histogram of the distances."""
-        first, middle, third = (quantile(counts, share, unit) ** (2 / 3) for share in (0.25, 0.5, 0.75))
+        first, middle, third = ((unit * quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
         return cls(middle, (third - first) / QUARTILES)
 
     @property

@@ -325,6 +325,11 @@ MEASUREMENTS = (
         mean_sign="length of the rows' mean direction from the centre; 0 at their spatial median",
     ),
     line(
+        "far off",
+        "{rows_far_off:.2g} of the rows",
+        rows_far_off="share of the rows that count nothing since they lie far off along a direction",
+    ),
+    line(
         "parties' sums",
         "differ by {unlike_parties:.2g} of their median, at most by {most_unlike_party:.2g}",
         unlike_parties="median difference of the parties' normalised sums, over their median",

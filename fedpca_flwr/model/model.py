@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.data.categories import encoded, others_in
+from fedpca_flwr.data.categories import encoded, indicator_names, others_in
 from fedpca_flwr.data.frames import column_names, finite_matrix, rows_of
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.adjustment import Adjustment
@@ -217,7 +217,7 @@ class PCAModel:
         names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
         levels = self.log.get("levels", {})
         own: Any = X
-        if levels and set(levels) <= set(column_names(X)):
+        if levels and column_names(X) and not set(indicator_names(levels)) <= set(column_names(X)):
             own = encoded(X, levels, "X")
             if others := others_in(own, levels):
                 text = f"X has {others} cells of levels that the model does not know: they count as 'other'"

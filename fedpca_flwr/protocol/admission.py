@@ -187,6 +187,11 @@ def unlike(said: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAE
             "them all in the order of the model as run-config 'features'; else rename them"
         )
         found += [(info, text) for info in others]
+        nameless = (
+            f"its columns have no names, and those of {witness.sender} have: whether they are the same ones cannot be "
+            "told. If the first line of its file holds names, it must say header=true; else it needs a file with names"
+        )
+        found += [(info, nameless) for info in said if not (info.columns or info.simulated)]
     return [ConfigError(_of(info.sender, text)) for info, text in found]
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
+from fedpca_flwr.config.method_text import require_same_settings, settings_of
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.protocol.card import MethodCard
@@ -123,6 +124,8 @@ class PCAClient(NumPyClient):
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         try:
+            if told := str(config.get("settings", "")):
+                require_same_settings(settings_of(self.card.name, self.options, self.site.config), told)
             self._permit()
             self._permit_sizes(*largest(self.script, self.public, len(self.data)))
             return {**self.about(), "features": int(self.data.shape[1])}
@@ -153,10 +156,17 @@ class PCAClient(NumPyClient):
         """Whether a message tells no number of rows."""
         return self.card.differentially_private or self.transport.sums_only
 
+    @property
+    def _of_moments(self) -> bool:
+        """Whether its answers are sums over rows without noise, which few rows may be read from."""
+        return self.card.split == "rows" and not self.card.differentially_private
+
     def _permit(self) -> None:
         """The site's own policy, before anything is computed."""
         self.site.permit(self.card, sums_only=self.transport.sums_only)
         self.require_ready()
+        if self._of_moments:
+            self.site.permit_moments(self.card, self.data, sums_only=self.transport.sums_only)
 
     def _permit_sizes(self, nbytes: int, memory: int) -> None:
         """Refuse a reply of so many bytes, or one that needs so much memory, with methods that do not."""
@@ -206,6 +216,8 @@ class PCAClient(NumPyClient):
         known.reply.check(fields, "this site's reply", known.reply_sizes(asked, self.public))
         arrays = known.reply.to_arrays(fields)
         self._permit_sizes(size := sum(HEADER + array.nbytes for array in arrays), 0)  # of what is compressed, too
+        if self._of_moments and not self.transport.sums_only:
+            self.site.note_clear(self.card)
         self.journal.answered(", ".join(field.name for field in known.reply.fields), size)
         logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
         if phase == list(self.script)[-1] and not self.card.goes_on_as:

@@ -7,7 +7,7 @@ in a simulation and on a site alike. A site's own folder is `fedpca_flwr.site.jo
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -29,7 +29,16 @@ PermitQuestion = Callable[[Sequence[str]], None]
 PermitRelease = Callable[[Sequence[float], Sequence[float]], None]
 """Is given the noise multipliers of this run and those of all others, and raises what refuses one more release."""
 
-Decide = Callable[[Sequence[str], Sequence[str]], str]
+
+class Note(NamedTuple):
+    """What was noted in some run, and when."""
+
+    about: str
+    run: str
+    time: str
+
+
+Decide = Callable[[Sequence[Note], Sequence[Note]], str]
 """Is given what was noted of some kind in all runs, of the same data and of others, and returns what to note now,
 nothing for an empty text; or raises what refuses it."""
 

@@ -187,7 +187,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Sum(Ask):
-    """A question of whose replies only the sum is needed."""
+    """A question of whose replies only the sum is needed; `take` sees each where they travel in clear."""
 
     near: Fields = field(default_factory=dict)
     """What the server knows of that sum: a field whose residual alone has limits is near this."""

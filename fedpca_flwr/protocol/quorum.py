@@ -38,6 +38,8 @@ class Quorum:
     With ``open_membership`` any ``expected`` parties may take part, each under a name of its own, and not only those
     that hold all the partitions there are. With ``same_features`` all hold the same ones, and not each its own.
 
+    The ``settings`` of the run (`settings_of`, as JSON) go to each client when it joins, which refuses any others.
+
     Attributes
     ----------
     expected : int
@@ -58,8 +60,11 @@ class Quorum:
         The partition of each of Flower's clients, as it first said.
     """
 
-    def __init__(self, config: RunConfig, *, open_membership: bool = False, same_features: bool = False) -> None:
+    def __init__(
+        self, config: RunConfig, settings: str = "", *, open_membership: bool = False, same_features: bool = False
+    ) -> None:
         self.config = config
+        self.settings = settings
         self.open_membership = open_membership
         self.same_features = same_features
         self.expected = config.clients
@@ -226,7 +231,7 @@ class Quorum:
         """What a client says, or why it does not."""
         try:
             return client.get_properties(
-                GetPropertiesIns(config={}), timeout=self.config.join_deadline, group_id=0
+                GetPropertiesIns(config={"settings": self.settings}), timeout=self.config.join_deadline, group_id=0
             ).properties
         except Exception as failure:  # Flower raises what it likes here
             return reason_of(failure, "join-deadline")

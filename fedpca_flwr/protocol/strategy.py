@@ -6,6 +6,7 @@ byte log. A method adds `aggregate`, straight-line code that yields questions (`
 
 from __future__ import annotations
 
+import json
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
 
 from fedpca_flwr import packages
+from fedpca_flwr.config.method_text import settings_of
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
 from fedpca_flwr.maths.eigen import EXACT, Eigenpairs
@@ -79,7 +81,8 @@ class PCAStrategy(Strategy):
         self.transport = transport
         self.phases = transport.script(self.card.name, self.card.phases(config, options))
         rows = self.card.split == "rows"
-        self.quorum = Quorum(config, open_membership=self.open_membership, same_features=rows)
+        settings = json.dumps(settings_of(self.card.name, options, config))
+        self.quorum = Quorum(config, settings, open_membership=self.open_membership, same_features=rows)
         self._model: PCAModel | None = None
         self.done = False
         self.certificate = 0.0
@@ -158,7 +161,13 @@ class PCAStrategy(Strategy):
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "columns": self.quorum.columns,
             **({"levels": self.config.levels_by_column} if self.config.levels else {}),
-            "notes": [*notes, *certainty.notes, *self._site_sums_notes, *self.transport.notes(self.quorum)],
+            "notes": [
+                *notes,
+                *certainty.notes,
+                *self._site_sums_notes,
+                *self.transport.notes(self.quorum),
+                *self._idle_settings(),
+            ],
         }
 
     @property
@@ -273,6 +282,12 @@ class PCAStrategy(Strategy):
     def _tells_rows(self) -> bool:
         """Whether a message tells how many rows a party has."""
         return self.sees_each and not self.card.differentially_private
+
+    def _idle_settings(self) -> list[str]:
+        """What was set and has no effect in this run."""
+        if not self.config.bound or self.config.secure_aggregation:
+            return []
+        return [f"'bound' is {self.config.bound:g} and had no effect: it bounds the values in secure sums only"]
 
     @property
     def _phase(self) -> Question:

@@ -45,10 +45,14 @@ from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questio
 from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
+from fedpca_flwr.questions.influence import deviations_of, units_of
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, taken_for_constant
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
+
+CENTRE_ROUNDING = 2.0**-48
+"""Share of a centre by which rounding the parties' sums may move it from the mean of what was observed."""
 
 MODEL = (
     Field("rows", (), "int64", kind="count"),
@@ -68,11 +72,12 @@ class ObservedValues(NamedTuple):
     counts: Array  # rows that have each feature
     apart: int  # pairs of features that no row has both, where the server learns that
     centre: Array  # their means, up to rounding
-    spread: Array  # their standard deviations about it; 0 where a feature is constant
+    spread: Array  # their standard deviations; of a constant feature 0, or in fixed point the rounding of its mean
     mean: Array  # what rounding the centre lost, standardised
     constant: NDArray[np.bool_]
-    """Which features have no more variance than rounding leaves: not scaled, and with nothing that is foretold."""
+    """Which features have one value only, as far as fixed point can tell: nothing of them is foretold."""
     cautions: Sequence[str]  # what a reader must know of them
+    units: Sequence[dict[str, Any]] = ()  # features that a party has in another unit, where the server sees each
 
     @property
     def deviation(self) -> Array:
@@ -86,7 +91,7 @@ class ObservedValues(NamedTuple):
     @property
     def lost(self) -> Array:
         """What rounding the centre lost, in the unit of the data (d,)."""
-        return self.mean * np.where(self.spread > 0, self.spread, 1.0)
+        return self.mean * positive(self.spread)
 
     @property
     def share(self) -> float:
@@ -131,7 +136,9 @@ def expected_phase(times: int) -> Question:
         asked=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
         answer=_own_expected,
-        limits=lambda asked, public: _expected_limits(asked, row_limits.ROWS, _standardised(asked, public, scale=True)),
+        limits=lambda asked, public: _expected_limits(
+            asked, row_limits.ROWS, _standardised(asked, public, positive(asked["spread"]))
+        ),
         share_limits=of_a_share(lambda asked, public: _expected_limits(asked, int(asked["rows"]), 1.0)),
         words=row_limits.FIRST_WORDS,
         times=times,
@@ -145,11 +152,7 @@ def of_a_share(limits: Limits) -> Limits:
     """The same limits of what one party adds where the server sees it: there no `bound` is given."""
 
     def found(asked: Fields, public: Public) -> SumLimits:
-        known = dict(asked)
-        if "mean" in known:  # a constant feature, which is not divided by its spread, is as far as its mean was rounded
-            unit = np.where(known["spread"] > 0, known["spread"], 1.0)
-            known["mean"] = np.abs(known["mean"]) + 1e-9 * np.abs(known["centre"]) / unit
-        return limits(known, replace(public, config=public.config.model_copy(update={"bound": LARGEST})))
+        return limits(asked, replace(public, config=public.config.model_copy(update={"bound": LARGEST})))
 
     return found
 
@@ -169,10 +172,10 @@ def _deviation_limits(asked: Fields, public: Public, rows: int) -> SumLimits:
     return {"shift": size * rows, "diagonal": size**2 * rows}
 
 
-def _standardised(asked: Fields, public: Public, *, scale: bool) -> Array:
-    """The largest size of a value (d,) of rows within `bound`, less the centre and divided by the unit asked."""
+def _standardised(asked: Fields, public: Public, unit: Array) -> Array:
+    """The largest size of a value (d,) of rows within `bound`, less the centre that is asked and divided by a unit."""
     with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
-        found: Array = (public.config.bound + np.abs(asked["centre"])) / unit_of(asked["spread"], scale=scale)
+        found: Array = (public.config.bound + np.abs(asked["centre"])) / unit
     return found
 
 
@@ -180,7 +183,8 @@ def _expected_limits(asked: Fields, rows: int, size: Array | float) -> SumLimits
     """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
     mean = asked["mean"]
     with np.errstate(over="ignore"):
-        seen = 1.01 * rows * (size + np.abs(mean)) ** 2  # some for rounding, of the spread too
+        farthest = np.abs(mean) + CENTRE_ROUNDING * np.abs(asked["centre"]) / positive(asked["spread"])
+        seen = 1.01 * rows * (size + farthest) ** 2  # some for rounding, of the spread too
         variances = asked["covariance"][moments.diagonal_positions(mean.size)]
         squares = seen + variances * (seen.sum() / FLOOR + rows)
         sizes = np.sqrt(squares)
@@ -225,7 +229,9 @@ def _own_observed(party: IncompleteClient, asked: Fields) -> Fields:
         )
     empty = int(patterns.counts[patterns.without_values].sum())
     counts = {"values": rows.counts} if party.options.model == "factors" else {"pairs": _pairs(patterns)}
-    return {"count": np.asarray(len(party.data)), "empty": np.asarray(empty), **counts, "sum": rows.totals}
+    own = rows.own_values
+    total = own.counts * own.mean + own.counts * own.remainder
+    return {"count": np.asarray(len(party.data)), "empty": np.asarray(empty), **counts, "sum": total}
 
 
 def _pairs(patterns: Patterns) -> Array:
@@ -236,7 +242,7 @@ def _pairs(patterns: Patterns) -> Array:
 
 def _own_deviations(party: IncompleteClient, asked: Fields) -> Fields:
     """Sums of deviations from the centre, and of their squares, of what is observed."""
-    own = party.gapped.own_values()
+    own = party.gapped.own_values
     deviation = np.where(own.counts > 0, (own.mean - asked["centre"]) + own.remainder, 0.0)
     return {"shift": own.counts * deviation, "diagonal": own.squares + own.counts * deviation**2}
 
@@ -245,7 +251,7 @@ def _own_expected(party: IncompleteClient, asked: Fields) -> Fields:
     """Expected deviations from a model's mean, and their products."""
     model = Gaussian(asked["mean"], moments.symmetric(asked["covariance"], asked["mean"].size))
     try:
-        sums = expected_sums(party.gapped, model, asked["centre"], unit_of(asked["spread"], scale=True))
+        sums = expected_sums(party.gapped, model, asked["centre"], positive(asked["spread"]))
     except ValueError as error:
         raise ContractError(f"{SERVER}: 'covariance': {error}") from None
     return {"first": sums.first, "second": sums.second}
@@ -258,7 +264,7 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
         raise ContractError(
             f"{SERVER}: 'noise' is {model.noise:.3g}, expected at least {FLOOR:.3g} and below all 'variances'"
         )
-    unit = unit_of(asked["spread"], scale=party.options.scale)
+    unit = factor_unit(asked, scale=party.options.scale)
     sums = factor_sums(party.gapped, model, asked["centre"], unit)
     return {
         "first": sums.first,
@@ -273,25 +279,49 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, ObservedValues]:
     """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
-    first: Total = yield Sum("observed")
+    seen = _SeenValues()
+    first: Total = yield Sum("observed", take=seen.take_observed)
     count = int(row_limits.rows_in(first["count"], first.parties))
     rows, d = count - int(first["empty"]), first["sum"].size
     pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(moments.packed_size(d))
     counts = pairs[moments.diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
     _require_observed(rows, counts)
     centre = first["sum"] / counts
-    second: Total = yield Sum("deviations", {"rows": np.asarray(count), "centre": centre})
-    diagonal = second["diagonal"]
+    asked = {"rows": np.asarray(count), "centre": centre}
+    second: Total = yield Sum("deviations", asked, take=seen.take_spread)
     missed = second.missed.get("diagonal", np.zeros(d))
-    constant, cautions = _constant(run, missed, diagonal - second["shift"] ** 2 / counts, counts, centre, scale=scale)
+    diagonal = second["diagonal"] - second["shift"] ** 2 / counts
+    constant, cautions = _constant(run, missed, diagonal, counts, centre, scale=scale)
+    diagonal = np.where(constant, 0.0, diagonal)
     row_limits.require_resolved(run.config.bound, missed, diagonal)
-    diagonal = np.where(constant, 0.0, diagonal.clip(min=0.0))  # of a constant feature it is the rounding of its mean
     spread = np.sqrt(diagonal / counts)
-    unit = np.where(spread > 0, spread, 1.0)
-    apart = int((pairs == 0).sum())
-    return ObservedValues(
-        count, rows, counts, apart, centre, spread, second["shift"] / counts / unit, constant, cautions
-    )
+    apart, mean = int((pairs == 0).sum()), second["shift"] / counts / positive(spread)
+    return ObservedValues(count, rows, counts, apart, centre, spread, mean, constant, cautions, seen.units())
+
+
+class _SeenValues:
+    """What the server sees of each party's observed values in clear, by which features in another unit show."""
+
+    def __init__(self) -> None:
+        self.observed: dict[str, tuple[float, Array, Array]] = {}
+        self.spread: dict[str, tuple[Array, Array]] = {}
+
+    def take_observed(self, fields: Fields, sender: str) -> None:
+        d = fields["sum"].size
+        counts = fields["pairs"][moments.diagonal_positions(d)] if "pairs" in fields else fields["values"]
+        self.observed[sender] = float(fields["count"]), counts.copy(), fields["sum"].copy()
+
+    def take_spread(self, fields: Fields, sender: str) -> None:
+        self.spread[sender] = fields["shift"].copy(), fields["diagonal"].copy()
+
+    def units(self) -> Sequence[dict[str, Any]]:
+        """Return the entries of `units_of`; none where nothing is seen."""
+        parties = {}
+        for sender in sorted(self.observed, key=lambda name: (len(name.partition(" (")[0]), name)):  # 2 before 10
+            (rows, counts, sums), (shift, diagonal) = self.observed[sender], self.spread[sender]
+            with np.errstate(all="ignore"):  # of a feature that a party does not have
+                parties[sender] = rows, sums / counts, deviations_of(diagonal - shift**2 / counts, counts)
+        return units_of(parties) if parties else ()
 
 
 def _constant(
@@ -305,7 +335,7 @@ def _constant(
     ConfigError
         Where with scaling fixed point cannot tell.
     """
-    constant = moments.constant_features(diagonal.clip(min=0.0), counts, centre)
+    constant = ~moments.varying_features(diagonal, centre)
     if not missed.any():
         return constant, ()
     unseen = diagonal <= missed
@@ -347,10 +377,25 @@ FACTORS = (
 """A model of few factors, of rows in the unit that the spread gives."""
 
 
-def unit_of(spread: Array, *, scale: bool) -> Array:
-    """What features are divided by (d,): one number for all, or their standard deviations ``spread`` (d,)."""
+def positive(spread: Array) -> Array:
+    """Return the ``spread`` (d,) with 1 where it is zero, so that dividing by it is safe."""
+    return np.where(spread > 0, spread, 1.0)
+
+
+def factor_unit(about: Fields, *, scale: bool) -> Array:
+    """Return what features are divided by in a model of factors (d,).
+
+    Parameters
+    ----------
+    about : mapping
+        The fields ``rows``, ``centre`` and ``spread`` of a question (`ObservedValues.asked_about`).
+    scale : bool
+        Whether each feature has its own unit: the standard deviation, and 1 where rounding of the mean explains it, as
+        in `fedpca_flwr.maths.moments.safe_deviation`. Otherwise all have the root of their mean variance.
+    """
+    spread, rows = about["spread"], int(about["rows"])
     if scale:
-        return np.where(spread > 0, spread, 1.0)
+        return moments.safe_deviation(rows * spread**2, rows, about["centre"])
     size = float(np.sqrt(np.mean(spread**2)))
     return np.full(spread.size, size if size > 0 else 1.0)
 
@@ -377,20 +422,21 @@ def factor_phase(times: int, most: int) -> Question:
 
 
 def _factor_limits(asked: Fields, public: Public) -> SumLimits:
-    size = _standardised(asked, public, scale=public.options.scale)
-    return _of_factors(asked, row_limits.ROWS, size)
+    unit = factor_unit(asked, scale=public.options.scale)
+    return _of_factors(asked, row_limits.ROWS, _standardised(asked, public, unit), unit)
 
 
 def _factor_share_limits(asked: Fields, public: Public) -> SumLimits:
-    spread = asked["spread"]
-    return _of_factors(asked, int(asked["rows"]), spread / unit_of(spread, scale=public.options.scale))
+    unit = factor_unit(asked, scale=public.options.scale)
+    return _of_factors(asked, int(asked["rows"]), asked["spread"] / unit, unit)
 
 
-def _of_factors(asked: Fields, rows: int, size: Array) -> SumLimits:
+def _of_factors(asked: Fields, rows: int, size: Array, unit: Array) -> SumLimits:
     """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
     mean, variances, noise = asked["mean"], asked["variances"], float(asked["noise"])
     with np.errstate(over="ignore"):
-        seen = 1.01 * rows * (size + np.abs(mean)) ** 2  # some for rounding, of the spread too
+        farthest = np.abs(mean) + CENTRE_ROUNDING * np.abs(asked["centre"]) / unit
+        seen = 1.01 * rows * (size + farthest) ** 2  # some for rounding, of the spread too
         along = noise + asked["basis"] ** 2 @ (variances - noise).clip(min=0.0)
         squares = seen + along * (seen.sum() / noise + rows)
         logarithms = mean.size * abs(np.log(noise)) + np.abs(np.log(variances / noise)).sum()

@@ -26,19 +26,35 @@ UNSEEN = (
 """What a run that scales says where the server has no site's means."""
 
 
-def units_of(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
-    """Entries of ``model.log["other_units"]``.
+def units_of(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str, Any]]:
+    """Return the entries of ``model.log["other_units"]``.
 
-    ``parties`` has, by how texts name them, count and mean, and the diagonal (d,) of the scatter about the own mean.
+    Parameters
+    ----------
+    parties : mapping of str to (float, ndarray of shape (d,), ndarray of shape (d,))
+        By how texts name them: their rows, and the centre and the deviation of each feature there, NaN or 0 where a
+        party has none.
     """
     names = list(parties)
-    rows = np.array([head.n for head, _ in parties.values()], dtype=np.float64)
-    means = np.stack([head.mean for head, _ in parties.values()])
-    deviations = np.sqrt(np.stack([diagonal for _, diagonal in parties.values()]).clip(min=0.0) / rows[:, None])
+    rows = np.array([rows for rows, _, _ in parties.values()], dtype=np.float64)
+    centres, deviations = (np.stack([own[part] for own in parties.values()]) for part in (1, 2))
     return [
         {"party": names[unit.party], "feature": unit.feature, "mean": unit.mean, "mean_elsewhere": unit.others}
-        for unit in other_units(rows, means, deviations)
+        for unit in other_units(rows, centres, deviations)
     ]
+
+
+def units_of_scatters(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
+    """Return the same, of parties with count and mean, and the diagonal (d,) of the scatter about the own mean."""
+    return units_of(
+        {name: (head.n, head.mean, deviations_of(diagonal, head.n)) for name, (head, diagonal) in parties.items()}
+    )
+
+
+def deviations_of(squares: Array, rows: Array | float) -> Array:
+    """Return the standard deviations (d,) of features by the sums of their squares about their means."""
+    found: Array = np.sqrt(squares.clip(min=0.0) / rows)
+    return found
 
 
 NEGATIVE = -1e-9
@@ -111,7 +127,7 @@ class Contributions:
 
     def units(self) -> list[dict[str, Any]]:
         """Features that a party has in another unit."""
-        return units_of({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
+        return units_of_scatters({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
 
     def _require_semidefinite(self, solution: Solution) -> None:
         """Refuse what takes directions of other parties away."""

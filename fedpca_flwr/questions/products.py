@@ -24,7 +24,7 @@ from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questio
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
 from fedpca_flwr.questions.digits import in_digits, summed
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
-from fedpca_flwr.questions.influence import units_of
+from fedpca_flwr.questions.influence import units_of_scatters
 from fedpca_flwr.questions.row_limits import product_limits, reach, require_bound
 from fedpca_flwr.questions.rows import CENTRE, centre_phases, pooled_centre
 from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
@@ -190,7 +190,7 @@ class ScatterProducts:
             parties[sender] = head, fields["diagonal"]
 
         sums = arriving.total((yield from as_they_come(Ask(phase), take)))
-        self.evidence = Evidence(units=units_of(parties))
+        self.evidence = Evidence(units=units_of_scatters(parties))
         heads.sort(key=head_order)
         self.head, deviations = pool_heads(heads)
         self._between = np.array([np.sqrt(h.n) * dev for h, dev in zip(heads, deviations, strict=True)])

@@ -132,7 +132,7 @@ def _variants(command: Command) -> None:
         "variants",
         help="print the variants that several .bim files have in common",
         description="Print, as a .bim file, the variants that all given .bim files have by chromosome, position and "
-        "pair of alleles, coded as in the first one, for every site's node-config 'variants'; and to stderr which of "
+        "pair of alleles, coded as most files do, for every site's node-config 'variants'; and to stderr which of "
         "them a file lacks or codes with swapped alleles. A .bim file holds no genotypes.",
     )
     variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
@@ -178,7 +178,10 @@ def _levels(command: Command) -> None:
 
 def _levels_in(given: argparse.Namespace) -> dict[str, list[str]]:
     if not given.categories:
-        return levels.together(given.files)
+        found, notes = levels.together(given.files)
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        return found
     if len(given.files) > 1:
         raise ConfigError(f"--categories names columns of one table, and {len(given.files)} files are given")
     return levels.of_table(given.files[0], given.categories, given.label, given.min_rows)

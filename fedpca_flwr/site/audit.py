@@ -11,7 +11,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, printable
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
 from fedpca_flwr.protocol.metrics import Record, write_records
-from fedpca_flwr.site.journal import SCHEMA, Event, events, first_gap
+from fedpca_flwr.site.journal import SCHEMA, Event, Further, events, first_gap, further
 from fedpca_flwr.site.repeats import Release, sentence
 from fedpca_flwr.state.files import written_whole
 from fedpca_flwr.state.store import Store
@@ -27,6 +27,7 @@ class Audit:
 
     events: Sequence[Event]
     gap: int  # the number of the first event that is missing or was changed; 0: none
+    further: Sequence[Further] = ()  # refused runs that were only counted
 
     @property
     def verdict(self) -> str:
@@ -44,7 +45,13 @@ class Audit:
         lines = [SHOWN, *(tuple(_shown(event, name) for name in SHOWN) for event in self.events)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(SHOWN))]
         return "\n".join(
-            "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+            [
+                *(
+                    "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+                    for line in lines
+                ),
+                *map(_counted, self.further),
+            ]
         )
 
     def runs(self) -> list[dict[str, Any]]:
@@ -78,6 +85,7 @@ class Audit:
                 f"run {run['run']} (client {run['party']}): {run['about'] or 'nothing is noted of what it was'}",
                 f"  {run['began']} to {run['last']}: {run['questions']} questions, {run['bytes']:,} bytes left{end}",
             ]
+        lines += map(_counted, self.further)
         return "\n".join(lines or ["no run has asked this site anything"])
 
     def export(self, file: Path) -> None:
@@ -98,7 +106,7 @@ def audit(folder: str) -> Audit:
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")
     with store.transaction() as database:
-        return Audit(list(events(database)), first_gap(database))
+        return Audit(list(events(database)), first_gap(database), further(database))
 
 
 def write_metrics(node_config: Mapping[str, Any]) -> None:
@@ -127,6 +135,11 @@ def _record(run: Mapping[str, Any], epsilon: float) -> Record:
         upload_bytes={f"client {run['party']}": run["bytes"]},
         epsilon=epsilon,
     )
+
+
+def _counted(runs: Further) -> str:
+    """A line about refused runs."""
+    return f"after event {runs.number}: {runs.times} further refusals, the last at {runs.time} of run {runs.run}"
 
 
 def _shown(event: Event, name: str) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, Rows
-from fedpca_flwr.site.columns import LeftOut, extra
+from fedpca_flwr.site.columns import Selection, extra
 from fedpca_flwr.state.files import text_in
 
 UNKNOWN = "0"  # an allele that nobody in a file has, and that it does not name
@@ -107,29 +107,69 @@ def _turned(listed: Variant, own: Variant) -> bool | None:
 
 
 def in_common(files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False) -> tuple[list[Variant], list[str]]:
-    """The variants that all files (by name) have, as the first one codes them, and lines that say what each differs in.
+    """Return the variants that all files have, whatever the order of the files, and lines that say what differs.
 
-    ``ambiguous`` says whether to take those whose strand cannot be told.
+    Parameters
+    ----------
+    files : mapping of str to sequence of Variant
+        The variants of each file by its name. An allele that a file does not name is taken from the others.
+    ambiguous : bool
+        Whether to take variants whose strand cannot be told.
+
+    Returns
+    -------
+    variants : list of Variant
+        By chromosome and position, coded as most files code them; of as many the first in the alphabet.
+    lines : list of str
     """
-    (first, listed), *others = files.items()
-    lines = []
-    known = [variant for variant in listed if UNKNOWN not in variant[2:]]
-    lines += _line(first, "have an allele that it does not name", [v for v in listed if UNKNOWN in v[2:]])
+    codings: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
+    for own in files.values():
+        for variant in own:
+            codings.setdefault(variant.place, Counter())[variant.counted, variant.other] += 1
+    every, unnamed = list[Variant](), list[Variant]()
+    for place in sorted(codings, key=_genome_order):
+        pairs = _named_pairs(codings[place], one_strand=ambiguous)
+        every += [Variant(*place, *pair) for pair in pairs]
+        unnamed += [] if pairs else [Variant(*place, *min(codings[place]))]
+    lines = _line("", "have an allele that no file names", unnamed)
     if not ambiguous:
-        lines += _line(first, "look the same on both strands", [v for v in known if v.ambiguous])
-        known = [variant for variant in known if not variant.ambiguous]
-    common = matched(known, listed).columns >= 0
-    lines += _line(first, "are in it twice", list(compress(known, ~common)))
-    for name, own in others:
-        found = matched(known, own)
-        lines += _line(name, "are not in it, or twice", list(compress(known, found.columns < 0)))
-        lines += _line(name, "are coded with swapped alleles", list(compress(known, found.swapped)))
-        common &= found.columns >= 0
-    return list(compress(known, common)), lines
+        lines += _line("", "look the same on both strands", [variant for variant in every if variant.ambiguous])
+        every = [variant for variant in every if not variant.ambiguous]
+    common = np.ones(len(every), dtype=bool)
+    for name, own in files.items():
+        found = matched(every, own)
+        times = Counter(found.columns.tolist())
+        once = np.array([column >= 0 and times[column] == 1 for column in found.columns.tolist()], dtype=bool)
+        lines += _line(f"{name}: ", "are not in it, or twice", list(compress(every, ~once)))
+        lines += _line(f"{name}: ", "are coded with swapped alleles", list(compress(every, found.swapped)))
+        common &= once
+    return list(compress(every, common)), lines
+
+
+def _genome_order(place: tuple[str, int]) -> tuple[bool, int, str, int]:
+    """Return what sorts chromosomes by number, and then by name."""
+    chromosome, position = place
+    return not chromosome.isdecimal(), int(chromosome) if chromosome.isdecimal() else 0, chromosome, position
+
+
+def _named_pairs(codings: Counter[tuple[str, str]], *, one_strand: bool) -> list[tuple[str, str]]:
+    """Return the pairs of alleles that files name at one place, each as most of them code it.
+
+    Where each file names one allele only, two of them are a pair if all files are of ``one_strand``.
+    """
+    pairs: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
+    for alleles, times in codings.items():
+        if UNKNOWN not in alleles:
+            strands = (tuple(sorted(alleles)), tuple(sorted(allele.translate(OTHER_STRAND) for allele in alleles)))
+            pairs.setdefault(min(strands), Counter())[alleles] += times
+    if pairs:
+        return [min(own, key=lambda alleles: (-own[alleles], alleles)) for _, own in sorted(pairs.items())]
+    single = sorted({allele for alleles in codings for allele in alleles} - {UNKNOWN})
+    return [(single[0], single[1])] if one_strand and len(single) == 2 else []
 
 
 def _line(name: str, what: str, variants: Sequence[Variant]) -> list[str]:
-    return [f"{name}: {len(variants)} {what}: {some_of(variants)}"] if variants else []
+    return [f"{name}{len(variants)} {what}: {some_of(variants)}"] if variants else []
 
 
 def some_of(named: Sequence[object], most: int = 20) -> str:
@@ -154,7 +194,7 @@ def outside(variants: Sequence[Variant], regions: str) -> list[Variant]:
 
 
 def write_common(files: Sequence[str], *, ambiguous: bool, exclude: str = "", out: TextIO | None = None) -> None:
-    """Print the variants that all .bim files have outside regions as a .bim file, and to stderr what they differ in."""
+    """Print the variants that all .bim files have outside regions as a .bim file; say on stderr how files differ."""
     common, lines = in_common({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     kept = outside(common, exclude)
     if exclude:
@@ -178,7 +218,9 @@ ELEMENTS = 2**23
 logger = logging.getLogger("fedpca_flwr.client")
 
 
-def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bool = False) -> tuple[Rows, list[str]]:
+def read_bed(
+    file: Path, selection: Selection, variants: str = "", *, ambiguous: bool = False
+) -> tuple[Rows, list[str]]:
     """The genotypes, float32 with NaN for a missing call, and the names of the variants.
 
     The file's .bim and .fam stand beside it. ``variants`` is the path of another .bim file: which variants to take, in
@@ -186,8 +228,10 @@ def read_bed(file: Path, left_out: LeftOut, variants: str = "", *, ambiguous: bo
     """
     with extra("genotypes", "a .bed file needs bed-reader"):
         import bed_reader  # noqa: F401
-    if left_out:
-        raise ConfigError(f"node-config: '{next(iter(left_out))}' names a column, but a .bed file has variants only")
+    if selection.keys:
+        raise ConfigError(
+            f"node-config: '{next(iter(selection.keys))}' names a column, but a .bed file has variants only"
+        )
     own = read_bim(file.with_suffix(".bim"))
     people = len(read_fam(file.with_suffix(".fam")))
     if file.stat().st_size != 3 + len(own) * -(-people // 4):

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 
+from fedpca_flwr.config.run_config import names_in
 from fedpca_flwr.data.frames import listed, match
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Rows, of_columns
 
-LeftOut = dict[str, str]  # columns that are no features, by the key of the node-config that names them
+DO_INSTEAD = "subtract a whole number near all of them first, or leave the column out if it is an identifier"
+"""What to do about whole numbers that float64 does not hold."""
 
 
 @contextmanager
@@ -24,22 +28,92 @@ def extra(name: str, needed: str) -> Iterator[None]:
         ) from None
 
 
-def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Where the column is that a key of the node-config names, by its name or its number from 0."""
-    if name in names:
-        return names.index(name)
-    if name.isdecimal() and int(name) < width:
-        return int(name)
+@dataclass(frozen=True)
+class Selection:
+    """Which columns of a site's data are features, by the keys of its node-config.
+
+    Parameters
+    ----------
+    label, ids : str
+        A column that is no feature, by its name or its number from 0; empty: none.
+    texts : sequence of str
+        Columns of categories, which are no features either.
+    columns, leave_out : str
+        Columns that alone are features, and columns that are none: names, numbers from 0 or patterns (``gene_*``),
+        separated by commas. A name that holds a comma stands in double quotes.
+    """
+
+    label: str = ""
+    ids: str = ""
+    texts: Sequence[str] = ()
+    columns: str = ""
+    leave_out: str = ""
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """What the site's node-config names, by key."""
+        given = {"label": self.label, "ids": self.ids, "categories": ", ".join(self.texts)}
+        given |= {"columns": self.columns, "leave-out": self.leave_out}
+        return {key: text for key, text in given.items() if text}
+
+    def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
+        """Return where the features are among ``width`` columns.
+
+        Parameters
+        ----------
+        names : list of str
+            Of all columns; empty where they have none.
+        width : int
+        strict : bool
+            Whether to refuse a key that names no column. A guess at how a file is written is not strict.
+        """
+        by_name: dict[str, list[int]] = {name: [] for name in names}
+        for position, name in enumerate(names):
+            by_name[name].append(position)
+        chosen: list[int] = []
+        others: set[int] = set()
+        for key, text in self.keys.items():
+            items = [text] if key in ("label", "ids") else self.texts if key == "categories" else names_in(text)
+            for item in items:
+                try:
+                    own = by_name.get(item) or column_positions(item, names, width, key)
+                except ConfigError:
+                    if strict:
+                        raise
+                    continue
+                if key == "columns":
+                    chosen += own
+                else:
+                    others.update(own[:1] if key in ("label", "ids") else own)
+        kept = set(chosen) if self.columns and (strict or chosen) else set(range(width))
+        features = sorted(kept - others)
+        if strict and width and not features:
+            raise DataError("every column is left out, expected at least one that is a feature")
+        return features
+
+
+def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
+    """Return where the columns are that an ``item`` of a key of the node-config names.
+
+    An item is a name, a number from 0, or a pattern as file names have it. A name comes before a number.
+    """
+    if item in names:
+        return [position for position, name in enumerate(names) if name == item]
+    if item.isdecimal() and int(item) < width:
+        return [int(item)]
+    positions = [position for position, name in enumerate(names) if fnmatchcase(name, item)]
+    if item and positions and key not in ("label", "ids", "weights"):
+        return positions
     raise ConfigError(
-        f"node-config: '{key}' names no column of the data (expected a column's name, or its number from 0)",
-        local=f"{key} '{name}', columns {names or width}",
+        f"node-config: '{key}' names no column of the data (expected a column's name, or its number from 0"
+        f"{'' if key in ('label', 'ids', 'weights') else ', or a pattern such as gene_*'})",
+        local=f"{key} '{item}', columns {names or width}",
     )
 
 
-def feature_positions(left_out: LeftOut, names: list[str], width: int) -> list[int]:
-    """Where the features are among so many columns: all but those that are left out."""
-    others = {column_position(name, names, width, key) for key, name in left_out.items()}
-    return [position for position in range(width) if position not in others]
+def column_position(name: str, names: list[str], width: int, key: str) -> int:
+    """Return where the column is that a key of the node-config names, by its name or its number from 0."""
+    return column_positions(name, names, width, key)[0]
 
 
 def in_order_of(features: Sequence[str], table: Table) -> Table:

@@ -1,199 +1,323 @@
-"""A .csv file as blocks of rows.
+"""A .csv file as blocks of rows, which Arrow reads in one pass.
 
-Arrow reads the numbers. A block in which it meets anything else is read cell by cell: booleans and spaces around what
-is missing are good, and of faults the site's log tells the lines and columns.
+Arrow makes numbers of cells. Where it meets a cell that it does not take, it reads the rows from there on as texts, and
+makes numbers of these: booleans, spaces around what is missing, signs between thousands. What is no number then either
+is looked up by `fedpca_flwr.site.csv_faults`, which names lines and columns.
 """
 
 import csv
 import io
-import itertools
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from fedpca_flwr.data.table import INEXACT
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows
-from fedpca_flwr.site.columns import LeftOut, column_position, feature_positions
-from fedpca_flwr.site.csv_format import MISSING, CsvFormat, Faults, cells_within_limits, format_of, is_missing
+from fedpca_flwr.site.columns import DO_INSTEAD, Selection, column_position
+from fedpca_flwr.site.csv_faults import TOTALS, Faults, nameless_or_doubled
+from fedpca_flwr.site.csv_format import (
+    MISSING,
+    CsvFormat,
+    CsvKeys,
+    Opener,
+    cells_within_limits,
+    format_of,
+)
+from fedpca_flwr.site.csv_header import header_of
 
 CHARACTERS = 2**20  # of a block; more where there are many columns, each of which takes its time in every block
-LONGEST_CELL = 1000  # lines over which a cell in quotes may go at the end of a block
+END = 4096  # bytes of the end of a file, in which its last line is looked at
+MAX_CHARACTERS = 2**30  # of a row
+STRADDLING = "straddling"  # with which Arrow says that a row is longer than a block
 SPELLINGS = sorted({spelling for word in MISSING for spelling in (word, word.upper(), word.title())})
-BOOLEANS = {"true": 1.0, "false": 0.0}
+TRUE, FALSE, MINUS = "1", "0", "\u2212"
 
 
 @dataclass(frozen=True)
 class CsvTable:
     """A .csv file of rows."""
 
-    file: Path
     format: CsvFormat
+    keys: CsvKeys
+    selection: Selection
     width: int  # cells of each line
     names: list[str]  # of all columns; empty without a header
     start: int  # lines before the first row
     features: list[int]  # the columns that are features
+    note: str = ""  # what was decided by numbers alone
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of the columns that are features."""
+        return [self.names[position] for position in self.features] if self.names else []
+
+    @property
+    def rows(self) -> Rows:
+        """The rows, which are float64 with NaN for what is missing."""
+        return Blocks(partial(_blocks, self), len(self.features), np.dtype(np.float64))
 
 
-def read_csv(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
-    """The rows, which are float64 with NaN for what is missing, and the names of their columns."""
-    written = format_of(file, left_out.values())
-    with cells_within_limits():
-        reader = csv.reader(written.lines(file), delimiter=written.separator)
-        first = next(filter(_holds_cells, reader), [])
-    if not first:
-        raise DataError("the .csv file has no cell that holds anything", local=str(file))
-    width, names = len(first), _header(first, left_out, written)
-    features = feature_positions(left_out, names, width)
-    table = CsvTable(file, written, width, names, reader.line_num if names else 0, features)
-    rows = Blocks(partial(_blocks, table), len(features), np.dtype(np.float64))
-    return rows, [names[position] for position in features] if names else []
+def open_csv(open_: Opener, keys: CsvKeys, selection: Selection, name: str = "") -> CsvTable:
+    """Return the table in a text that ``open_`` opens, of which the first lines are read.
+
+    Parameters
+    ----------
+    open_ : callable
+        Opens the bytes of the text anew.
+    keys : CsvKeys
+        What is said of how it is written.
+    selection : Selection
+        Which columns are features.
+    name : str
+        The name of the file, by whose ending its separator may be known.
+    """
+    written = format_of(open_, keys, selection, name)
+    header = header_of(written, keys, selection)
+    features = selection.positions(header.names, header.width)
+    if header.names and (fault := nameless_or_doubled([header.names[position] for position in features], features)):
+        raise fault
+    return CsvTable(written, keys, selection, header.width, header.names, header.start, features, header.note)
 
 
-def cells_of(file: Path, column: str, rows: int, label: str) -> list[str]:
-    """The cells of one column of a file's last ``rows`` lines, stripped of spaces; ``label`` is no feature too."""
-    written = format_of(file, [column, label])
-    with cells_within_limits():
-        lines = [line for line in csv.reader(written.lines(file), delimiter=written.separator) if _holds_cells(line)]
-    position = column_position(column, [cell.strip() for cell in lines[0]], len(lines[0]), "ids")
-    return [line[position].strip() for line in lines[len(lines) - rows :]]
+def cells_of(open_: Opener, keys: CsvKeys, selection: Selection, column: str, name: str = "") -> list[str]:
+    """Return the cells of one column, without spaces around them; an empty one for what is missing."""
+    import pyarrow as pa
+
+    table = open_csv(open_, keys, selection, name)
+    table = replace(table, features=[column_position(column, table.names, table.width, "ids")])
+    size = CHARACTERS
+    while True:
+        try:
+            batches = list(_batches(table, pa.string(), size))
+        except ValueError as error:
+            if isinstance(error, DataError):
+                raise
+            if "UTF8" in str(error) and not keys.encoding:  # bytes behind those by which the encoding is known
+                return cells_of(open_, replace(keys, encoding="cp1252"), selection, column, name)
+            if STRADDLING not in str(error) or size >= MAX_CHARACTERS:
+                raise _faults(replace(table, features=[])).error() from None
+            size *= 16
+        else:
+            cells = (cell.strip() for batch in batches for cell in batch.column(0).to_pylist())
+            return ["" if table.format.is_missing(cell) else cell for cell in cells]
 
 
 def _blocks(table: CsvTable) -> Iterator[Array]:
-    """Blocks of the columns that are features; the others may be no numbers. After a fault no rows follow."""
-    seen, faults = 0, Faults(table.width, table.names)
-    for before, text in _texts(table):
-        rows = _as_numbers(table, text)
-        if rows is None:
-            with cells_within_limits():
-                rows = _cell_by_cell(table, before, text, faults)
-        faults.good |= bool(len(rows))
-        if not faults and len(rows):
-            yield rows
-            seen += len(rows)
-    if faults:
-        raise faults.error()
-    if not seen:
-        raise DataError("the .csv file has column names, but no rows", local=str(table.file))
-
-
-def _texts(table: CsvTable) -> Iterator[tuple[int, str]]:
-    """The file's text in blocks of whole rows, and how many of its lines come before each."""
-    size = min(max(CHARACTERS, 4096 * table.width), 16 * CHARACTERS)
-    before = table.format.skipped + table.start
-    with open(table.file, encoding=table.format.encoding) as stream:
-        for _ in range(before):
-            stream.readline()
-        while lines := stream.readlines(size):
-            text = "".join(lines)
-            open_quote = '"' in text and text.count('"') % 2  # to look for one first takes a tenth of counting
-            for line in itertools.islice(stream, LONGEST_CELL if open_quote else 0):
-                lines.append(line)
-                if line.count('"') % 2:
-                    break
-            yield before, "".join(lines) if open_quote else text
-            before += len(lines)
-
-
-def _as_numbers(table: CsvTable, text: str) -> Array | None:
-    """The rows of a text whose cells are all numbers, or missing; None of others."""
+    """Blocks of the columns that are features. Where a pass does not go on, the next one goes on behind its rows."""
     import pyarrow as pa
+
+    texts, size, seen, done = bool(table.format.thousands), CHARACTERS, 0, False
+    while not done:
+        skipped = 0
+        try:
+            for batch in _batches(table, pa.string() if texts else pa.float64(), size):
+                ahead = min(len(batch), seen - skipped)
+                skipped += ahead
+                if ahead == len(batch):
+                    continue
+                rows = _numbers(table, batch.slice(ahead)) if texts else _stacked(batch.slice(ahead).columns)
+                if not texts and np.fmax.reduce(np.abs(rows), axis=None, initial=0.0) >= 2**53:
+                    raise ValueError  # what whole numbers of so many digits are, their texts say
+                yield rows
+                seen += len(rows)
+                skipped += len(rows)
+            done = True
+        except ValueError as error:  # Arrow's own, which may quote a cell, are of this class
+            if isinstance(error, DataError):
+                raise
+            if STRADDLING in str(error) and size < MAX_CHARACTERS:
+                size *= 16
+            elif texts:
+                raise _faults(table).error() from None
+            else:
+                texts = True
+    if not seen:
+        raise DataError("the .csv file has column names, but no rows")
+
+
+def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
+    """The features of the rows, as columns of a ``kind``, in batches of about so many bytes."""
     from pyarrow import csv as arrow
 
-    content, names = text.encode(), [str(place) for place in range(table.width)]
+    written, names = table.format, [str(place) for place in range(table.width)]
     features = [names[place] for place in table.features]
-    try:
-        found = arrow.read_csv(
-            pa.BufferReader(content),
-            arrow.ReadOptions(column_names=names, use_threads=False, block_size=len(content) + 1),
-            arrow.ParseOptions(delimiter=table.format.separator, newlines_in_values=True),
-            arrow.ConvertOptions(
-                column_types=dict.fromkeys(features, pa.float64()),
-                include_columns=features,
-                null_values=SPELLINGS,
-                decimal_point="," if table.format.decimal_comma else ".",
+    in_arrow = written.encoding if not written.comments else "utf8"
+    source = _Counted(written.open() if not written.comments else cast(BinaryIO, _Lines(written.lines())))
+    rows = 0
+    with source:
+        for batch in arrow.open_csv(
+            source,
+            arrow.ReadOptions(
+                column_names=names,
+                use_threads=False,
+                encoding="utf8" if in_arrow == "utf-8-sig" else in_arrow,
+                skip_rows=table.start if not written.comments else table.start - written.skipped,
+                block_size=max(size, min(16 * size, 4096 * table.width)),
             ),
-        )
-        return np.column_stack([column.to_numpy() for column in found.columns] if features else [])
-    except ValueError:  # Arrow's own, which may quote a cell, are of this class
-        return None
+            arrow.ParseOptions(
+                delimiter=written.separator, newlines_in_values=True, invalid_row_handler=_skip_if_blank
+            ),
+            arrow.ConvertOptions(
+                column_types=dict.fromkeys(features, kind),
+                include_columns=features,
+                null_values=[*SPELLINGS, *written.marks],
+                decimal_point=written.decimal,
+            ),
+        ):
+            rows += len(batch)
+            yield batch
+    if source.quotes and source.lines > rows + table.start:
+        _require_closed_quotes(table)
+    _require_no_totals(table, source.end)
 
 
-def _cell_by_cell(table: CsvTable, before: int, text: str, faults: Faults) -> Array:
-    """The rows of any text: what is missing is NaN, and what is no number is noted."""
-    reader = csv.reader(io.StringIO(text), delimiter=table.format.separator)
-    found, line = [], before + 1
-    for row in reader:
-        if len(row) == table.width:
-            values = [_number(table.format, row[position]) for position in table.features]
-            for position, value in zip(table.features, values, strict=True):
-                if value is None:
-                    faults.cell(line, position, row[position])
-            found.append([np.nan if value is None else value for value in values])
-        elif _holds_cells(row):
-            faults.length(line, row)
-        line = before + reader.line_num + 1
-    return np.array(found, dtype=np.float64).reshape(len(found), len(table.features))
-
-
-def _holds_cells(row: Sequence[str]) -> bool:
-    return len(row) > 1 or any(map(str.strip, row))
-
-
-def _number(written: CsvFormat, cell: str) -> float | None:
-    """The number in a cell, NaN where it is missing, None where there is none."""
-    if written.decimal_comma:
-        cell = cell.replace(".", "\0").replace(",", ".")
-    try:
-        if cell.isascii() and "_" not in cell:  # Python's own 1_000, and digits of other scripts
-            return float(cell)
-    except ValueError:
-        pass
-    return np.nan if is_missing(cell) else BOOLEANS.get(cell.strip().lower())
-
-
-def _header(first: list[str], left_out: LeftOut, written: CsvFormat) -> list[str]:
-    """The column names of a .csv file, or none where its first line holds rows already.
-
-    Refused where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
-    """
-    own = [cell for j, cell in enumerate(first) if str(j) not in left_out.values()]
-    numbers = [cell for cell in own if written.number(cell)]
-    others = [cell for cell in own if not (written.number(cell) or is_missing(cell))]
-    if not numbers and not others:
-        raise DataError("the first line of the .csv file holds neither names nor numbers: give the columns names")
-    if not numbers:
-        return _names(first)
-    if others:
+def _require_no_totals(table: CsvTable, end: bytes) -> None:
+    """Refuse a last line that holds totals, where only a column that is left out says so."""
+    written = table.format
+    lines = [line for line in re.split(r"[\r\n]+", end.decode(written.encoding, "replace")) if line.strip()]
+    cells = next(csv.reader(lines[-1:], delimiter=written.separator), [])
+    others = {*range(table.width)} - {*table.features} if len(cells) == table.width else set()
+    said = [position for position in others if TOTALS.fullmatch(cells[position].strip())]
+    if not said:
+        return
+    with cells_within_limits():
+        rows = (row for row in csv.reader(written.lines(), delimiter=written.separator) if len(row) == table.width)
+        times = [sum(own) for own in zip(*([row[p] == cells[p] for p in said] for row in rows), strict=True)]
+    if 1 in times:  # else it is a level of a category
         raise DataError(
-            "the first line of the .csv file is neither all names nor all numbers: give every column a name, or name a "
-            "column of labels as node-config 'label', by its number from 0 where no column has a name"
+            "the last line of the .csv file holds totals, as a column that is left out says: remove it, or say how it "
+            "begins (comment='Total')"
         )
-    if len(own) > 1 and [cell.strip() for cell in own] == [str(place) for place in range(len(own))]:
-        raise DataError("the first line of the .csv file counts its columns; give them names, or leave that line out")
-    return []
 
 
-def _names(first: Sequence[str]) -> list[str]:
-    names = [cell.strip() for cell in first]
-    nameless = [place + 1 for place, name in enumerate(names) if not name]
-    if nameless:
-        what = "do lines end with a separator?" if nameless == [len(names)] else "is it an index? leave it out"
-        raise DataError(
-            f"the .csv file has a column without a name; {what}", local=f"columns {', '.join(map(str, nameless))}"
-        )
-    doubled = [name for name, times in Counter(names).items() if times > 1]
-    if doubled:
-        places = [
-            f"{name!r} in columns {', '.join(str(j + 1) for j, other in enumerate(names) if other == name)}"
-            for name in doubled
-        ]
-        raise DataError(
-            "the .csv file has columns of the same name; give each a name of its own, or leave out what is there twice",
-            local="; ".join(places),
-        )
-    return names
+def _require_closed_quotes(table: CsvTable) -> None:
+    """Refuse a cell in quotes that holds whole rows: its quote was not closed, and they would be lost."""
+    written, before, lines = table.format, 0, list[str]()
+
+    def kept() -> Iterator[str]:
+        for line in written.lines():
+            lines.append(line)
+            yield line
+
+    with cells_within_limits():
+        for row in csv.reader(kept(), delimiter=written.separator):
+            del row
+            for at, line in enumerate(lines[1:], before + 2 + written.skipped):
+                cells = next(csv.reader([line], delimiter=written.separator), [])
+                as_row = len(cells) == table.width and line.count('"') % 2 == 0  # the last one closes the quote
+                if as_row and all(written.number(cells[place]) for place in table.features):
+                    raise DataError(
+                        "the .csv file has a cell in quotes that goes on over lines that look like rows: is a quote "
+                        "not closed?",
+                        local=f"line {at}",
+                    )
+            before += len(lines)
+            lines.clear()
+
+
+def _skip_if_blank(row: Any) -> str:
+    return "error" if row.text.strip() else "skip"
+
+
+class _Counted(io.RawIOBase):
+    """A stream of bytes that knows how many lines were read, the last of them, and whether a quote was."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._ends, self.end, self.quotes = stream, 0, b"", False
+
+    @property
+    def lines(self) -> int:
+        """How many lines were read, also one that does not end."""
+        return self._ends + (self.end[-1:] not in (b"", b"\n"))
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._stream.read(size)
+        self._ends += content.count(b"\n")
+        self.end = (self.end + content[-END:])[-END:]
+        self.quotes = self.quotes or b'"' in content
+        return content
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _Lines(io.RawIOBase):
+    """Lines as a stream of bytes in UTF-8."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines, self._rest = lines, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        parts, size = [self._rest], len(self._rest)
+        while size < len(buffer) and (line := next(self._lines, "")):
+            parts.append(line.encode())
+            size += len(parts[-1])
+        held = b"".join(parts)
+        own = held[: len(buffer)]
+        buffer[: len(own)] = own
+        self._rest = held[len(own) :]
+        return len(own)
+
+
+def _stacked(columns: Any) -> Array:
+    """Columns of Arrow's as an array (n, d)."""
+    return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
+
+
+def _numbers(table: CsvTable, batch: Any) -> Array:
+    """The numbers in columns of texts; a `ValueError` where a cell holds none."""
+    return _stacked([_number_column(table.format, column) for column in batch.columns])
+
+
+def _number_column(written: CsvFormat, column: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    cells = compute.utf8_trim_whitespace(column)
+    cells = compute.replace_substring_regex(cells, r"^\+([0-9.])", r"\1")
+    cells = compute.replace_substring(cells, MINUS, "-")
+    if written.thousands:
+        grouped = compute.match_substring_regex(cells, f"^{written.groups}$")
+        cells = compute.if_else(grouped, compute.replace_substring_regex(cells, written.group_signs, ""), cells)
+    small = compute.utf8_lower(cells)
+    for word, number in {"true": TRUE, "false": FALSE}.items():
+        cells = compute.if_else(compute.equal(small, word), number, cells)
+    if written.decimal == ",":
+        cells = compute.replace_substring(cells, ".", "?")  # that is no number then
+        cells = compute.replace_substring(cells, ",", ".")
+    missing = compute.is_in(small, pa.array(sorted(MISSING)))
+    if written.marks:
+        missing = compute.or_(missing, compute.is_in(compute.utf8_trim_whitespace(column), pa.array(written.marks)))
+    cells = compute.if_else(missing, None, cells)
+    found = compute.cast(cells, pa.float64())
+    large = compute.fill_null(compute.greater_equal(compute.abs(found), 2.0**53), False)
+    digits = (cell for cell in cells.filter(large).to_pylist() if cell.lstrip("-").isdigit())
+    if any(int(float(cell)) != int(cell) for cell in digits):
+        raise DataError(f"the .csv file holds {INEXACT}: {DO_INSTEAD}")
+    return found
+
+
+def _faults(table: CsvTable) -> Faults:
+    """All that is wrong in the file, cell by cell."""
+    faults, written = Faults(table.width, table.names), table.format
+    with cells_within_limits():
+        reader = csv.reader(written.lines(), delimiter=written.separator)
+        line = written.skipped + 1
+        for row in reader:
+            if line > table.start:
+                faults.take(line, row, table.features, written)
+            line = written.skipped + reader.line_num + 1
+    return faults

@@ -1,22 +1,28 @@
-"""How a .csv file is written, and all that is wrong in it, told as an editor counts lines and without a cell.
+"""How a .csv file is written: what its site says, and what the first lines of the file say.
 
-How it is written is its encoding, what separates its cells, and whether decimals have a comma.
+How it is written is its encoding, what separates its cells, the signs of decimals and thousands, and its comments.
 """
 
 import codecs
 import csv
+import gzip
+import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import BinaryIO, cast
 
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.config.run_config import names_in
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.site.columns import Selection
 
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE = 100  # lines by which a file's separator is known
+START = 2**20  # bytes by which its encoding is known
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -28,9 +34,9 @@ MARKS = (
 """With which files begin that say how they are encoded."""
 
 OTHER_KINDS = (
-    (b"PK\x03\x04", "a workbook or an archive (zip): save the sheet as CSV"),
-    (b"\xd0\xcf\x11\xe0", "a workbook of Excel: save the sheet as CSV"),
-    (b"\x1f\x8b", "compressed (gzip): unpack it"),
+    (b"PK\x03\x04", "a workbook or an archive (zip): name a workbook .xlsx, or save its sheet as CSV"),
+    (b"\xd0\xcf\x11\xe0", "a workbook of old Excel: name it .xls, or save its sheet as CSV"),
+    (b"\x1f\x8b", "compressed (gzip): name it .csv.gz, or unpack it"),
     (b"BZh", "compressed (bzip2): unpack it"),
     (b"\xfd7zXZ", "compressed (xz): unpack it"),
     (b"PAR1", "a parquet file: name it .parquet"),
@@ -46,52 +52,199 @@ CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
 """Bytes that no text has; names of columns may begin as files of other kinds do."""
 
 TEXTS = (b"%", b"<", b"{", b"[")  # how those of the other kinds begin that are texts
-NUMBER = r"[+-]?(\d+%s?\d*|%s\d+)([eE][+-]?\d+)?"
+NUMBER = r"[+\u2212-]?(\d+%s?\d*|%s\d+)([eE][+\u2212-]?\d+)?"
 POINT, COMMA, EITHER = (re.compile(NUMBER % (sign, sign), re.ASCII) for sign in (r"\.", ",", "[.,]"))
-THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
+COMMA_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
+POINT_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
+HUNDREDS = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 
 MISSING = {"", "na", "nan", "n/a", "#n/a", "<na>", "null", "none"}
 """Cells in which a value is missing, in small letters."""
+
+BOOLEANS = {"true": 1.0, "false": 0.0}
+
+
+@dataclass(frozen=True)
+class CsvKeys:
+    """What a site says of how its file is written; what is not said is recognised.
+
+    Parameters
+    ----------
+    header : bool, optional
+        Whether the first line holds the names of the columns.
+    delimiter : str
+        The character between cells, or ``"tab"``.
+    decimal, thousands : str
+        The sign before decimals, ``"."`` or ``","``, and the one between thousands.
+    encoding : str
+        As Python names it: ``"utf-8"``, ``"cp1252"``, ``"utf-16"``.
+    comment, missing : str
+        How lines begin that are no rows, and cells without a value (besides `MISSING`), separated by commas.
+    """
+
+    header: bool | None = None
+    delimiter: str = ""
+    decimal: str = ""
+    thousands: str = ""
+    encoding: str = ""
+    comment: str = ""
+    missing: str = ""
+
+    def __post_init__(self) -> None:
+        faults = {
+            "header": None if self.header in (None, True, False) else "true or false",
+            "delimiter": None
+            if not self.delimiter or re.fullmatch(r"[^\w\r\n.+\"-]", self.separator)
+            else "a sign, or 'tab'",
+            "decimal": None if self.decimal in ("", ".", ",") else "'.' or ','",
+            "thousands": None if self.thousands in ("", ".", ",", "'", "\u2019", " ") else "one of . , ' and a space",
+            "encoding": None if self.encoding == "" or _is_encoding(self.encoding) else "one that Python knows",
+        }
+        for key, expected in faults.items():
+            if expected:
+                raise ConfigError(f"'{key}' is not allowed, expected {expected}", local=repr(getattr(self, key)))
+        if self.thousands and (self.thousands == self.decimal or (self.thousands == "." and not self.decimal)):
+            raise ConfigError("'decimal' and 'thousands' must be different signs; with thousands='.' say decimal=','")
+
+    @property
+    def separator(self) -> str:
+        """The delimiter as a character; empty where it is not said."""
+        return {"tab": "\t", "\\t": "\t", "space": " "}.get(self.delimiter, self.delimiter)
+
+    @property
+    def comments(self) -> tuple[str, ...]:
+        return tuple(filter(None, names_in(self.comment)))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return tuple(filter(None, names_in(self.missing)))
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The marks that are numbers."""
+        marks = [mark.replace("\u2212", "-") for mark in self.marks]
+        return tuple(float(mark) for mark in marks if POINT.fullmatch(mark))
+
+    def require_none(self, files: str, *but: str) -> None:
+        """Refuse what is said of a text, but these keys, where ``files`` are none."""
+        given = [key for key, value in asdict(self).items() if value not in (None, "") and key not in ("missing", *but)]
+        if given:
+            raise ConfigError(
+                f"'{given[0]}' says how a text is written, as .csv files are, and {files} are not written so"
+            )
+
+
+def _is_encoding(name: str) -> bool:
+    try:
+        return codecs.lookup(name)._is_text_encoding  # that of texts, not of base64
+    except (LookupError, ValueError):
+        return False
+
+
+Opener = Callable[[], BinaryIO]
+"""Opens the bytes of a file anew."""
+
+
+def opener(file: Path) -> Opener:
+    """Return what opens a text, which is unpacked where its name ends in .gz."""
+    if file.suffix.lower() == ".gz":
+        return lambda: cast(BinaryIO, gzip.open(file, "rb"))
+    return lambda: open(file, "rb")
 
 
 @dataclass(frozen=True)
 class CsvFormat:
     """How a .csv file is written."""
 
+    open: Opener
     encoding: str
     separator: str
-    decimal_comma: bool = False
+    decimal: str = "."
+    thousands: str = ""
+    comments: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()  # cells without a value, besides `MISSING`
     skipped: int = 0  # lines before the first that holds cells: Excel's ``sep=;``
 
-    def lines(self, file: Path) -> Iterator[str]:
-        """The lines that hold cells, and blank ones, each with its end."""
-        with open(file, encoding=self.encoding) as stream:
-            yield from itertools.islice(stream, self.skipped, None)
+    def lines(self) -> Iterator[str]:
+        """The lines of the file, each with its end; an empty one in place of a comment, so that lines can be counted.
+
+        A comment within a cell in quotes is a part of the cell.
+        """
+        in_quotes = False
+        with io.TextIOWrapper(self.open(), self.encoding, errors="replace") as stream:
+            for line in itertools.islice(stream, self.skipped, None):
+                if self.comments and not in_quotes and line.lstrip().startswith(self.comments):
+                    yield "\n"
+                    continue
+                yield line
+                in_quotes ^= bool(self.comments) and line.count('"') % 2 == 1
 
     def number(self, cell: str) -> bool:
         """Whether a cell holds a finite number."""
-        return bool((COMMA if self.decimal_comma else POINT).fullmatch(cell.strip()))
+        return bool((COMMA if self.decimal == "," else POINT).fullmatch(self.plain(cell)))
+
+    def plain(self, cell: str) -> str:
+        """A cell without spaces around it and signs between thousands."""
+        cell = cell.strip()
+        if self.thousands and re.fullmatch(self.groups, cell, re.ASCII):
+            cell = re.sub(self.group_signs, "", cell)
+        return cell
+
+    @property
+    def group_signs(self) -> str:
+        """The pattern of a sign between thousands; of a space also one at which no line breaks."""
+        return "[ \u00a0\u202f]" if self.thousands == " " else f"[{self.thousands}]"
+
+    @property
+    def groups(self) -> str:
+        """The pattern of numbers with signs between thousands, for Python and RE2."""
+        return f"[+\u2212-]?[0-9]{{1,3}}({self.group_signs}[0-9]{{3}})+([{self.decimal}][0-9]*)?"
+
+    def is_missing(self, cell: str) -> bool:
+        """Whether a cell has no value."""
+        return is_missing(cell) or cell.strip() in self.marks
 
 
-def format_of(file: Path, left_out: Collection[str]) -> CsvFormat:
-    """How a file is written, by all of it but the columns that are no features (their names, or numbers from 0).
+def is_missing(cell: str) -> bool:
+    """Whether a cell has no value, whatever its site says."""
+    return cell.strip().lower() in MISSING
 
-    Refused where it is empty, no .csv file, or could be read in two ways.
+
+def format_of(open_: Opener, keys: CsvKeys, selection: Selection, name: str = "") -> CsvFormat:
+    """Return how a file is written, by what its site says and by its first lines.
+
+    Raises
+    ------
+    ConfigError
+        Where a key of the site does not fit the file.
+    DataError
+        Where the file is empty, no .csv file, or could be read in two ways.
     """
-    plain = CsvFormat(_encoding(file), ",")
-    first = next(plain.lines(file), "")
-    said = re.fullmatch(r'"?sep=(.)"?', first.strip("\r\n "), re.IGNORECASE)
-    skipped = 1 if said else 0
-    lines = filter(str.strip, CsvFormat(plain.encoding, ",", skipped=skipped).lines(file))
-    sample = list(itertools.islice(lines, max(5, min(SAMPLE, 2**20 // (1 + len(first))))))  # fewer where they are long
-    if not sample:
-        raise DataError("the .csv file is empty", local=str(file))
+    encoding = _encoding(open_, keys.encoding)
+    plain = CsvFormat(open_, encoding, ",", comments=keys.comments, marks=keys.marks)
     with cells_within_limits():
-        separator = said[1] if said else _separator(sample, left_out)
-        found = CsvFormat(plain.encoding, separator, skipped=skipped)
-        first_row = next(csv.reader(sample, delimiter=separator))
-        decimal_comma = separator != "," and _decimal_comma(found, file, first_row, left_out)
-    return CsvFormat(plain.encoding, separator, decimal_comma, skipped)
+        first = next(plain.lines(), "")
+        excel = re.fullmatch(r'"?sep=(.)"?', first.strip("\r\n "), re.IGNORECASE)
+        plain = replace(plain, skipped=1 if excel else 0)
+        lines = filter(str.strip, plain.lines())
+        sample = list(itertools.islice(lines, max(5, min(SAMPLE, START // (1 + len(first))))))  # fewer of long ones
+    if not sample:
+        raise DataError("the .csv file is empty", local=name)
+    known = keys.separator or (excel[1] if excel else "")
+    with cells_within_limits():
+        separator = known or _separator(sample, keys, selection)
+        if name.lower().endswith((".tsv", ".tsv.gz")) and not known and separator in (",", ";"):
+            raise DataError(
+                f"the .tsv file has '{separator}' between its cells, and no tab: say delimiter='{separator}'"
+            )
+        found = replace(plain, separator=separator, decimal=keys.decimal or ".", thousands=keys.thousands)
+        if (
+            not keys.decimal
+            and separator != ","
+            and _has_decimal_commas(found, next(csv.reader(sample, delimiter=separator)), selection)
+        ):
+            found = replace(found, decimal=",")
+    return found
 
 
 @contextmanager
@@ -106,55 +259,56 @@ def cells_within_limits() -> Iterator[None]:
         ) from None
 
 
-def _encoding(file: Path) -> str:
-    with open(file, "rb") as stream:
-        start = stream.read(4096)
+def _encoding(open_: Opener, said: str) -> str:
+    with open_() as stream:
+        start = stream.read(START)
     for magic, kind in OTHER_KINDS:
-        if start.lstrip().startswith(magic) and (magic.startswith(TEXTS) or CONTROL.search(start)):
-            raise DataError(f"the .csv file is no CSV, but {kind}", local=str(file))
+        if start.lstrip().startswith(magic) and (magic.startswith(TEXTS) or CONTROL.search(start[:4096])):
+            raise DataError(f"the .csv file is no CSV, but {kind}")
     marked = next((name for mark, name in MARKS if start.startswith(mark)), "")
-    if not marked and b"\0" in start:
+    if not marked and not said and b"\0" in start[:4096]:
         raise DataError(
-            "the .csv file holds bytes that are no text; if it is UTF-16 without its mark, save it as UTF-8",
-            local=str(file),
+            "the .csv file holds bytes that are no text; if it is UTF-16 without its mark, say encoding='utf-16-le' or "
+            "'utf-16-be', or save it as UTF-8"
         )
-    for name in [marked] if marked else ["utf-8", "cp1252"]:
-        if _decodes(file, name):
-            return name
-    raise DataError("the .csv file is in an encoding that is not known: save it as UTF-8", local=str(file))
+    for name in [said or marked] if said or marked else ["utf-8", "cp1252"]:
+        try:
+            codecs.getincrementaldecoder(name)().decode(start, final=len(start) < START)
+        except UnicodeError:
+            continue
+        return marked if marked == "utf-8-sig" and codecs.lookup(name).name == "utf-8" else name
+    if said:
+        raise ConfigError("the .csv file is not in the encoding that its site says ('encoding')", local=said)
+    raise DataError(
+        "the .csv file is in an encoding that is not known: say which (encoding='cp1250'), or save it as UTF-8"
+    )
 
 
-def _decodes(file: Path, encoding: str) -> bool:
-    decoder = codecs.getincrementaldecoder(encoding)()
-    try:
-        with open(file, "rb") as stream:
-            while piece := stream.read(2**16):
-                decoder.decode(piece)
-        decoder.decode(b"", final=True)
-    except UnicodeError:
-        return False
-    return True
+def _nothing() -> BinaryIO:
+    return io.BytesIO()
 
 
-def _separator(sample: list[str], left_out: Collection[str]) -> str:
+def _separator(sample: list[str], keys: CsvKeys, selection: Selection) -> str:
     """That by which lines are of one length, and most cells of features are numbers, or missing.
 
     By one that does not occur, all lines are of one cell. Refused where several are as good: the numbers would be
     others.
     """
-    shares = {separator: _share(sample, separator, left_out) for separator in SEPARATORS}
+    shares = {separator: _share(sample, separator, keys, selection) for separator in SEPARATORS}
     best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
+    if len(best) > 1 and "," in (keys.decimal, keys.thousands):
+        best = [separator for separator in best if separator != ","]
     if not shares[best[0]]:
         raise csv.Error
     if len(best) > 1:
         raise DataError(
-            f"the .csv file may be separated by {' or '.join(map(repr, best))}, and its numbers would be others: write "
-            "it with one of them only, and with decimal points"
+            f"the .csv file may be separated by {' or '.join(map(repr, best))}, and its numbers would be others: say "
+            "which (delimiter=';'), or write it with one of them only, and with decimal points"
         )
     return best[0]
 
 
-def _share(sample: list[str], separator: str, left_out: Collection[str]) -> float:
+def _share(sample: list[str], separator: str, keys: CsvKeys, selection: Selection) -> float:
     """How well lines are separated so: 0 to 2."""
     try:
         rows = list(csv.reader(sample, delimiter=separator))
@@ -163,138 +317,54 @@ def _share(sample: list[str], separator: str, left_out: Collection[str]) -> floa
     width, times = Counter(map(len, rows)).most_common(1)[0]
     if width == 1:
         return 1e-3 * times / len(rows) * (2 if separator == ";" else 1)  # with which its decimals may have commas
-    cells = list(itertools.chain.from_iterable(_of_features(rows[1:] or rows, rows[0], left_out)))
-    number = POINT if separator == "," else EITHER
-    good = sum(bool(number.fullmatch(cell)) or is_missing(cell) for cell in cells)
+    cells = list(itertools.chain.from_iterable(of_features(rows[1:] or rows, rows[0], selection)))
+    written = CsvFormat(_nothing, "", separator, keys.decimal or ".", keys.thousands)
+    number = {".": POINT, ",": COMMA, "": POINT if separator == "," else EITHER}[keys.decimal]
+    good = sum(bool(number.fullmatch(written.plain(cell))) or is_missing(cell) or cell in keys.marks for cell in cells)
     return (1 + good / max(1, len(cells))) * times / len(rows)
 
 
-def _of_features(rows: Iterable[list[str]], first: list[str], left_out: Collection[str]) -> Iterator[list[str]]:
-    """The cells of rows, without spaces around them, that are not of a column that is left out."""
-    names = [cell.strip() for cell in first]
-    dropped = {names.index(key) if key in names else int(key) if key.isdecimal() else -1 for key in left_out}
+def of_features(rows: Iterable[list[str]], first: Sequence[str], selection: Selection) -> Iterator[list[str]]:
+    """The cells of features in rows, without spaces around them, where the names may stand in the ``first`` row."""
+    features = selection.positions([cell.strip() for cell in first], len(first), strict=False)
     for row in rows:
-        yield [cell.strip() for place, cell in enumerate(row) if place not in dropped]
+        yield [row[position].strip() for position in features if position < len(row)]
 
 
-def _decimal_comma(found: CsvFormat, file: Path, first: list[str], left_out: Collection[str]) -> bool:
-    """Whether the first cells of features with decimals have a comma; refused where it may stand between thousands."""
-    seen: list[str] = []
-    lines = (line for line in found.lines(file) if "," in line or "." in line)
-    for row in _of_features(csv.reader(lines, delimiter=found.separator), first, left_out):
-        cells = [cell for cell in row if "," in cell or "." in cell]
-        if any(POINT.fullmatch(cell) for cell in cells):
+def _has_decimal_commas(written: CsvFormat, first: Sequence[str], selection: Selection) -> bool:
+    """Whether the first decimals of a file, whose cells no comma separates, have a comma.
+
+    Raises
+    ------
+    DataError
+        Where all commas, or all points, may as well stand between thousands.
+    """
+    if written.thousands in (",", "."):
+        return written.thousands == "."
+    lines = (line for at, line in enumerate(written.lines()) if at < SAMPLE or "," in line or "." in line)
+    commas: list[str] = []
+    points: list[str] = []
+    grouped, below = set[int](), set[int]()  # columns with points as between thousands, and with whole numbers below
+    for row in of_features(csv.reader(lines, delimiter=written.separator), first, selection):
+        for column, cell in enumerate(row):
+            if ("," in cell and COMMA.fullmatch(cell)) or COMMA_GROUPS.fullmatch(cell):
+                commas.append(cell)
+            elif ("." in cell and POINT.fullmatch(cell)) or POINT_GROUPS.fullmatch(cell):
+                points.append(cell)
+                grouped.add(column)
+            elif HUNDREDS.fullmatch(cell):
+                below.add(column)
+        if len(commas) + len(points) >= SAMPLE:
             break
-        seen += [cell for cell in cells if COMMA.fullmatch(cell) or THOUSANDS.fullmatch(cell)]
-        if len(seen) >= SAMPLE:
-            break
-    if seen and all(map(THOUSANDS.fullmatch, seen)):
+    if commas and not points and not written.thousands and all(map(COMMA_GROUPS.fullmatch, commas)):
         raise DataError(
-            "the .csv file has commas in its numbers that may be decimal commas or stand between thousands: write "
-            "numbers with a decimal point, and without signs between thousands",
-            local=str(file),
+            "the .csv file has commas in its numbers that may be decimal ones or stand between thousands: say which "
+            "(decimal=',' or thousands=','), or write numbers with a decimal point"
         )
-    return bool(seen)
-
-
-def is_missing(cell: str) -> bool:
-    return cell.strip().lower() in MISSING
-
-
-LINES_NAMED = 5  # lines that are named of each fault
-
-KINDS = (
-    ("decimal commas beside decimal points", COMMA, "write all numbers with a decimal point"),
-    (
-        "signs between thousands",
-        re.compile(r"[+-]?\d{1,3}([.,' \u00a0\u202f]\d{3})+([.,]\d+)?", re.ASCII),
-        "write numbers without them",
-    ),
-    ("decimal points beside decimal commas", POINT, "write all numbers with a decimal point"),
-    (
-        "dates or times",
-        re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}.*|\d{1,2}:\d\d.*"),
-        "turn them into numbers, such as days since a date",
-    ),
-    ("several numbers", re.compile(r"[\d.,+-]+(\s+[\d.,+-]+)+"), "separate cells by commas, semicolons or tabs"),
-    (
-        "numbers with units or signs",
-        re.compile(r"[<>~$€£ ]*[+-]?[\d.,]+\s*[^\d\s].{0,8}|[<>~$€£ ]+[+-]?[\d.,]+"),
-        "write the numbers alone",
-    ),
-    (
-        "texts",
-        re.compile(r".*", re.DOTALL),
-        "leave the columns out, encode them as numbers, name them as node-config 'categories', or one as 'label'",
-    ),
-)
-"""What cells hold that are no numbers, how that is known, and what to do."""
-
-
-def kind_of(cell: str) -> str:
-    """What a cell holds that is no number."""
-    return next(kind for kind, sign, _ in KINDS if sign.fullmatch(cell.strip()))
-
-
-@dataclass
-class Faults:
-    """What is wrong in one file."""
-
-    width: int  # cells that its lines must have
-    names: Sequence[str]  # of its columns, where it has a header
-    cells: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # lines by column and kind
-    lengths: dict[int, list[int]] = field(default_factory=dict)  # lines by their number of cells
-    ending: set[bool] = field(default_factory=set)  # whether lines with a cell too many end with an empty one
-    good: bool = False  # whether any line had all its cells
-
-    def __bool__(self) -> bool:
-        return bool(self.cells or self.lengths)
-
-    def cell(self, line: int, column: int, cell: str) -> None:
-        self.cells.setdefault((column, kind_of(cell)), []).append(line)
-
-    def length(self, line: int, cells: Sequence[str]) -> None:
-        self.lengths.setdefault(len(cells), []).append(line)
-        if len(cells) > self.width:
-            self.ending.add(not cells[-1].strip())
-
-    def error(self) -> DataError:
-        """All faults: what they are, and for the site's own log where."""
-        texts, places = [], []
-        if self.lengths:
-            texts.append(self._about_lengths())
-            places += [
-                f"{_lines(lines)} with {_count(n, 'cell')} instead of {self.width}" for n, lines in self.lengths.items()
-            ]
-        found = {kind for _, kind in self.cells}
-        if found:
-            advice = "; ".join(f"{kind} ({what_to_do})" for kind, _, what_to_do in KINDS if kind in found)
-            texts.append(f"cells that are not numbers: {advice}")
-        for (column, kind), lines in sorted(self.cells.items()):
-            named = f" ({self.names[column]!r})" if self.names else ""
-            places.append(f"{_lines(lines)}, column {column + 1}{named}: {kind}")
-        return DataError(f"the .csv file has {' and '.join(texts)}", local="; ".join(places))
-
-    def _about_lengths(self) -> str:
-        one = next(iter(self.lengths)) if len(self.lengths) == 1 and not self.good else 0
-        if one == self.width + 1 and self.ending == {True}:
-            return "lines that end with a separator, but the first does not: remove it from the ends"
-        if one and self.names:
-            known, found = _count(self.width, "column name"), _count(one, "column")
-            return (
-                f"{known} but {found}; does a column of row numbers have no name (leave it out), or are there decimal "
-                "commas between cells that commas separate (write decimal points)?"
-            )
-        return (
-            "lines of different length; are there separators within texts (put these into quotes), or decimal commas "
-            "between cells that commas separate (write decimal points)?"
+    if points and not commas and not written.thousands and grouped & below and all(map(POINT_GROUPS.fullmatch, points)):
+        raise DataError(
+            "the .csv file has points in its numbers that may be decimal ones or stand between thousands: three digits "
+            "follow each of them, and other numbers of these columns have none. Say which (decimal='.', or decimal=',' "
+            "and thousands='.')"
         )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _lines(lines: Sequence[int]) -> str:
-    more = f" and {len(lines) - LINES_NAMED} more" if len(lines) > LINES_NAMED else ""
-    return f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:LINES_NAMED]))}{more}"
+    return len(commas) > len(points)

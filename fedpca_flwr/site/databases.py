@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL, kind_of
-from fedpca_flwr.data.table import Table, check
+from fedpca_flwr.data.table import INEXACT, Table, check
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks
-from fedpca_flwr.site.columns import LeftOut, column_position, extra, feature_positions
+from fedpca_flwr.site.columns import DO_INSTEAD, Selection, column_position, extra
 
 PASS_SECONDS = 3600.0
 """After so long a pass over the rows of a query is given up: what the database takes, and this site between blocks."""
@@ -47,7 +47,8 @@ class Column(NamedTuple):
 
     name: str
     kind: str  # the name of its type
-    number: str  # SQL that makes float64 of the column ``{}``, NaN of NULL; empty where it holds no numbers
+    number: str  # SQL that makes float64 of the column ``{0}``, NaN of NULL; empty where it holds no numbers
+    whole: bool = False  # whether the SQL makes infinity of whole numbers that float64 does not hold
 
 
 TEXT = "coalesce(CAST({} AS VARCHAR), '')"  # SQL that makes a text of the column ``{}``, an empty one of NULL
@@ -82,9 +83,17 @@ def query_error(local: str, *, too_long: bool = False, refused: str = "") -> Fed
     return DataError("the database fails at the query (the site's log says how)", local=local)
 
 
-EXACT = {"BOOLEAN", "FLOAT", "DOUBLE"} | {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
+EXACT = {"BOOLEAN", "FLOAT", "DOUBLE"} | {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL")}
 EXACT |= {"INTEGER", "UINTEGER"}
 """Types that DuckDB itself rounds correctly. HUGEINT it does not, nor DECIMAL in 1.5: these go through their text."""
+
+LARGE = re.compile(r"U?(BIG|HUGE)INT|DECIMAL\(\d+,0\)")
+"""Types of DuckDB with whole numbers that float64 may not hold: these become infinite, which no whole number is."""
+
+WHOLE = (
+    "CASE WHEN {0} IS NULL THEN CAST('NaN' AS DOUBLE) WHEN TRY_CAST(%s AS HUGEINT) = {0} THEN %s "
+    "ELSE CAST('Infinity' AS DOUBLE) END"
+).replace("%s", "CAST(CAST({0} AS VARCHAR) AS DOUBLE)")
 
 MEMORY = ":memory:"
 
@@ -148,7 +157,10 @@ class DuckDB(Session):
             raise ConfigError("node-config: 'query' is not one SELECT; a site's rows are what one gives")
         found = self.connection.sql(select)
         kinds = map(str, found.types)
-        return [Column(name, kind, _duckdb_number(kind)) for name, kind in zip(found.columns, kinds, strict=True)]
+        return [
+            Column(name, kind, _duckdb_number(kind), bool(LARGE.fullmatch(kind)))
+            for name, kind in zip(found.columns, kinds, strict=True)
+        ]
 
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
         select = f"SELECT [{', '.join(columns)}] {source}"  # whose values are the rows, one behind the other
@@ -163,13 +175,20 @@ def _duckdb_number(kind: str) -> str:
     """As `Column.number`."""
     if kind in EXACT:
         return "coalesce(CAST({} AS DOUBLE), 'NaN')"
-    if kind in {"HUGEINT", "UHUGEINT"} or kind.startswith("DECIMAL("):
+    if LARGE.fullmatch(kind):
+        return WHOLE
+    if kind.startswith("DECIMAL("):
         return "coalesce(CAST(CAST({} AS VARCHAR) AS DOUBLE), 'NaN')"
     return ""
 
 
-AS_NUMBER = {16: "{}::int::float8", **dict.fromkeys((20, 21, 23, 700, 701, 1700), "{}::float8")}
-"""How a type becomes float64, by its OID: booleans; int8, int2, int4, float4, float8 and numeric, rounded correctly."""
+AS_NUMBER = {
+    16: "{0}::int::float8",
+    20: "CASE WHEN {0}::float8::int8 = {0} THEN {0}::float8 WHEN {0} IS NOT NULL THEN 'infinity' END",
+    **dict.fromkeys((21, 23, 700, 701, 1700), "{0}::float8"),
+}
+"""How a type becomes float64, by its OID: booleans; int8, int2, int4, float4, float8 and numeric, rounded correctly.
+Of int8 what float64 does not hold becomes infinite."""
 
 HEADER, TRAILER = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 
@@ -234,7 +253,7 @@ class PostgreSQL(Session):
         columns = []
         for name, oid, display in ((column.name, column.type_code, column.type_display) for column in found):
             number = f"coalesce({AS_NUMBER[oid]}, 'NaN')" if oid in AS_NUMBER else ""
-            columns.append(Column(name, display, number))
+            columns.append(Column(name, display, number, oid == 20))
         return columns
 
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
@@ -289,8 +308,7 @@ class Query:
         with self._opened(url) as session:
             columns = session.columns(f"SELECT * FROM ({self._query}\n) AS q LIMIT 0")
         every = [column.name for column in columns]
-        left_out: LeftOut = {key: name for key, name in (("label", label), ("ids", ids)) if name}
-        self._features = feature_positions(left_out, every, len(every))
+        self._features = Selection(label, ids).positions(every, len(every))
         self._columns, self._ids = columns, column_position(ids, every, len(every), "ids") if ids else None
         self.names = [every[position] for position in self._features]
         self.ids: list[str] = []  # as the last pass found them, without surrounding spaces
@@ -307,7 +325,10 @@ class Query:
                 digest.update("\0".join(self.ids).encode())
             numbers = [self._columns[position].number.format(f"c{position}") for position in self._features]
             few = max(64, CACHE_ELEMENTS // len(numbers))
+            whole = [place for place, position in enumerate(self._features) if self._columns[position].whole]
             for block in session.numbers(numbers, self._source, few):
+                if np.isinf(block[:, whole]).any():
+                    raise DataError(f"the query gives {INEXACT}: {DO_INSTEAD}")
                 digest.update(np.ascontiguousarray(block).data)
                 yield block
         self.digest = self.digest or digest.hexdigest()

@@ -16,12 +16,15 @@ import numpy as np
 from fedpca_flwr import packages
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.data.apart import apart, text_of
+from fedpca_flwr.data.column_notes import notes_of, one_column_text
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.site import audit, identity
 from fedpca_flwr.site.journal import SCHEMA
+from fedpca_flwr.site.rare_values import conspicuous
+from fedpca_flwr.site.repeats import UNPROTECTED
 from fedpca_flwr.state.store import Store
 
 FLOWER = ((1, 41), (2,))  # from, and below
@@ -82,7 +85,8 @@ def _identity(site: Site) -> str:
 def _journal(site: Site) -> str:
     node = _node(site)
     if not node.journal:
-        return "none; a site with data of its own needs one for secure aggregation and private methods"
+        unprotected = f"; {UNPROTECTED}" if node.data else ""
+        return f"none; a site with data of its own needs one for secure aggregation and private methods{unprotected}"
     store = Store(node.journal, SCHEMA)
     store.prepare()
     if not store.exists():
@@ -112,8 +116,13 @@ def _rows(site: Site) -> str:
     of = f" of {there:,}" if there is not None else ""
     odd = text_of(apart(table.rows), table.names)
     far_off = f"; {odd}, far from all others of their column: are they errors?" if odd else ""
+    columns = [*table.notes, *notes_of({"": table.rows}, {"": table.names}), one_column_text(table.rows, table.names)]
+    notes = "".join(f"; {note}" for note in columns if note)
+    node = client.site.node
+    if not client.site.refuses_rare_values and (columns := conspicuous(client.data, node.min_rows).text(table.names)):
+        far_off += f"; {columns}, and moments tell these rows, which rare-values='allow' permits"
     return (
-        f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}; this site would take part in "
+        f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}{notes}; this site would take part in "
         f"{run_config['method']}, whose largest question needs {needed:,} bytes of memory{of}"
     )
 

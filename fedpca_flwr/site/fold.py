@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.rows import Rows, digests, fifth, held_out
-from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.protocol.journal import Journal, Note
 from fedpca_flwr.site.repeats import ALLOW, HeldOut, judged
 
 INSTEAD = "run with mu=<number> or mu='infinity', which hold nothing out"
@@ -62,9 +62,9 @@ def _drawn(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
     subset = hmac.digest(whole, b"".join(sorted(np.array(places, object)[chosen])), "sha256").hex()
     now = HeldOut(len(rows), int(chosen.sum()), subset).text()
 
-    def judge(same: Sequence[str], near: Sequence[str]) -> None:
-        few = [text for text in near if abs(HeldOut.of(text).rows - len(rows)) < node.min_rows]
-        if few or any(earlier != now for earlier in same):
+    def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
+        few = [note for note in near if abs(HeldOut.of(note.about).rows - len(rows)) < node.min_rows]
+        if few or any(earlier.about != now for earlier in same):
             raise DisclosureError(
                 "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it "
                 "may be fewer than its own minimum (node-config 'min-rows'): what several such sums leave out tells of "

@@ -7,6 +7,10 @@ and released stays, and so does what later runs over the same rows must know (`f
 The events are a chain: each holds the SHA-256 of its content and of the digest before. So a line that was removed,
 changed or moved is found. Whoever may write the file can make the whole chain anew: that is found only by the last
 digest, where somebody else has kept it.
+
+Whoever starts runs can have them refused without end, and every message looks through the journal. So runs that are
+refused before anything was answered have events of their own up to `REFUSALS` of them; further ones are counted beside
+the last of these (`Further`), until the site answers a run again. The count is no link of the chain.
 """
 
 import hashlib
@@ -53,8 +57,45 @@ def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]
     )
 
 
+class Further(NamedTuple):
+    """How many runs were refused after an event, beside the events, and which was the last one."""
+
+    number: int  # of the event
+    times: int
+    time: str
+    run: str
+
+
+REFUSALS = 10  # refused runs that have events of their own after the last answer
+
+
+def further(database: sqlite3.Connection) -> list[Further]:
+    """The refused runs that were only counted."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'further'").fetchone():  # none ever was
+        return []
+    return list(map(Further._make, database.execute("SELECT number, times, time, run FROM further ORDER BY number")))
+
+
+def last_refusal(database: sqlite3.Connection) -> int:
+    """The number of the last refusal, if so many came after the last answer that further ones have no event; else 0."""
+    answers = database.execute("SELECT number FROM event WHERE kind = 'answer' ORDER BY number DESC LIMIT 1").fetchone()
+    since = answers[0] if answers else 0
+    refusals = database.execute("SELECT number FROM event WHERE kind = 'refused' AND number > ?", (since,)).fetchall()
+    return max(refusals)[0] if len(refusals) >= REFUSALS else 0
+
+
 def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Add an event: time, run, party, kind, about, digest, bytes."""
+    """Add an event: time, run, party, kind, about, digest, bytes; count one refusal of very many."""
+    if event[3] == "refused" and (number := last_refusal(database)):
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS further (number INTEGER PRIMARY KEY, times INTEGER, time TEXT, run TEXT)"
+        )
+        database.execute(
+            "INSERT INTO further VALUES (?, 1, ?, ?) "
+            "ON CONFLICT (number) DO UPDATE SET times = times + 1, time = excluded.time, run = excluded.run",
+            (number, *event[:2]),
+        )
+        return
     events, last = end(database)
     line = (events + 1, *event)
     digest = following(last, line)
@@ -135,6 +176,10 @@ CREATE TABLE secret (
 )
 
 
+SECRETS = 1000  # of all runs, above which those of silent ones are dropped before another run begins
+_ALIVE = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"  # runs with an event since then, and this one
+
+
 class FileJournal(journal.Journal):
     """In the site's own folder, of a run by Flower's id of it, and of a party by its partition.
 
@@ -161,7 +206,6 @@ class FileJournal(journal.Journal):
                 raise ContractError(journal.ENDED)
             answered = self._of_kind(database, "question")
             try:
-                self._say_what_run(database)
                 if not answered:
                     self._begin(database, configuration)
                 elif (first := self._secret(database, "configuration")) != configuration:
@@ -169,9 +213,13 @@ class FileJournal(journal.Journal):
                 permit(answered)
             except Exception as error:
                 refusal = error
-                self._note(database, "refused", phase[:64], digest)
-                self._end(database, type(error).__name__)
+                if answered or not last_refusal(database):  # else `refused` counts it, when the error is reported
+                    self._say_what_run(database)
+                    self._note(database, "refused", phase[:64], digest)
+                    self._note(database, "ended", type(error).__name__)
+                self._drop(database)
             else:
+                self._say_what_run(database)
                 self._note(database, "question", phase, digest)
         if refusal is not None:  # once that it was refused is on disk
             raise refusal
@@ -207,24 +255,28 @@ class FileJournal(journal.Journal):
         with self._transaction() as database:
             require_whole(database, self._store.file)  # what was known is never nothing
             noted = list(events(database, kind=kind))
-            same = [event.about for event in noted if event.digest == data]
-            about = decide(same, [event.about for event in noted if event.digest != data])
+            same, others = ([_note(event) for event in noted if (event.digest == data) is own] for own in (True, False))
+            about = decide(same, others)
             if about:
                 self._note(database, kind, about, data)
 
     def refused(self, why: str) -> None:
         with self._transaction() as database:
-            self._say_what_run(database)
             if not self._of_kind(database, "refused"):
+                if not last_refusal(database):
+                    self._say_what_run(database)
                 self._note(database, "refused", why)
-        kept_rows.remove(self.rows)
+            self._drop(database)
 
     def end(self, why: str) -> None:
         with self._transaction() as database:
-            self._end(database, why)
+            self._note(database, "ended", why)
+            self._drop(database)
 
     def keep(self, name: str, value: bytes) -> None:
         with self._transaction() as database:
+            if database.execute("SELECT count(*) FROM secret").fetchone()[0] > SECRETS:
+                self._drop_silent(database)  # or runs that never begin would leave what they keep for good
             self._keep(database, name, value)
 
     def recall(self, name: str) -> bytes | None:
@@ -233,8 +285,7 @@ class FileJournal(journal.Journal):
 
     def forget(self) -> None:
         with self._transaction() as database:
-            database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
-        kept_rows.remove(self.rows)
+            self._drop(database)
 
     # Inside
 
@@ -278,10 +329,15 @@ class FileJournal(journal.Journal):
 
     def _begin(self, database: sqlite3.Connection, configuration: bytes) -> None:
         """Keep what this run began with; drop the secrets and rows of others that have been silent for too long."""
-        now, alive = datetime.now(UTC), "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
-        database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive})", (_time(now - SILENT), *self.key))
-        kept_rows.remove_others(self.rows.parent, database.execute(alive, (_time(now - UNREAD), *self.key)))
+        self._drop_silent(database)
+        unread = _time(datetime.now(UTC) - UNREAD)
+        kept_rows.remove_others(self.rows.parent, database.execute(_ALIVE, (unread, *self.key)))
         self._keep(database, "configuration", configuration)
+
+    def _drop_silent(self, database: sqlite3.Connection) -> None:
+        """Drop the secrets of other runs of which no event is new enough."""
+        silent = _time(datetime.now(UTC) - SILENT)
+        database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({_ALIVE})", (silent, *self.key))
 
     def _say_what_run(self, database: sqlite3.Connection) -> None:
         if self.about and not self._of_kind(database, "run"):
@@ -303,10 +359,14 @@ class FileJournal(journal.Journal):
     def _note(self, database: sqlite3.Connection, kind: str, about: str, digest: str = "", nbytes: int = 0) -> None:
         append(database, (_time(datetime.now(UTC)), *self.key, kind, about, digest, nbytes))
 
-    def _end(self, database: sqlite3.Connection, why: str) -> None:
-        self._note(database, "ended", why)
+    def _drop(self, database: sqlite3.Connection) -> None:
+        """Drop what the journal keeps of the run until it ends."""
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
         kept_rows.remove(self.rows)
+
+
+def _note(event: Event) -> journal.Note:
+    return journal.Note(event.about, event.run, event.time)
 
 
 def _time(moment: datetime) -> str:

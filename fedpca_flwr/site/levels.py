@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedpca_flwr.config.run_config import names_in
-from fedpca_flwr.data.categories import found_levels, union
+from fedpca_flwr.data.categories import found_levels, union, unlike_levels
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.site.readers import read, read_texts
 
@@ -17,9 +17,10 @@ def of_table(path: str, categories: str, label: str, least: int) -> dict[str, li
     return {column: found_levels(read_texts(path, column, rows, label), least) for column in columns}
 
 
-def together(paths: Sequence[str]) -> dict[str, list[str]]:
-    """All levels in several files of this kind, as JSON."""
-    return union([_told(Path(path)) for path in paths])
+def together(paths: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return all levels in several files of this kind, and notes on files whose levels seem to be named otherwise."""
+    told = {path: _told(Path(path)) for path in paths}
+    return union(told.values()), unlike_levels(told)
 
 
 def _told(path: Path) -> dict[str, list[str]]:

@@ -13,16 +13,17 @@ to the server gives away digests of ids that it has itself, since all sites have
 import hashlib
 import hmac
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.config.node_config import NodeConfig, is_url
+from fedpca_flwr.config.node_config import FILE_KEYS, NodeConfig, is_url
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import datasets, partition
-from fedpca_flwr.data.categories import joined
+from fedpca_flwr.data.categories import joined, level_notes
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
@@ -31,6 +32,7 @@ from fedpca_flwr.site.readers import Keep, as_they_are, holds_texts, read, read_
 from fedpca_flwr.state.files import unreadable
 
 SHORTEST_SECRET = 16  # bytes
+logger = logging.getLogger("fedpca_flwr.client")
 
 
 def ids_secret(path: str) -> bytes:
@@ -77,7 +79,18 @@ def of_run(node: NodeConfig, config: RunConfig, folder: Path) -> Table:
     if not node.data or is_url(node.data) or config.levels:
         return local_table(node, config)
     read_with = node.model_dump(
-        include={"data", "label", "ids", "categories", "ids_secret", "layer", "variants", "ambiguous", "split"}
+        include={
+            "data",
+            "label",
+            "ids",
+            "categories",
+            "ids_secret",
+            "layer",
+            "variants",
+            "ambiguous",
+            "split",
+            *FILE_KEYS,
+        }
     )
     what = json.dumps([read_with, config.seed, _written(node.data)], sort_keys=True)
     found = kept_rows.read(folder, what)
@@ -120,15 +133,19 @@ def _own(node: NodeConfig, config: RunConfig, keep: Keep) -> tuple[Table, list[s
     ambiguous = node.ambiguous == "keep"
     levels = config.levels_by_column if holds_texts(node.data) else {}
     policy.permit_categories(node, levels)
-    texts = node.category_names
+    keys = {"ids": node.ids, "texts": node.category_names, **node.file_keys}
     table = read(
-        node.data, node.label, node.ids, node.layer, node.variants, ambiguous=ambiguous, texts=texts, keep=keep
+        node.data, node.label, layer=node.layer, variants=node.variants, ambiguous=ambiguous, keep=keep, **keys
     )
+    for note in table.notes:
+        logger.info(note)
     if levels:
-        cells = {column: read_texts(node.data, column, len(table.rows), node.label) for column in levels}
+        cells = {column: read_texts(node.data, column, len(table.rows), node.label, **keys) for column in levels}
         table = joined(table, cells, levels, node.min_rows, node.round_rows)
+        for note in level_notes({"this site": table}, levels):
+            logger.warning("%s", note)
     table = table._replace(digest=written)
-    return table, read_ids(node.data, node.ids, len(table.rows), node.label) if node.ids else []
+    return table, read_ids(node.data, node.ids, len(table.rows), node.label, **keys) if node.ids else []
 
 
 def _written(path: str) -> str:

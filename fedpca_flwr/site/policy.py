@@ -3,8 +3,10 @@
 Further refusals are where what they need is known:
 
 - a question out of the method's script: `fedpca_flwr.protocol.question`;
-- rows beyond a run's bound, too many bounds, a sum that with an earlier one would tell a share, a spent privacy budget,
-  and products that tell all inner products: `fedpca_flwr.site.repeats`, which notes in the journal what it allows;
+- columns in which few rows stand out: `fedpca_flwr.site.rare_values`;
+- rows beyond a run's bound, too many bounds, an answer that with an earlier one would tell a share or few rows, a spent
+  privacy budget, and products that tell all inner products: `fedpca_flwr.site.repeats`, which notes in the journal what
+  it allows;
 - rows held out that are few, or others than before: `fedpca_flwr.site.fold`;
 - noise that others know, or too little of it: `dp-pca`'s client;
 - too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.encoding`;

@@ -4,6 +4,8 @@ A kind of file is an entry of `FORMATS`. `read` checks the rows that its reader 
 words whatever goes wrong in any reader: its own error may quote the file.
 """
 
+import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,23 +19,35 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpca_flwr.data.frames import KINDS, arrow_column, arrow_kind, listed
-from fedpca_flwr.data.table import Table, check
+from fedpca_flwr.data.table import INEXACT, Table, check, inexact
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
-from fedpca_flwr.maths.rows import CACHE_ELEMENTS, ENTRIES, Block, Blocks, Rows, csr, of_columns, sparse_rows
+from fedpca_flwr.maths.rows import (
+    CACHE_ELEMENTS,
+    ENTRIES,
+    Block,
+    Blocks,
+    Rows,
+    as_blocks,
+    csr,
+    of_columns,
+    sparse_rows,
+)
+from fedpca_flwr.site import csv_file
 from fedpca_flwr.site.bed_file import read_bed
-from fedpca_flwr.site.columns import LeftOut, column_position, extra, feature_positions
-from fedpca_flwr.site.csv_file import cells_of, read_csv
-from fedpca_flwr.site.csv_format import is_missing
+from fedpca_flwr.site.columns import DO_INSTEAD, Selection, column_position, extra
+from fedpca_flwr.site.csv_format import CsvKeys, is_missing, opener
+from fedpca_flwr.site.office_files import Text, spreadsheet, statistics_file
 
 
-def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
+def read_parquet(file: Path, selection: Selection) -> tuple[Rows, list[str]]:
     """The rows, of the dtype that holds all columns and what is missing in them, and the names of these."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as source:
         schema, metadata = source.schema_arrow, source.metadata
     every = list(schema.names)
-    features = feature_positions(left_out, every, len(every))
+    index = _index_columns(schema)
+    features = [place for place in selection.positions(every, len(every)) if every[place] not in index]
     names = [every[position] for position in features]
     _require_numbers(schema, features, names)
     held = [_dtype(schema.field(position).type, _is_complete(metadata, position)) for position in features]
@@ -41,9 +55,15 @@ def read_parquet(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
     return Blocks(lambda: _parquet_blocks(file, features, len(every), dtype), len(features), dtype), names
 
 
+def _index_columns(schema: Any) -> set[str]:
+    """Return the names of the columns that hold the index of the data frame that pandas has written, if it was one."""
+    of_pandas = (schema.pandas_metadata or {}).get("index_columns", ())
+    return {name for name in of_pandas if isinstance(name, str)}  # a range of numbers is no column, but a mapping
+
+
 def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str]) -> None:
     if not features or any(name.startswith("__index_level_") for name in names):
-        raise DataError("the .parquet file has an index column, or no feature: write it without its index")
+        raise DataError("the .parquet file has an unnamed index as a column, or no feature: write it without its index")
     by_kind: dict[str, list[object]] = {}
     for position, name in zip(features, names, strict=True):
         if kind := arrow_kind(schema.field(position).type):
@@ -55,11 +75,14 @@ def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str])
             "node-config 'label'",
             local="; ".join(f"{kind} in {listed(own)}" for kind, own in by_kind.items()),
         )
+    _require_own_names(names, "the .parquet file has columns of the same name; give each a name of its own")
+
+
+def _require_own_names(names: Sequence[str], fault: str) -> None:
+    """Refuse names of which one occurs twice, by the text of the ``fault``."""
     doubled = [name for name, times in Counter(names).items() if times > 1]
     if doubled:
-        raise DataError(
-            "the .parquet file has columns of the same name; give each a name of its own", local=listed(doubled)
-        )
+        raise DataError(fault, local=listed(doubled))
 
 
 def _is_complete(metadata: Any, position: int) -> bool:
@@ -82,6 +105,10 @@ def _parquet_blocks(file: Path, features: list[int], width: int, dtype: np.dtype
     with parquet.ParquetFile(file) as source:
         for batch in source.iter_batches(max(64, CACHE_ELEMENTS // width)):
             columns = [arrow_column(batch.column(position)) for position in features]
+            lost = [isinstance(one, str) or (dtype.kind == "f" and bool(inexact(one).any())) for one in columns]
+            if any(lost):
+                names = [batch.schema.names[position] for position in itertools.compress(features, lost)]
+                raise DataError(f"the .parquet file holds {INEXACT}: {DO_INSTEAD}", local=listed(names))
             yield np.column_stack(columns).astype(dtype, copy=False)
 
 
@@ -94,11 +121,11 @@ def parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
     return ["" if value is None else str(value).strip() for value in table.column(position).to_pylist()]
 
 
-def read_h5ad(file: Path, left_out: LeftOut, layer: str = "") -> tuple[Rows, list[str]]:
+def read_h5ad(file: Path, selection: Selection, layer: str = "") -> tuple[Rows, list[str]]:
     """The rows of ``X`` or of a layer, and the names of its variables."""
     with extra("cells", "an .h5ad file needs anndata"):
+        import anndata  # noqa: F401
         import h5py
-        from anndata.io import read_elem
     with h5py.File(file) as held:
         if layer and layer not in held.get("layers", {}):
             raise ConfigError(
@@ -109,10 +136,22 @@ def read_h5ad(file: Path, left_out: LeftOut, layer: str = "") -> tuple[Rows, lis
             raise DataError("the .h5ad file has no X; name a layer of it as node-config 'layer'", local=str(file))
         matrix = _matrix(held, layer)
         width, dtype, sparse = matrix.shape[1], matrix.dtype, not isinstance(matrix, h5py.Dataset)
-        every = [str(name) for name in read_elem(held["var"]).index]
-    columns = np.asarray(feature_positions(left_out, every, width), np.int64)
+        every = _variable_names(held["var"])
+    fault = "the .h5ad file has genes of the same name; give each a name of its own: cells.var_names_make_unique()"
+    _require_own_names(every, fault)
+    columns = np.asarray(selection.positions(every, width), np.int64)
     rows = Blocks(lambda: _h5ad_blocks(file, layer, columns), columns.size, dtype, sparse=sparse)
     return rows, [every[position] for position in columns]
+
+
+def _variable_names(variables: Any) -> list[str]:
+    """Return the names of the variables; a file from before anndata 0.7 has them in the first field of its records."""
+    from anndata.io import read_elem
+
+    if hasattr(variables, "dtype"):
+        first = variables[variables.dtype.names[0]].tolist()
+        return [name.decode() if isinstance(name, bytes) else str(name) for name in first]
+    return list(map(str, read_elem(variables).index))
 
 
 def _matrix(held: Any, layer: str) -> Any:
@@ -139,20 +178,20 @@ def _h5ad_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator
             yield block if columns.size == d else block[:, columns]
 
 
-def _npy(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
+def _npy(file: Path, selection: Selection) -> tuple[Rows, list[str]]:
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except ValueError:
         rows = None
     if not isinstance(rows, np.ndarray):  # NumPy opens an archive under any name
         raise DataError("the .npy file is not a plain array of numbers", local=str(file))
-    return _without(rows, left_out), []
+    return _without(rows, selection), []
 
 
-def _npz(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
+def _npz(file: Path, selection: Selection) -> tuple[Rows, list[str]]:
     with np.load(file, allow_pickle=False) as archive:
         if {"format", "shape", "data"} <= set(archive.files):
-            return _without(sparse_rows(sparse.load_npz(file)), left_out), []
+            return _without(sparse_rows(sparse.load_npz(file)), selection), []
         key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
         if key is None:
             raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
@@ -162,38 +201,82 @@ def _npz(file: Path, left_out: LeftOut) -> tuple[Rows, list[str]]:
                 raise ValueError
         except ValueError:
             raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
-    return _without(rows, left_out), []
+    return _without(rows, selection), []
 
 
-def _without(rows: Rows, left_out: LeftOut) -> Rows:
+def _without(rows: Rows, selection: Selection) -> Rows:
     """The rows without columns that are told by their numbers."""
-    if not left_out or rows.ndim != 2:
+    if not selection.keys or rows.ndim != 2:
         return rows
-    return of_columns(rows, np.asarray(feature_positions(left_out, [], rows.shape[1]), np.int64))
+    return of_columns(rows, np.asarray(selection.positions([], rows.shape[1]), np.int64))
 
 
 @dataclass(frozen=True)
 class Format:
     """A kind of file.
 
-    ``rows`` makes of a path, the columns that are no features and the ``settings`` by name the rows, and the names of
-    their columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew. ``ids`` makes of
-    a path, a column, the number of rows and the column of labels the cells of the column, without spaces around them.
+    Parameters
+    ----------
+    rows : callable
+        Makes of a path, a `Selection` of the columns and the ``settings`` by name the rows, and the names of their
+        columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew.
+    ids : callable, optional
+        Makes of a path, a column, the number of rows and the column of labels the cells of the column, without spaces
+        around them; of a text also of the ``written`` and the ``selection``.
+    settings : tuple of str
+        What only this kind of file has: keys of the node-config; ``written``, the `CsvKeys` of a text; ``notes``, a
+        list for what a reader of the rows must know.
     """
 
     rows: Callable[..., tuple[Rows, list[str]]]
-    ids: Callable[[Path, str, int, str], list[str]] | None = None
-    settings: tuple[str, ...] = ()  # keys of the node-config that only this kind of file has
+    ids: Callable[..., list[str]] | None = None
+    settings: tuple[str, ...] = ()
+
+
+def _text_rows(
+    as_text: Callable[[Path], Text], file: Path, selection: Selection, *, written: CsvKeys, notes: list[str]
+) -> tuple[Rows, list[str]]:
+    text = as_text(file)
+    table = csv_file.open_csv(text.open, text.keys(written), selection, file.name)
+    notes += filter(None, (text.note, table.note))
+    return table.rows, table.feature_names
+
+
+def _text_cells(
+    as_text: Callable[[Path], Text],
+    file: Path,
+    column: str,
+    rows: int,
+    label: str,
+    *,
+    written: CsvKeys,
+    selection: Selection,
+) -> list[str]:
+    text = as_text(file)
+    return csv_file.cells_of(text.open, text.keys(written), selection, column, file.name)[-rows:]
+
+
+def _format_of_texts(as_text: Callable[[Path], Text]) -> Format:
+    return Format(partial(_text_rows, as_text), partial(_text_cells, as_text), ("written", "notes"))
 
 
 FORMATS = {
     ".npy": Format(_npy),
     ".npz": Format(_npz),
-    ".csv": Format(read_csv, cells_of),
+    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), _format_of_texts(lambda file: Text(opener(file)))),
     ".parquet": Format(read_parquet, parquet_cells),
     ".h5ad": Format(read_h5ad, settings=("layer",)),
     ".bed": Format(read_bed, settings=("variants", "ambiguous")),
+    **dict.fromkeys((".xlsx", ".xls"), _format_of_texts(spreadsheet)),
+    **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".xpt"), _format_of_texts(statistics_file)),
 }
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Return the ending of a file's name by which its kind is known; empty where it is of none."""
+    name = Path(path).name.lower()
+    return max((suffix for suffix in FORMATS if name.endswith(suffix)), key=len, default="")
+
 
 Keep = Callable[[Blocks], Blocks]
 """Takes rows as a file gives them, and returns the same rows, of which it may keep a copy."""
@@ -207,81 +290,170 @@ def as_they_are(rows: Blocks) -> Blocks:
 SETTINGS = {"layer": "a layer", "variants": "a list of variants"}
 """Keys of the node-config that not all kinds of file have, and what they name."""
 
+Names = str | int | float | Sequence[str | int | float]
+"""Names, numbers or marks: several in a text, separated by commas, or one by one."""
+
 
 def read(
-    path: str,
+    path: str | os.PathLike[str],
     label: str = "",
     ids: str = "",
     layer: str = "",
     variants: str = "",
     *,
+    columns: Names = "",
+    leave_out: Names = "",
+    header: bool | None = None,
+    delimiter: str = "",
+    decimal: str = "",
+    thousands: str = "",
+    encoding: str = "",
+    comment: Names = "",
+    missing: Names = "",
     ambiguous: bool = False,
     texts: Sequence[str] = (),
     keep: Keep = as_they_are,
 ) -> Table:
-    """Read a site's rows, checked; the rest is as in `NodeConfig`. No error has a value or a path in its text, which
-    travels to the server.
+    """Read the rows of a file, checked, as one party of `fedpca_flwr.run`.
 
-    ``.npy`` is memory-mapped; ``.npz`` must hold one array, or one named ``X``, or a sparse matrix as
-    `scipy.sparse.save_npz` writes it; ``.csv`` is comma-separated with or without a header line; ``.h5ad`` needs the
-    extra ``cells``, ``.bed`` the extra ``genotypes``. Columns of ``texts`` are left out (`read_texts`).
+    The keys are those of a site's node-config (`NodeConfig`). No error has a value or a path in its text.
+
+    Parameters
+    ----------
+    path : str or path
+        A file whose ending is one of `FORMATS` (docs/data.md).
+    label, ids, columns, leave_out : str, or sequence of str
+        Columns that are no features; those of ``columns`` alone are. Names, numbers from 0, or patterns (``gene_*``).
+    layer, variants, ambiguous
+        Of an .h5ad or a .bed file.
+    header : bool, optional
+        Whether the first line of a text or a sheet holds names. None: it is recognised, or refused.
+    delimiter, decimal, thousands, encoding : str
+        How a text is written; empty: recognised. ``"tab"`` is a delimiter, too.
+    comment, missing : str, or sequence of str
+        How lines begin that are no rows, and what stands for a missing value: ``"NA, -999, ?"``.
+    texts : sequence of str
+        Columns of categories, which are left out (`read_texts`).
+    keep : callable
+        Given the rows as they are read in blocks, returns the same rows.
+
+    Returns
+    -------
+    Table
+        The rows, float64 with NaN for what is missing or of the dtype of the file, and the names of their columns.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Where a key does not fit the file, or the file cannot be read, or could be read in two ways.
     """
-    file = Path(path).expanduser()
-    suffix = file.suffix.lower()
-    if suffix not in FORMATS:
+    selection = Selection(label, ids, texts, _listed(columns), _listed(leave_out))
+    written = CsvKeys(header, delimiter, decimal, thousands, encoding, _listed(comment), _listed(missing))
+    return _table(path, selection, written, {"layer": layer, "variants": variants, "ambiguous": ambiguous}, keep)
+
+
+def _table(
+    path: str | os.PathLike[str], selection: Selection, written: CsvKeys, given: dict[str, Any], keep: Keep
+) -> Table:
+    """The rows of a file, checked; ``given`` are keys that only some kinds of file have."""
+    file, suffix = Path(path).expanduser(), format_of(path)
+    if not suffix:
         raise ConfigError(
             f"node-config: 'data' names a file of unknown kind, expected one of: {', '.join(FORMATS)}", local=str(file)
         )
     if not file.is_file():
         raise DataError("the file that node-config 'data' names does not exist", local=str(file))
-    kind, given = FORMATS[suffix], {"layer": layer, "variants": variants, "ambiguous": ambiguous}
+    kind = FORMATS[suffix]
     for key, named in SETTINGS.items():
         if given[key] and key not in kind.settings:
             having = " and ".join(suffix for suffix, other in FORMATS.items() if key in other.settings)
             raise ConfigError(f"node-config: '{key}' names {named}, which only {having} files have")
-    settings = {key: given[key] for key in kind.settings}
-    left_out = {key: name for key, name in (("label", label), ("ids", ids)) if name}
-    left_out |= {f"levels of {name}": name for name in texts}
-    with _in_words(file):
-        rows, names = kind.rows(file, left_out, **settings)
+    if "written" not in kind.settings:
+        written.require_none(f"{suffix} files")
+    notes: list[str] = []
+    available = {**given, "written": written, "notes": notes}
+    with _in_words(file, suffix):
+        rows, names = kind.rows(file, selection, **{key: available[key] for key in kind.settings})
+    rows = _without_marks(rows, written)
     if isinstance(rows, Blocks):
-        rows = keep(replace(rows, read=partial(_read_in_words, file, rows.read)))
-    return check(rows, names)
+        rows = keep(replace(rows, read=partial(_read_in_words, file, suffix, rows.read)))
+    return check(rows, names)._replace(notes=tuple(notes))
 
 
-def read_ids(path: str, column: str, rows: int, label: str = "") -> list[str]:
-    """The ids in a column of a file of so many ``rows``, stripped of spaces; the ``label`` is no feature either.
+def _listed(items: Names) -> str:
+    """Items as the text of a node-config."""
+    if isinstance(items, str | int | float):
+        return str(items)
+    return ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in items)
 
-    No error has an id in its text, which travels to the server.
+
+def _without_marks(rows: Rows, keys: CsvKeys) -> Rows:
+    """The rows with NaN for the numbers that stand for what is missing."""
+    marks = keys.numbers
+    if not marks or rows.dtype.kind not in "fiu" or rows.ndim != 2:
+        return rows
+    blocks = as_blocks(rows, CACHE_ELEMENTS)
+    if blocks.sparse:
+        raise ConfigError("'missing' names numbers, and the rows of the file are sparse: write NaN in their place")
+    dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float64)
+    own = np.array(marks).astype(dtype)
+
+    def read_blocks() -> Iterator[Block]:
+        for block in blocks.read():
+            if inexact(block).any():
+                raise DataError(f"the file holds {INEXACT}: {DO_INSTEAD}")
+            yield np.where(np.isin(block, own), np.nan, block).astype(dtype)
+
+    return replace(blocks, read=read_blocks, dtype=dtype)
+
+
+def read_ids(
+    path: str, column: str, rows: int, label: str = "", ids: str = "", texts: Sequence[str] = (), **keys: Any
+) -> list[str]:
+    """Return the cells in a column of a file, stripped of spaces. No error has a cell in its text, which travels.
+
+    Parameters
+    ----------
+    path, label, ids, texts
+        As in `read`; the ``column`` is no feature either.
+    column : str
+        A column, by its name or its number from 0.
+    rows : int
+        The number of rows in the file.
+    **keys
+        How the file is written, as in `read`.
     """
-    file = Path(path).expanduser()
-    cells = FORMATS[file.suffix.lower()].ids
-    if cells is None:
+    kind = FORMATS[format_of(path)]
+    if kind.ids is None:
         having = " and ".join(suffix for suffix, kind in FORMATS.items() if kind.ids)
         raise ConfigError(f"node-config: 'ids' names a column, which only {having} files have")
-    return cells(file, column, rows, label)
+    of_text: dict[str, Any] = {}
+    if "written" in kind.settings:
+        own: dict[str, Any] = {key: value if key == "header" else _listed(value) for key, value in keys.items()}
+        chosen = {key: own.pop(key, "") for key in ("columns", "leave_out")}
+        of_text = {"written": CsvKeys(**own), "selection": Selection(label, ids, (*texts, column), **chosen)}
+    return kind.ids(Path(path).expanduser(), column, rows, label, **of_text)
 
 
 def holds_texts(path: str) -> bool:
     """Whether a file of this kind can hold columns of texts."""
-    kind = FORMATS.get(Path(path).suffix.lower())
-    return kind is not None and kind.ids is not None
+    suffix = format_of(path)
+    return bool(suffix) and FORMATS[suffix].ids is not None
 
 
-def read_texts(path: str, column: str, rows: int, label: str = "") -> list[str | None]:
-    """The texts in a column of a file of so many ``rows``, stripped of spaces; None for what is missing."""
-    file = Path(path).expanduser()
-    with _in_words(file):
-        return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label)]
+def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) -> list[str | None]:
+    """Return the texts in a column of a file, as `read_ids` does; None for what is missing."""
+    with _in_words(Path(path).expanduser(), format_of(path)):
+        return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label, **keys)]
 
 
-def _read_in_words(file: Path, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:
-    with _in_words(file):
+def _read_in_words(file: Path, suffix: str, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:
+    with _in_words(file, suffix):
         yield from read()
 
 
 @contextmanager
-def _in_words(file: Path) -> Iterator[None]:
+def _in_words(file: Path, suffix: str) -> Iterator[None]:
     """Tell an error of a reader in our own words: its own may quote the file."""
     try:
         yield
@@ -289,6 +461,6 @@ def _in_words(file: Path) -> Iterator[None]:
         raise
     except Exception as error:  # whatever a damaged file does to its reader
         raise DataError(
-            f"the {file.suffix.lower()} file cannot be read: it is damaged or not what its name says",
+            f"the {suffix} file cannot be read: it is damaged or not what its name says",
             local=f"{type(error).__name__} in {file}",
         ) from None

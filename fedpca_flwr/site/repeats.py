@@ -1,10 +1,15 @@
 """What a site's journal must know of earlier runs, because several tell of the same rows what one alone does not.
 
-Two secure sums over the same rows, the second without a party, differ by that party's share. Whether rows are within a
-run's `bound` is one bit, and 37 of them are the largest value to a billionth. Products add up over runs: four of one
-column each tell as much as one of four, and enough of them tell all inner products. So the journal notes, beside a
-digest of the rows, whom each sum was over, which bounds were tried, and what each run may ask for, before the run's
-first answer.
+Two answers in clear over rows of which one was removed differ by that row, and so do answers with and without weights,
+where one row has another weight than all others. Two secure sums over the same rows, the second without a party, differ
+by that party's share. Whether rows are within a run's `bound` is one bit, and 37 of them are the largest value to a
+billionth. Products add up over runs: four of one column each tell as much as one of four, and enough of them tell all
+inner products. So the journal notes, beside a digest of the rows, what each run was over (`Opened`), which bounds were
+tried, and what each run may ask for, before the run's first answer leaves.
+
+The moments of all rows are the same in every run, so runs over the same rows with the same weights and levels are as
+many as anybody likes, with whatever methods. A run without levels is over some of the columns of a run with levels, and
+tells nothing more.
 
 A digest of all rows together knows rows that are the same, not rows that overlap. Digests of single rows would know
 those too, and a thief of the journal could test his guess of one. So rows that are not the same count as overlapping
@@ -29,7 +34,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
 from fedpca_flwr.maths.rows import Rows, chunks, largest_size, weights_of
-from fedpca_flwr.protocol.journal import Decide, Journal
+from fedpca_flwr.protocol.journal import Decide, Journal, Note
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Account:
     kind: ClassVar[str]  # of the events
 
     def text(self) -> str:
-        return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items()})
+        return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items() if value != ""})
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -100,6 +105,7 @@ def require_budget(
 
 
 PRODUCTS = "products"  # the kind of the journal's events, and the name of what it keeps of a run that is counted
+CLEAR, DIGEST = "clear", "digest of rows"  # what a journal keeps of a run: that its answer is noted, and of which rows
 
 
 BOUNDS = 3  # answers to whether rows are within a bound, as far as no earlier one tells them
@@ -107,15 +113,17 @@ ALLOW = ". If this site is content with that, set repeat='allow' in its node-con
 
 
 @dataclass(frozen=True)
-class SecureSum(Account):
-    """A secure sum that this site's rows were in, or may have been in."""
+class Opened(Account):
+    """A secure sum that this site's rows were in, or may have been in, or an answer in clear, which is theirs alone."""
 
     kind = "opened"
-    members: Sequence[str]  # whose sum, in words that mean the same in every run; sorted
+    members: Sequence[str]  # whose sum, in words that mean the same in every run; sorted; none: in clear
     rows: int  # this site's
+    weights: str = ""  # their digest; empty: each row counts once
+    levels: str = ""  # digest of the levels that the run has declared, and of what rows have of them; empty: none
 
     def sentence(self) -> str:
-        return f"{self.rows} rows in a sum over {len(self.members)} parties"
+        return f"{self.rows} rows {f'in a sum over {len(self.members)} parties' if self.members else 'in clear'}"
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ class Bounded(Account):
         return self.bound <= bound if self.within else bound <= self.bound
 
 
-ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, HeldOut, SecureSum, Bounded)}
+ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, HeldOut, Opened, Bounded)}
 
 
 def sentence(kind: str, about: str) -> str:
@@ -152,67 +160,157 @@ def rows_digest(key: bytes, rows: Rows) -> str:
     return mac.hexdigest()
 
 
-def judged(node: NodeConfig, now: str, judge: Callable[[Sequence[str], Sequence[str]], None]) -> Decide:
+def judged(node: NodeConfig, now: str, judge: Callable[[Sequence[Note], Sequence[Note]], None]) -> Decide:
     """Note once what is true ``now`` of rows, unless ``judge`` refuses it for what was noted of the same rows, and of
     others that may be nearly the same; a site that allows repeats asks no judge."""
 
-    def decide(same: Sequence[str], others: Sequence[str]) -> str:
+    def decide(same: Sequence[Note], others: Sequence[Note]) -> str:
         if node.repeat != "allow":
             judge(same, others if node.repeat == "refuse" else [])
-        return "" if now in same else now
+        return "" if now in [note.about for note in same] else now
 
     return decide
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows of a site that take part in a run, before the run weighs them and adds columns.
+
+    Parameters
+    ----------
+    rows : Rows
+        The rows (n, d), without weights and without the columns that the run's `levels` have added.
+    weights : bytes
+        The weights of the rows; empty where each counts once.
+    levels : Callable
+        Gives the levels that the run declares and the columns (n, m) that they have added; None where there are none.
+    """
+
+    rows: Rows
+    weights: bytes = b""
+    levels: Callable[[], tuple[str, Rows]] | None = None
+
+    def opened(self, key: bytes, members: Sequence[str]) -> Opened:
+        """Return what the journal notes of an answer about these rows, with digests by the journal's ``key``."""
+        levels = ""
+        if self.levels:
+            declared, indicators = self.levels()
+            levels = hmac.new(key, f"{declared} {rows_digest(key, indicators)}".encode(), "sha256").hexdigest()
+        weights = hmac.new(key, self.weights, "sha256").hexdigest() if self.weights else ""
+        return Opened(sorted(members), len(self.rows), weights, levels)
+
+
+UNPROTECTED = (
+    "this site's node-config names no 'journal', so nothing protects its rows over several runs in clear: if a row is "
+    "added, removed or corrected between two runs, their difference is that row"
+)
+
+
+def _require_same_choices(now: Opened, earlier: Opened, note: Note) -> None:
+    """Refuse the same rows with other parties, weights or levels than an earlier run had."""
+    if earlier.members and now.members and earlier.members != now.members:
+        raise DisclosureError(
+            f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this "
+            f"one is over {len(now.members)}, not the same ones ({_run_of(note)}): the difference of the two sums "
+            "would be the share of those that are in one of them only. Run with the same parties" + ALLOW
+        )
+    if earlier.weights != now.weights:
+        raise DisclosureError(
+            f"this site has answered about the same rows with other weights, or without ({_run_of(note)}): the "
+            "difference of the two answers would be of the rows whose weights differ, which may be one. Run with the "
+            "same 'weights'" + ALLOW
+        )
+    if earlier.levels and now.levels and earlier.levels != now.levels:
+        raise DisclosureError(
+            f"this site has answered about the same rows with other levels of their categories ({_run_of(note)}): the "
+            "difference of the two answers would be of the rows whose levels differ, which may be one. Run with the "
+            "same 'levels', or without" + ALLOW
+        )
+
+
+def _require_many_other_rows(now: Opened, earlier: Opened, note: Note, least: int) -> None:
+    """Refuse other rows than those of an earlier run whose number is nearly the same."""
+    if abs(earlier.rows - now.rows) < least:
+        raise DisclosureError(
+            f"this site's rows were in {'a secure sum' if earlier.members else 'an answer in clear'} already but for a "
+            f"few, it may be fewer than its own minimum (node-config 'min-rows' = {least}; {_run_of(note)}): the "
+            "difference of the two would be those few. Wait until more are new; if all are, and happen to be as many, "
+            "set repeat='refuse-same' in its node-config"
+        )
+
+
+def _run_of(note: Note) -> str:
+    return f"run {note.run} of {note.time[:10]}"
 
 
 class Repeats:
     """What a site allows a run after what earlier runs over the same rows were told, or nearly the same rows.
 
-    The rows (n, d) are in an order that is the site's own.
+    The rows (n, d) are in an order that is the site's own; ``selection`` are the same before the run weighs them and
+    adds columns.
     """
 
-    def __init__(self, journal: Journal, node: NodeConfig, rows: Rows) -> None:
+    def __init__(self, journal: Journal, node: NodeConfig, rows: Rows, selection: Selection | None = None) -> None:
         self.journal, self.node, self.rows = journal, node, rows
+        self.selection = selection or Selection(rows)
 
     def permit_sum(self, members: Sequence[str], *, split: str) -> None:
-        """Note a secure sum over these parties before it can be opened, if it and earlier ones tell no party's share.
+        """Note a secure sum over these parties before it can be opened, if it and earlier answers tell no party's
+        share and no few rows.
 
         Where data are split by columns, other rows are others at every party, and numbers of rows say nothing.
         """
-        if not self.journal.data_key:  # a simulation
+        self._permit_opening(members, split=split, noted=True)
+
+    def permit_clear(self, *, noted: bool) -> None:
+        """Refuse an answer in clear that with an earlier answer would tell few rows.
+
+        Parameters
+        ----------
+        noted : bool
+            Whether the journal notes the answer, which then leaves; else the run is only told beforehand.
+        """
+        if self.journal.recall(CLEAR) is None:  # else the run was noted
+            self._permit_opening([], split="rows", noted=noted)
+            if noted:
+                self.journal.keep(CLEAR, b"noted")
+
+    def _permit_opening(self, members: Sequence[str], *, split: str, noted: bool) -> None:
+        key = self.journal.data_key
+        if not key:  # a simulation, or a site without a journal
             return
-        now = SecureSum(sorted(members), len(self.rows))
+        now = self.selection.opened(key, members)
 
-        def judge(same: Sequence[str], near: Sequence[str]) -> None:
-            for earlier in map(SecureSum.of, same):
-                if earlier.members != now.members:
-                    raise DisclosureError(
-                        f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this "
-                        f"one is over {len(now.members)}, not the same ones: the difference of the two sums would be "
-                        "the share of those that are in one of them only. Run with the same parties" + ALLOW
-                    )
-            least = self.node.min_rows
-            rows = [SecureSum.of(text).rows for text in near] if split == "rows" else []
-            if any(abs(earlier - now.rows) < least for earlier in rows):
-                raise DisclosureError(
-                    "this site's rows were in a secure sum already but for a few, it may be fewer than its own minimum "
-                    f"(node-config 'min-rows' = {least}): the difference of the two sums would be those few. Wait "
-                    "until more are new; if all are, and happen to be as many, set repeat='refuse-same' in its "
-                    "node-config"
-                )
+        def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
+            for note in same:
+                _require_same_choices(now, Opened.of(note.about), note)
+            if split == "rows":
+                for note in near:
+                    _require_many_other_rows(now, Opened.of(note.about), note, self.node.min_rows)
 
-        self._remember(SecureSum.kind, judged(self.node, now.text(), judge))
+        decide = judged(self.node, now.text(), judge)
+
+        def foretell(same: Sequence[Note], others: Sequence[Note]) -> str:
+            decide(same, others)
+            return ""
+
+        digest = self.journal.recall(DIGEST)  # of all rows, once a run
+        if digest is None:
+            digest = rows_digest(key, self.selection.rows).encode()
+            self.journal.keep(DIGEST, digest)
+        self.journal.remember(Opened.kind, digest.decode(), decide if noted else foretell)
 
     def permit_bound(self, bound: float) -> None:
         """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds."""
         now, node = Bounded(bound, within=largest_size(self.rows) <= bound), self.node
 
-        def decide(same: Sequence[str], others: Sequence[str]) -> str:
-            before = [Bounded.of(text) for text in same]
+        def decide(same: Sequence[Note], others: Sequence[Note]) -> str:
+            before = [Bounded.of(note.about) for note in same]
             if any(earlier.tells(bound) for earlier in before):
                 return ""
             if node.repeat != "allow":
                 near = others if node.repeat == "refuse" else []
-                tried = {Bounded.of(text).bound for text in (*same, *near)} - {bound}
+                tried = {Bounded.of(note.about).bound for note in (*same, *near)} - {bound}
                 if max(len(before), len(tried)) >= BOUNDS:
                     raise DisclosureError(
                         f"this site has told of {BOUNDS} values of 'bound' whether its rows are within them, and tells "
@@ -234,8 +332,8 @@ class Repeats:
         """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what
         each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share."""
 
-        def judge(same: Sequence[str], near: Sequence[str]) -> None:
-            if any(earlier != asked for earlier in same):
+        def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
+            if any(earlier.about != asked for earlier in same):
                 raise DisclosureError(
                     "this site's rows were in a secure sum with harmonise='variances' by other slopes or deviations: "
                     "some of these together would tell each party's share. Run with the same 'adjust-for' and 'bound'"
@@ -253,8 +351,8 @@ class Repeats:
         """
         rank = min(len(self.rows) - 1, columns)
 
-        def decide(same: Sequence[str], others: Sequence[str]) -> str:
-            before = sum(int(about.partition(" ")[0]) for about in same)
+        def decide(same: Sequence[Note], others: Sequence[Note]) -> str:
+            before = sum(int(note.about.partition(" ")[0]) for note in same)
             if before + asked >= rank:
                 earlier = f" (earlier runs over the same rows for {before})" if before else ""
                 raise DisclosureError(

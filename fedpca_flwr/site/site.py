@@ -23,13 +23,26 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.data.table import Table, complete, participants
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
-from fedpca_flwr.maths.rows import Rows, whole
+from fedpca_flwr.maths.rows import Rows, of_columns, whole
 from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.site import columns, databases, fold, journal, local_table, policy, relatives, repeats, weights
+from fedpca_flwr.site import (
+    columns,
+    databases,
+    fold,
+    journal,
+    local_table,
+    policy,
+    rare_values,
+    readers,
+    relatives,
+    repeats,
+    weights,
+)
+from fedpca_flwr.site.repeats import Selection
 
 Load = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
@@ -165,9 +178,47 @@ class Site:
         """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not."""
         policy.permit_size(self.node, nbytes, alternatives)
 
+    def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None:
+        """Refuse sums over the ``rows`` (n, d) of this party that would tell of few of them, alone or with those of
+        earlier runs."""
+        if not self.node.data:
+            return
+        if self.refuses_rare_values:
+            rare_values.permit(self.journal, self.node.min_rows, rows, self.table.names, settings=self.settings)
+        if not sums_only:
+            self.repeats(card.split).permit_clear(noted=False)
+
+    @property
+    def refuses_rare_values(self) -> bool:
+        """Whether columns in which few rows stand out refuse a run."""
+        return (self.node.rare_values or ("allow" if self.handed_over else "refuse")) == "refuse"
+
+    def note_clear(self, card: MethodCard) -> None:
+        """Note in the journal that an answer in clear leaves, once a run, if it may; warn where there is none."""
+        if not self.node.data:
+            return
+        if not self.node.journal and self.journal.recall(repeats.CLEAR) is None:
+            logger.warning("run %s: %s", self.run_id, repeats.UNPROTECTED)
+        self.repeats(card.split).permit_clear(noted=True)
+
     def repeats(self, split: str) -> repeats.Repeats:
         """What this site allows after what earlier runs over its rows were told."""
-        return repeats.Repeats(self.journal, self.node, self._in_own_order(split))
+        return repeats.Repeats(self.journal, self.node, self._in_own_order(self.data(split)), self._selection(split))
+
+    def _selection(self, split: str) -> Selection:
+        """The rows that take part before the run weighs them, without the indicators that its levels have added."""
+        weights, levels = self.table.weights, self.config.levels
+        each_once = participants(self.table._replace(weights=None), self.node.round_rows)
+        rows = self._in_own_order(self.table.rows if split == "columns" else each_once)
+        own = rows.shape[1]
+        if levels and (self.handed_over or readers.holds_texts(self.node.data)):
+            own -= len(indicator_names(self.config.levels_by_column))
+        added = range(own, rows.shape[1])
+        return Selection(
+            of_columns(rows, range(own)) if added else rows,
+            b"" if weights is None else weights.tobytes(),
+            (lambda: (levels, of_columns(rows, added))) if added else None,
+        )
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
@@ -179,12 +230,12 @@ class Site:
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
         """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`)."""
-        rows = self._in_own_order(split) if self.node.data else self.data(split)
+        rows = self._in_own_order(self.data(split)) if self.node.data else self.data(split)
         return fold.fold(self.journal, self.node, rows, self.config.seed)
 
-    def _in_own_order(self, split: str) -> Rows:
-        """The rows that take part, rows and columns in the order of the file, which no run can change."""
-        rows, places = columns.in_own_order(self.table, self.data(split)), self.table.places
+    def _in_own_order(self, taking_part: Rows) -> Rows:
+        """Rows that take part, rows and columns in the order of the file, which no run can change."""
+        rows, places = columns.in_own_order(self.table, taking_part), self.table.places
         return rows if places is None else whole(rows)[places]
 
     # What it says when something is wrong

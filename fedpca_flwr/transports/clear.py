@@ -37,6 +37,8 @@ class ClearServer(Clear, ServerTransport):
                         "rows can add; does it run another version, or did its data change during the run?"
                     )
             total.add(fields, sender)
+            if question.take is not None:
+                question.take(fields, sender)
 
         replies = yield from as_they_come(question, add)
         return total.total(replies)

@@ -13,7 +13,9 @@ import numpy as np
 
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.rows import Blocks
-from fedpca_flwr.site.csv_file import read_csv
+from fedpca_flwr.site.columns import Selection
+from fedpca_flwr.site.csv_file import open_csv
+from fedpca_flwr.site.csv_format import CsvKeys, opener
 from fedpca_flwr.site.databases import Query, read_query
 
 from .harness import Lines, Rows, alone, benchmark, peak_mb
@@ -75,7 +77,7 @@ def adbc(url: str, select: str) -> Iterable[Rows]:
 
 
 def our_csv(path: str, select: str) -> Iterable[Rows]:
-    rows, _ = read_csv(Path(path), {})
+    rows = open_csv(opener(Path(path)), CsvKeys(), Selection()).rows
     assert isinstance(rows, Blocks)
     return rows.read()
 

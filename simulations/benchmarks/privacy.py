@@ -1,7 +1,7 @@
 """Privacy: what noise costs in captured variance, and what masks cost in bytes and time."""
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,83 @@ def captured(model: PCAModel, truth: PCAModel) -> float:
     loadings = model.loadings()[0] @ truth.loadings()[0].T
     best = truth.explained_variance_[: model.n_components_].sum()
     return float((loadings**2 @ truth.explained_variance_).sum() / best)
+
+
+@benchmark(runs=200, epsilon=2.0)
+def intervals(args: Namespace) -> Lines:
+    """How often dp-pca's intervals hold the variances of rows within the reach of each run, and those of all rows.
+
+    4,000 rows of six features, three components and three parties, unless the name of the shape says otherwise; each
+    party adds the whole noise. The counts are of the component that is held least often, the medians of widths over
+    variances; none is told of a component that the noise hides. The 300 rows have five times the epsilon: else all
+    are hidden.
+    """
+    yield "shape", "epsilon", "held within reach", "held of all rows", "none told", "median width"
+    for number, (shape, (rows, k, parties)) in enumerate(SHAPES.items()):
+        epsilon = args.epsilon * (5 if "300" in shape else 1)
+        within, of_all, widths = np.zeros(k, dtype=int), np.zeros(k, dtype=int), []
+        for seed in range(args.runs):
+            X = rows(np.random.default_rng([number, seed]))
+            model = run("dp-pca", np.array_split(X, parties), n_components=k, epsilon=epsilon, noise_seed=1 + seed)
+            found = model.log["variance_intervals_within_reach"]
+            variances = variances_of(X - X.mean(axis=0), np.inf)
+            short = variances_of(X - model.loadings()[1], found["reach"])
+            for place, ends in enumerate(found["intervals"]):
+                low, high = ends or (0.0, np.inf)
+                within[place] += low <= short[place] <= high
+                of_all[place] += low <= variances[place] <= high
+                widths.append((high - low) / short[place])
+        held, hidden = f"{within.min()} of {args.runs}", f"{np.mean(np.isinf(widths)):.0%}"
+        yield shape, f"{epsilon:g}", held, of_all.min(), hidden, f"{np.median(widths):.2f}"
+
+
+def variances_of(centred: NDArray[Any], reach: float) -> NDArray[Any]:
+    """The variances of centred rows (n, d) along their principal axes, where all are shortened to the reach."""
+    near = centred * np.minimum(1.0, reach / lengths(centred))[:, None]
+    return np.linalg.svd(near, compute_uv=False) ** 2 / (len(near) - 1)
+
+
+def normal(rng: np.random.Generator, n: int = 4000, d: int = 6) -> NDArray[Any]:
+    """Normal rows (n, d)."""
+    axes = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 1.0]) if d == 6 else 5 * 0.85 ** np.arange(d)
+    rows: NDArray[Any] = rng.standard_normal((n, d)) * axes
+    return rows
+
+
+def student(rng: np.random.Generator, degrees: float) -> NDArray[Any]:
+    """Rows of Student's t."""
+    return normal(rng) * np.sqrt(degrees / rng.chisquare(degrees, (4000, 1)))
+
+
+def mixture(rng: np.random.Generator, share: float, factor: float) -> NDArray[Any]:
+    """Normal rows of which a share is so many times as long."""
+    far = np.where(rng.permutation(4000) < share * 4000, factor, 1.0)
+    return normal(rng) * far[:, None]
+
+
+def two_clusters(rng: np.random.Generator) -> NDArray[Any]:
+    """Normal rows of which three tenths are 20 farther along the third feature."""
+    rows: NDArray[Any] = normal(rng) + np.outer(rng.random(4000) < 0.3, [0, 0, 20, 0, 0, 0])
+    return rows
+
+
+Shape = tuple[Callable[[np.random.Generator], NDArray[Any]], int, int]
+
+SHAPES: dict[str, Shape] = {
+    "normal": (normal, 3, 3),
+    "t of 2.1 degrees": (partial(student, degrees=2.1), 3, 3),
+    "t of 5 degrees": (partial(student, degrees=5.0), 3, 3),
+    "0.2 % 1,000 times as long": (partial(mixture, share=0.002, factor=1000.0), 3, 3),
+    "1 % 10 times as long": (partial(mixture, share=0.01, factor=10.0), 3, 3),
+    "5 % 100 times as long": (partial(mixture, share=0.05, factor=100.0), 3, 3),
+    "lognormal lengths": (lambda rng: normal(rng) * np.exp(1.5 * rng.standard_normal((4000, 1))), 3, 3),
+    "two clusters": (two_clusters, 3, 3),
+    "300 rows": (partial(normal, n=300), 3, 3),
+    "50 features, 5 components": (partial(normal, d=50), 5, 3),
+    "one party": (normal, 3, 1),
+    "twenty parties": (normal, 3, 20),
+}
+"""Of `intervals`: how rows are drawn, and how many components and parties there are."""
 
 
 @benchmark(

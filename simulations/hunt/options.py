@@ -57,7 +57,7 @@ UNUSABLE: dict[str, Callable[[Generator, NDArray[Any]], Any]] = {
     "an infinity": _with_cell(-np.inf),
     "text": lambda rng, X: X.astype(str),
     "complex numbers": lambda rng, X: X.astype(np.complex128),
-    "objects": lambda rng, X: X.astype(object),
+    "objects": lambda rng, X: np.full(X.shape, {}, dtype=object),
     "dates": lambda rng, X: np.zeros(X.shape, "datetime64[s]"),
     "one axis": lambda rng, X: np.asarray(X)[:, 0],
     "three axes": lambda rng, X: np.asarray(X)[None],

@@ -66,8 +66,9 @@ class DPPCA(method.Strategy):
     card = CARD
     party = DPPCAClient
     options: DPOptions
-    intervals: method.Array | None = None
-    """By component, between which numbers its variance is in 90 of 100 cases (k, 2); of a release without bounds."""
+    intervals: tuple[float, method.Array] | None = None
+    """Of a release without bounds: the reach, and by component between which numbers the variance of rows shortened to
+    it is in 90 of 100 cases (k, 2)."""
 
     def aggregate(self) -> method.Fitting:
         options = self.options
@@ -107,7 +108,10 @@ class DPPCA(method.Strategy):
         rows = self._rows(float(told["rows"]))
         unseen = [] if stands_out else ["how long rows are does not stand out of the noise: variances say nothing"]
         cut = cut_off(told_counts, of_told_counts, bound) if stands_out else math.inf
-        self.intervals = variance_intervals(all_shells, told["squares"][:-1], added["squares"], cut) / max(1, rows - 1)
+        ends = variance_intervals(
+            all_shells, told["squares"][:-1], rows, deviation=added["squares"], of_rows=added["rows"], cut=cut
+        )
+        self.intervals = bound, ends
         found = self._with_variances(all_shells, told, added, off)
         return self._solution(found, centre, rows, {"variances": bound}).extended(
             notes=unseen, measured={"shells": len(shells)}
@@ -224,8 +228,10 @@ class DPPCA(method.Strategy):
         """Where no component stands out of the noise, its variances are numbers of the noise: the model has none."""
         model, above = super().modelled(solution), int(solution.measured.get("components_above_noise", 1))
         if self.intervals is not None:
-            known = [[float(low), float(high)] for low, high in self.intervals[:above] if math.isfinite(high)]
-            model.log["variance_intervals"] = known + [None] * (model.n_components_ - len(known))
+            reach, ends = self.intervals
+            known = [[float(low), float(high)] for low, high in ends[:above] if math.isfinite(high)]
+            intervals = [*known, *[None] * (model.n_components_ - len(known))]
+            model.log["variance_intervals_within_reach"] = {"reach": reach, "intervals": intervals}
         if above:  # there is none without noise
             return model
         unknown = np.full(model.n_components_, np.nan)
@@ -242,7 +248,8 @@ class DPPCA(method.Strategy):
         if options.unbounded:
             by = " by shells of distances" if options.release == "shells" else ""
             notes.append(
-                f"components are those of the rows' directions{by}; variances, and their shares, are estimates"
+                f"components are those of the rows' directions{by}; variances, and their shares, are estimates, "
+                "without the rows far out that the noise hides"
             )
         else:
             notes.append("variances are those of the clipped second moment")

@@ -82,7 +82,11 @@ def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if not equal and card.incomplete:
         worlds = list(map(with_holes, worlds))
     least = int(rng.choice([1, 5, 10]))
-    node: dict[str, Any] = {"min-rows": least, "may-show": "nothing"}
+    node: dict[str, Any] = {
+        "min-rows": least,
+        "may-show": "nothing",
+        "rare-values": "allow",
+    }  # of a row that stands out
     node |= {"weights": "0"} if "weights" in run else {}
     node |= {"round-rows": 16} if rng.random() < 0.2 and card.split == "rows" else {}
     node |= {"epsilon-budget": 100.0} if card.differentially_private else {}

@@ -15,6 +15,8 @@ from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.site.repeats import BOUNDS, rows_digest
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of, tamper
+from tests.hostile import HostileSession
+from tests.refusals import unnamed
 
 SECURE = {"n_components": 4, "secure_aggregation": True, "bound": 20.0}
 SURVIVING = {**SECURE, "survivors": 3}
@@ -122,7 +124,7 @@ def test_every_site_refuses_and_tells_nothing_but_why(summed):
     (text,) = {reply.metrics["message"] for reply in replies}
     assert [reply.parameters.tensors for reply in replies] == [[]] * 2
     assert "the difference of the two sums would be the share of those that are in one of them only" in text
-    assert not any(str(len(part)) in text for part in PARTIES)
+    assert unnamed(text, *map(len, PARTIES)) == [len(part) for part in PARTIES]
 
 
 @pytest.mark.engine
@@ -231,6 +233,62 @@ def test_no_run_changes_the_digest_of_rows_that_it_puts_in_order(tmp_path):
     for seed in (1, 2):
         finish(at_sites(server_of("vertical", parties, **{**SECURE, "n_components": 1}, seed=seed), nodes))
     assert len(events(tmp_path / "site0", "opened")) == 1
+
+
+# Runs in clear
+
+
+def first_answer(folder, own, run_id, method="p-cov", **options):
+    """What a site in clear replies to a run's first question: arrays, and what is said beside them."""
+    node = {key: options.pop(key) for key in ("weights", "repeat", "journal", "categories") if key in options}
+    run = {"method": method, "n-components": 2, **options.pop("run", {})}
+    session = HostileSession(folder, own, run, run_id=run_id, **node)
+    if options:  # a table instead
+        options["frame"].to_csv(folder / "rows.csv", index=False)
+        session.context.node_config["data"] = str(folder / "rows.csv")
+    return session.ask(next(iter(session.client.script)), [])
+
+
+@pytest.mark.parametrize("second", ["p-cov", "sub-it", "qr-pca", "ap-stack", "em"])
+def test_a_site_answers_about_the_same_rows_by_any_method_and_not_about_a_row_less(second, tmp_path):
+    X = rows(200, 4) + 2
+    assert first_answer(tmp_path, X, 11)[0]
+    assert first_answer(tmp_path, X, 12, second)[0]
+    for number in (13, 14):
+        replied, said = first_answer(tmp_path, X[1:], number, second)
+        assert not replied
+        assert "run 11 of 2" in said["message"]
+    assert first_answer(tmp_path, X, 15, second)[0]
+    assert len(events(tmp_path, "opened")) == 1
+
+
+@pytest.mark.parametrize("repeat", ["refuse", "refuse-same"])
+def test_answers_with_and_without_weights_are_not_both_had(repeat, tmp_path):
+    """A row of weight 0 was the difference of the two."""
+    X = np.column_stack([rows(200, 4) + 2, np.arange(200) != 123])
+    for number, first, second in ((1, {}, {"weights": "4"}), (2, {"weights": "4"}, {})):
+        given = {"weights": "4", "repeat": repeat}
+        folder = tmp_path / str(number)
+        assert first_answer(folder, X, 1, run=first, **given)[0]
+        replied, said = first_answer(folder, X, 2, run=second, **given)
+        assert not replied
+        assert "run 1 of 2" in said["message"]
+        assert first_answer(folder, X, 3, run=first, **given)[0]
+
+
+def test_levels_may_be_left_out_and_not_be_others(tmp_path):
+    table = pd.DataFrame(rows(90, 2), columns=["a", "b"]).assign(kind=["x", "y", "z"] * 30)
+    given = {"frame": table, "categories": "kind", "method": "p-cov scale=true"}
+    declared = [{}, {"levels": '{"kind": ["x", "y", "z"]}'}, {"levels": '{"kind": ["x"]}'}]
+    answered = [first_answer(tmp_path, rows(9), 1 + i, run=run, **given)[0] for i, run in enumerate(declared)]
+    assert [bool(reply) for reply in answered] == [True, True, False]
+    given["frame"] = table.assign(kind=["x"] * 2 + ["z", *["x", "y", "z"] * 29])  # one cell corrected
+    assert not first_answer(tmp_path, rows(9), 4, run=declared[1], **given)[0]
+
+
+def test_a_site_without_a_journal_says_in_its_log_that_nothing_protects_several_runs(tmp_path, caplog):
+    assert first_answer(tmp_path, rows(200, 4), 1, journal="")[0]
+    assert "nothing protects its rows over several runs" in caplog.text
 
 
 # A bound, tried again and again

@@ -77,10 +77,10 @@ strategies/personalised/party: _about | gives both to own_rows, which see
 strategies/personalised/party: _choose | the same, of the rows held out
 strategies/pooled_covariance: PooledCovarianceClient.points | scores, which a site must allow that others see
 strategies/pooled_covariance: PooledCovarianceClient.centred | HOME; how many odd rows, if it tells a distribution
-strategies/robust: RobustClient.rows_about, RobustClient.reach, _own_step, _own_signs, _own_sizes | BOUNDED
-strategies/robust: _own_distances | BOUNDED
-strategies/robust: RobustClient.floor | a median distance, of which only a smallest weight is made
-strategies/robust: RobustClient.centred | HOME
+strategies/robust/party: RobustClient.rows_about, RobustClient.whitened, RobustClient.counted, _own_step | BOUNDED
+strategies/robust/party: _own_signs, _own_scores, _own_variances, _own_errors | BOUNDED
+strategies/robust/party: RobustClient.floor | a median distance, of which only a smallest weight is made
+strategies/robust/party: RobustClient.centred | HOME
 strategies/vertical: phases | PRODUCTS
 strategies/vertical_kernel: _to_landmarks | PRODUCTS; of places, which are asked
 strategies/vertical_scores: phases | by the site's own loadings: places are asked
@@ -121,7 +121,7 @@ questions/rows: centre_phases | sums
 strategies/adaptive: _own_survey | PART
 strategies/personalised/party: _about, _start | OWN
 strategies/qr_pca: _whole_factor | PART
-strategies/robust: RobustClient.rows_about | BOUNDED
+strategies/robust/party: RobustClient.rows_about | BOUNDED
 strategies/sapca: _summary | PART
 strategies/subspace_iteration: _sketch | PART
 strategies/vertical_kernel: _compared | OWN

@@ -1,25 +1,28 @@
 """Mixed tables: FAMD of numbers and categories, MCA of categories alone, against the definition of Pages (2004)."""
 
+import decimal
 import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.categories import encoded, found_levels
+from fedpca_flwr.data.categories import encoded, found_levels, level_of
 from fedpca_flwr.maths.rows import pieces
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.site import policy
+from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.policy import permit_levels
 from strategies import build_client, client_of_rows, run_config_of
 from tests.families import rows
 from tests.harness import at_sites, finish, fit, server_of
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 TRAVEL = {
     "clear": {},
@@ -190,6 +193,92 @@ def test_what_levels_do_not_go_with_is_named(method, options, named):
 def test_a_column_that_is_lacking_is_named():
     with refused(DataError, "'island'"):
         fit("p-cov", [part.drop(columns="island") for part in parts(table())], scale=True, levels=LEVELS)
+
+
+CODES = np.random.default_rng(0).integers(0, 2, 60)
+HELD = {
+    "float": lambda codes: pd.DataFrame({"code": codes.astype(float)}),
+    "float32": lambda codes: pd.DataFrame({"code": codes.astype(np.float32)}),
+    "bool": lambda codes: pd.DataFrame({"code": codes.astype(bool)}),
+    "nullable": lambda codes: pd.DataFrame({"code": pd.array(codes, "Int8")}),
+    "categories of floats": lambda codes: pd.DataFrame({"code": pd.Categorical(codes.astype(float))}),
+    "objects": lambda codes: pd.DataFrame({"code": pd.Series([decimal.Decimal(str(c)) for c in codes], dtype=object)}),
+    "texts": lambda codes: pd.DataFrame({"code": [f"{code}.0 " for code in codes]}),
+    "logical texts": lambda codes: pd.DataFrame({"code": [["FALSE", "True"][code] for code in codes]}),
+    "Arrow": lambda codes: pa.table({"code": pa.array([str(code) for code in codes]).dictionary_encode()}),
+    "polars": lambda codes: pytest.importorskip("polars").DataFrame({"code": codes.astype(float)}),
+    "polars categories": lambda codes: pytest.importorskip("polars").DataFrame(
+        {"code": [str(code) for code in codes]}, schema={"code": pytest.importorskip("polars").Categorical}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_a_level_is_a_value_whatever_holds_it(kind):
+    """pandas makes floats of whole numbers at the first gap: '0' and '0.0' were two levels."""
+    parties = {"north": pd.DataFrame({"code": CODES[:30]}), "south": HELD[kind](CODES[30:])}
+    expected = fit("p-cov", [pd.DataFrame({"code": CODES})], n_components=1, scale=True, levels=["code"])
+    found = fit("p-cov", parties, n_components=1, scale=True, levels=["code"], min_rows=1)
+    assert found.log["levels"] == {"code": ["0", "1"]}
+    assert found.explained_variance_ == pytest.approx(expected.explained_variance_, rel=1e-12)
+    assert not any("'code'" in note for note in found.log["notes"])
+
+
+def test_texts_are_levels_in_one_form_and_days_without_their_time():
+    kinds = ["caf\u00e9", "cafe\u0301 ", " caf\u00e9", "01", "1", pd.Timestamp("2020-01-02"), "2020-01-02", 1.5, "1.5"]
+    assert [level_of(cell) for cell in kinds] == ["caf\u00e9"] * 3 + ["01", "1", *["2020-01-02"] * 2, "1.5", "1.5"]
+    for nothing in (None, np.nan, pd.NA, pd.NaT, "", " ", "NA", "nan", "None", "#N/A"):
+        assert level_of(nothing) is None
+    with refused(DataError, "'1.0'"):
+        encoded(pd.DataFrame({"code": CODES}), {"code": ["1", "1.0"]}, "X")
+
+
+def test_files_and_frames_miss_the_same_and_hold_the_same_levels(tmp_path):
+    frame = pd.DataFrame(
+        {"x": np.arange(90.0), "c": ["NA", "", "none", "1.0", "1", "True", "e\u0301", "\u00e9 ", "b"] * 10}
+    )
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    node = NodeConfig.parse(
+        {"partition-id": 0, "num-partitions": 3, "data": str(tmp_path / "rows.csv"), "categories": "c", "min-rows": 1}
+    )
+    declared = {"c": ["1", "\u00e9", "b"]}
+    of_file = local_table(node, RunConfig(levels=json.dumps(declared)))
+    np.testing.assert_array_equal(of_file.rows, encoded(frame, declared, "X").rows)
+    assert np.asarray(of_file.rows)[:, 1:].sum(axis=0).tolist() == [30, 20, 10, 0, 30]
+
+
+def test_parties_with_levels_of_other_names_have_a_note(tmp_path, capsys):
+    one = pd.DataFrame({"x": np.arange(40.0), "sex": ["F", "M"] * 20})
+    two = one.assign(sex=["female", "male"] * 20)
+    options = {"n_components": 2, "scale": True, "min_rows": 1}
+    for levels, named in (
+        (["sex"], ["'sex'", "'F', 'M'", "'female', 'male'", "party 'a'", "party 'b'"]),
+        ({"sex": ["F", "M"]}, ["all values of 'sex'", "party 'b'"]),
+    ):
+        (note,) = [n for n in fit("p-cov", {"a": one, "b": two}, levels=levels, **options).log["notes"] if "sex" in n]
+        assert not unnamed(note, *named)
+    subset = one.assign(sex="F")
+    assert not any("sex" in n for n in fit("p-cov", [one, subset], levels=["sex"], **options).log["notes"])
+    for name, frame in (("a", one), ("b", two)):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        main(["levels", str(tmp_path / f"{name}.csv"), "--categories", "sex"])
+        (tmp_path / f"{name}.json").write_text(capsys.readouterr().out)
+    main(["levels", *[str(tmp_path / f"{name}.json") for name in "ab"]])
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"sex": ["F", "M", "female", "male"]}
+    assert not unnamed(printed.err, "'sex'", "a.json", "b.json", "'female', 'male'")
+
+
+def test_new_rows_that_lack_a_column_of_categories_are_told_which():
+    """The error named indicators, and called the columns that were there unseen."""
+    model = fit("p-cov", parts(table()), n_components=2, scale=True, levels=LEVELS)
+    with refused(DataError, "'island'") as caught:
+        model.transform(table()[:3].drop(columns="island"))
+    assert "'sex'" not in str(caught.value)
+    assert "=" not in str(caught.value)
+    with refused(DataError, "party 'b'", "'island'") as caught:
+        fit("p-cov", {"a": table(), "b": table().drop(columns="island")}, scale=True, levels=list(LEVELS))
+    assert "party 'a'" not in str(caught.value)
 
 
 @pytest.mark.engine

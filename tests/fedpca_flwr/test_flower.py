@@ -5,12 +5,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
 
 from fedpca_flwr import ConfigError, ContractError, FedPCA, PooledCovariance, SubspaceIteration, client_app, run
+from simulations.hunt.options import option_values
+from strategies import METHODS, client_of_rows, run_config_of
 from tests.grid import GridOfThisProcess
 from tests.harness import identities
 from tests.refusals import refused
@@ -62,11 +64,58 @@ def test_wrong_options_and_too_few_rounds_are_named():
         FedPCA("pcov")
     strategy = PooledCovariance(n_components=2, clients=3)
     assert strategy.rounds == 2
-    by_components(strategy, 1)
+    by_components(strategy, 1, n_components=2)
     with refused(ContractError, 1, 2, "num_rounds"):
         strategy.model  # noqa: B018
-    by_components(again := PooledCovariance(n_components=2, clients=3))
+    by_components(again := PooledCovariance(n_components=2, clients=3), n_components=2)
     assert again.model.n_components_ == 2
+
+
+KEYS = {"seed": 7, "features": "a, b", "weights": "0", "bound": 5.0, "levels": '{"a": ["b"]}'}
+
+
+@pytest.mark.parametrize("method", [name for name, known in METHODS.items() if not known.strategy.card.after])
+def test_every_option_that_the_two_sides_have_differently_is_named(method):
+    """A party computed by its own options: with another 'center' sapca was 88 degrees off, in silence."""
+    needed = method_options(method)
+    context = Context(
+        run_id=1, node_id=1, node_config={"partition-id": 0, "num-partitions": 3}, state=RecordDict(), run_config={}
+    )
+
+    def settings(**options):
+        return FedPCA(method, clients=3, **{**needed, **options}).strategy.quorum.settings
+
+    party = client_of_rows(context, PARTIES[0], run_config_of({"method": method, **needed}))
+    answer = party.get_properties({"settings": settings(output="elsewhere", round_deadline=5.0)})
+    assert "at the server" not in answer.get("message", "")
+    tried = 0
+    for name, values in {**option_values(method, 2, 40, 5), **{key: [value] for key, value in KEYS.items()}}.items():
+        for value in values:
+            try:
+                other = settings(**{name: value})
+            except ConfigError:  # not with the options that it needs
+                continue
+            if other != settings():
+                key = name.replace("_", "-")
+                assert f"'{key}' is " in party.get_properties({"settings": other})["message"], (name, value)
+                tried += 1
+    assert tried > 2
+    other = "sub-it" if method == "p-cov" else "p-cov"
+    assert (
+        f"'method' is '{method}' here"
+        in party.get_properties({"settings": FedPCA(other).strategy.quorum.settings})["message"]
+    )
+
+
+def method_options(method):
+    """Options that a method needs."""
+    return {key.replace("-", "_"): value for key, value in METHODS[method].strategy.card.examples[0].items()}
+
+
+def test_a_run_whose_sides_differ_ends_at_the_door():
+    grid = GridOfThisProcess(3, client_app(rows_of, "sapca", n_components=2), lambda party: {})
+    with refused(ConfigError, "'center'", "client 0", "client 2"):
+        FedPCA("sapca", clients=3, n_components=2, center=False).start(grid)
 
 
 def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeypatch):

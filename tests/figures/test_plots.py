@@ -342,3 +342,23 @@ def test_contributions_are_shares_of_those_that_take_part():
     for component in (0, 3):
         with refused(ConfigError, "'component'", component, "1 to 2"):
             analysis_plots.contributions(found, component)
+
+
+@pytest.mark.parametrize("labels", [None, LABELS])
+def test_a_single_component_is_drawn_against_the_number_of_the_row(labels):
+    model, truth = run("p-cov", PARTS, n_components=1), pooled_pca(X, 1)
+    own = None if labels is None else np.split(labels, [180, 280])
+    axes = plots.scores(PARTS, model, labels=own).axes[0]
+    np.testing.assert_allclose(np.concatenate(points(axes)), np.column_stack([model.transform(X), np.arange(300)]))
+    assert (axes.get_ylabel(), len(axes.lines)) == ("row", 0)
+    for figure in (
+        plots.projection_overlay(truth, model, X, labels),
+        plots.projection_grid(truth, {"one": model, "four": MODEL}, X, labels),
+    ):
+        drawn = np.concatenate(points(figure.axes[0]))
+        expected = np.abs(model.transform(X)[:, 0])
+        np.testing.assert_allclose(np.sort(np.abs(drawn[:, 0]))[::2], np.sort(expected), atol=1e-9)
+    for figure in (plots.loadings(model), plots.scree(model), plots.heterogeneity(PARTS, model)):
+        assert figure.axes
+    with refused(ConfigError, "(180, 1)"):
+        plots.scores(PARTS, model, components=(1, 2))

@@ -86,9 +86,19 @@ def test_angles_and_signs_of_vectors(angle):
     np.testing.assert_allclose(eigen.projector_distance(a, b), np.sin(t), rtol=1e-7)
     V = eigen.fix_signs(np.array([[0.6, -0.8], [-0.8, -0.6]]))
     np.testing.assert_array_equal(V, [[-0.6, 0.8], [0.8, 0.6]])
+    alike = np.array([[-0.5, 0.5 - 2e-9], [0.5 + 1e-12, -0.5]])
+    np.testing.assert_array_equal(eigen.fix_signs(alike), alike * [-1, 1])  # the first of those that rounding orders
     a = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 3)))[0]
     turn = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
     assert principal_angles(a, -a @ turn).max() < 1e-12
+
+
+def test_a_share_is_exceeded_by_more_than_rounding():
+    """A share that is the sum of the first shares is not exceeded by it, whichever way it was rounded."""
+    values = np.array([0.4, 0.3, 0.2, 0.1]) / 3
+    for share in (0.7, np.nextafter(0.7, 0), np.nextafter(0.7, 1), 0.7 - 1e-15):
+        assert eigen.beyond_share(values, values.sum(), share) == 3
+    assert [eigen.beyond_share(values, values.sum(), share) for share in (0.69, 0.71, 0.39, 1 - 1e-9)] == [2, 3, 1, 4]
 
 
 def test_no_pair_of_a_tight_cluster_is_lost():

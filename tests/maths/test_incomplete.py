@@ -144,7 +144,7 @@ def test_one_step_of_em_in_closed_form_and_what_cannot_be_regressed_on():
     np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
     np.testing.assert_allclose(em.scatter, Moments.of(rows).scatter, atol=1e-10)
     # Of 2^53, 2^53 + 2 and 2^53 + 2 the mean is 2^53 + 4/3, which float64 does not hold.
-    own = gapped(2.0**53 + np.array([[0.0], [2.0], [2.0], [np.nan]])).own_values()
+    own = gapped(2.0**53 + np.array([[0.0], [2.0], [2.0], [np.nan]])).own_values
     assert (own.mean - 2.0**53) + own.remainder == pytest.approx(4 / 3)
     assert own.squares == pytest.approx(8 / 3)
     # What cannot be regressed on is filled by its mean.

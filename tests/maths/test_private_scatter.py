@@ -132,7 +132,8 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     shells = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
     both = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), shells, 6, 2, 20.0)
     assert np.abs(both.found.pairs.vectors[:2]).sum() > 2 - 1e-3
-    low, high = variance_intervals(both, np.array([1.0, 1e9]), 1.0, 0.0).T  # which squares of scores contradict
+    squares = np.array([1.0, 1e9])  # which contradict the sums
+    low, high = variance_intervals(both, squares, 2.0, deviation=1.0, of_rows=0.0, cut=0.0).T
     assert (low <= both.found.pairs.values).all()
     assert (high >= both.found.pairs.values).all()
     # Mean squared distances are 1000 / 1430 and 100 / 120 of the squared ends.
@@ -148,7 +149,8 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     one = both._replace(noisy=np.array([[10.0, 1.0]]), traces=np.ones(1), deviation=2 / np.sqrt(3))
     around = 1.645 * 5 + np.array([100 * (0.2**2 + 0.2 / np.sqrt(3)), 3 * 2])
     expected = [[100 - around[0], 107 + around[0]], [0, 10 + around[1]]]
-    np.testing.assert_allclose(variance_intervals(one, np.array([100.0, 3.0]), 5.0, 7.0), expected)
+    intervals = variance_intervals(one, np.array([100.0, 3.0]), 2.0, deviation=5.0, of_rows=0.0, cut=7.0)
+    np.testing.assert_allclose(intervals, expected)
 
 
 def test_rows_shortened_lose_what_the_numbers_beyond_tell_and_the_noise_may_hide():
@@ -296,14 +298,18 @@ def test_shells_weigh_by_distances_and_lose_their_noise_first():
 
 @pytest.mark.parametrize("shells", [1, 2])
 def test_intervals_of_variances_take_in_noise_mixing_and_what_is_cut_off(shells):
-    """With an edge of 2, of a component at 8 (2 / 8)^2 are lost and 1 / 8 mixed; of one below the edge, all of it."""
+    """With an edge of 2, of a component at 8 (2 / 8)^2 are lost and 1 / 8 mixed; of one below the edge, all of it.
+
+    Rows are 101, give or take 1.515: of squares of 100 that is as much as 1.5, beside a noise of 2.
+    """
     pairs = Eigenpairs(np.array([130.0, 40.0]), np.eye(8)[:, :2], 0.0)
     found = Denoised(pairs, 0.0, 2, 8, np.array([8.0, 1.0]))
     of_all = Combined(found, np.array([[8.0, 1.0]] * shells), np.ones(shells), np.ones(shells), 1.0)
-    intervals = variance_intervals(of_all, np.array([100.0, 50.0]), 2.0, 7.0)
-    around = 1.645 * 2 + 100 * (1 / 16 + 1 / 8), 1.645 * 2 + 50 * 2
+    intervals = variance_intervals(of_all, np.array([100.0, 50.0]), 101.0, deviation=2.0, of_rows=1.515, cut=7.0)
+    around = 1.645 * 2.5 + 100 * (1 / 16 + 1 / 8), 1.645 * np.hypot(2, 0.75) + 50 * 2
     highest = 130.0 if shells == 2 else 100 + around[0] + 7
-    np.testing.assert_allclose(intervals, [[100 - around[0], highest], [0.0, 50 + around[1] + 7]])
+    expected = np.array([[100 - around[0], highest], [0.0, 50 + around[1] + 7]])
+    np.testing.assert_allclose(intervals, expected / 100)
 
 
 def test_what_a_bound_cuts_off_of_squares_has_room_for_rows_that_noise_hides():

@@ -114,8 +114,10 @@ dp-pca epsilon=0.1 release=two-stage clip=400.0 centre-clip=400.0: centre, produ
 dp-pca epsilon=0.1 release=joint clip=400.0 centre-clip=400.0: joint, project!
 dp-pca epsilon=0.1 release=two-stage clip=400.0 centre-clip=400.0 masked: keys, centre, products, project!
 dp-pca epsilon=0.1 release=joint clip=400.0 centre-clip=400.0 surviving: keys, shares, joint, agree, reveal, project!
-robust max-rounds=3: start, median *3, distances, centre *3, nearer_distances, signs, sizes, project!
-robust max-rounds=3 masked: keys, start, median *3, distances, centre *3, nearer_distances, signs, sizes, project!
+robust max-rounds=3: start, median *3, signs, scores, shape, shape_scores, survivors, nearer_scores, nearer_shape,
+    nearer_shape_scores, nearer_survivors, variances, errors, project!
+robust max-rounds=3 masked: keys, start, median *3, signs, scores, shape, shape_scores, survivors, nearer_scores,
+    nearer_shape, nearer_shape_scores, nearer_survivors, variances, errors, project!
 dsa iterations=3 graph=star: head, heads, start, step *2, report, project
 fast-pca iterations=3 graph=star: head, heads, start, step *2, report, project
 dsa iterations=1 graph=complete: head, start, report, project

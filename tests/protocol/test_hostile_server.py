@@ -26,7 +26,9 @@ WRONG_OF_COLUMNS = ("gram", "product", "distances", "products", "merge", "energi
 
 
 def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
-    node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
+    node: dict[str, Any] = {"rare-values": "allow"}  # of rows that stand out
+    if script.columns:
+        node["may-show"] = "inner products"
     run = {"bound": 1000.0, **script.run} if script.secure else script.run
     of_genotypes = "genotypes" in script.run
     if script.card.after:

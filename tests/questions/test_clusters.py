@@ -47,6 +47,16 @@ def test_k_means_is_that_of_scikit_learn_from_the_best_of_the_same_starts(way, t
     np.testing.assert_allclose(told[:, 1], np.linalg.norm(scores - found.centres[found.of(X)], axis=1), rtol=1e-6)
 
 
+@pytest.mark.parametrize("clustering", ["k-means", "mixture", "harmony"])
+def test_scores_beside_a_huge_first_component_are_within_the_limits_of_secure_sums(clustering):
+    """Their variances are eigenvalues, which rounding of the first may make zero."""
+    rng = np.random.default_rng(0)
+    rows = 30 * rng.standard_normal((60, 8)) + np.outer(1e11 * rng.standard_normal(60), rng.standard_normal(8))
+    way = {"secure_aggregation": True, "bound": float(np.abs(rows).max())}
+    model = fit("p-cov", cut(rows, 30, 20, 10), n_components=8, clusters=2, clustering=clustering, **way)
+    assert model.n_samples_ == 60
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize("way", [{}, SECURE], ids=str)
 def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):

@@ -169,12 +169,13 @@ def test_a_factor_is_above_the_noise_and_that_above_rounding(variance, noise):
 
 
 def test_a_share_may_be_off_by_the_rounding_of_its_centre():
-    """Where the server sees it: by a billionth of the centre, in the unit of the feature; 1 where it is constant."""
-    known = {"mean": np.array([-1.0, 0.0]), "centre": np.array([-4.0, 5.0]), "spread": np.array([2.0, 0.0])}
+    """By 2^-48 of the centre, in the unit of the feature, which is 1 where it is constant; no `bound` is given."""
+    asked = {**TEN, "centre": np.array([-(2.0**50), 2.0**50]), "spread": np.array([2.0, 0.0])}
+    asked |= {"mean": np.array([-1.0, 0.0]), "covariance": np.zeros(3)}
+    found = incomplete.of_a_share(incomplete._expected_limits)(asked, Public(RunConfig(), None, parties=3))
+    np.testing.assert_allclose(found["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
     public = Public(RunConfig(), None, parties=3)
-    found = incomplete.of_a_share(lambda asked, public: {**asked, "bound": public.config.bound})(known, public)
-    np.testing.assert_allclose(found["mean"], [1 + 2e-9, 5e-9], rtol=1e-14)
-    assert found["bound"] == LARGEST
+    assert incomplete.of_a_share(lambda asked, public: {"bound": public.config.bound})({}, public)["bound"] == LARGEST
 
 
 @pytest.mark.parametrize(("complete", "answered"), [(5, True), (4, False)])
@@ -225,6 +226,8 @@ PROJECTION = projection_phase()["project"]
 TEN = {"rows": np.asarray(10)}
 SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
 PROJECTED = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
+NEAR = {"mean": np.array([1.0, 0.0]), "centre": np.zeros(2), "spread": np.ones(2)}
+NAMES = ("energy", "sum", "spread")
 # Clusters of rows whose scores are at most 2.5 in size.
 PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
 FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
@@ -258,13 +261,11 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
             {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
         ),
         (
-            incomplete._expected_limits({"mean": np.array([1.0, 0.0]), "covariance": np.zeros(3)}, 10, 1.0),
+            incomplete._expected_limits({**NEAR, "covariance": np.zeros(3)}, 10, 1.0),
             {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]},
         ),
         (
-            incomplete._factor_share_limits(
-                {**TEN, **FACTOR, "mean": np.array([1.0, 0.0])}, SimpleNamespace(options=SCALED)
-            ),
+            incomplete._factor_share_limits({**TEN, **NEAR, **FACTOR}, SimpleNamespace(options=SCALED)),
             {
                 "first": np.sqrt(10 * BY_FACTOR),
                 "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
@@ -343,7 +344,10 @@ def test_what_counts_tell_of_standardised_genotypes():
 
 
 def test_what_is_observed_of_features_in_closed_form():
-    """Of five rows, one of them empty; fixed point may have missed 2e-9 of squares that add up to four."""
+    """Of five rows, one of them empty; fixed point may have missed 2e-9 of squares that add up to four.
+
+    The second feature's centre is off by 0.1, which is no spread.
+    """
     program = incomplete.observed_values(SimpleNamespace(config=RunConfig(bound=10.0)), scale=False)
     next(program)
     first = {"count": 5.0, "empty": 1.0, "values": np.array([4.0, 3.0]), "sum": np.array([8.0, 3.0])}
@@ -352,8 +356,8 @@ def test_what_is_observed_of_features_in_closed_form():
     with pytest.raises(StopIteration) as end:
         program.send(Total(second, 3, missed={"diagonal": np.array([2e-9, 0.0])}))
     found = end.value.value
-    np.testing.assert_allclose(found.spread, [1.0, 1.0], rtol=1e-12)
-    np.testing.assert_allclose(found.mean, [0.0, 0.1], rtol=1e-12)
+    np.testing.assert_allclose(found.spread, [1.0, np.sqrt(0.99)], rtol=1e-12)
+    np.testing.assert_allclose(found.mean, [0.0, 0.1 / np.sqrt(0.99)], rtol=1e-12)
     assert (found.every, found.rows, found.share) == (5, 4, 1 / 8)
 
 

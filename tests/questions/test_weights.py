@@ -118,7 +118,7 @@ def test_a_site_says_itself_which_column_has_its_weights(tmp_path):
     weighed = finish(at_sites(server_of("p-cov", parties, weights="w", **run), nodes))
     assert weighed.explained_variance_ == pytest.approx(oracle(weights, 2)[0], rel=1e-10)
     for asked in ({"weights": "a"}, {}):  # without, the same rows count otherwise: the difference would tell of few
-        with refused(DisclosureError, match="'weights'" if asked else "'min-rows'"):
+        with refused(DisclosureError, match="'weights'" if asked else "with other weights, or without"):
             finish(at_sites(server_of("p-cov", parties, **asked, **run), nodes))
 
 

@@ -72,6 +72,30 @@ def test_each_laboratory_has_its_cells_in_one_space(tmp_path, capsys):
         np.testing.assert_allclose(moved, analyses.harmonised(model, rows, name), atol=1e-6)
 
 
+def test_dense_counts_are_as_sparse_ones_and_what_are_no_counts_has_a_note(tmp_path, capsys):
+    anndata = pytest.importorskip("anndata")
+    laboratory(tmp_path, "north", 60, 1)
+    (tmp_path / "dense").mkdir()
+    options = ["--genes", "9", "--components", "3", "--clusters", "4", "--output"]
+    held = anndata.read_h5ad(tmp_path / "north.h5ad")
+    anndata.AnnData(X=held.X.toarray(), var=held.var).write_h5ad(tmp_path / "dense/north.h5ad")
+    models = []
+    for folder in (tmp_path, tmp_path / "dense"):
+        assert cells.main([str(folder / "north.h5ad"), *options, str(folder / "out")]) == 0
+        models.append(PCAModel.load(folder / "out/cells"))
+    np.testing.assert_allclose(models[1].components_, models[0].components_, atol=1e-12)
+    assert not unnamed(models[1].log["notes"][-1], "'north'")  # which is alone
+    held.X = held.X * np.float32(0.3)
+    held.write_h5ad(tmp_path / "logs.h5ad")
+    assert (
+        cells.main([str(tmp_path / f"{name}.h5ad") for name in ("north", "logs")] + [*options, str(tmp_path / "o")])
+        == 0
+    )
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if "--layer" in line)
+    assert not unnamed(note, "'logs'")
+    assert "'north'" not in note
+
+
 @pytest.mark.parametrize("command", [cells, genotypes])
 def test_files_of_the_same_name_are_refused(command, tmp_path, capsys):
     files = [str(tmp_path / folder / "north.bed") for folder in "ab"]

@@ -1,5 +1,10 @@
 """`FederatedPCA` is an estimator as scikit-learn's are."""
 
+import os
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -133,6 +138,80 @@ def test_options_of_method_and_run_and_methods_for_holes_and_noise():
     assert np.isnan(noise.score(X))
     with refused(ValueError, 3, "FederatedPCA", 12):
         noise.score(X[:, :3])
+
+
+def test_whitening_covariance_precision_and_likelihoods_are_those_of_scikit_learn():
+    parties = [X[:30], X[30:]]
+    for whiten in (False, True):
+        truth, ours = PCA(3, svd_solver="full", whiten=whiten).fit(X), FederatedPCA(3, whiten=whiten).fit(parties)
+        assert ours.n_samples_ == 90
+        np.testing.assert_allclose(np.abs(ours.transform(parties)), np.abs(truth.transform(X)), atol=1e-9)
+        np.testing.assert_allclose(
+            ours.inverse_transform(ours.transform(X)), truth.inverse_transform(truth.transform(X))
+        )
+        np.testing.assert_allclose(ours.get_covariance(), truth.get_covariance(), atol=1e-9)
+        np.testing.assert_allclose(ours.get_precision(), truth.get_precision(), atol=1e-9)
+        np.testing.assert_allclose(ours.score_samples(parties), truth.score_samples(X))
+        assert ours.score(parties) == ours.score(X) == pytest.approx(truth.score(X))
+    scaled = FederatedPCA(3, method="p-cov scale=true").fit(parties)
+    pipeline = make_pipeline(StandardScaler(), PCA(3, svd_solver="full")).fit(X)
+    assert scaled.score(X) == pytest.approx(pipeline.score(X), rel=0.02)  # of which the divisors are n and n - 1
+    np.testing.assert_allclose(scaled.get_covariance() @ scaled.get_precision(), np.eye(X.shape[1]), atol=1e-9)
+    np.testing.assert_allclose(
+        np.diag(FederatedPCA(12, method="p-cov scale=true").fit(X).get_covariance()), X.var(0, ddof=1)
+    )
+
+
+def test_more_rows_are_added_by_their_moments():
+    for options in ({}, {"run_options": {"secure_aggregation": True, "bound": 1e3}}, {"method": "p-cov scale=true"}):
+        whole = FederatedPCA(3, **options).fit(X, groups=SITES)
+        added = FederatedPCA(3, **options).partial_fit([X[:20], X[20:30], X[30:40]])
+        added.partial_fit(X[40:], groups=SITES[40:])
+        np.testing.assert_allclose(added.explained_variance_, whole.explained_variance_, rtol=1e-9)
+        np.testing.assert_allclose(added.components_, whole.components_, atol=1e-8)
+        assert added.n_samples_ == 90
+        assert len(added.model_.log["parties"]) == 6
+        assert added.fit(X[:30], groups=SITES[:30]).n_samples_ == 30
+        again = added.partial_fit(X[30:], groups=SITES[30:])
+        assert again.n_samples_ == 60
+        assert any("'fit'" in note for note in again.model_.log["notes"])
+    assert not hasattr(FederatedPCA(method="qr-pca"), "partial_fit")
+    with refused(ValueError, "'clusters'", match="partial_fit"):
+        FederatedPCA(3, method="p-cov clusters=2").partial_fit(X)
+
+
+def test_outputs_have_the_index_of_their_rows_and_float32_stays_float32():
+    frame = pd.DataFrame(X, index=[f"r{i}" for i in range(90)]).set_axis([f"f{j}" for j in range(X.shape[1])], axis=1)
+    parties = {"north": frame[:30], "south": frame[30:]}
+    fitted = FederatedPCA(2).set_output(transform="pandas").fit(parties)
+    for given in (parties, list(parties.values()), frame):
+        assert list(fitted.transform(given).index) == list(frame.index)
+    pd.testing.assert_frame_equal(fitted.transform(parties), fitted.transform(frame))
+    assert isinstance(FederatedPCA(2).fit(parties).transform(parties), np.ndarray)
+    single = FederatedPCA(2).fit([frame[:30].astype("f4"), X[30:].astype("f4")])
+    for name in ("components_", "mean_", "explained_variance_", "singular_values_"):
+        assert getattr(single, name).dtype == np.float32
+    assert single.transform(frame.astype("f4")).dtype == single.get_covariance().dtype == np.float32
+    assert (
+        single.transform(frame).dtype == FederatedPCA(2).fit([X[:30].astype("f4"), X[30:]]).components_.dtype == float
+    )
+
+
+SCIKIT_LEARNS_OWN = "sklearn.decomposition.tests.test_pca"
+PASSING = 350
+"""Tests of scikit-learn's PCA at least that the estimator passes. The others ask for a solver's name or its refusals,
+for 'mle', for no component at all, or for scikit-learn's words."""
+
+
+@pytest.mark.nightly
+def test_scikit_learns_tests_of_its_pca(tmp_path):
+    pytest.importorskip(SCIKIT_LEARNS_OWN)
+    plugin = ["-p", "tests.simulations.pca_by_federation", "-p", "no:cacheprovider", "-c", os.devnull]
+    command = [sys.executable, "-m", "pytest", *plugin, "--rootdir", str(tmp_path), "--pyargs", SCIKIT_LEARNS_OWN, "-q"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    passed = re.search(r"(\d+) passed", ended.stdout)
+    assert passed is not None, ended.stdout[-2000:] + ended.stderr[-2000:]
+    assert int(passed[1]) >= PASSING
 
 
 def unknown(labels, nobody):

@@ -19,7 +19,7 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.audit import Audit, audit
 from fedpca_flwr.site.journal import Event, FileJournal
-from fedpca_flwr.site.repeats import ACCOUNTS, Bounded, HeldOut, Release, SecureSum, sentence
+from fedpca_flwr.site.repeats import ACCOUNTS, Bounded, HeldOut, Opened, Release, sentence
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of
 from tests.hostile import HostileSession
@@ -38,7 +38,7 @@ def written(folder):
         journal.keep("private", SECRET)
         bounded = Bounded(16.0, within=run == "22").text()
         journal.remember("bound", "cd" * 32, lambda same, others, text=bounded: text)
-        journal.remember("opened", "cd" * 32, lambda same, others: SecureSum(("a", "b", "c"), 180).text())
+        journal.remember("opened", "cd" * 32, lambda same, others: Opened(("a", "b", "c"), 180).text())
     journal.end("QuorumError")
     return folder
 
@@ -197,7 +197,7 @@ def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
             "sums, noise multiplier 2.12346, replace-one",
         ),
         (HeldOut(100, 20, "ab"), '{"rows": 100, "held out": 20, "subset": "ab"}', "20 of 100 rows held out"),
-        (SecureSum(["a", "b"], 5), '{"members": ["a", "b"], "rows": 5}', "5 rows in a sum over 2 parties"),
+        (Opened(["a", "b"], 5), '{"members": ["a", "b"], "rows": 5}', "5 rows in a sum over 2 parties"),
         (Bounded(16.0, True), '{"bound": 16.0, "within": true}', "rows within 16"),
     ],
 )
@@ -266,7 +266,7 @@ def test_status_says_what_became_of_each_run_and_which_copies_of_rows_are_left(s
     main(["status", str(folder), "--json"])
     first, second = json.loads(capsys.readouterr().out)
     answers = [event.bytes for event in events_of(sites)]
-    assert first["questions"] == answers.count(0) - 3 > 1  # without two lines that say what a run is, and a refusal
+    assert first["questions"] == answers.count(0) - 4 > 1  # without two lines on what a run is, one on rows, a refusal
     assert first["bytes"] == sum(answers) > 0
     assert "sub-it" in first["about"]
     assert (second["questions"], second["bytes"], second["refused"]) == (0, 0, "DisclosureError")

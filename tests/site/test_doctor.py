@@ -60,13 +60,28 @@ def test_a_site_that_is_ready_is_told_of_values_far_from_all_others(site, examin
     table = rows(40, 6)
     table[3, 2] = 1e5
     np.save(site["data"], table)
-    right, wrong = examined()
+    assert "dominated by one row: columns (from 0): [2]" in examined()[1]["rows and run"]
+    allowed = {"rare-values": "allow"}
+    right, wrong = examined(allowed)
     assert not wrong
-    assert "1 value of 2" in right["rows and run"]
+    assert "1 value of 2, far from all others" in right["rows and run"]
+    assert "dominated by one row: columns (from 0): [2]" in right["rows and run"]
+    table = rows(40, 6)
+    table[:4, 3], table[:, 4] = -99, np.arange(40)
+    np.save(site["data"], table)
+    right, wrong = examined(allowed)
+    assert not wrong
+    assert "4 values of 3 are repeated" in right["rows and run"]
+    assert "running number is in 4" in right["rows and run"]
+    assert "column 4 has 99 %" in examined({"leave-out": "3", **allowed})[0]["rows and run"].replace(
+        "column 3 has", "column 4 has"
+    )
+    table = rows(40, 6)
     table[:3, 2] = np.nan
     np.save(site["data"], table)
-    assert "3 values missing" in examined({}, "--run-config", "method='em'")[0]["rows and run"]
-    assert examined({"journal": str(tmp_path / "new")})[0]["journal"].startswith("none yet")
+    assert "3 values missing" in examined(allowed, "--run-config", "method='em'")[0]["rows and run"]
+    assert examined({"journal": str(tmp_path / "new"), **allowed})[0]["journal"].startswith("none yet")
+    assert "several runs" in examined({"journal": "", **allowed})[0]["journal"]
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
 
 

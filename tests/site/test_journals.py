@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError, DisclosureError
+from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.journal import REFUSALS, FileJournal
 from fedpca_flwr.state import store
 from strategies import METHODS
 from tests.families import cut, rows
@@ -105,6 +106,30 @@ def test_of_a_refused_question_a_line_holds_the_beginning_and_of_other_settings_
     journals[2].forget()
     with refused(ContractError, match="over for this site"):
         journals[2].begin("last", "", b"one", lambda answered: None)
+
+
+def test_runs_that_are_refused_without_end_are_one_counted_line_until_one_is_answered(tmp_path, capsys):
+    """Each had three lines, through which every later message looked."""
+    few = {"min-rows": 50}
+
+    def run(number, **node):
+        session = HostileSession(tmp_path, PEOPLE, SUMS, run_id=number, **node)
+        return session.client.get_properties({}) if number % 2 else session.ask("moments", [])[1]
+
+    assert "error" not in run(2)
+    for number in range(3, 63):
+        assert run(number, **few)["error"] == "DisclosureError"
+    known = audit(str(tmp_path / "journal"))
+    assert not known.gap
+    assert [event.kind for event in known.events].count("refused") == REFUSALS
+    assert [(counted.times, counted.run) for counted in known.further] == [(60 - REFUSALS, "62")]
+    main(["status", str(tmp_path / "journal")])
+    assert "50 further refusals" in capsys.readouterr().out
+    with closing(CONNECT(tmp_path / "journal" / "site.sqlite")) as database:
+        assert not database.execute("SELECT * FROM secret WHERE run > 2").fetchall()
+    assert "error" not in run(64)
+    assert run(65, **few)["error"] == "DisclosureError"
+    assert [event.run for event in audit(str(tmp_path / "journal")).events if event.kind == "refused"][-1] == "65"
 
 
 def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):

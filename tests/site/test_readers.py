@@ -1,6 +1,7 @@
 """A site's file: every format gives the same rows, and no error's text holds a value or a path."""
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -55,6 +56,25 @@ def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_
     np.testing.assert_array_equal(whole(in_blocks[chosen]), expected[chosen])
 
 
+@pytest.mark.parametrize(
+    "index",
+    [
+        pd.Index(np.arange(150) + 9000, name="patient"),
+        pd.Index([f"p{i}" for i in range(150)]),
+        pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None]),
+        pd.RangeIndex(150),
+    ],
+)
+def test_the_index_of_a_frame_that_pandas_has_written_is_no_feature(index, tmp_path):
+    frame, path = pd.DataFrame(X, columns=NAMES, index=index), str(tmp_path / "site.parquet")
+    frame.to_parquet(path)
+    found = read(path, label="age")
+    assert found.names == tuple(NAMES[1:])
+    np.testing.assert_array_equal(found.rows, X[:, 1:])
+    if index.name:
+        assert read_ids(path, index.name, 150) == [str(value) for value in index]
+
+
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
 def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     path = tmp_path / "site.npz"
@@ -78,7 +98,7 @@ def test_a_missing_file_an_unknown_format_and_an_unknown_label_are_named(tmp_pat
     with refused(DataError, "'data'"):
         read(str(tmp_path / "none.csv"))
     with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad"):
-        read("site.xlsx")
+        read("site.ods")
     for label in ("pulze", "4"):
         with refused(ConfigError, "'label'"):
             read(write(tmp_path, ".csv"), label)
@@ -150,22 +170,57 @@ def test_what_is_wrong_with_cells_is_named(cells):
         read(cells)
 
 
+def test_genes_of_one_name_are_refused_and_files_from_before_anndata_0_7_are_read(cells):
+    h5py = pytest.importorskip("h5py")
+    expected = read(cells, layer="counts")
+    with h5py.File(cells, "r+") as held:
+        for name in ("var", "obs", "X"):
+            del held[name]
+        held["var"] = np.array([(name, 1.0) for name in GENES], dtype=[("index", "S9"), ("n_cells", "f8")])
+        group = held.create_group("X")
+        group.attrs.update({"h5sparse_format": "csr", "h5sparse_shape": COUNTS.shape})
+        for part in ("data", "indices", "indptr"):
+            group[part] = getattr(sparse.csr_matrix(COUNTS), part)
+    found = read(cells)
+    assert (found.names, found.rows.sparse) == (expected.names, expected.rows.sparse)
+    np.testing.assert_array_equal(whole(found.rows), whole(expected.rows))
+    with h5py.File(cells, "r+") as held:
+        del held["var"]
+        held["var"] = np.array([(name,) for name in [*GENES[:-1], GENES[0]]], dtype=[("index", "S9")])
+    with pytest.raises(DataError) as caught:
+        read(cells)
+    assert GENES[0] in caught.value.local
+    assert GENES[0] not in str(caught.value)
+
+
 # Whatever the kind
 
 
 def test_no_more_is_refused_than_what_cannot_be_squared():
-    """Zeros, a tiny value beside others, and integers of any size are data."""
+    """Zeros, a tiny value beside others, and integers that float64 holds are data."""
     good = np.zeros((70, 4))
     good[1] = 0.0, 1e-300, 1e140, -1e140
     good[69] = 0.0, 1e-140, 1e-300, 0.0
     assert check(good).rows is good
-    check(np.full((2, 2), 2**64 - 1, dtype=np.uint64))
+    check(np.full((2, 2), 2**63, dtype=np.uint64))
     for value in (1.1e140, -1.1e140, np.inf, -np.inf):
         bad = good.copy()
         bad[68, 2] = value
         with pytest.raises(DataError) as caught:
             check(bad)
         assert caught.value.local == "columns (from 0): [2]"
+
+
+@pytest.mark.parametrize("beside", [[1, 2], [0.5, 1.5]])
+def test_whole_numbers_that_float64_rounds_are_refused_whatever_stands_beside_them(beside, tmp_path):
+    for number in (2**60 + 1, -(2**53) - 1, 2**63 - 1):
+        path = tmp_path / "site.parquet"
+        parquet.write_table(pa.table({"a": [number, 1], "b": beside}), path)
+        with refused(DataError, "2^53"):
+            read(path)
+        assert len(read(path, leave_out="a").rows) == 2
+    parquet.write_table(pa.table({"a": [2**60, 1], "b": beside}), path)
+    np.testing.assert_array_equal(read(path).rows, np.column_stack([[2.0**60, 1], beside]))
 
 
 def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
@@ -284,7 +339,7 @@ def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "what", "place"),
     [
-        (["1,x,3"], "texts", "line 1001, column 2"),
+        (["1,x,3"], "words among numbers", "line 1001, column 2: words among numbers"),
         (["1,2,3,4"], "length", "line 1001 with 4 cells"),
         (["1,2"] * 600, "length", "lines 1001, 1002, 1003, 1004, 1005 and 595 more with 2 cells"),
     ],
@@ -306,4 +361,4 @@ def test_later_blocks_of_csv_hold_texts_booleans_and_faults_of_their_own(tmp_pat
     np.testing.assert_array_equal(read(csv(tmp_path, text), "note").rows[:, 0], np.arange(900))
     with pytest.raises(DataError) as caught:
         read(csv(tmp_path, text + "x,y\n"), "note")
-    assert caught.value.local == f"line {len(text.splitlines()) + 1}, column 1 ('a'): texts"
+    assert caught.value.local == f"line {len(text.splitlines()) + 1}, column 1 ('a'): words among numbers"

@@ -28,7 +28,7 @@ from fedpca_flwr.site.policy import (
     require_files,
     require_journal,
 )
-from fedpca_flwr.site.repeats import Bounded, Release, Repeats, require_budget, rows_digest
+from fedpca_flwr.site.repeats import Bounded, Release, Repeats, Selection, require_budget, rows_digest
 from fedpca_flwr.site.weights import apart
 from strategies import METHODS
 from tests.families import rows
@@ -132,8 +132,11 @@ def test_rows_that_take_no_part_may_be_those_with_values(rounded, apart, least, 
 # Sums and bounds
 
 
+RULES = SimpleNamespace(repeat="refuse", min_rows=5, journal="x")
+
+
 def repeats(folder, run, X):
-    return Repeats(FileJournal(str(folder), run, 0), SimpleNamespace(repeat="refuse", min_rows=5, journal="x"), X)
+    return Repeats(FileJournal(str(folder), run, 0), RULES, X)
 
 
 @pytest.mark.parametrize("more", [1, 4, -4])
@@ -143,6 +146,63 @@ def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(more,
         repeats(tmp_path, "2", rows(20 + more, seed=1)).permit_sum(["a", "b"], split="rows")
     repeats(tmp_path, "3", rows(25, seed=1)).permit_sum(["a", "b"], split="rows")
     repeats(tmp_path, "4", rows(20 + more, seed=1)).permit_sum(["a", "b"], split="columns")
+
+
+def clear(folder, run, X, **selection):
+    """A run in clear over rows of which ``selection`` says how the run weighs them and which columns it adds."""
+    return Repeats(FileJournal(str(folder), run, 0), RULES, X, Selection(X, **selection))
+
+
+def levels(declared, *cells):
+    return {"levels": lambda: (declared, np.array(cells, float)[:, None])}
+
+
+@pytest.mark.parametrize("change", ["one more", "one less", "one corrected", "another order", "a column more"])
+@pytest.mark.parametrize("first", ["clear", "secure"])
+def test_nearly_the_same_rows_are_refused_in_clear_by_the_run_that_was_answered(first, change, tmp_path):
+    X = rows(20)
+    other = {"one more": rows(21), "one less": X[1:], "another order": X[::-1], "a column more": np.c_[X, X[:, 0]]}
+    other["one corrected"] = X + (np.arange(20) == 7)[:, None]
+    if first == "clear":
+        clear(tmp_path, "71", X).permit_clear(noted=True)
+    else:
+        repeats(tmp_path, "71", X).permit_sum(["a", "b"], split="rows")
+    for noted in (False, True):
+        with refused(DisclosureError, "'min-rows' = 5", 71):
+            clear(tmp_path, "72", other[change]).permit_clear(noted=noted)
+    with refused(DisclosureError, "'min-rows' = 5", 71):
+        repeats(tmp_path, "73", other[change]).permit_sum(["a", "b"], split="rows")
+    clear(tmp_path, "74", X).permit_clear(noted=True)  # the same rows, as often as anybody likes
+    repeats(tmp_path, "75", X).permit_sum(["a", "b"], split="rows")
+    clear(tmp_path, "76", rows(25)).permit_clear(noted=True)
+
+
+def test_runs_that_were_only_told_beforehand_do_not_count(tmp_path):
+    clear(tmp_path, "1", rows(20)).permit_clear(noted=False)
+    clear(tmp_path, "2", rows(21)).permit_clear(noted=True)
+    with refused(DisclosureError, "'min-rows' = 5", 2):
+        clear(tmp_path, "1", rows(20)).permit_clear(noted=True)
+
+
+def test_other_weights_and_levels_of_the_same_rows_are_refused_also_where_batches_are_new(tmp_path):
+    X, ones = rows(20), np.ones(20).tobytes()
+    for rules in (RULES, SimpleNamespace(repeat="refuse-same", min_rows=5, journal="x")):
+        folder = tmp_path / rules.repeat
+
+        def run(number, folder=folder, rules=rules, **selection):
+            journal = FileJournal(str(folder), number, 0)
+            Repeats(journal, rules, X, Selection(X, **selection)).permit_clear(noted=True)
+
+        run("1")
+        with refused(DisclosureError, "'weights'", 1):
+            run("2", weights=ones)
+        run("3", **levels("{a}", *[0, 1] * 10))  # whose moments without the levels are those of run 1
+        run("4", **levels("{a}", *[0, 1] * 10))
+        for number, other in (("5", levels("{b}", *[0, 1] * 10)), ("6", levels("{a}", *[0, 1] * 9, 1, 1))):
+            with refused(DisclosureError, "'levels'", 3):
+                run(number, **other)
+    allowed = SimpleNamespace(repeat="allow", min_rows=5, journal="x")
+    Repeats(FileJournal(str(folder), "7", 0), allowed, X, Selection(X, weights=ones)).permit_clear(noted=True)
 
 
 def test_rows_of_other_weights_are_others():

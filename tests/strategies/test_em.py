@@ -19,6 +19,7 @@ from fedpca_flwr.maths.factor_em import FactorGaussian
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
+from simulations import run
 from strategies import em
 from tests.families import cut, rows
 from tests.harness import fit
@@ -92,27 +93,32 @@ def test_parties_get_the_factors_that_the_same_em_gives_on_pooled_rows(scaled):
 
 
 @pytest.mark.engine
+@every_way
 @every_model
-def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(own):
-    parties = [np.round(part * 2**20) / 2**20 for part in parties_of_three()]
-    X = np.vstack(parties)
-    near, far, split = (
-        fit("em", given, **own) for given in (parties, [part + 1e8 for part in parties], [X[i::7] for i in range(7)])
-    )
-    for other in (far, split):
+def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(own, way):
+    """Up to means of 1e15, whose neighbours in float64 are an eighth apart, with a constant feature that has gaps."""
+    parties = [np.column_stack([np.round(part * 4) / 4, part[:, 0] * 0]) for part in parties_of_three()]
+    near = fit("em", parties, **own, **way)
+    others = [fit("em", [np.vstack(parties)[i::7] for i in range(7)], **own, **way)]
+    for size in (1e3, 1e8, 1e12, 1e14, 1e15):
+        far = [part + size * np.array([1, -1, 0, 0.5, 1, -0.25, 1]) for part in parties]
+        others.append(fit("em", far, **own, **way | ({"bound": 10 * size} if way else {})))
+    for other in others:
         assert angle(other, near.components_.T) <= 1e-8
         np.testing.assert_allclose(other.explained_variance_, near.explained_variance_, rtol=1e-8)
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("offset", [0.0, 1e14, 1e15])
 @pytest.mark.parametrize("scaled", [False, True])
 @every_model
-def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(own, scaled):
+def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(own, scaled, offset):
     by_covariance, k = "model" not in own, own["n_components"]
     parties = cut(rows(300), 180, 100, 20) if by_covariance else cut(of_factors(share=0.0), 70, 50)
+    parties = [part + offset * np.linspace(-1, 1, part.shape[1]) for part in parties]
     ours = fit("em", parties, **{**own, "factors": 0}, scale=scaled)
     theirs = fit("p-cov", parties, n_components=k, scale=scaled)
-    assert angle(ours, theirs.components_.T) <= (1e-9 if by_covariance else 1e-8)
+    assert angle(ours, theirs.components_.T) <= (1e-9 if by_covariance else 1e-7)
     shares = [model.explained_variance_ratio_ for model in (ours, theirs)]
     np.testing.assert_allclose(*shares, rtol=1e-12 if by_covariance else 1e-10)
     assert (ours.rounds == 3) == any("no value is missing" in note for note in ours.log["notes"]) == by_covariance
@@ -394,6 +400,23 @@ def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
 def test_what_factors_cannot_be_is_refused(options, named):
     with refused(ConfigError, *named):
         fit("em", parties_of_three(), **{**WIDE, **options})
+
+
+@pytest.mark.parametrize("options", [{}, {"model": "factors"}, {"scale": True}], ids=str)
+def test_a_party_with_a_feature_in_another_unit_is_named_as_with_other_methods(options):
+    rng = np.random.default_rng(0)
+    parties = {
+        name: rng.normal([50, 5, 170, 2], [8, 1, 9, 0.3], (80, 4)) for name in ("north", "south", "east", "west")
+    }
+    parties["east"][:, 1] *= 88.4  # micromoles instead of milligrams
+    parties["south"][:20, 2] = np.nan
+    parties["west"][:, 3] = np.nan  # which it never measured
+    odd = {"party": "client 2 (east)", "feature": 1}
+    model = run("em", parties, n_components=1, min_rows=1, **options)
+    assert [{key: unit[key] for key in odd} for unit in model.log["other_units"]] == [odd]
+    assert any("client 2 (east)" in note and "unit" in note for note in model.log["notes"])
+    del parties["east"]
+    assert "other_units" not in run("em", parties, n_components=1, min_rows=1, **options).log
 
 
 def test_what_follows_the_components_is_the_next_factor_or_the_noise():

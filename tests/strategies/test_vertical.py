@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
@@ -20,7 +22,7 @@ from simulations.loopback import assemble
 from strategies import build_strategy, run_config_of
 from tests.families import rows
 from tests.harness import at_sites, finish, server_of
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 
 def cut(X, parties):
@@ -95,6 +97,48 @@ def test_scaling_and_centring_are_those_of_the_pooled_columns(solver, options):
     model, truth = fit(cut(X, 3), solver=solver, **options), pooled_pca(X, 3, **options)
     assert principal_angles(model.scores_, truth.transform(X)).max() <= 1e-6
     np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["vertical", "vertical-kernel", "vfedpca", "vfedakpca"])
+def test_rows_of_frames_are_matched_by_their_index(method, tmp_path):
+    """Three tables of the same people in other orders gave other components, in silence."""
+    people = pd.DataFrame(rows(60, 9), index=[f"patient {i:02d}" for i in range(60)]).set_axis(
+        list("abcdefghi"), axis=1
+    )
+    parts = {name: people[list(own)] for name, own in (("north", "abc"), ("south", "defg"), ("west", "hi"))}
+    turned = {name: part.sample(frac=1, random_state=i) for i, (name, part) in enumerate(parts.items())}
+    options = {"n_components": 2, "min_rows": 1}
+    paths = [tmp_path / f"{name}.npy" for name in parts]
+    expected = run(method, {name: part.loc[turned["north"].index] for name, part in parts.items()}, **options)
+    found = run(method, turned, **options, scores=paths)
+    np.testing.assert_array_equal(found.scores_, expected.scores_)
+    (note,) = [note for note in found.log["notes"] if "in the order of" in note]
+    assert not unnamed(note, "party 'north'", "party 'south'", "party 'west'")
+    assert not any("in the order of party" in note for note in expected.log["notes"])
+    for path, part in zip(paths, turned.values(), strict=True):  # each in the order of its own frame
+        own = pd.DataFrame(found.scores_, index=turned["north"].index).loc[part.index]
+        np.testing.assert_allclose(np.load(path), own, atol=1e-12)
+
+
+def test_other_people_are_refused_and_rows_without_an_index_have_a_note():
+    people = pd.DataFrame(rows(60, 6), index=pd.MultiIndex.from_product([range(6), list("abcdefghij")]))
+    one, two = people[[0, 1, 2]], people[[3, 4, 5]]
+    options = {"n_components": 2, "min_rows": 1}
+    expected = run("vertical", [one, two], **options)
+    for other, named in (
+        (two.rename(index={"a": "z"}), ["party 1", 6]),
+        (two.drop(index=two.index[3]), ["party 1", 1, 0]),
+        (two.set_axis([two.index[0]] * 60), ["party 1"]),
+    ):
+        with refused(ConfigError, *named):
+            run("vertical", [one, other], **options)
+    for bare in (two.to_numpy(), two.reset_index(drop=True), pa.Table.from_pandas(two, preserve_index=False)):
+        found = run("vertical", [one, bare], **options)
+        np.testing.assert_array_equal(found.scores_, expected.scores_)
+        assert any("by position" in note and "party 1" in note for note in found.log["notes"])
+    numbered = two.reset_index(drop=True).sample(frac=1, random_state=0)  # and one that is counted
+    found = run("vertical", [one.reset_index(drop=True), numbered], **options)
+    np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_)
 
 
 def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):

@@ -1,0 +1,129 @@
+"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file, which pandas makes of them.
+
+So their faults are named, and their columns chosen, as those of a .csv file; a line of it is a row of the sheet.
+"""
+
+import csv
+import io
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.site.csv_format import CsvKeys, Opener
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text of a file.
+
+    Parameters
+    ----------
+    open : callable
+        Opens its bytes anew.
+    plain : bool
+        Whether it was written here: with commas, decimal points, in UTF-8.
+    header : bool, optional
+        Whether its first line holds names, where the kind of file says so.
+    note : str
+        What was left out, or taken as numbers.
+    """
+
+    open: Opener
+    plain: bool = False
+    header: bool | None = None
+    note: str = ""
+
+    def keys(self, keys: CsvKeys) -> CsvKeys:
+        """Return what a site says of the text, where this is not known."""
+        if not self.plain:
+            return keys
+        keys.require_none("workbooks and files of statistics", "header", "comment", "missing", "thousands", "decimal")
+        known = replace(keys, delimiter=",", encoding="utf-8")
+        return known if self.header is None else replace(known, header=self.header)
+
+
+@contextmanager
+def _pandas(suffix: str) -> Iterator[Any]:
+    """The module pandas, and in its words what it needs besides."""
+    try:
+        import pandas
+
+        yield pandas
+    except ImportError as error:
+        package = {".xlsx": "openpyxl", ".xls": "xlrd", ".sav": "pyreadstat"}.get(suffix)
+        needed = " and ".join(filter(None, ("pandas", package)))
+        raise ConfigError(
+            f"a {suffix} file needs {needed}, which this Python does not have: pip install '.[tables]' in the "
+            f"repository ({error.name or 'a package'} is missing), or save the table as .csv"
+        ) from None
+
+
+def spreadsheet(file: Path) -> Text:
+    """Return the first sheet of a workbook."""
+    with _pandas(file.suffix.lower()) as pandas, pandas.ExcelFile(file) as book:
+        sheets = list(book.sheet_names)
+        frame = book.parse(sheets[0], header=None, dtype=object, na_filter=False)
+    if not frame.size:
+        raise DataError("the first sheet of the workbook is empty")
+    if any(isinstance(cell, int) and abs(cell) >= 2**53 for row in frame.to_numpy() for cell in row):
+        raise DataError("the sheet holds whole numbers of more than 15 digits, which Excel has rounded: leave them out")
+    note = f"of a workbook of {len(sheets)} sheets the first is read" if len(sheets) > 1 else ""
+    return Text(_opener(frame.itertuples(index=False, name=None)), plain=True, note=note)
+
+
+def statistics_file(file: Path) -> Text:
+    """Return the table in a file of SPSS (.sav), Stata (.dta) or SAS (.sas7bdat, .xpt), with codes for its labels."""
+    suffix, labelled = file.suffix.lower(), []
+    with _pandas(suffix) as pandas:
+        if suffix == ".sav":
+            import pyreadstat
+
+            frame, about = pyreadstat.read_sav(str(file))
+            labelled = list(about.variable_value_labels)
+        elif suffix == ".dta":
+            with pandas.io.stata.StataReader(file, convert_categoricals=False) as reader:
+                frame = reader.read()
+                values = reader.value_labels()
+            labelled = list(values)
+        else:
+            frame = pandas.read_sas(file, encoding="latin-1")
+    note = (
+        f"values of {len(labelled)} columns have labels in the file, and are taken as the numbers that stand for these"
+    )
+    header = [str(name) for name in frame.columns]
+    if not header:
+        raise DataError(f"the {suffix} file has no column")
+    rows = frame.astype(object).itertuples(index=False, name=None)
+    return Text(_opener(itertools.chain([header], rows)), plain=True, header=True, note=note if labelled else "")
+
+
+def _opener(rows: Iterable[Sequence[Any]]) -> Opener:
+    """Return what opens rows as the text of a .csv file, in which a row without any cell is an empty line."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    for row in rows:
+        cells = [_cell(value) for value in row]
+        if len(cells) == 1 or any(cells):
+            writer.writerow(cells)
+        else:
+            stream.write("\n")
+    content = stream.getvalue().encode()
+    return lambda: io.BytesIO(content)
+
+
+def _cell(value: Any) -> str:
+    """The text of a value, of which no digit is lost; empty for what is missing."""
+    if isinstance(value, str):
+        return value
+    if value is None or value != value:  # NaN, NaT
+        return ""
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+    return str(value)

@@ -1,0 +1,91 @@
+"""Columns that are not what they seem are noted by name, and ordinary ones are not."""
+
+import numpy as np
+import pytest
+from sklearn import datasets
+
+from fedpca_flwr.data.column_notes import notes_of
+from simulations import run
+
+RNG = np.random.default_rng(0)
+N = 120
+USUAL = RNG.normal(50, 9, (N, 4)).round(1)
+LIKERT = RNG.integers(1, 6, (N, 4))
+
+
+def notes(**parties):
+    return "\n".join(notes_of(parties, {name: tuple("abcd") for name in parties}))
+
+
+def changed(table, column, value, places):
+    found = table.copy()
+    found[places, column] = value
+    return found
+
+
+CODES = {
+    "a few": changed(USUAL, 1, -99, slice(3)),
+    "two thirds": changed(USUAL, 1, -999, slice(80)),
+    "a whole column": changed(USUAL, 1, -999, slice(None)),
+    "two codes at both ends": changed(
+        changed(changed(USUAL, 1, -99, slice(4)), 1, -98, slice(4, 7)), 1, 999, slice(9, 12)
+    ),
+    "beside answers": changed(LIKERT, 1, 9, slice(5)),
+    "of bytes": changed(LIKERT.astype("i1"), 1, -9, slice(5)),
+    "beside what is missing": changed(changed(USUAL, 1, np.nan, slice(9)), 1, 1e30, slice(9, 12)),
+}
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_codes_for_missing_values_are_noted_in_their_column(kind):
+    assert "repeated" in notes(x=CODES[kind])
+    assert "'b' (x)" in notes(x=CODES[kind])
+    assert not any(f"'{name}'" in notes(x=CODES[kind]) for name in "acd")
+
+
+def test_a_column_that_one_party_has_not_measured_is_noted():
+    north = changed(USUAL, 2, -1, slice(None))
+    assert "'c' (north)" in notes(north=north, south=USUAL)
+    assert not notes(north=USUAL[:40], south=changed(USUAL, 2, 50, slice(None)))
+    assert not notes_of({"x": north, "y": USUAL}, {"x": (), "y": ()}, same_columns=False)
+    with_zeros = changed(USUAL / 100 + 4, 2, 0, slice(None))
+    assert "'c' (south)" in notes(north=USUAL / 100 + 4, south=with_zeros)
+
+
+def test_running_numbers_and_identifiers_are_noted():
+    order = RNG.permutation(N)
+    assert "running number is in 'a' (x)" in notes(x=np.column_stack([order, USUAL[:, 1:]]))
+    patients = RNG.choice(10**6, N, replace=False) + 10**6
+    assert "of its own in 'd' (x)" in notes(x=np.column_stack([USUAL[:, :3], patients]))
+
+
+ORDINARY = {
+    "counts": RNG.poisson(RNG.gamma(0.5, 3, 60), (N, 60)),
+    "large counts": RNG.negative_binomial(0.3, 0.001, (N, 60)),
+    "zeros": RNG.binomial(1, 0.2, (N, 60)) * RNG.poisson(40, (N, 60)),
+    "zeros beside what is narrow": RNG.binomial(1, 0.5, (N, 60)) * RNG.normal(100, 3, (N, 60)).round(1),
+    "answers": RNG.integers(1, 8, (N, 60)),
+    "0 and 1": RNG.binomial(1, 0.1, (N, 60)),
+    "signs": RNG.integers(-1, 2, (N, 60)),
+    "genotypes": RNG.binomial(2, RNG.uniform(0.005, 0.5, 60), (N, 60)),
+    "heavy tails": RNG.standard_cauchy((N, 60)).round(1),
+    "sizes": np.exp(RNG.normal(0, 2, (N, 60))).round(2),
+    "ages": RNG.integers(0, 100, (25, 3)),
+    **{
+        name: getattr(datasets, f"load_{name}")().data
+        for name in ("iris", "wine", "breast_cancer", "digits", "diabetes")
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ORDINARY)
+def test_ordinary_columns_are_not_noted(kind):
+    table = ORDINARY[kind]
+    halves = {"north": table[::2], "south": table[1::2]}
+    assert not notes_of(halves, {"north": (), "south": ()})
+
+
+def test_a_model_notes_components_that_are_one_column():
+    parties = {"north": USUAL[:60] * [1, 1, 500, 1], "south": USUAL[60:] * [1, 1, 500, 1]}
+    assert any("1 (column 2)" in note for note in run("p-cov", parties, n_components=2).log["notes"])
+    assert not any("one column" in note for note in run("p-cov", parties, n_components=2, scale=True).log["notes"])

@@ -1,0 +1,113 @@
+"""Columns by which few rows could be read out of moments: which ones, and what a site tells of them."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpca_flwr.errors import DisclosureError
+from fedpca_flwr.maths.rows import sparse_rows, weighted
+from fedpca_flwr.site.rare_values import conspicuous
+from tests.families import rows
+from tests.harness import finish, server_of
+from tests.hostile import HostileSession
+from tests.refusals import refused
+
+RUN = {"method": "p-cov", "n-components": 2}
+
+
+def one_column(x, least, weights):
+    """Whether a column has rare values, and its dominating row's share of what would be allowed, from definitions."""
+    here = ~np.isnan(x)
+    x, weights = x[here], weights[here]
+    counts = np.unique(x, return_counts=True)[1] if x.size else np.zeros(1, int)
+    rare = 0 < x.size - counts.max() < least and counts.max() > 1
+    if not x.size or np.ptp(x) == 0:
+        return rare, 0.0
+    shares = weights * (x - np.average(x, weights=weights)) ** 2
+    return rare, shares.max() / shares.sum() / max(0.2, 25 / x.size)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "weighted", "integers", "missing"])
+def test_columns_are_those_of_the_definitions(kind):
+    """Of as many rows as the minimum and fewer than twice as many, too, and in several blocks."""
+    rng, hit = np.random.default_rng(3), np.zeros(2, int)
+    for trial in range(300):
+        n, d, least = int(rng.integers(1, 90)), int(rng.integers(1, 7)), int(rng.integers(1, 25))
+        X = rng.integers(0, rng.integers(1, 4), (n, d)) * (rng.random((n, d)) < rng.random()) + 7.0 * (trial % 3 == 0)
+        if kind in {"dense", "sparse"} and trial % 2:
+            X = X * np.exp(3 * rng.normal(size=(n, d)))
+        if kind == "missing":
+            X[rng.random((n, d)) < rng.random()] = np.nan
+        weights = rng.integers(1, 4, n).astype(float) if kind == "weighted" else np.ones(n)
+        given = {"sparse": lambda X=X: sparse_rows(sparse.csr_array(X)), "integers": lambda X=X: X.astype(np.uint8)}
+        given["weighted"] = lambda X=X, weights=weights: weighted(X, weights)
+        found = conspicuous(given.get(kind, lambda X=X: X)(), least)
+        for column in range(d):
+            rare, share = one_column(X[:, column], least, weights)
+            assert found.rare[column] == rare
+            assert found.dominated[column] == (share > 1) or abs(share - 1) < 1e-9
+            hit += rare, share > 1
+    assert hit.min() > 10
+
+
+def test_a_sparse_table_with_missing_values_and_blocks_is_looked_at_too(monkeypatch):
+    X = np.zeros((2000, 3))
+    X[::2, 0], X[5, 1], X[:9, 2], X[9, 2] = 3.0, 1.0, 1.0, np.nan
+    for given in (X, sparse_rows(sparse.csr_array(X))):
+        assert conspicuous(given, 10).text(["a", "b", "c"]).startswith("values of few rows: columns: 'b', 'c'")
+        assert not conspicuous(given, 9).rare[2]
+
+
+def test_30_normal_rows_are_refused_hardly_ever():
+    X = np.random.default_rng(0).standard_normal((30, 20_000))
+    found = conspicuous(X, 10)
+    assert not found.rare.any()
+    assert found.dominated.sum() <= 4
+
+
+def rare(n=200):
+    """Rows with a column that one row alone has a value in, and one that one row dominates."""
+    X = rows(n, 6)
+    X[:, 2], X[:, 4] = 0.0, X[:, 4] + 1e4 * (np.arange(n) == 77)
+    X[61, 2] = 1.0
+    return X
+
+
+@pytest.mark.parametrize("secure", [{}, {"secure-aggregation": True, "bound": 1e6}], ids=["clear", "secure"])
+def test_a_site_refuses_before_its_first_answer_and_names_columns_in_its_own_log_only(secure, tmp_path, caplog):
+    phase = "keys" if secure else "moments"
+    for method in ("p-cov", "sub-it", "qr-pca") if not secure else ("p-cov", "sub-it"):
+        session = HostileSession(tmp_path / method, rare(), {**RUN, "method": method, **secure})
+        said = session.client.get_properties({})
+        with refused(DisclosureError, "'allow'", match="few of its rows"):
+            raise DisclosureError(said["message"])
+        assert not any(character.isdigit() for character in said["message"])
+        assert session.refusal(next(iter(session.client.script)), []).startswith("DisclosureError")
+        assert (
+            "values of few rows: columns (from 0): [2]; dominated by one row: columns (from 0): [2, 4]" in caplog.text
+        )
+        caplog.clear()
+    allowed = HostileSession(tmp_path / "allowed", rare(), {**RUN, **secure}, **{"rare-values": "allow"})
+    assert allowed.ask(phase, [])[0]
+
+
+def test_rows_that_take_no_part_do_not_count_and_what_hides_or_shows_each_row_is_not_looked_at(tmp_path):
+    X = rare(200)[:, [0, 1, 2]]
+    X[:, 2] = np.arange(200) >= 199
+    assert HostileSession(tmp_path / "rounded", X, RUN, **{"round-rows": 9}).ask("moments", [])[0]
+    private = {"method": "dp-pca", "n-components": 2, "release": "joint", "clip": 9.0}
+    assert "error" not in HostileSession(tmp_path / "private", X, private).client.get_properties({})
+    node = {"may-show": "inner products", "split": "columns"}
+    vertical = HostileSession(tmp_path / "vertical", X, {"method": "vertical", "n-components": 1}, **node)
+    assert "error" not in vertical.client.get_properties({})
+    assert finish(server_of("p-cov", [X, X], n_components=2, min_rows=100)).n_samples_ == 400  # a simulation
+
+
+def test_rows_are_looked_at_anew_where_the_settings_of_a_run_are_others(tmp_path):
+    """A server that first asks without weights has not seen the rows as they are weighted."""
+    X = np.column_stack([np.random.default_rng(0).standard_normal((200, 2)), np.ones(200)])
+    X[3] = 5.5, 0.0, 5.0
+    session = HostileSession(tmp_path, X, RUN, weights="2")
+    assert "error" not in session.client.get_properties({})
+    session.context.run_config["weights"] = "2"
+    assert "few of its rows" in session.client.get_properties({})["message"]

@@ -1,0 +1,246 @@
+"""Texts as people have them: each is read as its author means it, or refused with the key that decides."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import read
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.maths.rows import whole
+from fedpca_flwr.site import csv_file
+from fedpca_flwr.site.readers import read_ids, read_texts
+from tests.families import rows
+from tests.refusals import refused
+
+B = np.round(50 + 9 * rows(12, 3), 2)
+NAN = np.nan
+
+
+def body(separator=",", decimal=".", quote="", table=B):
+    cell = f"{quote}{{:.2f}}{quote}"
+    return "".join(separator.join(cell.format(v).replace(".", decimal) for v in row) + "\n" for row in table)
+
+
+def numbered(text, first=""):
+    """Lines with the number of each before it."""
+    return "".join(f"{first}{i},{line}\n" for i, line in enumerate(text.splitlines()))
+
+
+ABC = "a,b,c\n" + body()
+RISING = "".join(",".join(f"{v:.3f}" for v in row) + "\n" for row in np.cumsum(np.abs(rows(9, 9)) + 0.01, axis=1))
+READ = {
+    "semicolons and decimal commas behind a mark": ("\ufeffa;b;c\n" + body(";", ","), {}, B),
+    "CR ends": (ABC.replace("\n", "\r"), {}, B),
+    "UTF-16 without its mark": (ABC.encode("utf-16-le"), {"encoding": "utf-16-le"}, B),
+    "all in quotes": ('"a","b","c"\n' + body(quote='"'), {}, B),
+    "names that are numbers": ('"1100","1102","1104"\n' + body(), {"header": True}, B),
+    "a row first": ("1,2,3\n" + body(), {"header": False}, np.vstack([[1, 2, 3], B])),
+    "rows that all rise": (RISING, {}, [[float(v) for v in line.split(",")] for line in RISING.split()]),
+    "an index without a name": (",a,b,c\n" + numbered(body()), {"leave_out": "0"}, B),
+    "several left out": (
+        'id,a,"b, c",x_1,x_2\n' + "".join(f"p{i},{v[0]},u,2020-01-01,w\n" for i, v in enumerate(B)),
+        {"leave_out": 'id, "b, c", x_*'},
+        B[:, :1],
+    ),
+    "few are features": (
+        "id,x_1,x_2,x_3\n" + numbered(body(), "p"),
+        {"columns": "x_*", "leave_out": ["x_3"]},
+        B[:, :2],
+    ),
+    "a column by its number": (numbered(body(), "p"), {"leave_out": 0}, B),
+    "a name twice": (ABC.replace("b", "a"), {"leave_out": "1"}, B[:, [0, 2]]),
+    "marks": (ABC + "1,?,#DIV/0!\n", {"missing": "?, #DIV/0!"}, np.vstack([B, [1, NAN, NAN]])),
+    "codes by value": (ABC + "-999,-999.0,-9.99e2\n", {"missing": -999}, np.vstack([B, [NAN] * 3])),
+    "a minus sign": (ABC + "\u22121.5,+2, 3e\u22121\n", {}, np.vstack([B, [-1.5, 2, 0.3]])),
+    "units below the names": ("a,b,c\ncm,kg,mmHg\n" + body(), {"comment": "cm"}, B),
+    "totals": (ABC + "Total,600,700\n", {"comment": "Total"}, B),
+    "a level of a category": ("a,type\n1,total\n2,partial\n3,total\n", {"leave_out": "type"}, [[1], [2], [3]]),
+    "comments": ('# "1\na,b,c\n#\n' + body() + "# end", {"comment": "#"}, B),
+    "a comment within quotes": ('note,a\n"x\n# y",1\nz,2\n', {"comment": "#", "leave_out": "note"}, [[1], [2]]),
+    "thousands": ('a,b\n"1,234.5",2\n"12,345",3\n', {"thousands": ","}, [[1234.5, 2], [12345, 3]]),
+    "points between thousands": (
+        "a;b\n1.234,5;2\n12.345;3\n",
+        {"thousands": ".", "decimal": ","},
+        [[1234.5, 2], [12345, 3]],
+    ),
+    "spaces between thousands": (
+        "a;b\n1\u202f234,5;2\n12\u00a0345,1;3\n",
+        {"thousands": " ", "decimal": ","},
+        [[1234.5, 2], [12345.1, 3]],
+    ),
+    "decimal commas in quotes": ('a,b\n"1,5",2\n"2,5",3\n', {"decimal": ","}, [[1.5, 2], [2.5, 3]]),
+    "separators at the ends": (ABC.replace("\n", ",\n"), {"leave_out": "3"}, B),
+    "pipes": (ABC.replace(",", "|"), {"delimiter": "|"}, B),
+    "an exact whole number": ("a,b\n1152921504606846976,1\n3,2\n", {}, [[2**60, 1], [3, 2]]),
+    "a whole number left out": ("a,b\n1152921504606846977,1\n3,2\n", {"leave_out": "a"}, [[1], [2]]),
+}
+REFUSED = {
+    "names in quotes": ('"1100","1102","1104"\n' + body(), {}, "header=true"),
+    "ids above measurements": ("48211,39922,10417\n" + body(), {}, "header=true"),
+    "wavelengths": (",".join(map(str, range(40, 49))) + "\n" + body(table=B.reshape(4, 9)), {}, "header=true"),
+    "a name among numbers": ("id,1100,1102\n" + body(), {}, "header=true"),
+    "the name of what is left out": ("id,45.5,52.25,48\n" + numbered(body()), {"leave_out": "0"}, "header=true"),
+    "an index without a name": (",a,b,c\n" + numbered(body()), {}, "leave-out='0'"),
+    "one mark": (ABC + "1,?,3\n", {}, "marks for missing values.*missing='"),
+    "an error of a workbook": (ABC + "1,#DIV/0!,3\n", {}, "marks for missing values.*missing='"),
+    "units below the names": ("a,b,c\ncm,kg,mmHg\n" + body(), {}, "line of units.*comment='"),
+    "totals": (ABC + "Total,600,700\n", {}, "totals.*comment='"),
+    "totals that a column beside tells": (ABC + "Total,600,700\n", {"leave_out": "a"}, "totals.*comment='"),
+    "comments": ("# made by\n" + ABC, {}, "comment='#'"),
+    "thousands": ('a,b\n"1,234.5",2\n"12,345",3\n', {}, "thousands=','"),
+    "points between thousands, or decimals": ("a;b\n1.234;2\n567;3\n", {}, "decimal='.'"),
+    "decimal commas in quotes": ('a,b\n"1,5",2\n"2,5",3\n', {}, "decimal=','"),
+    "a name twice": (ABC.replace("b", "a"), {}, "'leave-out'"),
+    "another separator than is said": (ABC, {"delimiter": ";"}, "not numbers"),
+    "a quote that is not closed": ('a,note\n1,x\n2,"y\n3,z\n4,z\n5,"w"\n6,v\n', {"leave_out": "note"}, "quote"),
+    "whole numbers that are rounded": ("a,b\n1152921504606846977,1\n3,2\n", {}, "2.53"),
+    "everything left out": (ABC, {"leave_out": "*"}, "left out"),
+}
+
+
+def written(folder, content, name="site.csv"):
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder / name
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_a_text_is_read_as_its_author_means_it(kind, tmp_path):
+    content, keys, expected = READ[kind]
+    np.testing.assert_array_equal(whole(read(written(tmp_path, content), **keys).rows), np.asarray(expected, float))
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_text_that_could_be_read_otherwise_is_refused_with_what_to_do(kind, tmp_path):
+    content, keys, text = REFUSED[kind]
+    with pytest.raises(DataError, match=text):
+        read(written(tmp_path, content), **keys)
+
+
+def test_a_row_that_is_longer_than_a_block_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    text = "a,b\n" + "1,x\n" * 1000 + f"2,{'y' * 50_000}\n" + "True,z\n" * 1000
+    path = str(written(tmp_path, text))
+    np.testing.assert_array_equal(read(path, leave_out="b").rows[998:1003, 0], [1, 1, 2, 1, 1])
+    assert [len(cell) for cell in read_ids(path, "b", 2001)[998:1003]] == [1, 1, 50_000, 1, 1]
+
+
+def test_endings_say_how_a_text_is_packed_and_separated(tmp_path):
+    packed, tabs = gzip.compress(ABC.encode()), ABC.replace(",", "\t")
+    np.testing.assert_array_equal(read(written(tmp_path, packed, "site.CSV.gz")).rows, B)
+    np.testing.assert_array_equal(read(written(tmp_path, tabs, "site.tsv")).rows, B)
+    with refused(DataError, "delimiter=','"):
+        read(written(tmp_path, ABC, "site.tsv"))
+    with refused(DataError, ".csv.gz"):
+        read(written(tmp_path, gzip.compress(ABC.encode() * 99)[:-9], "half.csv.gz"))
+
+
+def test_ids_and_texts_are_those_of_the_rows_whatever_the_keys(tmp_path):
+    text = "# x\n1;p1;male;1,5\n# y\n2;p2;?;2,5\n\nTotal;;;4\n"
+    keys = {"ids": "1", "texts": ["2"], "comment": "#, Total", "header": False, "missing": "?", "leave_out": "0"}
+    path = str(written(tmp_path, text))
+    assert read(path, **keys).rows.tolist() == [[1.5], [2.5]]
+    assert read_ids(path, "1", 2, **keys) == ["p1", "p2"]
+    assert read_texts(path, "2", 2, **keys) == ["male", None]
+
+
+def test_numbers_that_are_marks_are_missing_in_every_kind_of_file(tmp_path):
+    held = np.array([[1, -999, 3], [4, 5, 2**40]])
+    np.save(tmp_path / "site.npy", held)
+    found = read(tmp_path / "site.npy", missing="?, -999", leave_out=[2])
+    np.testing.assert_array_equal(whole(found.rows), [[1, NAN], [4, 5]])
+    assert found.missing.tolist() == [0, 1]
+    held[0, 0] = 2**60 + 1
+    np.save(tmp_path / "site.npy", held)
+    for keys in ({}, {"missing": "-999"}):
+        with refused(DataError, "2^53"):
+            read(tmp_path / "site.npy", **keys)
+    with refused(ConfigError, "'header'"):
+        read(tmp_path / "site.npy", header=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("delimiter", "xy"), ("decimal", ";"), ("thousands", "x"), ("encoding", "utf-99"), ("encoding", "base64")],
+)
+def test_what_no_text_can_have_is_refused_by_its_key(key, value, tmp_path):
+    with refused(ConfigError, f"'{key}'"):
+        read(written(tmp_path, ABC), **{key: value})
+    with refused(ConfigError, "'decimal'", "'thousands'"):
+        read(written(tmp_path, ABC), thousands=".")
+
+
+@pytest.mark.parametrize("key", ["columns", "leave_out"])
+def test_a_key_that_names_no_column_is_refused(key, tmp_path):
+    for name in ("d", "3", "d*"):
+        with refused(ConfigError, f"'{key.replace('_', '-')}'"):
+            read(written(tmp_path, ABC), **{key: name})
+
+
+def test_keys_of_files_are_keys_of_a_site_but_not_of_its_database():
+    node = {
+        "partition-id": 0,
+        "num-partitions": 1,
+        "data": "site.csv",
+        "leave-out": 31,
+        "missing": -9.5,
+        "header": False,
+    }
+    found = NodeConfig.parse(node).file_keys
+    assert (found["leave_out"], found["missing"], found["header"], found["columns"]) == ("31", "-9.5", False, "")
+    for key, value in {"leave-out": "id", "header": False, "missing": "-9"}.items():
+        given = {"partition-id": 0, "num-partitions": 1, "data": "duckdb:///a", "query": "SELECT 1", key: value}
+        with refused(ConfigError, f"'{key}'", "'data'"):
+            NodeConfig.parse(given)
+
+
+# Workbooks and files of statistics
+
+
+def test_a_sheet_is_read_as_a_text_is(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
+    book = openpyxl.Workbook()
+    book.create_sheet("other")
+    for row in (["id", 1100, 1102], ["p1", 1.5, True], [], ["p2", None, 0.1], ["Total", 3, "4"]):
+        book.active.append(row)
+    book.save(tmp_path / "site.xlsx")
+    with refused(DataError, "header=true"):
+        read(tmp_path / "site.xlsx")
+    found = read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
+    assert found.names == ("1100", "1102")
+    np.testing.assert_array_equal(found.rows, [[1.5, 1], [NAN, 0.1]])
+    assert "first" in found.notes[0]
+    book.active.append(["p3", "?", 2])
+    book.save(tmp_path / "site.xlsx")
+    with pytest.raises(DataError, match="marks") as caught:
+        read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
+    assert caught.value.local.startswith("line 6, column 2")
+    with refused(ConfigError, "'delimiter'"):
+        read(tmp_path / "site.xlsx", delimiter=";")
+
+
+@pytest.mark.parametrize("suffix", [".sav", ".dta", ".xpt"])
+def test_a_file_of_statistics_has_codes_for_labels_and_nan_for_what_is_missing(suffix, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
+    frame, path = (
+        pandas.DataFrame({"A": [0.1, np.nan, 3.0], "SEX": [1.0, 2.0, 1.0], "W": ["x", "y", ""]}),
+        tmp_path / "s",
+    )
+    labels = {} if suffix == ".xpt" else {"variable_value_labels": {"SEX": {1.0: "m", 2.0: "f"}}}
+    write = {".sav": pyreadstat.write_sav, ".dta": pyreadstat.write_dta, ".xpt": pyreadstat.write_xport}[suffix]
+    write(frame, str(path) + suffix, **(labels or {"file_format_version": 5}))
+    with refused(DataError, "texts"):
+        read(str(path) + suffix)
+    found = read(str(path) + suffix, leave_out="W", missing="3")
+    assert found.names == ("A", "SEX")
+    np.testing.assert_array_equal(found.rows, [[0.1, 1], [NAN, 2], [NAN, 1]])
+    assert len(found.notes) == bool(labels)
+    assert read_texts(str(path) + suffix, "SEX", 3) == ["1", "2", "1"]
+
+
+def test_what_is_not_installed_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyreadstat", None)
+    with refused(ConfigError, "pyreadstat", ".sav"):
+        read(written(tmp_path, b"4711", "site.sav"))
