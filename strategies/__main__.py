@@ -7,6 +7,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from inspect import getdoc, getmodule, getsource
 from operator import itemgetter
@@ -17,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from fedpca_flwr.config.method_text import own_keys, text_of
 from fedpca_flwr.config.run_config import Config, RunConfig
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.model.measurements import MEASUREMENTS
 from fedpca_flwr.protocol.card import MethodCard, Shown
@@ -31,6 +33,9 @@ INTERNAL = re.compile(r"\s+\(`(fedpca_flwr|strategies)\.[^)]*\)")
 """What a docstring says of modules, for those who read the code."""
 TABLE = re.compile(r"^\| method \| result.*\n(\|.*\n)*", re.M)
 """The table of methods on docs/which-method.md."""
+
+PERMISSION = "A site with data takes part only if its node-config names `{word}` in `allowed-methods`"
+"""How a site allows sums that tell of it."""
 
 PAGE = """# Options
 
@@ -138,7 +143,6 @@ def _questions(method: Method, travel: str) -> str:
             own = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
             with_them = f"`{text_of('', own).strip()}`: " if own else ""
             chosen = card.phases(TRAVEL[travel], card.options.parse(options))
-            chosen = chosen if travel == "clear" else {name: phase.as_sum() for name, phase in chosen.items()}
             own_names = [name for name in script if name in chosen and not chosen[name].closing]
             asked = ", ".join(_question(name, script[name], chosen[name]) for name in own_names)
             first = next(iter(texts), asked)
@@ -209,12 +213,26 @@ def _shown(method: Method) -> str:
         else:
             lines[f"{summed_ways.capitalize()} it sees of all parties together"] = summed.server
     lines = {sees: clear.server, **lines}
+    if "masked" in ways:
+        for word, text in _site_sums(card).items():
+            lines[f"Sums of `{word}` tell the server of single sites"] = f"{text}. {PERMISSION.format(word=word)}"
     lines["Other parties see"] = clear.parties
     if "masked" in ways and summed.parties != clear.parties:
         lines["With secure aggregation, other parties see"] = summed.parties
     if clear.network != Shown._field_defaults["network"]:
         lines["A network observer sees"] = clear.network
     return "".join(f"- {who}: {what}.\n" for who, what in lines.items())
+
+
+def _site_sums(card: MethodCard) -> dict[str, str]:
+    """What sums tell of single sites, by its word, with any of the values that the options list."""
+    found = dict[str, str]()
+    fields = card.options.model_fields
+    chosen = [{name: value} for name, field in fields.items() for value in _choices(field.annotation)]
+    for own in (*card.examples, *chosen):
+        with suppress(ConfigError):  # of options that need others
+            found |= card.options.parse({**card.examples[0], **own}).site_sums
+    return found
 
 
 def _own_options(card: MethodCard) -> str:

@@ -7,11 +7,22 @@ The average leaves out the scatter between the parties' means, so the error grow
 P-COV sends the same bytes and is exact. Where the server holds the means, the model says how far off the average is.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.questions import method
+from fedpca_flwr.questions.rows import WITHIN
+
+
+class AveragedOptions(method.ScaledOptions):
+    """Options of AP-COV."""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {"ap-cov": WITHIN} if self.center else {}  # averaged raw second moments leave nothing out
+
 
 CARD = method.MethodCard(
     name="ap-cov",
@@ -30,7 +41,7 @@ CARD = method.MethodCard(
         "mean, variances and number of rows of all; the pooled components",
     ),
     pools_moments=True,
-    options=method.ScaledOptions,
+    options=AveragedOptions,
     phases=lambda config, options: {
         **method.moments_phases(config, within=options.center),
         **method.projection_phase(),
@@ -50,7 +61,7 @@ class ApproximateCovariance(method.Strategy):
     """AP-COV; ``measured`` holds the share of variance it leaves out, and where it can be had its angle to exact."""
 
     card = CARD
-    options: method.ScaledOptions
+    options: AveragedOptions
 
     def aggregate(self) -> method.Fitting:
         # averaged raw second moments leave nothing out

@@ -11,15 +11,17 @@ scatter by a codec (`fedpca_flwr.maths.codecs`):
 * ``combined``: ``low-rank``, and the rest by ``shared-step``;
 * ``top-k`` (the share ``keep`` of the entries) and ``sketch`` (``rank`` random products): for comparison.
 
-With secure aggregation the triangle travels in ``bits`` bits a value, several to a word
-(`fedpca_flwr.questions.short_words`). Each party measures the spectral norm of its encoding's error, and the model
-holds the bound on the angle that follows. A correction is one more round: the server sends the leading components, and
-each party returns what its encoding still gets wrong about them (`fedpca_flwr.maths.refine`). With a ``tolerance`` of
-1e-6 degrees or less the method counts as exact.
+In clear each party measures the spectral norm of its encoding's error, and the model holds the bound on the angle that
+follows. With secure aggregation the triangle travels in ``bits`` bits a value, several to a word
+(`fedpca_flwr.questions.short_words`), and the bound is by the steps and the number of parties alone, the worst case:
+where many parties need a certificate, take more ``bits`` (21 for 100 parties). A correction is one more round: the
+server sends the leading components, and each party returns what its encoding still gets wrong about them
+(`fedpca_flwr.maths.refine`). With a ``tolerance`` of 1e-6 degrees or less the method counts as exact.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -31,6 +33,10 @@ from fedpca_flwr.maths.sums import MomentsSum
 from fedpca_flwr.questions import method, short_words
 
 MOST_CORRECTIONS = 10
+SITE_STEPS = (
+    "to how many steps each site's numbers are rounded, and it chooses the steps: runs with many different ones tell "
+    "single sites' covariances"
+)
 INSTEAD = "leave out 'codec': sums travel in short words"
 
 
@@ -68,6 +74,10 @@ class CompressedOptions(method.Options):
     def columns(self, public: method.Public) -> int:
         """How many the scatter is multiplied with: in short words by blocks."""
         return self.most_corrections * self.block(public.features) if in_short_words(public.config) else 0
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {"compressed": SITE_STEPS}
 
     def coder(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
         """The codec for ``d`` features; ``step`` is in the unit of the scatter."""
@@ -205,8 +215,8 @@ CARD = method.MethodCard(
         network="sizes and times of messages; a compressed size depends a little on the covariance",
     ),
     shows_summed=method.Shown(
-        "number of rows, mean, variances, scatter in `bits` bits, its products with the corrected vectors, what "
-        "rounding took off them, squared error",
+        "number of rows, mean, variances, scatter in `bits` bits, its products with the corrected vectors, "
+        "squared error",
         "mean, variances and number of rows of all; the pooled components so far",
     ),
     options=CompressedOptions,
@@ -242,6 +252,7 @@ class Compressed(method.Strategy):
                 break
             yield from scatter.correct(several.vectors, number)
         pairs = several.first(wanted)
+        pairs = replace(pairs, values=scatter.unit * pairs.values, following=scatter.unit * pairs.following)
         if pairs.values[0] <= 0:
             raise method.ConfigError(
                 f"run-config: 'codec' is '{options.codec}', and what it leaves of this scatter has no positive "
@@ -261,7 +272,7 @@ class Compressed(method.Strategy):
             ],
             measured={
                 "compression_ratio": 8 * (d * d + d + 1) / self._uploaded(),
-                "scatter_error_variance_share": scatter.wrong / total,
+                "scatter_error_variance_share": scatter.unit * scatter.wrong / total,
                 "angle_bound_degrees": worst,
             },
         )
@@ -298,6 +309,7 @@ class CodedScatters:
 
     head: moments.Head
     total: float
+    unit = 1.0
     matrix: method.Array
     block: method.Array | None = None
     wrong: float

@@ -69,10 +69,11 @@ def phases(config: method.RunConfig, options: EMOptions) -> method.Questions:
     else:
         step = {"expected": incomplete.expected_phase(options.max_rounds)}
         expects = method.Field("covariance", ("d(d+1)/2",), kind="scatter")
+    last = method.projection_phase(further=(expects,))["project"]
     return {
         **incomplete.observed_phases(config, pairs=options.model == "gaussian"),
         **step,
-        **method.projection_phase(further=(expects,)),
+        "project": replace(last, limits=incomplete.filled_limits),
     }
 
 

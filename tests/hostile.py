@@ -75,10 +75,15 @@ class HostileSession:
         given = {"may-show": shown_by(run), **given}
         if run["method"].startswith("dp-pca"):
             given = {"epsilon-budget": 100.0, **given}
+        chosen = run_config_of(run)
+        card = method_of(chosen["method"]).strategy.card
+        words = options_of(chosen["method"], card.options, {}).site_sums
+        if words:
+            given = {"allowed-methods": " ".join([card.name, *words]), **given}
         config = {"partition-id": index, "num-partitions": parties, **given}
         self.folder = folder
         self.parties = parties
-        self.context = Context(run_id, 1, config, RecordDict(), run_config_of(run))
+        self.context = Context(run_id, 1, config, RecordDict(), chosen)
         self.own_key = b""
 
     @property

@@ -107,7 +107,7 @@ def decides_by_transport(code: str) -> set[str]:
 
 
 def test_questions_and_methods_compare_no_transport():
-    """What is had in another way where only sums open says so by `by_transport`, or `limited_by` of its question."""
+    """What is had in another way where only sums open says so by `by_transport`."""
     files = {path: code for path, code in CODE.items() if path.startswith("fedpca_flwr/questions/")}
     files |= {f"strategies.{module}": code for module, code in MODULES.items()}
     found = {path: decides_by_transport(code) for path, code in files.items()}

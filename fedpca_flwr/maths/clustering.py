@@ -19,8 +19,8 @@ from fedpca_flwr.maths.krylov import random_block
 REGULAR = 1e-6
 """Share of the mean variance of the points that is added to the variances of each component of a mixture."""
 
-LEAST_LOG_DENSITY = -1e6
-"""Points of which a mixture knows less count as this."""
+MOST_LOG_DENSITY = 1e6
+"""Points of which a mixture knows less than minus this, or more than this, count as it."""
 
 NEAR = 1e-9
 """Centres that move by less, in deviations of the points, stay where they are."""
@@ -89,7 +89,7 @@ class Mixture:
         largest = each.max(axis=1, keepdims=True)
         shares = np.exp(each - largest)
         total = shares.sum(axis=1, keepdims=True)
-        return shares / total, (largest + np.log(total))[:, 0].clip(min=LEAST_LOG_DENSITY)
+        return shares / total, (largest + np.log(total))[:, 0].clip(-MOST_LOG_DENSITY, MOST_LOG_DENSITY)
 
 
 @dataclass

@@ -48,8 +48,7 @@ SHARE_BYTES = 33
 Words = NDArray[np.uint64]
 Integers = NDArray[np.int64]
 Digits = tuple[int, ...]
-"""By digit of a value, the first one first: how many values share the word that this digit travels in; with a minus,
-have shared it in an earlier sum of the same values."""
+"""By digit of a value, the first one first: how many values share the word that this digit travels in."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,8 @@ class Layout:
                 own, limits = [value[part] for value in flat], most[part] if most.size > 1 else most
                 if not (np.abs(sum(own)) <= limits).all():
                     raise ValueError(f"'{name}' is beyond its public limit")
-                self._encode(own, self._exponents(name, limits), digits[:, part], self._before(name))
+                self._encode(own, self._exponents(name, limits), digits[:, part])
             for shared, numbers in zip(self.digits(name), digits, strict=True):
-                if shared < 0:
-                    continue
                 end = start + -(-limit.size // shared)
                 vector[start:end] = _joined(numbers, shared)
                 start = end
@@ -118,11 +115,8 @@ class Layout:
             start = end
         return vector.view(np.uint64)
 
-    def _encode(
-        self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]], digits: Integers, before: int
-    ) -> None:
-        """Add the digits of the sum of a few values (n,) each to ``digits`` (digits, n), which are zero; so many of
-        them travelled before, to which nothing is carried any more."""
+    def _encode(self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]], digits: Integers) -> None:
+        """Add the digits of the sum of a few values (n,) each to ``digits`` (digits, n), which are zero."""
         for value in values:
             left = value
             for i, exponent in enumerate(exponents):
@@ -130,7 +124,7 @@ class Layout:
                 digits[i] += whole.astype(np.int64)
                 if i + 1 < len(exponents):
                     left = left - _times_power(whole, -exponent)
-        _carry(digits[before:], exponents[before:])
+        _carry(digits, exponents)
 
     def decode(
         self, total: Words, near: Mapping[str, Array] | None = None
@@ -140,10 +134,10 @@ class Layout:
         """
         high, low = dict[str, Array](), dict[str, Array]()
         for name, limit in self.limits.items():
-            digits, most, before = self._digits_of(total, name), _flat(limit), self._before(name)
+            digits, most = self._digits_of(total, name), _flat(limit)
             sums, rest = np.empty(limit.size), np.empty(limit.size)
             for part in _slices(limit.size):
-                exponents = self._exponents(name, most[part] if most.size > 1 else most)[before:]
+                exponents = self._exponents(name, most[part] if most.size > 1 else most)
                 sums[part], rest[part] = _decoded(digits[:, part], exponents)
             high[name], low[name] = sums.reshape(limit.shape), rest.reshape(limit.shape)
         start = self.size - sum(words.size for words in self.short.values())
@@ -171,15 +165,11 @@ class Layout:
                 break
             start += digits_size(self.limits[known].size, self.digits(known))
         size, found = self.limits[name].size, []
-        for shared in self.digits(name)[self._before(name) :]:
+        for shared in self.digits(name):
             end = start + -(-size // shared)
             found.append(_split(total.view(np.int64)[start:end], shared)[:size])
             start = end
         return np.stack(found)
-
-    def _before(self, name: str) -> int:
-        """How many digits of a field travelled before."""
-        return sum(shared < 0 for shared in self.digits(name))
 
     def missed(self, parties: int) -> dict[str, Array]:
         """Bound on what rounding costs each entry of a sum over so many parties, of one part each."""
@@ -196,7 +186,7 @@ class Layout:
         _, above = np.frexp(limit * (1 + 2.0**-40))  # the sum stays below 2^63, with all that is rounded
         found = [WORD_BITS - 1 - above]
         for shared in self.digits(name)[1:]:
-            found.append(found[-1] + further_bits(WORD_BITS // abs(shared), self.parties))
+            found.append(found[-1] + further_bits(WORD_BITS // shared, self.parties))
         return found
 
 
@@ -217,7 +207,7 @@ def further_bits(bits: int, parties: int) -> int:
 
 def digits_size(values: int, digits: Digits) -> int:
     """Words of so many values."""
-    return sum(-(-values // shared) for shared in digits if shared > 0)
+    return sum(-(-values // shared) for shared in digits)
 
 
 def _flat(limit: Array) -> Array:

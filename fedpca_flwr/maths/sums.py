@@ -205,6 +205,12 @@ def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
     )
 
 
+def head_about(head: Head, centre: Array) -> Head:
+    """Return the head of the same rows less a ``centre`` (d,)."""
+    mean, lost = two_sum(head.mean, -centre)
+    return Head(head.n, *two_sum(mean, lost + head.remainder))
+
+
 def pooled_head(rows: float, total: Exact) -> Head:
     """Count and mean of rows, from their sum (d,)."""
     over, under = float(rows).as_integer_ratio()

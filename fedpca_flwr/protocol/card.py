@@ -61,6 +61,20 @@ class PCAOptions(Config):
         """
         return ""
 
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        """What sums over the parties tell of single ones with these options, as the end of "the server learns ...".
+
+        The keys are the words by which a site permits it (node-config `allowed-methods`): the method's name, or that of
+        what an option chooses. Empty where the sums are functions of the pooled rows, however these are divided.
+        """
+        return {}
+
+    @property
+    def additive(self) -> bool:
+        """Whether the same pooled rows give the same sums, however they are divided among the parties."""
+        return not self.site_sums
+
     def moments_kept(self, parties: int) -> int:
         """Of how many sets of rows the server keeps the moments."""
         return 0

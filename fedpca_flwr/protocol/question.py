@@ -13,7 +13,7 @@ they were in the first of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -76,8 +76,6 @@ class Question:
     limits: Callable[[Fields, Public], SumLimits] | None = None
     """From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
     is refused where only sums may be shown."""
-    limited_by: tuple[Field, ...] = ()
-    """What comes with the question too where only the sum of the replies opens, since `limits` need it."""
     share_limits: Callable[[Fields, Public], SumLimits] | None = None
     """As `limits`, of what one reply adds to the sum where the server sees it; None: it is not held against any."""
     instead: str = ""
@@ -102,12 +100,6 @@ class Question:
     no more than they do."""
     closing: bool = False
     """Whether it comes after the method has its result: where a party has left since, it is left out."""
-
-    def as_sum(self) -> Question:
-        """The question as it is asked where only the sum of its replies opens."""
-        if not self.limited_by:
-            return self
-        return replace(self, asked=Payload((*self.asked.fields, *self.limited_by)))
 
     def most(self, public: Public) -> int:
         """How often one run may ask it."""

@@ -161,7 +161,13 @@ class PCAStrategy(Strategy):
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "columns": self.quorum.columns,
             **({"levels": self.config.levels_by_column} if self.config.levels else {}),
-            "notes": [*notes, *certainty.notes, *self.transport.notes(self.quorum), *self._idle_settings()],
+            "notes": [
+                *notes,
+                *certainty.notes,
+                *self._site_sums_notes,
+                *self.transport.notes(self.quorum),
+                *self._idle_settings(),
+            ],
         }
 
     @property
@@ -265,6 +271,12 @@ class PCAStrategy(Strategy):
         return None
 
     # Inside
+
+    @property
+    def _site_sums_notes(self) -> list[str]:
+        """What the server learns of single parties although it sees sums only."""
+        told = {} if self.sees_each else self.options.site_sums
+        return [f"the sums of '{word}' tell of single parties: {text}" for word, text in told.items()]
 
     @property
     def _tells_rows(self) -> bool:

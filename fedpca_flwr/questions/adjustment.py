@@ -8,7 +8,7 @@ and else asks for one sum more: every party is told slopes and pooled deviations
 Only parties know the names of columns. So each says where the covariates stand in its own (`PartyInfo.covariates`).
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -34,7 +34,7 @@ from fedpca_flwr.questions.genotypes import GenotypeOptions
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter, left_of
 from fedpca_flwr.questions.row_limits import WIDE, moments_limits, projection_limits, reach, require_resolved
-from fedpca_flwr.questions.rows import SCATTER, moments_phases, pooled_moments
+from fedpca_flwr.questions.rows import SCATTER, WITHIN, moments_phases, pooled_moments
 from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
 
 
@@ -155,6 +155,12 @@ class AdjustOptions(MomentsOptions, GenotypeOptions):
     def within(self) -> bool:
         """Whether rows are about their own party's mean."""
         return self.harmonise != "nothing"
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        deviations = "; and a scatter that each site has divided by its own deviations"
+        told = {"nothing": {}, "means": {"harmonise": WITHIN}, "variances": {"harmonise": WITHIN + deviations}}
+        return {**super().site_sums, **told[self.harmonise]}
 
     @model_validator(mode="after")
     def _about_means(self) -> Self:

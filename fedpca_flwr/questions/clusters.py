@@ -10,7 +10,7 @@ a site must allow that scores of single rows are seen. They are those on one set
 once in a run. The model says how many rows a cluster has where they are not few.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -27,7 +27,7 @@ from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
 from fedpca_flwr.questions import harmony
-from fedpca_flwr.questions.rows import ROW_COUNT
+from fedpca_flwr.questions.row_limits import FIRST_WORDS, ROWS
 from fedpca_flwr.site.scores import beside
 
 STARTS = 10
@@ -45,7 +45,6 @@ ENOUGH = 1e-9
 AXES = {"components", "scale"}
 """What scores are made with, which a site is told once in a run: others would tell more numbers of the same row."""
 
-VARIANCES = Field("variances", ("<=k",), kind="size")
 MIXTURE = (
     Field("weights", ("<=m",), kind="size", optional=True),
     Field("covariances", ("<=m", "<=k", "<=k"), optional=True),
@@ -60,6 +59,11 @@ class ClusterOptions(PCAOptions):
     """Find so many clusters among the scores of all rows, if sites allow it (docs/clusters.md); 0: none."""
     clustering: Literal["k-means", "mixture", "harmony"] = "k-means"
     """About centres, a mixture of normal distributions, or those of Harmony (docs/single-cells.md)."""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        harmony_runs = self.clusters > 0 and self.clustering == "harmony"
+        return {**super().site_sums, **({"harmony": harmony.OF_SITES} if harmony_runs else {})}
 
 
 def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
@@ -78,8 +82,8 @@ def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
         reply=harmony.MIXED,
         answer=lambda party, asked: harmony.mixed(asked, party.points(asked), party.site.node.partition_id),
         sizes=sizes,
-        limits=lambda asked, public: harmony.limits(asked, _deviations(asked, public)),
-        limited_by=(ROW_COUNT, VARIANCES),
+        limits=lambda asked, public: harmony.limits(asked, _farthest(last, asked, public)),
+        words=FIRST_WORDS,
         times=harmony.times(),
     )
     cells = Question(
@@ -93,8 +97,8 @@ def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
         ),
         answer=lambda party, asked: _cells(party, asked),
         sizes=sizes,
-        limits=_cell_limits,
-        limited_by=(ROW_COUNT, VARIANCES),
+        limits=lambda asked, public: _cell_limits(asked, _farthest(last, asked, public)),
+        words=FIRST_WORDS,
         times=MOST_STEPS,
     )
     shares = Question(
@@ -109,8 +113,8 @@ def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
         ),
         answer=lambda party, asked: _shares(party, asked),
         sizes=sizes,
-        limits=_share_limits,
-        limited_by=(ROW_COUNT, VARIANCES),
+        limits=lambda asked, public: _share_limits(asked, _farthest(last, asked, public)),
+        words=FIRST_WORDS,
         times=MOST_STEPS,
     )
     found = {"k-means": {"cells": cells}, "mixture": {"cells": cells, "shares": shares}, "harmony": {"mixed": mixed}}
@@ -124,35 +128,30 @@ def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
     }
 
 
-def _cell_limits(asked: Fields, public: Public) -> SumLimits:
-    """By the inequalities of Cauchy and Schwarz, and of Minkowski, with room for rounding."""
-    rows, farthest = 2 * float(asked["rows"]), np.abs(asked["centres"]).max(axis=(0, 1)) + _deviations(asked, public)
+def _cell_limits(asked: Fields, farthest: float) -> SumLimits:
+    """Limits of sums over rows whose scores are at most ``farthest`` in size, with room for rounding."""
+    apart = np.abs(asked["centres"]).max(axis=(0, 1)) + farthest
+    with np.errstate(over="ignore"):  # what is not finite is refused
+        inertia = 2 * ROWS * np.square(apart).sum()
+    return {"counts": np.array(2.0 * ROWS), "sums": 2 * ROWS * apart, "inertia": inertia}
+
+
+def _share_limits(asked: Fields, farthest: float) -> SumLimits:
+    apart = np.abs(asked["means"]) + farthest
+    with np.errstate(over="ignore"):
+        products = 2 * ROWS * apart[:, :, None] * apart[:, None]
     return {
-        "counts": np.array(rows),
-        "sums": rows * farthest,
-        "inertia": np.array(rows * float(np.square(farthest).sum())),
+        "counts": np.array(2.0 * ROWS),
+        "sums": 2 * ROWS * apart,
+        "products": products,
+        "log_density": np.array(2 * ROWS * clustering.MOST_LOG_DENSITY),
     }
 
 
-def _share_limits(asked: Fields, public: Public) -> SumLimits:
-    rows, farthest = 2 * float(asked["rows"]), np.abs(asked["means"]) + _deviations(asked, public)
-    return {
-        "counts": np.array(rows),
-        "sums": rows * farthest,
-        "products": rows * farthest[:, :, None] * farthest[:, None],
-        "log_density": np.array(-clustering.LEAST_LOG_DENSITY * rows),
-    }
-
-
-def _deviations(asked: Fields, public: Public) -> Array:
-    """Roots of the scores' variances (k,), and what rounding may add to a score.
-
-    It is that of values as large as ``bound``, and of small variances beside the first: these are eigenvalues.
-    """
-    unit = asked["scale"] if asked["scale"].size else np.ones(public.features)
-    rounded = 2.0**-40 * public.config.bound * (np.abs(asked["components"]) @ (1 / unit))
-    variances = asked["variances"] + public.features * 2.0**-50 * asked["variances"].max()
-    return np.asarray(np.sqrt(variances) + rounded)
+def _farthest(last: Question, asked: Fields, public: Public) -> float:
+    """No score is larger in size: its square is in the sum of squares that limits what the ``last`` question leaves."""
+    assert last.limits is not None
+    return float(np.sqrt(last.limits(asked, public)["squared"]))
 
 
 # What a party answers
@@ -243,17 +242,16 @@ def clusters_of(model: PCAModel, told: Fields, options: ClusterOptions, public: 
     model says how many steps it took, and how many rows each has.
     """
     variances = model.explained_variance_
-    asked = {**told, "rows": np.asarray(model.n_samples_), "variances": variances}
     if options.clustering == "harmony":
-        return (yield from harmony.harmonised(model, asked, options.clusters, public))
-    centres, counts, inertia, steps = yield from _k_means(asked, options.clusters, public.config.seed)
+        return (yield from harmony.harmonised(model, told, options.clusters, public))
+    centres, counts, inertia, steps = yield from _k_means(model, told, options.clusters, public.config.seed)
     found, measured = {"centres": centres, "weights": np.empty(0), "covariances": np.empty((0, 0, 0))}, inertia
     if options.clustering == "mixture":
         spread = inertia / model.n_samples_ / variances.size * np.eye(variances.size)
         regular = clustering.REGULAR * float(variances.mean())
         spread += regular * np.eye(variances.size)
         start = clustering.Mixture((counts + 1) / (counts + 1).sum(), centres, np.array([spread] * len(centres)))
-        found, counts, measured, steps = yield from _mixture(asked, start, regular)
+        found, counts, measured, steps = yield from _mixture(model, told, start, regular)
     rows = [int(count) if count >= FEWEST else None for count in counts.round()]
     name = "mean_log_density" if options.clustering == "mixture" else "inertia"
     model.log["clusters"] = {"kind": options.clustering, "rows": rows, "steps": steps, name: measured}
@@ -263,15 +261,17 @@ def clusters_of(model: PCAModel, told: Fields, options: ClusterOptions, public: 
     return found
 
 
-def _k_means(asked: Fields, clusters: int, seed: int) -> Generator[Ask, Any, tuple[Array, Array, float, int]]:
+def _k_means(
+    model: PCAModel, told: Fields, clusters: int, seed: int
+) -> Generator[Ask, Any, tuple[Array, Array, float, int]]:
     """Centres, counts of rows, sum of squared distances, and steps."""
-    variances, moved, steps = asked["variances"], np.inf, 0
+    variances, moved, steps = model.explained_variance_, np.inf, 0
     centres = clustering.starts(variances, clusters, STARTS, seed)
     while moved > clustering.NEAR * np.sqrt(variances[0]) and steps < MOST_STEPS:
-        total: Total = yield Sum("cells", {**asked, "centres": centres})
+        total: Total = yield Sum("cells", {**told, "centres": centres})
         cells = clustering.Cells(total["counts"].round(), total["sums"], total["inertia"])
-        if (cells.counts.sum(axis=1) != int(asked["rows"])).any():
-            raise ContractError(f"the parties have other rows in their clusters than the {asked['rows']} of the run")
+        if (cells.counts.sum(axis=1) != model.n_samples_).any():
+            raise ContractError(f"the parties have other rows in their clusters than the {model.n_samples_} of the run")
         before, centres, steps = centres, cells.step(centres), steps + 1
         moved = float(np.abs(centres - before).max())
     best = int(cells.inertia.argmin())
@@ -280,15 +280,15 @@ def _k_means(asked: Fields, clusters: int, seed: int) -> Generator[Ask, Any, tup
 
 
 def _mixture(
-    asked: Fields, start: clustering.Mixture, regular: float
+    model: PCAModel, told: Fields, start: clustering.Mixture, regular: float
 ) -> Generator[Ask, Any, tuple[dict[str, Array], Array, float, int]]:
     """The same of a mixture, with the mean logarithm of the density."""
     mixture, density, gained, steps = start, -np.inf, np.inf, 0
     while gained > ENOUGH and steps < MOST_STEPS:
         named = {"means": mixture.means, "weights": mixture.weights, "covariances": mixture.covariances}
-        total: Total = yield Sum("shares", {**asked, **named})
+        total: Total = yield Sum("shares", {**told, **named})
         shared = clustering.Shared(total["counts"], total["sums"], total["products"], float(total["log_density"]))
-        before, density, steps = density, shared.log_density / int(asked["rows"]), steps + 1
+        before, density, steps = density, shared.log_density / model.n_samples_, steps + 1
         gained, mixture = density - before, shared.step(mixture.means, regular)
     order = np.argsort(-mixture.weights, kind="stable")
     found = {"centres": mixture.means, "weights": mixture.weights, "covariances": mixture.covariances}

@@ -18,6 +18,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Public, Sum, SumLimits, Total
+from fedpca_flwr.questions.row_limits import ROWS
 from fedpca_flwr.site.scores import beside
 
 ROUNDS = 10
@@ -34,6 +35,9 @@ STILL = 1e-3
 
 MOST_BETTER = 1e-4
 """A correction is the last if the objective falls by a smaller share."""
+
+OF_SITES = "how many of each site's rows are in each cluster, and the sums of their scores"
+"""What the sums tell of single sites (`PCAOptions.site_sums`)."""
 
 STEPS = (
     Field("centres", ("<=t", "<=m", "<=k")),
@@ -62,13 +66,13 @@ def times() -> int:
     return FIRST_STEPS + ROUNDS * MOST_STEPS
 
 
-def limits(asked: Fields, deviations: Array) -> SumLimits:
-    """Of sums over rows of which each counts once; ``deviations`` (k,) are the roots of the scores' mean squares."""
-    rows = 2 * float(asked["rows"])
+def limits(asked: Fields, farthest: float) -> SumLimits:
+    """Limits of sums over rows of which each counts once, and whose scores are at most ``farthest`` in size."""
+    rows = 2.0 * ROWS
     return {
         "counts": np.array(rows),
         "units": np.array(rows),
-        "sums": rows * deviations,
+        "sums": np.array(rows * farthest),
         "objective": np.array(rows * (4 + harmony.WIDTH * np.log(asked["centres"].shape[1] + 1))),
     }
 

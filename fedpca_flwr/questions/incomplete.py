@@ -3,14 +3,14 @@
 All are sums, so they travel in clear or masked alike. The centre is the mean of what was observed of each feature, and
 the spread its standard deviation; rows are standardised with them, and models of the rows are in that unit.
 
-The limits of fixed point follow from what was asked. Standardised, the squares of what was observed of a feature add up
-to at most n, the number of rows, about the mean; the centre is off by what rounding lost, which counts as a part of m
-here. For a model with mean m and covariance S, whose least eigenvalue is at least `FLOOR`, what is expected of missing
-values is at most (Cauchy and Schwarz in the metric of S)::
+The limits of fixed point are public. A standardised value of feature j is at most r_j in size, since no value is larger
+than `bound`. For n rows and a model with mean m and covariance S, whose least eigenvalue is at least `FLOOR`, what is
+expected of missing values is at most (Cauchy and Schwarz in the metric of S)::
 
-    sum_i E[x_ij]^2 <= S_jj sum_i x_io' S_oo^-1 x_io <= S_jj n sum_j (1 + |m_j|)^2 / FLOOR
+    sum_i E[x_ij]^2 <= S_jj sum_i x_io' S_oo^-1 x_io <= S_jj n sum_j (r_j + |m_j|)^2 / FLOOR
 
-That is generous, so these sums travel in two words a value (steps of 2^-108 of a limit).
+That is generous, so these sums travel in four words a value. Where the server sees each reply, it holds it against the
+same with its own n, and with 1 for r: standardised, the squares of what was observed of a feature add up to n.
 
 Where few factors stand behind wide rows, nothing that is asked or replied has d^2 values. Rows are
 less the mean of what was observed of each feature, in one unit for all, since the noise is alike in all: the root of
@@ -50,9 +50,6 @@ from fedpca_flwr.questions.rows import CENTRE, SPREAD, taken_for_constant
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
-
-EXPECTED_WORDS = 2
-"""For each value of a sum of what rows are expected to be."""
 
 CENTRE_ROUNDING = 2.0**-48
 """Share of a centre by which rounding the parties' sums may move it from the mean of what was observed."""
@@ -126,8 +123,8 @@ def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
             asked=Payload((MODEL[0], CENTRE)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",), kind="size"))),
             answer=_own_deviations,
-            limits=_deviation_limits,
-            share_limits=of_a_share(_deviation_limits),
+            limits=lambda asked, public: _deviation_limits(asked, public, row_limits.ROWS),
+            share_limits=of_a_share(lambda asked, public: _deviation_limits(asked, public, int(asked["rows"]))),
             words=row_limits.FIRST_WORDS,
         ),
     }
@@ -139,9 +136,11 @@ def expected_phase(times: int) -> Question:
         asked=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
         answer=_own_expected,
-        limits=_expected_limits,
-        share_limits=of_a_share(_expected_limits),
-        words=EXPECTED_WORDS,
+        limits=lambda asked, public: _expected_limits(
+            asked, row_limits.ROWS, _standardised(asked, public, positive(asked["spread"]))
+        ),
+        share_limits=of_a_share(lambda asked, public: _expected_limits(asked, int(asked["rows"]), 1.0)),
+        words=row_limits.FIRST_WORDS,
         times=times,
     )
 
@@ -168,20 +167,48 @@ def _observed_limits(public: Public, *, pairs: bool) -> SumLimits:
     }
 
 
-def _deviation_limits(asked: Fields, public: Public) -> SumLimits:
-    size, rows = public.config.bound + np.abs(asked["centre"]), int(asked["rows"])
+def _deviation_limits(asked: Fields, public: Public, rows: int) -> SumLimits:
+    size = public.config.bound + np.abs(asked["centre"])
     return {"shift": size * rows, "diagonal": size**2 * rows}
 
 
-def _expected_limits(asked: Fields, public: Public) -> SumLimits:
-    rows, mean = int(asked["rows"]), asked["mean"]
+def _standardised(asked: Fields, public: Public, unit: Array) -> Array:
+    """The largest size of a value (d,) of rows within `bound`, less the centre that is asked and divided by a unit."""
+    with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
+        found: Array = (public.config.bound + np.abs(asked["centre"])) / unit
+    return found
+
+
+def _expected_limits(asked: Fields, rows: int, size: Array | float) -> SumLimits:
+    """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
+    mean = asked["mean"]
     with np.errstate(over="ignore"):
         farthest = np.abs(mean) + CENTRE_ROUNDING * np.abs(asked["centre"]) / positive(asked["spread"])
-        seen = 1.01 * rows * (1 + farthest) ** 2  # some for rounding, of the spread too
+        seen = 1.01 * rows * (size + farthest) ** 2  # some for rounding, of the spread too
         variances = asked["covariance"][moments.diagonal_positions(mean.size)]
         squares = seen + variances * (seen.sum() / FLOOR + rows)
         sizes = np.sqrt(squares)
         return {"first": np.sqrt(rows) * sizes, "second": moments.pack(np.outer(sizes, sizes))}
+
+
+def filled_limits(asked: Fields, public: Public) -> SumLimits:
+    """Limits of the last question: count, and the squared error of rows that are filled by what is expected of them.
+
+    As of expected values: in the metric of a correlation, whose least eigenvalue is at least `FLOOR`, or of the noise.
+    """
+    reach = public.config.bound + np.abs(asked["mean"])
+    with np.errstate(all="ignore"):  # what is not finite is refused
+        seen = 2 * row_limits.ROWS * reach**2
+        if "factors" in asked:
+            *loadings, noise = asked["factors"]
+            variances, metric = np.square(loadings).sum(axis=0) + noise, np.where(noise > 0, 1 / noise, np.inf)
+        else:
+            diagonal = asked["covariance"][moments.diagonal_positions(reach.size)].clip(min=0.0)
+            variances = np.where(diagonal > 0, diagonal, 1.0)
+            metric = 1 / variances / FLOOR
+        squares = seen + variances * float((seen * metric).sum())
+        scale = asked["scale"] if asked["scale"].size else 1.0
+        return {"count": np.array(float(row_limits.ROWS)), "squared": (squares / scale**2).sum()}
 
 
 # What a party answers
@@ -267,9 +294,7 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, Ob
     constant, cautions = _constant(run, missed, diagonal, counts, centre, scale=scale)
     diagonal = np.where(constant, 0.0, diagonal)
     row_limits.require_resolved(run.config.bound, missed, diagonal)
-    spread = np.sqrt((diagonal + 2 * missed) / counts)
-    if second.missed and "pairs" in first:  # a constant feature is divided by it, and as far as its mean was rounded
-        spread = np.where(constant, np.maximum(spread, CENTRE_ROUNDING * np.abs(centre)), spread)
+    spread = np.sqrt(diagonal / counts)
     apart, mean = int((pairs == 0).sum()), second["shift"] / counts / positive(spread)
     return ObservedValues(count, rows, counts, apart, centre, spread, mean, constant, cautions, seen.units())
 
@@ -389,20 +414,29 @@ def factor_phase(times: int, most: int) -> Question:
         ),
         answer=_own_products,
         sizes=lambda public: {"q": min(most, public.features)},
-        limits=_limits,
-        share_limits=of_a_share(_limits),
-        words=EXPECTED_WORDS,
+        limits=_factor_limits,
+        share_limits=of_a_share(_factor_share_limits),
+        words=row_limits.FIRST_WORDS,
         times=times,
     )
 
 
-def _limits(asked: Fields, public: Public) -> SumLimits:
-    rows, mean, spread = int(asked["rows"]), asked["mean"], asked["spread"]
-    variances, noise = asked["variances"], float(asked["noise"])
+def _factor_limits(asked: Fields, public: Public) -> SumLimits:
+    unit = factor_unit(asked, scale=public.options.scale)
+    return _of_factors(asked, row_limits.ROWS, _standardised(asked, public, unit), unit)
+
+
+def _factor_share_limits(asked: Fields, public: Public) -> SumLimits:
+    unit = factor_unit(asked, scale=public.options.scale)
+    return _of_factors(asked, int(asked["rows"]), asked["spread"] / unit, unit)
+
+
+def _of_factors(asked: Fields, rows: int, size: Array, unit: Array) -> SumLimits:
+    """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
+    mean, variances, noise = asked["mean"], asked["variances"], float(asked["noise"])
     with np.errstate(over="ignore"):
-        unit = factor_unit(asked, scale=public.options.scale)
         farthest = np.abs(mean) + CENTRE_ROUNDING * np.abs(asked["centre"]) / unit
-        seen = 1.01 * rows * (spread / unit + farthest) ** 2  # some for rounding, of the spread too
+        seen = 1.01 * rows * (size + farthest) ** 2  # some for rounding, of the spread too
         along = noise + asked["basis"] ** 2 @ (variances - noise).clip(min=0.0)
         squares = seen + along * (seen.sum() / noise + rows)
         logarithms = mean.size * abs(np.log(noise)) + np.abs(np.log(variances / noise)).sum()

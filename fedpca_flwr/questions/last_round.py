@@ -6,7 +6,7 @@ about how single rows lie, which moments hide, and whoever holds the server choo
 site tells them only if its `may-show` says so, and no count of fewer rows than its own minimum (`told_count`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -30,6 +30,10 @@ ABOVE, FOURTH = Field("above", ("2",), "int64"), Field("fourth", ("k",), kind="s
 """How many rows exceed the limit of T2, and of SPE; sums of the fourth powers of scores of variance 1."""
 
 
+FEW_LEFT_OUT = "which counts of a site are below its own minimum of rows, since these are left out of the sum"
+"""What the sum of counts tells of single sites (`PCAOptions.site_sums`)."""
+
+
 class LastRoundOptions(MomentsOptions):
     """Options of a method whose last round may have more than the projection."""
 
@@ -42,6 +46,10 @@ class LastRoundOptions(MomentsOptions):
     @property
     def exposes(self) -> str:
         return "distribution" if self.outliers == "counts" or self.fourth_moments else ""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {**super().site_sums, **({"outliers": FEW_LEFT_OUT} if self.outliers == "counts" else {})}
 
     @model_validator(mode="after")
     def _variances_are_about_the_mean(self) -> Self:

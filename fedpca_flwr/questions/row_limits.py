@@ -206,11 +206,6 @@ def leading_digits(sizes: Mapping[str, int]) -> Digits:
     return WIDE[:2] if packed_size(sizes["d"]) <= FEW else (1, 3)
 
 
-def further_digits(sizes: Mapping[str, int]) -> Digits:
-    """The two digits that follow these."""
-    return (*(-shared for shared in leading_digits(sizes)), 1, 1)
-
-
 def product_limits(reach: Array, columns: int) -> SumLimits:
     """A scatter of such rows times so many orthonormal columns (d, b), and some rounding."""
     limit = 2 * ROWS * reach * np.linalg.norm(reach)

@@ -23,12 +23,13 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
-from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation, two_sum
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.maths.sums import (
     MomentsSum,
     about_mean,
+    head_about,
     mean_products,
     pool,
     pooled_diagonal,
@@ -64,8 +65,17 @@ def sums_of_rows() -> Iterator[None]:
         ) from None
 
 
+WITHIN = (
+    "the scatter that lies between the sites' means, a matrix of a rank below their number; of three sites it shows "
+    "the plane in which their means lie, and with other runs more"
+)
+"""What the sum of scatters about own means tells of single sites (`PCAOptions.site_sums`)."""
+
 PARTS, SCATTER_PARTS = 13, 3
 """Numbers that a party's sums about zero add up from, and its products: each is rounded by itself."""
+
+TWO_FLOATS = 2.0**-100
+"""Share of a sum of products about zero that two floats do not hold."""
 
 LEFT = 1e-8
 """Share of the variance that covariates may leave over."""
@@ -133,11 +143,11 @@ def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "noth
     leading, survivors = (
         _summed(whole, digits, within=within) for digits in (row_limits.leading_digits, lambda sizes: WIDE[:3])
     )
-    further = replace(_summed(Payload((SCATTER,)), row_limits.further_digits, within=within), optional=True)
+    digits = _summed(Payload((SCATTER,)), lambda sizes: WIDE, within=within)
     return by_transport(
         config,
         clear={"moments": Question(reply=MOMENTS, answer=own_moments)},
-        masked={"moments": leading, "digits": further},
+        masked={"moments": leading, "digits": replace(digits, asked=Payload((CENTRE,)), optional=True)},
         surviving={"moments": survivors},
     )
 
@@ -146,7 +156,7 @@ def _summed(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, wi
     """A question for the sum of these moments, with such ``digits`` of the scatter."""
 
     def answer(party: RowsClient, asked: Fields) -> Sequence[Fields]:
-        parts = _uncentred_moments(party, within=within)
+        parts = _uncentred_moments(party, asked.get("centre", np.zeros(party.public.features)), within=within)
         return [{field.name: part[field.name] for field in reply.fields if field.name in part} for part in parts]
 
     def limits(asked: Fields, public: Public) -> SumLimits:
@@ -161,11 +171,13 @@ def _summed(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, wi
     )
 
 
-def _uncentred_moments(party: RowsClient, *, within: bool) -> Sequence[Fields]:
-    """Count, sum, squares and second moments about zero (or these within the party), in parts without a rounding."""
+def _uncentred_moments(party: RowsClient, centre: Array, *, within: bool) -> Sequence[Fields]:
+    """Count, sum, squares and second moments about a ``centre`` (d,), or these within the party, in parts without a
+    rounding."""
     found = party.own.moments()
-    parts = [dict(part) for part in uncentred(found.head, found.diagonal())]
-    products = [found.scatter] if within else [found.scatter, *mean_products(found.head)]
+    head = head_about(found.head, centre)
+    parts = [dict(part) for part in uncentred(head, found.diagonal())]
+    products = [found.scatter] if within else [found.scatter, *mean_products(head)]
     for part, product in zip(parts, products, strict=False):
         part[SCATTER.name] = product
     return parts
@@ -309,18 +321,17 @@ def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float)
     sums: Total = yield Sum("moments")
     pooled = _resolved(run, sums, joined=joined)
     places = diagonal_positions(pooled.diagonal.size)
-    missed = SCATTER_PARTS * sums.missed["scatter"][places]
+    head, held = pooled.head, 0.0 if within else TWO_FLOATS * pooled.rows * pooled.centre**2
+    missed = SCATTER_PARTS * sums.missed["scatter"][places] + held
     unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
     about_zero = 0.0 if run.options.centred else pooled.head.n * pooled.head.mean**2
     variance = float(((pooled.diagonal + joined + about_zero) / unit**2).sum())
-    double = sums["scatter"], sums.low["scatter"]
     # Frobenius norms, in the unit in which the components are found
     if "digits" in run.phases and (missed / unit**2).sum() > SHOWS * (LEFT if each else 1.0) * variance:
-        digits: Total = yield Sum("digits")
-        high, error = two_sum(double[0], digits["scatter"])
-        double = two_sum(high, error + (double[1] + digits.low["scatter"]))
-        missed = SCATTER_PARTS * digits.missed["scatter"][places] + 2.0**-100 * missed  # what two floats hold of it
-    found = double[0] if within else about_mean(double, mean_products(pooled.head))
+        sums = yield Sum("digits", {"centre": pooled.centre})
+        head, missed = head_about(head, pooled.centre), SCATTER_PARTS * sums.missed["scatter"][places]
+    double = sums["scatter"], sums.low["scatter"]
+    found = double[0] if within else about_mean(double, mean_products(head))
     if run.options.scaled:  # one is resolved beside others, since its own variance has all digits
         small = (missed > row_limits.UNSEEN * pooled.diagonal) & (pooled.diagonal > 0)
         row_limits.require_few(run.config.bound, int(small.sum()), 1)

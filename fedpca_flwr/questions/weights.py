@@ -40,7 +40,6 @@ def weighted(config: RunConfig, options: PCAOptions, questions: Questions) -> Qu
             question,
             asked=_in_floats(question.asked),
             reply=_in_floats(question.reply),
-            limited_by=_in_floats(Payload(question.limited_by)).fields,
         )
         for name, question in questions.items()
     }

@@ -93,6 +93,33 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
         )
 
 
+def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
+    """Refuse sums that tell of single sites, unless this site's node-config names what they are of.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        This site's own; only a site with data of its own has sums to protect.
+    card : MethodCard
+    options : PCAOptions
+        Those of the run; `PCAOptions.site_sums` says what its sums tell.
+    sums_only : bool
+        Whether only sums open: in clear the server sees each site's answers anyway.
+
+    Raises
+    ------
+    DisclosureError
+    """
+    strangers = {word: text for word, text in options.site_sums.items() if word not in allowed_methods(node)}
+    if node.data and sums_only and strangers:
+        words = ", ".join(map(repr, strangers))
+        raise DisclosureError(
+            f"in a secure sum {words} tells of single sites: the server learns {'; '.join(strangers.values())}. This "
+            f"site's node-config does not permit that: name {words} in 'allowed-methods', beside '{card.name}' and all "
+            "others that it allows, or run what adds up"
+        )
+
+
 def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> None:
     """Refuse to show more of single rows than this site allows.
 

@@ -161,6 +161,7 @@ class Site:
         options = self.options(card.options)
         require_compatible(self.config, card, options)
         policy.permit_method(self.node, card, sums_only=sums_only)
+        policy.permit_sums(self.node, card, options, sums_only=sums_only)
         policy.require_files(self.node)
         policy.permit_exposure(self.node, card, options)
         policy.permit_split(self.node, card, self.table.split)

@@ -71,7 +71,7 @@ def as_sums(method: str, phases: Questions) -> Questions:
             f"('{shown[0]}')"
         )
         raise ConfigError(f"{text}; {instead}") if instead else TravelError(text)
-    return {name: phase if phase.in_clear else phase.as_sum() for name, phase in phases.items()}
+    return phases
 
 
 def encoded(party: PCAClient, phase: str, own: Question, asked: Fields) -> Words:

@@ -73,7 +73,7 @@ class RowsUsed:
     rows: int
     mean: method.Array  # (d,)
     centre: dict[str, method.Array]
-    """What every question sends: ``mean``, ``remainder``, and where only sums are shown ``spread``."""
+    """What every question sends: ``mean`` and ``remainder``."""
     total: float
     """Trace of the scatter."""
     missed: method.Array
@@ -125,11 +125,11 @@ class Personalised(method.Strategy):
         if f"{prefix}start" in self.phases:
             replies = yield method.Ask(f"{prefix}start")
             pooled, diagonal = _pooled(replies, holds_out=bool(prefix))
-            centre, spread, missed = (pooled.mean, pooled.remainder), {}, np.zeros(1)
+            centre, missed = (pooled.mean, pooled.remainder), np.zeros(1)
             self.n_components(sum(reply.rows for reply in replies), pooled.mean.size)
         else:
             sums = yield from pooled_centre(self, prefix, which=which)
-            pooled, diagonal, spread, missed = sums.head, sums.diagonal, {"spread": sums.spread}, sums.missed
+            pooled, diagonal, missed = sums.head, sums.diagonal, sums.missed
             centre = sums.centre, sums.remainder  # to the last bit what the parties were told
             if prefix:
                 self._require_enough_rows(sums.rows)
@@ -138,11 +138,10 @@ class Personalised(method.Strategy):
         if not self.options.center:
             about_zero = pooled.n * np.square(mean + pooled.remainder)
             diagonal = diagonal + about_zero
-            spread = {name: np.sqrt(values**2 + about_zero) for name, values in spread.items()}
             mean = np.zeros_like(mean)
             centre = mean, mean
         method.require_variance(diagonal, pooled.n, mean, which=which)
-        asked = {**dict(zip(("mean", "remainder"), centre, strict=True)), **spread}
+        asked = dict(zip(("mean", "remainder"), centre, strict=True))
         return RowsUsed(prefix, int(pooled.n), mean, asked, float(diagonal.sum()), missed)
 
     def _require_enough_rows(self, rows: float) -> None:

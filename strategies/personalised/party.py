@@ -4,6 +4,7 @@ Each pass over the rows has phases of its own; those of the first, which holds r
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Literal
@@ -35,6 +36,12 @@ OF_OWN_COMPONENTS = (
     method.Field("gram", ("k", "k")),
 )
 
+OF_OWN = (
+    "sums of the sites' own projectors times blocks that it chooses, and of a fold of each site's rows; with one block "
+    "after another these tell which subspaces the sites have"
+)
+"""What the sums tell of single sites (`PCAOptions.site_sums`)."""
+
 HELD_OUT = "held-out "
 """How the phases of the first of two passes begin, and the names of its numbers."""
 
@@ -46,11 +53,6 @@ def centre_fields(
     of_sums = method.by_transport(config, clear="mean", masked="centre") if options.center else "mean"
     mean = method.Field("mean", ("d",), fixed=f"{prefix}{of_sums}")
     return mean, method.Field("remainder", ("d",), fixed=f"{prefix}remainder")
-
-
-def spread_fields(prefix: str) -> tuple[method.Field]:
-    """Return the field of the deviations of those rows, from which limits of sums follow."""
-    return (method.Field("spread", ("d",), kind="size", fixed=f"{prefix}spread"),)
 
 
 class PersonalisedOptions(method.Options, method.CentreOptions):
@@ -65,6 +67,10 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
     """Eigenvectors, or the gradient steps of the paper's Algorithm 1."""
     iterations: Annotated[method.Count, Limits(examples=[1, 5])] = 20
     """At most so many for V, in each pass."""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {"personalised": OF_OWN}
 
     @property
     def exposes(self) -> str:
@@ -91,10 +97,7 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
         reply=method.Payload((method.Field("errors", ("grid",), kind="size"),)),
         answer=_choose,
         sizes=lambda public: {"k": options.n_components, "grid": len(GRID) + 2},
-        limits=lambda asked, public: {
-            "errors": np.full(len(GRID) + 2, 4.0 * row_limits.ROWS * public.features * public.config.bound**2)
-        },
-        limited_by=spread_fields(HELD_OUT),
+        limits=lambda asked, public: {"errors": np.array(_largest_total(asked, public))},
         words=method.FIRST_WORDS,
     )
     report = method.Question(
@@ -105,7 +108,7 @@ def phases(config: method.RunConfig, options: PersonalisedOptions) -> method.Que
         answer=_report,
         sizes=lambda public: {"k": options.n_components, "m": 1},
         limits=_of_report,
-        limited_by=spread_fields(""),
+        words=method.FIRST_WORDS,
     )
     return {
         **first,
@@ -123,7 +126,7 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         reply=method.Payload((used, *method.HEAD[1:], method.Field("diagonal", ("d",), kind="size"))),
         answer=lambda party, asked: _start(party, prefix),
     )
-    centre, spread = centre_fields(config, options, prefix), spread_fields(prefix)
+    centre = centre_fields(config, options, prefix)
     sums = centre_phases(prefix, lambda party: party.used(prefix))
     begin = method.by_transport(config, clear={f"{prefix}start": start}, masked=sums)
     product = method.Question(
@@ -131,8 +134,8 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         reply=method.Payload((method.Field("product", ("d", "b")),)),
         answer=lambda party, asked: {"product": _about(party, asked, prefix).times_any(asked["block"])},
         sizes=lambda public: {"b": options.width(public)},
-        limits=_product_limits,
-        limited_by=spread,
+        limits=_of_product,
+        words=method.FIRST_WORDS,
         times=GLOBAL_ROUNDS,
     )
     several = replace(SHARED, shape=("m", "d", "k"))
@@ -142,20 +145,32 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         answer=lambda party, asked: _share(party, asked, prefix),
         sizes=lambda public: {"m": strengths, "k": options.n_components},
         limits=lambda asked, public: {"shared": np.full(asked["shared"].shape, 2.0 * public.parties)},
-        limited_by=spread,
         times=options.iterations,
         optional=True,
     )
     return {**begin, f"{prefix}product": product, f"{prefix}share": share}
 
 
-def _product_limits(asked: method.Fields, public: method.Public) -> method.SumLimits:
-    row_limits.reach({"mean": asked["mean"]}, public)  # or it is beyond the bound
-    return {"product": np.outer(asked["spread"], asked["spread"] @ np.abs(asked["block"]))}
+def _reach(asked: method.Fields, public: method.Public) -> method.Array:
+    """The largest size of a value (d,) of rows within `bound`, about the mean that is asked."""
+    found: method.Array = row_limits.reach(asked, public) + np.abs(asked["remainder"])
+    return found
+
+
+def _largest_total(asked: method.Fields, public: method.Public) -> float:
+    """Limit on the sum of squares of all rows about the mean that is asked, and some rounding."""
+    reach = _reach(asked, public)
+    return 2.0 * row_limits.ROWS * float(reach @ reach)
+
+
+def _of_product(asked: method.Fields, public: method.Public) -> method.SumLimits:
+    reach = _reach(asked, public)
+    with np.errstate(over="ignore"):  # what is not finite is refused
+        return {"product": 2.0 * row_limits.ROWS * np.outer(reach, reach @ np.abs(asked["block"]))}
 
 
 def _of_report(asked: method.Fields, public: method.Public) -> method.SumLimits:
-    k, total = asked["shared"].shape[1], float((asked["spread"] ** 2).sum())
+    k, total = asked["shared"].shape[1], _largest_total(asked, public)
     return {"error": np.array(total), "distance": np.array(2.0 * public.parties * k), "gram": np.full((k, k), total)}
 
 

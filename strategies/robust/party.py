@@ -1,6 +1,6 @@
 """ROBUST: what a run asks, and what a party answers."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Annotated, Any
@@ -36,6 +36,13 @@ OWN_SPREADS = "robust: own spreads"
 """And of a step, whose directions are the same in all questions, how its rows spread along them."""
 
 
+OF_OWN_PLACES = (
+    "sums of the sites' own medians and of counts that each site bounds by its own rows, and directions of rows about "
+    "centres that it chooses: with one centre after another these tell where a site's rows lie"
+)
+"""What the sums tell of single sites (`PCAOptions.site_sums`)."""
+
+
 class RobustOptions(method.Options):
     """Options of ROBUST."""
 
@@ -45,6 +52,10 @@ class RobustOptions(method.Options):
     """In clear: bound what each party counts, and take the median of the parties' sums. For parties that are alike."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 30
     """At most so many steps to the median; the model says how far it still was."""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {"robust": OF_OWN_PLACES}
 
 
 COUNT = method.Field("count", (), "int64", kind="count")

@@ -24,6 +24,14 @@ RUNS = (
     "p-cov harmonise=variances adjust-for=0",
     "p-cov genotypes=true prune=0.2",
     "ap-cov scale=true",
+    "p-cov clusters=2",
+    "p-cov clusters=2 clustering=mixture adjust-for=0 scale=true",
+    "p-cov clusters=2 clustering=harmony",
+    "em",
+    "em model=factors",
+    "personalised",
+    "personalised solver=stiefel mu=0.5",
+    "robust scale=true",
     "streaming state=there",
     "sub-it",
     "sub-it scale=true",
@@ -94,9 +102,10 @@ def test_a_sum_opens_or_is_refused_by_all_alike_whatever_was_asked(run, seed, tm
     caplog.set_level(logging.ERROR, "fedpca_flwr.client")
     rng, given = np.random.default_rng(seed), {"bound": BOUND} if "genotypes" not in run else {}
     config: dict[str, Any] = {"method": run, "n-components": 2, "secure-aggregation": True, **given}
-    shown = {"may-show": "inner products" if "vertical" in run else "distribution"}
+    shown = {"may-show": "inner products" if "vertical" in run else "scores"}
     sites = [HostileSession(tmp_path / str(i), rows_of(run, i, rng), config, index=i, **shown) for i in range(3)]
-    script, sizes = sites[0].client.script, {"d": D, "n": N, "k": 2, "b": 2, "q": 1}
+    script = sites[0].client.script
+    sizes = {"d": D, "n": N, "k": 2, "b": 2, "q": 1, "any": 2, "d(d+1)/2": D * (D + 1) // 2}
     server, public, summed, keys = HostileServer(sizes, rng), sites[0].client.public, 0, []
     for phase, question in script.items():
         if phase == "keys":

@@ -24,7 +24,7 @@ def test_points_are_shared_out_by_the_densities_of_a_mixture():
     densities = np.array([0.25 * norm.pdf(1.0), 0.75 * norm.pdf(1.0, 2.0, 2.0)])
     shares, logs = mixture.shares(np.array([[1.0], [1e5]]))
     np.testing.assert_allclose(shares[0], densities / densities.sum())
-    np.testing.assert_allclose(logs, [np.log(densities.sum()), clustering.LEAST_LOG_DENSITY])
+    np.testing.assert_allclose(logs, [np.log(densities.sum()), -clustering.MOST_LOG_DENSITY])
     sums = clustering.Shared.of(mixture)
     sums.add(np.array([[1.0]]), mixture)
     moved = sums.step(mixture.means, 0.5)

@@ -39,7 +39,6 @@ from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
 from fedpca_flwr.questions.rows import PARTS, pooled_centre, projection_phase
 from fedpca_flwr.questions.rows_run import party_names
-from fedpca_flwr.questions.short_words import ShortScatter
 from strategies import METHODS
 from strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
@@ -197,21 +196,6 @@ def test_the_party_farthest_from_the_model_is_told():
     assert model.log["measured"]["consensus_error_degrees"] == pytest.approx(max(apart), rel=1e-6)
 
 
-def test_what_is_wrong_about_a_scatter_in_short_words_is_bounded_in_closed_form():
-    """On a block of two axes, of which the parties say that they lost 0.2, and 0.1 of the first components."""
-    scatter = ShortScatter(SimpleNamespace(public=SimpleNamespace(parties=3)))
-    scatter.matrix, scatter.wrong = np.diag([4.0, 2.0, 1.0]), 0.5
-    scatter._centre, scatter._every, scatter._share = np.zeros(3), np.array([2.0, 1.5, 1.0]), 1e-3
-    scatter._spread = short_words._travelling(np.array([2.0, 1.5, 2.0**-46]))
-    asked = next(program := scatter.correct(np.eye(3)[:, :2], 2)).asked
-    np.testing.assert_allclose(asked["features"], [2.0, 1.5, 2.0**-46])
-    np.testing.assert_allclose(asked["columns"], [2e-3, 1.5e-3], rtol=1e-12)
-    assert not short_words._travelling(np.array([2.0, 2.0**-47]))[1]
-    with pytest.raises(StopIteration):
-        program.send(Total({"product": np.zeros((3, 2)), "wrong": np.array([0.2, 0.1])}, 3, missed={"wrong": 0.0}))
-    np.testing.assert_allclose([scatter.on_block, scatter.on_first, scatter.wrong], [0.3, 0.2, 1.1])
-
-
 @pytest.mark.parametrize(("lost", "told"), [(1.9e-14, False), (2.1e-14, True)])
 def test_what_rounding_takes_of_a_mean_is_told_beside_a_deviation(lost, told):
     head, diagonal = Head(4, np.ones(2), np.array([0.0, 3 * lost])), np.array([1.0, 4 * 3.0**2])
@@ -243,11 +227,10 @@ TEN = {"rows": np.asarray(10)}
 SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
 PROJECTED = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
 NEAR = {"mean": np.array([1.0, 0.0]), "centre": np.zeros(2), "spread": np.ones(2)}
-# Clusters of ten rows whose scores have deviations 2 and 1, and 0.5 and 2 more by what rounding costs beside the bound.
-SCORES = {**TEN, "components": np.eye(2), "scale": np.array([2.0, 0.5]), "variances": np.array([4.0, 1.0])}
-BESIDE = SimpleNamespace(config=SimpleNamespace(bound=2.0**40), features=2)
+NAMES = ("energy", "sum", "spread")
+# Clusters of rows whose scores are at most 2.5 in size.
 PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
-FARTHEST = np.array([[5.5, 3.0], [2.5, 7.0]])
+FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
 # Ten rows by a model of one factor: variances along the features of 3 and 0.5, and expected squares below these.
 FACTOR = {"basis": np.array([[1.0], [0.0]]), "variances": np.array([3.0]), "noise": 0.5, "spread": SPREAD}
 BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 10)])
@@ -274,15 +257,15 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
             {"count": ROWS, "called": ROWS, "alleles": 2 * ROWS, "squares": 4 * ROWS},
         ),
         (
-            incomplete._deviation_limits({**TEN, "centre": np.array([-2.0, 0.0])}, THREE),
+            incomplete._deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
             {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
         ),
         (
-            incomplete._expected_limits({**TEN, **NEAR, "covariance": np.zeros(3)}, None),
+            incomplete._expected_limits({**NEAR, "covariance": np.zeros(3)}, 10, 1.0),
             {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]},
         ),
         (
-            incomplete._limits({**TEN, **NEAR, **FACTOR}, SimpleNamespace(options=SCALED)),
+            incomplete._factor_share_limits({**TEN, **NEAR, **FACTOR}, SimpleNamespace(options=SCALED)),
             {
                 "first": np.sqrt(10 * BY_FACTOR),
                 "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
@@ -305,25 +288,27 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
             },
         ),
         (
-            clusters._cell_limits({**SCORES, "centres": PLACES[None]}, BESIDE),
-            {"counts": 20, "sums": [20 * 5.5, 20 * 7.0], "inertia": 20 * (5.5**2 + 7.0**2)},
+            clusters._cell_limits({"centres": PLACES[None]}, 2.5),
+            {"counts": 2 * ROWS, "sums": [2 * ROWS * 5.5, 2 * ROWS * 6.5], "inertia": 2 * ROWS * (5.5**2 + 6.5**2)},
         ),
         (
-            clusters._share_limits({**SCORES, "means": PLACES}, BESIDE),
+            clusters._share_limits({"means": PLACES}, 2.5),
             {
-                "counts": 20,
-                "sums": 20 * FARTHEST,
-                "products": 20 * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
-                "log_density": -20 * clustering.LEAST_LOG_DENSITY,
+                "counts": 2 * ROWS,
+                "sums": 2 * ROWS * FARTHEST,
+                "products": 2 * ROWS * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
+                "log_density": 2 * ROWS * clustering.MOST_LOG_DENSITY,
             },
         ),
         (
-            harmony.limits({**TEN, "centres": np.zeros((1, 3, 2))}, SPREAD),
-            {"counts": 20, "units": 20, "sums": 20 * SPREAD, "objective": 20 * (4 + WIDTH * np.log(4))},
+            harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5),
+            {"counts": 2 * ROWS, "units": 2 * ROWS, "sums": 5 * ROWS, "objective": 2 * ROWS * (4 + WIDTH * np.log(4))},
         ),
         (
-            short_words._product_limits({"features": SPREAD, "columns": np.array([3.0, 4.0])}, THREE),
-            {"product": [[6.0, 8.0], [9.0, 12.0]], "wrong": [3 * 5 * 13**0.5] * 2},
+            short_words._product_limits(
+                {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}, THREE
+            ),
+            {"product": [[6.0, 8.0], [9.0, 12.0]]},
         ),
     ],
 )
@@ -371,7 +356,7 @@ def test_what_is_observed_of_features_in_closed_form():
     with pytest.raises(StopIteration) as end:
         program.send(Total(second, 3, missed={"diagonal": np.array([2e-9, 0.0])}))
     found = end.value.value
-    np.testing.assert_allclose(found.spread, [np.sqrt((4 + 4e-9) / 4), np.sqrt(0.99)], rtol=1e-12)
+    np.testing.assert_allclose(found.spread, [1.0, np.sqrt(0.99)], rtol=1e-12)
     np.testing.assert_allclose(found.mean, [0.0, 0.1 / np.sqrt(0.99)], rtol=1e-12)
     assert (found.every, found.rows, found.share) == (5, 4, 1 / 8)
 

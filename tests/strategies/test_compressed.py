@@ -290,6 +290,14 @@ def test_short_words_take_less_than_a_whole_scatter_and_lie_within_the_bound():
     assert 1e-4 < principal_angles(model, TRUTH).max <= bound_of(model)
 
 
+@pytest.mark.parametrize(("bits", "each"), [(8, 8), (16, 4), (21, 3)])
+def test_no_party_is_asked_what_rounding_takes_off_its_own_numbers(bits, each):
+    """All know the steps: the bound is that of half a step of each of three parties, of all entries the worst way."""
+    measured = in_short_words(bits=bits).log["measured"]["scatter_error_variance_share"]
+    base = int(2 ** (64 / each))
+    assert measured == pytest.approx(1.5 / ((base - 1) // 2 - 2), rel=1e-5)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_features_too_small_to_travel_are_in_the_products_all_the_same(seed):
     """In units this far apart a block has vectors of such features only: their products were beyond their limit."""

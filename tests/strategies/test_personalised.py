@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
@@ -13,12 +12,11 @@ from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.rows import held_out
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.protocol.question import Public
 from simulations import run
 from simulations.papers.hierarchical import Federation
 from simulations.papers.personalised import kept, lost, personal
 from strategies.personalised import method
-from strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient, PersonalisedOptions, phases
+from strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient
 from tests.families import rows
 from tests.harness import finish, heard, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused
@@ -218,7 +216,7 @@ def test_parts_that_no_orthonormal_columns_add_up_to_are_refused():
 
 
 def test_the_rounding_of_fixed_point_is_in_the_pca_of_all_rows(monkeypatch):
-    """Of each entry of a product, for each party a step of what the deviations allow."""
+    """Of each entry of a product, for each party a step of four words."""
     parts, added, add = related(m=3), [], BlockIteration.add
 
     def noting(self, V, AV, *, error):
@@ -227,10 +225,11 @@ def test_the_rounding_of_fixed_point_is_in_the_pca_of_all_rows(monkeypatch):
 
     monkeypatch.setattr(BlockIteration, "add", noting)
     run("personalised", parts, n_components=3, mu="infinity", secure_aggregation=True, bound=100.0)
-    spread = np.vstack(parts).std(axis=0) * np.sqrt(90)
+    reach = 100.0 + np.abs(np.vstack(parts).mean(axis=0))
     assert added
     for V, error in added:
-        assert error / np.linalg.norm(np.outer(spread, spread @ np.abs(V))) * 2.0**63 == pytest.approx(3, rel=1e-5)
+        limit = 2.0**33 * np.linalg.norm(np.outer(reach, reach @ np.abs(V)))
+        assert 3 * 2.0**-240 < error / limit < 3 * 2.0**-230
 
 
 @pytest.mark.parametrize("mu", [-1.0, "global", float("inf")])
@@ -258,7 +257,7 @@ def test_all_questions_of_a_pass_tell_the_same_mean(secure, center, monkeypatch)
     told, honest = {}, PersonalisedClient.statistics
 
     def listen(client, phase, asked):
-        for name in {"mean", "remainder", "spread"} & set(asked) if phase != "project" else ():
+        for name in {"mean", "remainder"} & set(asked) if phase != "project" else ():
             first = phase.startswith(HELD_OUT) or phase == "choose"
             told.setdefault((first, name), {}).setdefault(asked[name].tobytes(), set()).add(phase)
         return honest(client, phase, asked)
@@ -266,23 +265,7 @@ def test_all_questions_of_a_pass_tell_the_same_mean(secure, center, monkeypatch)
     monkeypatch.setattr(PersonalisedClient, "statistics", listen)
     server = server_of("personalised", related(), n_components=2, iterations=2, center=center, **secure)
     finish(server)
-    assert len(told) == (6 if secure else 4)
+    assert len(told) == 4
     for (first, _), values in told.items():
         (phases,) = values.values()
         assert len(phases) == (3 if first or any("share" in phase for phase in phases) else 2)
-
-
-def test_limits_of_sums_have_room_for_all_that_parties_may_send():
-    """Of rows of two features whose deviations over all parties are 3 and 4, in a bound of 2."""
-    config = RunConfig(method="personalised", secure_aggregation=True, bound=2.0)
-    options = PersonalisedOptions(n_components=2)
-    public = Public(config, options, parties=5, features=2)
-    questions, asked = phases(config, options), {"shared": np.eye(2), "spread": np.array([3.0, 4.0])}
-    report = questions["report"].limits(asked, public)
-    assert {name: limit.tolist() for name, limit in report.items()} == {
-        "error": 25.0,
-        "distance": 2.0 * 5 * 2,
-        "gram": [[25.0] * 2] * 2,
-    }
-    assert (questions["share"].limits(asked, public)["shared"] == 2.0 * 5).all()
-    assert (questions["choose"].limits(asked, public)["errors"] == [2.0**32 * 2 * 4.0**2] * 8).all()

@@ -1,0 +1,134 @@
+"""What a site answers in secure sums adds up: the same pooled rows, divided otherwise, open the same sums.
+
+Where they do not, the sums tell of single sites, and a site with data of its own is in them only if its node-config
+names what they are of.
+"""
+
+import numpy as np
+import pytest
+
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.transports.encoding import MaskedSum
+from simulations.hunt.options import option_values
+from strategies import METHODS, TRAVEL, script_of
+from tests.harness import fit, own
+from tests.hostile import HostileSession
+from tests.refusals import unnamed
+
+N, D, BOUND = 240, 6, 1e3
+CARDS = {name: method.strategy.card for name, method in METHODS.items()}
+SUMMING = [name for name, card in CARDS.items() if not (card.differentially_private or card.after)]
+"""Methods whose sums can be compared: no noise, and no model that another run has left."""
+FURTHER = {
+    "p-cov": [{"adjust_for": "0"}, {"clusters": 2, "scale": True}, {"outliers": "counts", "fourth_moments": True}],
+    "compressed": [{"corrections": 2}, {"tolerance": 1e-6}],
+    "personalised": [{"mu": 1.0}, {"mu": "infinity"}, {"mu": 1.0, "solver": "stiefel"}],
+}
+"""Options that no list of values has."""
+
+
+def pooled(method, options):
+    """Rows of three unlike groups, one after another, and a few that are far off; with gaps, of one pattern, for EM."""
+    rng = np.random.default_rng(7)
+    if options.get("genotypes"):
+        return rng.binomial(2, rng.uniform(0.2, 0.8, D), (N, D)).astype(float)
+    rows = np.round(rng.standard_normal((N, D)) @ (np.eye(D) + 0.4 * rng.standard_normal((D, D))) * 5 + 40, 2)
+    rows[:80] += 3.0
+    rows[80:160] = rows[80:160] * 1.5 - 25
+    rows[::9] *= 1.7
+    if CARDS[method].incomplete:
+        rows[::3, 2] = np.nan
+    return rows
+
+
+def divisions(rows):
+    """Three ways in which three parties may hold these rows: group by group, in turns, and shuffled."""
+    turns = np.concatenate([np.arange(N)[start::3] for start in range(3)])
+    shuffled = np.random.default_rng(3).permutation(N)
+    return [
+        np.split(rows[order], at)
+        for order, at in ((slice(None), [80, 160]), (turns, [60, 150]), (shuffled, [100, 190]))
+    ]
+
+
+def of_columns(rows):
+    return [np.split(rows, at, axis=1) for at in ([2, 4], [1, 5], [3, 4])]
+
+
+def opened(method, parties, options, monkeypatch):
+    """All sums that open in a run, in order."""
+    sums, decoded = [], MaskedSum.decoded
+
+    def noting(self, *arguments):
+        sums.append(decoded(self, *arguments))
+        return sums[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MaskedSum, "decoded", noting)
+        fit(method, parties, n_components=2, secure_aggregation=True, bound=BOUND, **options)
+    return sums
+
+
+def option_sets():
+    """Every method that sums, with the examples of its card, each value that an option lists, and some further ones."""
+    for method in SUMMING:
+        card = CARDS[method]
+        examples = [
+            {key.replace("-", "_"): value for key, value in own.items() if key != "state"} for own in card.examples
+        ]
+        listed = [
+            {name: value}
+            for name, values in option_values(method, 2, N, D).items()
+            for value in values
+            if name != "n_components"
+            and isinstance(value, str | bool)
+            and value != card.options.model_fields[name].default
+        ]
+        for options in [*examples, *listed, *FURTHER.get(method, [])]:
+            if travels(method, options):
+                yield method, options
+
+
+def travels(method, options):
+    try:
+        return script_of(METHODS[method], TRAVEL["masked"], options) is not None
+    except FedPCAError:
+        return False
+
+
+CASES = {f"{method} {options}": (method, options) for method, options in option_sets()}
+
+
+@pytest.mark.parametrize(("method", "options"), CASES.values(), ids=CASES)
+def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monkeypatch):
+    rows = pooled(method, options)
+    ways = divisions(rows) if CARDS[method].split == "rows" else of_columns(rows)
+    run = {"method": method, "n_components": 2, "secure_aggregation": True, "bound": BOUND, **own(method), **options}
+    run = {name.replace("_", "-"): value for name, value in run.items()}
+    site = HostileSession(tmp_path, ways[0][0], run, **{"may-show": "inner products", "allowed-methods": ""})
+    refusal = site.client.get_properties({}).get("message", "")
+    if not refusal:
+        require_equal(*(opened(method, parties, options, monkeypatch) for parties in ways))
+        return
+    words = CARDS[method].options.parse(options).site_sums
+    assert words
+    assert not unnamed(refusal, "'allowed-methods'", *(f"'{word}'" for word in words))
+    for named, permitted in ((method, set(words) == {method}), (" ".join([method, *words]), True)):
+        site.context.node_config["allowed-methods"] = named
+        assert ("message" not in site.client.get_properties({})) == permitted
+    in_clear = HostileSession(
+        tmp_path / "in clear", ways[0][0], {**run, "secure-aggregation": False}, **{"may-show": "scores"}
+    )
+    assert "message" not in in_clear.client.get_properties({})
+
+
+def require_equal(first, *others):
+    """The same sums, up to rounding: of fixed point, and of float64 where much cancels."""
+    assert first
+    for other in others:
+        assert len(first) == len(other)
+        for one, same in zip(first, other, strict=True):
+            for name in one:
+                rounding = 4 * np.max(one.missed[name], initial=0.0) + 1e-13 * N * BOUND
+                size = float(np.abs(one[name]).max(initial=0.0))
+                np.testing.assert_allclose(one[name], same[name], rtol=0, atol=1e-9 * size + rounding, err_msg=name)
