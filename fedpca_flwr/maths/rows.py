@@ -231,6 +231,18 @@ def csr(matrix: Any) -> Block:
     return rows
 
 
+def column_sums(data: Rows) -> Array:
+    """Sums (d,) of the columns of ``data`` (n, d), of weighted rows their weighted sums."""
+    total = np.zeros(data.shape[1])
+    if isinstance(data, Blocks) and data.sparse:
+        for block in data.read():  # whose own sum is of its dtype, whatever it is asked for
+            total += np.bincount(block.indices, weights=block.data, minlength=total.size)
+    else:
+        for chunk, weights in with_weights(data, chunks(data)):
+            total += chunk.sum(axis=0, dtype=np.float64) if weights is None else weights @ chunk
+    return total
+
+
 def largest_size(data: Rows) -> float:
     """The largest size of a value of ``data`` (n, d) that is not missing (NaN)."""
     values = (block.data for block in data.read()) if isinstance(data, Blocks) and data.sparse else chunks(data)
