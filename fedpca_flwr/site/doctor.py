@@ -118,9 +118,9 @@ def _rows(site: Site) -> str:
     far_off = f"; {odd}, far from all others of their column: are they errors?" if odd else ""
     columns = [*table.notes, *notes_of({"": table.rows}, {"": table.names}), one_column_text(table.rows, table.names)]
     notes = "".join(f"; {note}" for note in columns if note)
-    node = client.site.node
-    if not client.site.refuses_rare_values and (columns := conspicuous(client.data, node.min_rows).text(table.names)):
-        far_off += f"; {columns}, and moments tell these rows, which rare-values='allow' permits"
+    if not client.site.refuses_rare_values:
+        allowed = conspicuous(client.data, client.site.node.min_rows).text(table.names)
+        notes += f"; {allowed}, and moments tell these rows, which rare-values='allow' permits" if allowed else ""
     return (
         f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}{notes}; this site would take part in "
         f"{run_config['method']}, whose largest question needs {needed:,} bytes of memory{of}"

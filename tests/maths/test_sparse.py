@@ -7,7 +7,7 @@ from scipy import sparse
 
 from fedpca_flwr.maths import rows as module
 from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, symmetric
-from fedpca_flwr.maths.rows import Blocks, centred_chunks, largest_size, sparse_chunks, sparse_rows, whole
+from fedpca_flwr.maths.rows import Blocks, centred_chunks, column_sums, largest_size, sparse_chunks, sparse_rows, whole
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.questions.own_scatter import OwnScatter
 
@@ -86,8 +86,13 @@ def test_sums_sizes_and_chunks_are_those_of_dense_rows():
     assert max(part.nnz for part in parts) <= 300 + int(np.diff(held.indptr).max()) + module.EMPTY_ROW
     assert len(parts) > 5
     negative = sparse_rows(sparse.csr_array(-matrix(1.0)))
+    np.testing.assert_allclose(column_sums(negative), whole(negative).sum(axis=0), rtol=1e-12)
     assert largest_size(negative) == np.abs(whole(negative)).max()
     assert largest_size(sparse_rows(sparse.csr_array((3, 4)))) == 0.0
+    # A sum of float32 stands still at 2^24, and ends at 3e38.
+    single = np.array([[2.0**24, 3e38], [1, 3e38], [1, 0], [1, 3e38]], np.float32)
+    sums = column_sums(sparse_rows(sparse.csr_array(single)))
+    np.testing.assert_array_equal(sums, single.sum(axis=0, dtype=np.float64))
     missing = np.array([[1.0, -5.0], [np.nan, 2.0]])
     assert largest_size(missing) == largest_size(sparse_rows(sparse.csr_array(missing))) == 5.0
 
