@@ -59,17 +59,14 @@ def told_share(bound, **options):
 
 @pytest.mark.engine
 def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
-    """Beside a bound of 1e24 the squared deviations, in four words, are coarser than the scatter about their mean."""
-    one = 3 * (4 * 1e24**2 * 90) * 2.0 ** -(62 + 3 * 46)  # of a feature: parties, the limit, steps of it
-    scatter = 3 * TOTAL * 2.0**-62
-    assert 4 * one > 100 * scatter
-    assert told_share(1e24) == pytest.approx((4 * one + scatter) / TOTAL, rel=1e-3, abs=0)
+    """Of each of three parties, squares in 13 parts and a scatter in 3: in words of 63 bits, and 58 for each after it."""
+    one = 3 * PARTS * ROWS * 1e24**2 * 2.0 ** -(63 + 3 * 58)
+    assert told_share(1e24) == pytest.approx(4 * one / TOTAL, rel=1e-9, abs=0)
     # Of scaled features, the larger a share the less it varies.
     assert DIAGONAL.max() > 2 * DIAGONAL.min()
-    assert told_share(1e24, scale=True) == pytest.approx((one / DIAGONAL).mean(), rel=1e-2, abs=0)
-    # Scatter, products of the mean, and what float64 rounds off these: each in three words of its own.
-    one = 3 * 4 * (ROWS * 1e6**2) * 2.0 ** -(62 + 2 * 46)
-    assert told_share(1e6, survivors=3) == pytest.approx(3 * one / TOTAL, rel=1e-9, abs=0)
+    assert told_share(1e24, scale=True) == pytest.approx((one / DIAGONAL).mean(), rel=1e-9, abs=0)
+    one = 3 * 3 * ROWS * 1e6**2 * 2.0 ** -(63 + 2 * 58)
+    assert told_share(1e6, survivors=3) == pytest.approx(4 * one / TOTAL, rel=1e-9, abs=0)
     # A share is the same in every unit, and so is whether it leaves a result exact.
     small = [X * 1e-6 for X in PARTIES]
     assert fit("p-cov", small, n_components=2, secure_aggregation=True, bound=1e18).log["exact"]
@@ -172,9 +169,9 @@ def test_a_share_may_be_off_by_the_rounding_of_its_centre():
     """By 2^-48 of the centre, in the unit of the feature, which is 1 where it is constant; no `bound` is given."""
     asked = {**TEN, "centre": np.array([-(2.0**50), 2.0**50]), "spread": np.array([2.0, 0.0])}
     asked |= {"mean": np.array([-1.0, 0.0]), "covariance": np.zeros(3)}
-    found = incomplete.of_a_share(incomplete._expected_limits)(asked, Public(RunConfig(), None, parties=3))
-    np.testing.assert_allclose(found["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
     public = Public(RunConfig(), None, parties=3)
+    found = incomplete.expected_phase(1).share_limits(asked, public)
+    np.testing.assert_allclose(found["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
     assert incomplete.of_a_share(lambda asked, public: {"bound": public.config.bound})({}, public)["bound"] == LARGEST
 
 
