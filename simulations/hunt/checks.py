@@ -12,6 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedpca_flwr.maths.eigen import SIGN_TIE
 from fedpca_flwr.model.model import PCAModel
 
 from .draw import Draw, of_kernel, vertical
@@ -89,7 +90,7 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0
     if skew > 1e-9:
         yield "form", f"directions are not orthonormal: off by {skew:.1e}"
-    if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 1e-9)).any():
+    if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 2 * SIGN_TIE)).any():
         yield "form", "the largest loading of a component is negative"
     if not private and not draw.hostile and "forgetting" not in draw.known and model.n_samples_ != len(draw.pooled):
         yield "form", f"{model.n_samples_} rows instead of {len(draw.pooled)}"

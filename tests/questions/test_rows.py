@@ -169,10 +169,9 @@ def test_a_share_may_be_off_by_the_rounding_of_its_centre():
     """By 2^-48 of the centre, in the unit of the feature, which is 1 where it is constant; no `bound` is given."""
     asked = {**TEN, "centre": np.array([-(2.0**50), 2.0**50]), "spread": np.array([2.0, 0.0])}
     asked |= {"mean": np.array([-1.0, 0.0]), "covariance": np.zeros(3)}
-    limits = incomplete.of_a_share(lambda asked, public: incomplete._expected_limits(asked, 10, 1.0))
-    found = limits(asked, Public(RunConfig(), None, parties=3))
-    np.testing.assert_allclose(found["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
     public = Public(RunConfig(), None, parties=3)
+    found = incomplete.expected_phase(1).share_limits(asked, public)
+    np.testing.assert_allclose(found["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
     assert incomplete.of_a_share(lambda asked, public: {"bound": public.config.bound})({}, public)["bound"] == LARGEST
 
 
