@@ -88,9 +88,12 @@ def run(
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
         model = on(strategies.run_config_of(values), held.rows, site, held.names, held.places)
     model.log["notes"].extend([*held.notes, *notes])
-    if split != "rows" or model.feature_names_in_ is not None:  # those of the run's own `features`
-        return model
-    names = held.features(values.get("weights"))
+    has_names = split != "rows" or model.feature_names_in_ is not None  # by the run's own `features`
+    return model if has_names else _named_by(model, held.features(values.get("weights")))
+
+
+def _named_by(model: PCAModel, names: tuple[str, ...]) -> PCAModel:
+    """Return the model with the names of its features, and a note where a component is one of these."""
     model.log["notes"].extend(one_column_notes(np.asarray(model.components_), names))
     return model.named(names)
 

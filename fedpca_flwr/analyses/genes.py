@@ -24,7 +24,7 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
         Of a run with ``scale=True`` over counts that were normalised to the same sum in each cell, and whose logarithm
         was not taken.
     top : int
-        How many; genes with the same dispersion as the last are in, too.
+        How many; genes with the same dispersion as the last are in, too. Genes that do not vary are never in.
 
     Returns
     -------
@@ -40,7 +40,8 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
     if (model.mean_ < 0).any():
         raise ContractError("the model is of values below zero, which are no counts, expected means of 0 or more")
     require_count("top", top, model.mean_.size)
-    standing_out = _standing_out(model.mean_, np.where(model.mean_ > 0, model.scale_**2, 0.0))
+    # a gene that does not vary is divided by 1, and no other is (`safe_deviation`)
+    standing_out = _standing_out(model.mean_, np.where(model.scale_ == 1.0, 0.0, model.scale_**2))
     least = np.sort(standing_out[~np.isnan(standing_out)])[::-1][:top][-1]
     return np.flatnonzero(standing_out >= least)
 

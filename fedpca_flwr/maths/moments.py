@@ -57,10 +57,12 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     """Standard deviation (d,) of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
 
     From the diagonal (d,) of the scatter of n rows about their mean. A constant feature gives 1, so that dividing by
-    the result is always safe. Constant means: no more variance than the rounding of its own mean explains
-    (scikit-learn's ``_is_constant_feature``).
+    the result is always safe, and no other feature does: a deviation of 1 gives the next number. Constant means: no
+    more variance than the rounding of its own mean explains (scikit-learn's ``_is_constant_feature``).
     """
-    return np.where(constant_features(diagonal, n, mean), 1.0, np.sqrt(diagonal / n))
+    deviation = np.sqrt(diagonal / n)
+    deviation = np.where(deviation == 1.0, np.nextafter(1.0, 2.0), deviation)
+    return np.where(constant_features(diagonal, n, mean), 1.0, deviation)
 
 
 def unit_of(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:

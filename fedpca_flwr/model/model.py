@@ -55,7 +55,7 @@ class PCAModel:
     n_samples_ : int or float
         Rows of all parties; where rows have weights, the sum of these, a float.
     scale_ : ndarray of shape (d,) or None
-        What each centred feature is divided by (``scale=true``).
+        What each centred feature is divided by (``scale=true``): 1 where it does not vary, and there alone.
     scores_ : ndarray of shape (n, k) or None
         Where the parties hold different columns: the scores of the rows, which they share, in the order of the rows
         (with an id column: of its digests); the largest absolute score of each component is positive.

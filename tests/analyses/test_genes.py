@@ -20,7 +20,7 @@ NORMALISED = COUNTS * (100 / COUNTS.sum(axis=1).clip(min=1))[:, None]
 
 def as_scanpy(X, top):
     """The steps of scanpy's flavour seurat (its _highly_variable_genes.py), with pandas."""
-    mean, variance = X.mean(axis=0), X.var(axis=0, ddof=1)
+    mean, variance = X.mean(axis=0), np.where(np.ptp(X, axis=0) > 0, X.var(axis=0, ddof=1), 0.0)
     mean[mean == 0] = 1e-12
     dispersion = variance / mean
     dispersion[dispersion == 0] = np.nan
@@ -31,7 +31,7 @@ def as_scanpy(X, top):
     alone = deviation.isna()
     middle, deviation = middle.where(~alone, 0.0), deviation.where(~alone, middle)
     standing_out = ((table["dispersion"] - middle) / deviation).to_numpy()
-    least = np.sort(standing_out[~np.isnan(standing_out)])[::-1][top - 1]
+    least = np.sort(standing_out[~np.isnan(standing_out)])[::-1][:top][-1]
     return np.flatnonzero(np.nan_to_num(standing_out, nan=-np.inf) >= least)
 
 
@@ -43,6 +43,21 @@ def test_genes_are_those_of_scanpy(way):
         found = analyses.highly_variable(model, top)
         np.testing.assert_array_equal(found, as_scanpy(NORMALISED, top))
         assert 7 not in found
+
+
+@pytest.mark.parametrize("way", [{}, {"secure_aggregation": True, "bound": 1e4}], ids=str)
+def test_genes_that_are_the_same_in_all_cells_do_not_vary_and_those_of_deviation_one_do(way):
+    cells = NORMALISED.copy()
+    cells[:, 20:25] = [0.01, 0.1, 1 / 3, 3.0, 1e3]
+    cells[:, 30:33] = [1.0, 2.0, 4.0]
+    cells[::2, 30:33] += 2.0  # of mean 2, 3 and 5, and deviation 1
+    cells[:120, 40:45] = 0.0  # a party without these genes
+    cells[:, 50:60] = 0.0
+    cells[np.arange(10), 50 + np.arange(10)] = 1.0  # each in one cell
+    for method in ("p-cov", "sub-it max-rounds=1"):
+        model = fit(method, cut(cells, 120, 80, 40), n_components=1, scale=True, **way)
+        for top in (1, 50, 250):
+            np.testing.assert_array_equal(analyses.highly_variable(model, top), as_scanpy(cells, top))
 
 
 def test_what_are_no_counts_is_refused():

@@ -1,4 +1,4 @@
-"""What rows count that lie so far from a centre, and quantiles of distances that are counted on a grid."""
+"""Which rows count that lie far from a centre, and quantiles of values that are counted on a grid."""
 
 import numpy as np
 import pytest
@@ -6,33 +6,60 @@ import pytest
 from fedpca_flwr.maths import spatial_signs as signs
 
 
-def test_rows_count_in_full_up_to_a_reach_less_beyond_it_and_then_not_at_all():
+def test_rows_count_by_their_directions_and_those_nearer_than_the_floor_less():
     """Rows at distances of 1, 2 and 4 from the centre, of which the first is nearer than the floor of 1.5."""
-    rows, reach = np.array([[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]]), np.array([1.0, 3.0])
-    found = signs.sign_sums([rows[:1], rows[1:]], 2, 1.5, reach)
-    np.testing.assert_allclose(found.signs, [1 / 1.5, 0.5])
-    assert (found.weight, found.rows) == (pytest.approx(1 / 1.5 + 0.25), 3)
+    rows = np.array([[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]])
+    found = signs.sign_sums([rows[:1], rows[1:]], 2, 1.5)
+    np.testing.assert_allclose(found.signs, [1 / 1.5 + 1, 1])
+    assert (found.weight, found.rows) == (pytest.approx(1 / 1.5 + 0.5 + 0.25), 3)
     np.testing.assert_allclose(found.step, found.signs / found.weight)
-    assert found.size == pytest.approx(np.hypot(1 / 1.5, 0.5) / 3)
-    assert not signs.sign_sums([rows], 2, 1.5, signs.NOWHERE).step.any()
-    np.testing.assert_allclose(signs.sign_scatter([rows], 2, 0.5, reach), np.diag([4.0, 0.5 * 16]))
-    assert signs.within(np.array([1.0, 2.0, 3.0]), reach, 1).tolist() == [True, True, False]
-    assert signs.within(np.array([1.0, 2.0, 3.0]), reach, 2).all()
+    assert found.size == pytest.approx(np.hypot(1 / 1.5 + 1, 1) / 3)
+    np.testing.assert_allclose(signs.sign_scatter([rows[:2], rows[2:]], 2, 1.5), np.diag([1 / 1.5**2 + 1, 1.0]))
+    assert not signs.sign_scatter([np.zeros((1, 2))], 2, 0.0).any()
 
 
-def test_floors_reaches_and_limits_follow_from_quantiles():
+def test_rows_count_less_along_a_direction_and_by_distance_and_edges_are_no_sharper_than_a_partys_own():
+    shape = signs.Directions(np.eye(2), np.array([1.0, 0.0]), np.array([1.0, 1e6]))
+    survivors = signs.Survivors(shape, np.array([5.0, 10.0]))
+    rows = np.array([[0, 0], [3.5, 0], [4.0, 0], [4.5, 0], [0, 6], [0, 11.0], [0, 17]])
+    np.testing.assert_allclose(survivors.counted(rows), [1, 1, 0.5, 0, 0.8, 0, 0])
+    blunted = survivors.blunted(np.array([8.0, 0.0]), 6.0)
+    np.testing.assert_allclose(blunted.counted(rows), [1, 1, 1, 1, 5 / 6, 0, 0])
+    assert not signs.Survivors(shape, np.array([1e3, 1e4])).counted(rows)[-1]  # beyond what the sum has room for
+
+
+def test_directions_that_do_not_stand_out_leave_no_row_out():
+    """400 rows along 4 directions: 1.21 is the edge of what chance gives; three quarters of the way it begins."""
+    counts = np.zeros((5, signs.BINS))
+    counts[:, signs.SIDE + np.arange(0, 40)] = 5.0
+    for ratio, strength in ((1.1, 2.0**-20), (1.21, 0.5), (1.3, 1.0)):
+        values = np.array([ratio, *[(4 - ratio) / 3] * 3])
+        found = signs.survivors_by(np.eye(4), values, 400, counts)
+        own = signs.directions_by(np.eye(4), np.ones(4), counts[:-1]).spreads
+        np.testing.assert_allclose(found.shape.spreads[0], own[0] / strength)
+        np.testing.assert_allclose(found.shape.spreads[1:], own[1:] * 2**20)
+    first, middle = ((2 + signs.quantile(counts[-1], share)) ** (2 / 3) for share in (0.25, 0.5))
+    deviation = (middle - first) / 0.6744897501960817
+    np.testing.assert_allclose(found.reach, (middle + np.array([1.96, 3.29]) * deviation) ** 1.5)
+
+
+def test_where_half_of_the_rows_have_the_same_score_no_row_is_far_off():
+    values = np.append(np.zeros(60), np.linspace(0.5, 9, 40))[:, None]
+    counts = signs.tally(values)
+    directions = signs.directions_by(np.eye(1), np.array([2.0]), counts)
+    assert (directions.middles[0], directions.spreads[0]) == (0, 32)
+    assert signs.variances_by(np.array([2.0]), counts) == [0]
+
+
+def test_floors_and_limits_follow_from_quantiles():
     assert [signs.floor_of(np.array(far)) for far in ([1.0, 2.0, 9.0], [0.0, 0.0, 3.0], [0.0])] == [0.5, 0.25, 1]
     counts = np.zeros(signs.BINS, dtype=np.int64)
     counts[[100, 140]] = 2, 6
-    unit = 3.0 * 2.0**signs.LOWEST
-    expected = [unit * 2 ** (place / signs.STEPS) for place in (100.5, 141.0)]
-    np.testing.assert_allclose([signs.quantile(counts, share, 3.0) for share in (0.125, 1.0)], expected)
-    # The roots of squared distances are nearly normal, and half of those that count lie below the middle.
-    first, middle = (signs.quantile(counts, share, 3.0) ** (2 / 3) for share in (0.25, 0.5))
-    deviation = (middle - first) / 0.6744897501960817
-    np.testing.assert_allclose(signs.reach_of(counts, 3.0), (middle + np.array([1.96, 3.29]) * deviation) ** 1.5)
-    assert signs.normal_variance(counts, 3.0) == pytest.approx((middle**1.5 / 0.6744897501960817) ** 2)
-    found, third = signs.Errors.of(counts, 3.0), signs.quantile(counts, 0.75, 3.0) ** (2 / 3)
+    assert np.array_equal(np.flatnonzero(signs.tally(np.array([[signs.EDGES[100]], [signs.EDGES[140]]]))), [100, 140])
+    expected = [(signs.EDGES[100] + signs.EDGES[101]) / 2, signs.EDGES[141]]
+    np.testing.assert_allclose([signs.quantile(counts, share) for share in (0.125, 1.0)], expected)
+    first, middle, third = ((3 * signs.quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
+    found = signs.Errors.of(counts, 3.0)
     assert (found.middle, found.deviation) == pytest.approx((middle, (third - first) / (2 * 0.6744897501960817)))
     assert signs.Errors(2.0, 0.5).limit(0.5) == pytest.approx(8)
     assert signs.Errors(2.0, 0.5).limit(0.8413447460685429) == pytest.approx(2.5**3)
