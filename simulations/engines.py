@@ -83,13 +83,13 @@ def run(
         split = strategies.method_of(method).strategy.card.split
     values = _by_key({"n_components": n_components, "method": method, **options})
     tables, notes = _encoded(parties, values)
-    held = parties_of(tables, split)
-    site = _taken_out(values, held)
+    site = _taken_out(values, held := parties_of(tables, split))
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
         model = on(strategies.run_config_of(values), held.rows, site, held.names, held.places)
+    if split == "rows" and model.feature_names_in_ is not None:  # the run's own `features` say the order
+        return model
     model.log["notes"].extend([*held.notes, *notes])
-    has_names = split != "rows" or model.feature_names_in_ is not None  # by the run's own `features`
-    return model if has_names else _named_by(model, held.features(values.get("weights")))
+    return _named_by(model, held.features(values.get("weights"))) if split == "rows" else model
 
 
 def _named_by(model: PCAModel, names: tuple[str, ...]) -> PCAModel:

@@ -108,16 +108,16 @@ MASKED = {"secure-aggregation": True, "bound": 1000.0}
 MEAN = ROWS.mean(axis=0)
 
 
-def asked_about(session, means, *, secure, spread=1e6):
+def asked_about(session, means, *, secure):
     """What a site says to products about each of several means of one run."""
-    block, none, spread = np.eye(D, 2), np.zeros(D), np.broadcast_to(spread, (D,))
+    block, none = np.eye(D, 2), np.zeros(D)
     if secure:
         (key, _), _ = session.ask("keys", [])
         publics = np.stack([key, np.full_like(key, 1), np.full_like(key, 2)])
         assert session.ask("sums", [publics, signatures(session, publics)])[0]
     else:
         assert session.ask("start", [])[0]
-    return [session.ask("product", [block, mean, none, *([spread] if secure else [])]) for mean in means]
+    return [session.ask("product", [block, mean, none]) for mean in means]
 
 
 @pytest.mark.parametrize("run", [{}, MASKED], ids=["clear", "masked"])

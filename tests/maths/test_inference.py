@@ -286,7 +286,7 @@ def test_shrinkage_is_the_formulas_and_none_of_few_features_or_without_variance(
     rows = np.random.default_rng(0).standard_normal((2000, 5)) * [5, 4, 1, 1, 1]
     model = run("p-cov", np.array_split(rows, 2), n_components=2)
     np.testing.assert_allclose(model.shrinkage_, 1, atol=0.01)
-    assert model.log["notes"] == []
+    assert not any("scores of new rows" in note for note in model.log["notes"])
     # Scores of new rows are divided by it.
     X = planted(60, 300, [30.0])
     model = run("qr-pca", np.array_split(X, 2), n_components=1)

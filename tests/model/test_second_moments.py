@@ -209,7 +209,7 @@ def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():
     one, other = (SecondMoments(moments, missed=np.array(missed)) for missed in ([0.5, 2.0], [0.25, 1.0]))
     np.testing.assert_array_equal(one.is_constant, [False, True])
     np.testing.assert_array_equal(other.is_constant, [False, False])
-    np.testing.assert_array_equal(other.scaled().missed, [0.0625, 1.0])
+    np.testing.assert_allclose(other.scaled().missed, [0.0625, 1.0], rtol=1e-15)  # no deviation that varies is 1
     assert "1.414" in repr(SecondMoments.of(np.array([[2.0], [4.0]])))  # a deviation, divisor n - 1
     # Parts that vary more than the whole are within what is missed of the two: 0.22 is.
     rest, part = SecondMoments.of(np.array([[0.0], [2.0], [1.0]])), SecondMoments.of(np.array([[0.0], [2.1]]))

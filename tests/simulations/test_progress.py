@@ -60,7 +60,7 @@ def test_each_round_has_a_line_with_sizes_that_are_known():
     (coded,) = [line for line in told("compressed") if "(encoded)" in line]
     assert "bytes" not in coded
     secure = told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2)
-    (masked,) = [line for line in secure if "(scatter)" in line]
+    (masked,) = [line for line in secure if "(moments)" in line]
     assert "each sends at most" in masked
 
 
