@@ -66,7 +66,7 @@ WEAKEST = 2.0**-20
 """A direction that does not stand out has a spread so many times larger than its own: no row is far off along it."""
 
 COINCIDENT = 2.0 ** (LOWEST + 1)
-"""Half of all rows have one score along a direction whose spread is a smaller share of its unit: it is in a bin."""
+"""Half of all rows have the same score along a direction whose spread is a smaller share of its unit."""
 
 UNCUT = 16.0
 """Units that then count as a spread: nobody can say of such rows which lie far off."""

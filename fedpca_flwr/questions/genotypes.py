@@ -219,4 +219,8 @@ def genotype_notes(counts: AlleleCounts, left_out: NDArray[np.bool_], options: G
             f"{(~left_out).sum()} variants are kept: others do not vary, or have a squared correlation above "
             f"{options.prune:g} within {options.prune_window} variants; these count for nothing"
         )
+        about.append(
+            "all people count when variants are pruned, with two copies of each: PLINK prunes by founders (people "
+            "without parents in the .fam file), by one copy of men's X and Y, without chromosome 0 (docs/genotypes.md)"
+        )
     return about

@@ -137,8 +137,8 @@ def robust_map(args: Namespace) -> Lines:
     """Which share of the rows, how far off and in which direction, turns the components: `robust` beside others.
 
     The median and the worst of the draws' largest angles, in degrees, to the components that 600 rows were drawn by:
-    the share of the rows lies together, at a distance in deviations, and one party has all. ROBPCA and PcaLocantore are
-    those of R's rrcov, where it is installed. ``--figure FILE`` draws the worst.
+    the share of the rows lies together, at a distance in deviations, and one party has all rows. ROBPCA and
+    PcaLocantore are those of R's rrcov, where it is installed. ``--figure FILE`` draws the worst.
     """
     worst: dict[tuple[Cell, str], float] = {}
     yield "d", "share", "direction", "distance", *METHODS

@@ -32,6 +32,9 @@ ONE_PLACE = 1e-9
 SMALLEST = 2.0**-24
 """Share of the largest deviation along the directions below which another one is rounding."""
 
+CLOSE = 1 / 16
+"""Rows lie close together along a component whose variance by medians is a smaller share of their mean square."""
+
 MANY = 0.25
 """A model says so where a larger share of the rows lies far off."""
 
@@ -116,8 +119,9 @@ class Robust(method.Strategy):
             centre = about["centre"] + moved * by
             vectors, units = pairs.vectors.T @ vectors, _deviations(pairs.values)
         vectors = eigen.fix_signs(vectors.T).T
-        variances = yield from self._sum("variances", {**survivors, "turned": vectors, "units": units})
-        solution = yield from self._solution(survivors, vectors, spatial_signs.variances_by(units, variances["scores"]))
+        told = yield from self._sum("variances", {**survivors, "turned": vectors, "units": units})
+        variances = spatial_signs.variances_by(units, told["scores"])
+        solution = yield from self._solution(survivors, vectors, variances, units**2)
         notes = [f"{party}: its sums are unlike the others' and have no part" for party in self.left_out]
         if far_off > MANY:
             notes.append(
@@ -165,10 +169,14 @@ class Robust(method.Strategy):
         return asked, far_off, vectors.T @ (directions.middles + directions.spreads * mean), pairs
 
     def _solution(
-        self, survivors: dict[str, method.Array], vectors: method.Array, variances: method.Array
+        self,
+        survivors: dict[str, method.Array],
+        vectors: method.Array,
+        variances: method.Array,
+        mean_squares: method.Array,
     ) -> Generator[method.Ask, Any, method.Solution]:
-        """The components, the first k of all directions (m, d) in the order of their variances (m,), and the limits of
-        rows by what the components leave of the survivors."""
+        """The components, the first k of all directions (m, d) in the order of their variances (m,) by medians, and the
+        limits of rows by what the components leave of the survivors, whose mean squares are ``mean_squares`` (m,)."""
         if not variances.any():
             raise _of_one_place()
         k, rows, scale = self.options.n_components, int(survivors["rows"]), survivors["scale"]
@@ -183,10 +191,11 @@ class Robust(method.Strategy):
         limit = errors.limit(LEVEL) if k < self.quorum.features else 0.0
         self.limits = np.array([scipy.special.chdtri(k, 1 - LEVEL), max(limit, np.finfo(np.float64).tiny)])
         notes = ["variances are those of normal values with the same medians; rows far off have no part in them"]
-        if not variances[k - 1] > 0:
-            first = int(np.count_nonzero(variances[:k])) + 1
+        close = np.flatnonzero(variances[:k] < CLOSE * mean_squares[order][:k]) + 1
+        if close.size:
             notes.append(
-                f"half of the rows or more are the same along the components from {first} on: their variance is 0"
+                f"half of the rows or more lie close together along components {', '.join(map(str, close.tolist()))}, "
+                "and their variances are those of these rows: compare with p-cov"
             )
         return method.Solution(
             pairs=eigen.Eigenpairs(

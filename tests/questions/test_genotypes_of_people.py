@@ -211,6 +211,7 @@ def test_a_window_ends_with_its_chromosome():
     names = [f"{1 + (place >= 120)}:{place}:A:G" for place in range(G.shape[1])]
     model = analysed([pd.DataFrame(part, columns=names) for part in parties_of(G)], **{**PRUNED, "prune_step": 50})
     np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0, 120], 50, 50, 0.2))
+    assert any("founders" in note for note in model.log["notes"])
 
 
 @pytest.mark.parametrize(("array", "place", "named"), [(0, (0, 30, 2), []), (1, 7, ["'variants'"])])

@@ -196,6 +196,26 @@ def test_exact_results_do_not_depend_on_the_split(options, cuts):
 # Invariances
 
 
+OF_SO_MANY = {"ap-stack", "dsa", "fast-pca"}
+"""Methods whose parties truncate to `n-components`, or which stop after so many iterations for all together."""
+
+
+@pytest.mark.parametrize("method", [name for name in DETERMINED if name not in OF_SO_MANY])
+def test_the_first_components_do_not_depend_on_how_many_there_are(method):
+    """Of variances so near to each other that medians and sums say other orders."""
+    parties = three(method)
+    if method in BY_ROWS:
+        near = np.random.default_rng(0).standard_normal((300, 12)) * np.sqrt(np.linspace(4, 1, 12))
+        parties = cut(near, 180, 100, 20)
+    few, more = (fit(method, parties, n_components=k) for k in (2, 5 if method in BY_ROWS else 3))
+    if method in BY_ROWS:
+        one, other = few.components_, more.components_[:2]
+    else:
+        one, other = few.scores_.T, more.scores_[:, :2].T
+    assert angles_between(one.T, other.T).max() <= 1e-6
+    np.testing.assert_allclose(more.explained_variance_[:2], few.explained_variance_, rtol=1e-9)
+
+
 @every_determined_method
 def test_orders_change_no_bit_and_identical_rows_have_no_components(method):
     parties = FAMILIES["means shifted by ten deviations"].parties if method in BY_ROWS else three(method)

@@ -51,6 +51,46 @@ def test_rows_that_are_far_off_do_not_move_the_components(where):
     np.testing.assert_allclose(dirty.explained_variance_, clean.explained_variance_, rtol=0.25)
 
 
+def within_reach(share, distance):
+    """Rows of which a share lies together on both sides of the last axis, whose deviation is 1."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((600, 8)) * np.sqrt([9, 5, 3, 1, 1, 1, 1, 1])
+    far = rng.choice(600, int(share * 600), replace=False)
+    rows[far] = 0.3 * rng.standard_normal((far.size, 8)) + rng.choice([-1, 1], (far.size, 1)) * distance * AXES[7]
+    return rows
+
+
+@pytest.mark.parametrize(("share", "distance"), [(0.1, 4), (0.1, 6), (0.1, 8), (0.2, 8)])
+def test_rows_within_reach_of_the_others_do_not_turn_the_components(share, distance):
+    model = fit("robust", np.array_split(within_reach(share, distance), 4), n_components=2)
+    assert off(model) < 12
+    if distance > 4:
+        assert model.log["measured"]["rows_far_off"] == pytest.approx(share, abs=0.02)
+
+
+def test_rows_that_mostly_coincide_are_refused_and_components_along_which_they_lie_close_have_a_note():
+    rng = np.random.default_rng(0)
+    rare = rng.poisson([0.05, 0.08, 0.03, 0.1, 0.02], (400, 5)).astype(float)
+    for rows in (rare, np.where(rng.random((400, 1)) < 0.6, 3.0, rng.standard_normal((400, 5)))):
+        with refused(DataError, "p-cov"):
+            fit("robust", [rows[:200], rows[200:]], n_components=2)
+    rows = np.hstack([rng.standard_normal((400, 3)) * [3, 2, 1], rare[:, [0, 3]]])
+    model = fit("robust", [rows[:200], rows[200:]], n_components=5)
+    assert any("components 4, 5" in note for note in model.log["notes"])
+    np.testing.assert_allclose(model.explained_variance_[:3], [9, 4, 1], rtol=0.3)
+
+
+@pytest.mark.engine
+def test_rows_with_heavy_tails_have_the_same_components_in_other_units_and_nearly_in_other_divisions():
+    rng = np.random.default_rng(1)
+    rows = rng.standard_cauchy((1500, 1)) * rng.standard_normal((1500, 8)) * [4, 3, 2.2, 1.5, 1.2, 1, 1, 1]
+    one = fit("robust", np.array_split(rows, 3), n_components=3)
+    other = fit("robust", np.array_split(rows * 3e-5, 3), n_components=3)
+    assert principal_angles(one, other).max < 1e-6
+    for parties in ([rows], np.array_split(rows, 12)):
+        assert principal_angles(one, fit("robust", parties, n_components=3)).max < 2
+
+
 @pytest.mark.engine
 def test_clean_rows_cost_little_and_one_of_600_is_not_the_first_component():
     rows = CLEAN[:600].copy()
