@@ -77,7 +77,7 @@ class HostileSession:
             given = {"epsilon-budget": 100.0, **given}
         chosen = run_config_of(run)
         card = method_of(chosen["method"]).strategy.card
-        words = options_of(chosen["method"], card.options, {"n-components": chosen["n-components"]}).site_sums
+        words = options_of(chosen["method"], card.options, {"n-components": chosen.get("n-components", 10)}).site_sums
         if words:
             given = {"allowed-methods": " ".join([card.name, *words]), **given}
         config = {"partition-id": index, "num-partitions": parties, **given}

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.moments import Head, scatter_product
 from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.questions.adjustment import OwnAdjustment
 from fedpca_flwr.questions.own_scatter import OwnScatter
@@ -265,11 +264,6 @@ def test_a_site_of_all_defaults_answers_by_moments_whatever_the_options(method, 
     assert (answers > 0) == (not card.exposes)
 
 
-def rows_about(self, centre, V):
-    """As it was: where no scatter is formed, rows less the server's centre."""
-    return scatter_product(self.rows, Head(len(self.rows), centre, np.zeros_like(centre)), V)
-
-
 def error_of(chunks, components):
     """As it was: each row is projected about the server's mean."""
     squared = 0.0
@@ -288,7 +282,6 @@ def error_of_adjusted_rows(self, components):
 
 
 PUT_BACK = {
-    "times_about": (OwnScatter, rows_about, "sub-it n-components=2 max-rounds=3 secure-aggregation=True", 40, (40, 50)),
     "squared_error": (OwnScatter, error_of_rows, "p-cov n-components=2 secure-aggregation=True", 6, range(40)),
     "squared_error of adjusted rows": (OwnAdjustment, error_of_adjusted_rows, ADJUSTED, 6, (14, 20, 43, 46)),
 }

@@ -108,17 +108,17 @@ def test_with_the_rule_off_the_difference_of_two_sums_is_a_partys_share(tmp_path
 @pytest.mark.engine
 @pytest.mark.parametrize(("first", "second"), [("ap-cov", "sub-it"), ("personalised mu=1.0", "ap-cov")])
 def test_a_second_sum_without_a_party_is_refused_whatever_the_method(tmp_path, first, second):
-    options = {**SECURE, "n_components": 2}
-    finish(sites(tmp_path, THREE, first, options=options))
+    options, permitted = {**SECURE, "n_components": 2}, {"allowed-methods": "ap-cov sub-it personalised"}
+    finish(sites(tmp_path, THREE, first, options=options, **permitted))
     with pytest.raises(DisclosureError, match="client 0: this site's rows were in a secure sum over 3 parties al"):
-        finish(sites(tmp_path, THREE[:2], second, options=options))
+        finish(sites(tmp_path, THREE[:2], second, options=options, **permitted))
 
 
 @pytest.mark.engine
 def test_every_site_refuses_and_tells_nothing_but_why(summed):
     """Nobody sends a word of the second sum, whoever is asked first; the text holds no number of rows."""
     server = sites(summed, THREE[:2])
-    replies = replies_to(server, "sums")
+    replies = replies_to(server, "moments")
     with pytest.raises(DisclosureError):
         finish(server)
     (text,) = {reply.metrics["message"] for reply in replies}
@@ -171,7 +171,8 @@ def test_the_same_parties_may_ask_for_as_much_as_they_like(tmp_path, options):
     """What their sums tell is of all of them together."""
     parties = PARTIES if options is SURVIVING else THREE
     finish(sites(tmp_path, parties, options=options))
-    finish(sites(tmp_path, parties, "ap-cov", options={**options, "n_components": 1}))
+    permitted = {"allowed-methods": "ap-cov"}
+    finish(sites(tmp_path, parties, "ap-cov", options={**options, "n_components": 1}, **permitted))
     assert len(events(tmp_path / "site0", "opened")) == 1
 
 

@@ -69,7 +69,6 @@ questions/incomplete_client: IncompleteClient.centred | HOME
 questions/linkage: _question | sums over pairs of columns; of places, which are asked
 questions/merging: _step | directions of rows, which a site must allow
 questions/adjustment: OwnAdjustment.centred | HOME
-questions/own_scatter: OwnScatter.__init__ | keeps rows and how far a centre may be side by side
 questions/own_scatter: OwnScatter.squares, OwnScatter.times | FACTOR
 questions/rows_run: RowsClient.centred, RowsClient.keep_scores | HOME
 strategies/dp_pca/party: DPPCAClient._whole | NOISE
@@ -83,7 +82,7 @@ strategies/robust/party: RobustClient.floor | a median distance, of which only a
 strategies/robust/party: RobustClient.centred | HOME
 strategies/vertical: phases | PRODUCTS
 strategies/vertical_kernel: _to_landmarks | PRODUCTS; of places, which are asked
-strategies/vertical_scores: phases | by the site's own loadings: places are asked
+strategies/vertical_scores: _scores | by the site's own loadings: places are asked
 """
 """Where a number that may be the server's stands beside single rows, and why that is no answer about one."""
 
@@ -91,6 +90,7 @@ READS = """
 maths/rows: chunks, as_blocks, whole, weighted, own_chunks | PASSES
 maths/rows: largest_size | whether rows are of a size that can be computed with
 maths/rows: centred_chunks | subtracts a centre: who calls it is in this table
+maths/rows: column_sums | sums
 maths/rows: digests | digests by the site's own key
 maths/columns: Columns._chunks | about what the site itself computed, now or for loadings that it kept
 maths/columns: columns_of | OWN
@@ -117,7 +117,6 @@ questions/members: _moments | OWN
 questions/adjustment: OwnAdjustment.centred | HOME
 questions/own_scatter: OwnScatter.head_and_diagonal, OwnScatter.moments, OwnScatter.squares, OwnScatter.times | OWN
 questions/rows_run: RowsClient.centred | HOME
-questions/rows: centre_phases | sums
 strategies/adaptive: _own_survey | PART
 strategies/personalised/party: _about, _start | OWN
 strategies/qr_pca: _whole_factor | PART
