@@ -234,7 +234,7 @@ def survivors_by(vectors: Array, values: Array, rows: int, counts: Array) -> Sur
     varying = int((values > NO_VARIANCE * values[0]).sum())
     edge = (1 + np.sqrt(varying / rows)) ** 2  # where no row has a part in how all are whitened; else they lie lower
     standing_out = (varying * values / values.sum() - 1) / (edge - 1)
-    strength = (2 * standing_out - 1.5).clip(WEAKEST, 1.0)
+    strength = np.round(2 * standing_out - 1.5, 6).clip(WEAKEST, 1.0)  # no digits that rounding may change
     first, middle = ((np.sqrt(m) + max(quantile(counts[-1], share), -np.sqrt(m))) ** (2 / 3) for share in (0.25, 0.5))
     deviation = max((middle - first) / MEDIAN, 1e-3)
     reach: Array = (middle + np.array([LESS, NOTHING]) * deviation) ** 1.5

@@ -163,10 +163,13 @@ class Robust(method.Strategy):
         covariance = scatter - np.outer(mean, mean)
         if not np.trace(covariance) > ONE_PLACE * np.trace(scatter):
             raise _of_one_place()
-        pairs = eigen.leading_eigenpairs(
-            np.asfortranarray(covariance * directions.spreads * directions.spreads[:, None]), m
-        )
-        return asked, far_off, vectors.T @ (directions.middles + directions.spreads * mean), pairs
+        spreads = directions.spreads
+        pairs = eigen.leading_eigenpairs(np.asfortranarray(covariance * spreads * spreads[:, None]), m)
+        varying = int(np.count_nonzero(pairs.values > SMALLEST**2 * pairs.values[0]))
+        if varying < m:  # the others follow from these, and not from rounding
+            complement = np.linalg.qr(pairs.vectors[:, :varying], mode="complete")[0][:, varying:]
+            pairs = replace(pairs, vectors=np.hstack([pairs.vectors[:, :varying], complement]))
+        return asked, far_off, vectors.T @ (directions.middles + spreads * mean), pairs
 
     def _solution(
         self,
