@@ -118,7 +118,6 @@ def _nbytes(run: RowsStrategy) -> int:
 # The questions
 
 
-ROW_COUNT = Field("rows", (), "int64", kind="count", fixed="rows")
 CENTRE = Field("centre", ("d",), fixed="centre")
 SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
 SCATTER = Field("scatter", ("d(d+1)/2",))

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from fedpca_flwr.data.categories import MISSING_TEXTS
 from fedpca_flwr.data.table import INEXACT
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
@@ -22,7 +23,6 @@ from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import DO_INSTEAD, Selection, column_position
 from fedpca_flwr.site.csv_faults import TOTALS, Faults, nameless_or_doubled
 from fedpca_flwr.site.csv_format import (
-    MISSING,
     CsvFormat,
     CsvKeys,
     Opener,
@@ -35,7 +35,7 @@ CHARACTERS = 2**20  # of a block; more where there are many columns, each of whi
 END = 4096  # bytes of the end of a file, in which its last line is looked at
 MAX_CHARACTERS = 2**30  # of a row
 STRADDLING = "straddling"  # with which Arrow says that a row is longer than a block
-SPELLINGS = sorted({spelling for word in MISSING for spelling in (word, word.upper(), word.title())})
+SPELLINGS = sorted({spelling for word in MISSING_TEXTS for spelling in (word, word.upper(), word.title())})
 TRUE, FALSE, MINUS = "1", "0", "\u2212"
 
 
@@ -298,7 +298,7 @@ def _number_column(written: CsvFormat, column: Any) -> Any:
     if written.decimal == ",":
         cells = compute.replace_substring(cells, ".", "?")  # that is no number then
         cells = compute.replace_substring(cells, ",", ".")
-    missing = compute.is_in(small, pa.array(sorted(MISSING)))
+    missing = compute.is_in(small, pa.array(sorted(MISSING_TEXTS)))
     if written.marks:
         missing = compute.or_(missing, compute.is_in(compute.utf8_trim_whitespace(column), pa.array(written.marks)))
     cells = compute.if_else(missing, None, cells)

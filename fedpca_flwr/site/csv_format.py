@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from fedpca_flwr.config.run_config import names_in
+from fedpca_flwr.data.categories import MISSING_TEXTS
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.site.columns import Selection
 
@@ -58,9 +59,6 @@ COMMA_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
 POINT_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
 HUNDREDS = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 
-MISSING = {"", "na", "nan", "n/a", "#n/a", "<na>", "null", "none"}
-"""Cells in which a value is missing, in small letters."""
-
 BOOLEANS = {"true": 1.0, "false": 0.0}
 
 
@@ -79,7 +77,7 @@ class CsvKeys:
     encoding : str
         As Python names it: ``"utf-8"``, ``"cp1252"``, ``"utf-16"``.
     comment, missing : str
-        How lines begin that are no rows, and cells without a value (besides `MISSING`), separated by commas.
+        How lines begin that are no rows, and cells without a value (besides `MISSING_TEXTS`), separated by commas.
     """
 
     header: bool | None = None
@@ -162,7 +160,7 @@ class CsvFormat:
     decimal: str = "."
     thousands: str = ""
     comments: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()  # cells without a value, besides `MISSING`
+    marks: tuple[str, ...] = ()  # cells without a value, besides `MISSING_TEXTS`
     skipped: int = 0  # lines before the first that holds cells: Excel's ``sep=;``
 
     def lines(self) -> Iterator[str]:
@@ -207,7 +205,7 @@ class CsvFormat:
 
 def is_missing(cell: str) -> bool:
     """Whether a cell has no value, whatever its site says."""
-    return cell.strip().lower() in MISSING
+    return cell.strip().lower() in MISSING_TEXTS
 
 
 def format_of(open_: Opener, keys: CsvKeys, selection: Selection, name: str = "") -> CsvFormat:
