@@ -29,7 +29,7 @@ from fedpca_flwr.protocol.question import (
 )
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
-from fedpca_flwr.questions.row_limits import FIRST_WORDS, sum_limits
+from fedpca_flwr.questions.row_limits import FIRST_WORDS, moments_limits, reach, sum_limits
 from fedpca_flwr.questions.rows import moments_phases, pooled_moments, projection_phase
 from fedpca_flwr.questions.rows_run import Evidence, Fitting
 from fedpca_flwr.questions.rows_run import RowsClient as Client
@@ -74,9 +74,11 @@ __all__ = [
     "by_transport",
     "head_fields",
     "head_in",
+    "moments_limits",
     "moments_phases",
     "pooled_moments",
     "projection_phase",
+    "reach",
     "require_variance",
     "solve",
     "sum_limits",
