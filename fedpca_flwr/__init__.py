@@ -4,6 +4,7 @@ What people use is imported from here; it is loaded where it is first named, so 
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpca_flwr.errors import (
@@ -22,49 +23,53 @@ if TYPE_CHECKING:
     from fedpca_flwr.model.model import PCAModel
     from fedpca_flwr.model.reference import pooled_pca, principal_angles
     from fedpca_flwr.model.second_moments import SecondMoments
+    from fedpca_flwr.simulations.battery import battery
+    from fedpca_flwr.simulations.comparing import compare
+    from fedpca_flwr.simulations.engines import run
+    from fedpca_flwr.simulations.estimator import FederatedPCA
     from fedpca_flwr.site.readers import read
-    from simulations.battery import battery
-    from simulations.comparing import compare
-    from simulations.engines import run
-    from simulations.estimator import FederatedPCA
-    from strategies import METHODS
-    from strategies.adaptive import Adaptive
-    from strategies.approximate_covariance import ApproximateCovariance
-    from strategies.approximate_stack import ApproximateStack
-    from strategies.compressed import Compressed
-    from strategies.dp_pca.method import DPPCA
-    from strategies.dsa import DSA
-    from strategies.em import EM
-    from strategies.fast_pca import FastPCA
-    from strategies.personalised.method import Personalised
-    from strategies.pooled_covariance import PooledCovariance
-    from strategies.qr_pca import QRPCA
-    from strategies.robust.method import Robust
-    from strategies.sapca import SAPCA
-    from strategies.streaming import Streaming
-    from strategies.subspace_iteration import SubspaceIteration
-    from strategies.vertical import Vertical
-    from strategies.vertical_kernel import VerticalKernel
-    from strategies.vertical_scores import VerticalScores
-    from strategies.vfedakpca import VFedAKPCA
-    from strategies.vfedpca import VFedPCA
+    from fedpca_flwr.strategies import METHODS
+    from fedpca_flwr.strategies.adaptive import Adaptive
+    from fedpca_flwr.strategies.approximate_covariance import ApproximateCovariance
+    from fedpca_flwr.strategies.approximate_stack import ApproximateStack
+    from fedpca_flwr.strategies.compressed import Compressed
+    from fedpca_flwr.strategies.dp_pca.method import DPPCA
+    from fedpca_flwr.strategies.dsa import DSA
+    from fedpca_flwr.strategies.em import EM
+    from fedpca_flwr.strategies.fast_pca import FastPCA
+    from fedpca_flwr.strategies.personalised.method import Personalised
+    from fedpca_flwr.strategies.pooled_covariance import PooledCovariance
+    from fedpca_flwr.strategies.qr_pca import QRPCA
+    from fedpca_flwr.strategies.robust.method import Robust
+    from fedpca_flwr.strategies.sapca import SAPCA
+    from fedpca_flwr.strategies.streaming import Streaming
+    from fedpca_flwr.strategies.subspace_iteration import SubspaceIteration
+    from fedpca_flwr.strategies.vertical import Vertical
+    from fedpca_flwr.strategies.vertical_kernel import VerticalKernel
+    from fedpca_flwr.strategies.vertical_scores import VerticalScores
+    from fedpca_flwr.strategies.vfedakpca import VFedAKPCA
+    from fedpca_flwr.strategies.vfedpca import VFedPCA
 
 __version__ = "0.2.0"
 
+if not Path(__file__).with_name("strategies").is_dir():
+    # Flower's archive, and a clone on a system without symbolic links, have both other packages beside this one.
+    __path__.append(str(Path(__file__).parents[1]))
+
 HOMES = {
     "FedPCA": "fedpca_flwr.flower",
-    "FederatedPCA": "simulations.estimator",
+    "FederatedPCA": "fedpca_flwr.simulations.estimator",
     "Federation": "fedpca_flwr.model.federation",
-    "METHODS": "strategies",
-    "battery": "simulations.battery",
+    "METHODS": "fedpca_flwr.strategies",
+    "battery": "fedpca_flwr.simulations.battery",
     "client_app": "fedpca_flwr.flower",
-    "compare": "simulations.comparing",
+    "compare": "fedpca_flwr.simulations.comparing",
     "SecondMoments": "fedpca_flwr.model.second_moments",
     "PCAModel": "fedpca_flwr.model.model",
     "pooled_pca": "fedpca_flwr.model.reference",
     "principal_angles": "fedpca_flwr.model.reference",
     "read": "fedpca_flwr.site.readers",
-    "run": "simulations.engines",
+    "run": "fedpca_flwr.simulations.engines",
 }
 """Where each name is at home."""
 
@@ -114,12 +119,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    from fedpca_flwr.packages import module
-
     if name in HOMES:
-        home = HOMES[name]
-        return getattr(import_module(home) if home.startswith("fedpca_flwr.") else module(home), name)
-    strategy = module("strategies").METHODS.strategy_named(name) if name[:1].isupper() else None
+        return getattr(import_module(HOMES[name]), name)
+    strategy = None
+    if name[:1].isupper():
+        strategy = import_module("fedpca_flwr.strategies").METHODS.strategy_named(name)
     if strategy is None:
         raise AttributeError(f"module 'fedpca_flwr' has no attribute '{name}'")
     return strategy

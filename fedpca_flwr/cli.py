@@ -2,20 +2,19 @@
 
 import sys
 from collections.abc import Sequence
-
-from fedpca_flwr.packages import module
+from importlib import import_module
 
 COMMANDS = {
-    "compare": ("simulations.compare", "run several methods on the same parties, and recommend one"),
-    "report": ("simulations.report", "write the page of a comparison again"),
+    "compare": ("fedpca_flwr.simulations.compare", "run several methods on the same parties, and recommend one"),
+    "report": ("fedpca_flwr.simulations.report", "write the page of a comparison again"),
     "launch": (
         "fedpca_flwr.site.flower_command",
         "start `flwr run --stream`, and end with an exit code that says how the run ended",
     ),
-    "cells": ("simulations.cells", "embed the single cells of several .h5ad files together, by Harmony"),
-    "genotypes": ("simulations.genotypes", "plot the people of several .bed files on their components"),
-    "monitor": ("simulations.monitor", "look for odd rows and for drift in new rows"),
-    "methods": ("strategies.__main__", "list the methods, their rounds and their privacy"),
+    "cells": ("fedpca_flwr.simulations.cells", "embed the single cells of several .h5ad files together, by Harmony"),
+    "genotypes": ("fedpca_flwr.simulations.genotypes", "plot the people of several .bed files on their components"),
+    "monitor": ("fedpca_flwr.simulations.monitor", "look for odd rows and for drift in new rows"),
+    "methods": ("fedpca_flwr.strategies.__main__", "list the methods, their rounds and their privacy"),
     "rehearse": ("fedpca_flwr.site.__main__", "run a whole deployment on this machine, with secure sums and a dropout"),
     "site": ("fedpca_flwr.site.__main__", "manage a site's keys, journal and certificates"),
 }
@@ -40,4 +39,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"fedpca: '{command}' is no command, expected one of: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    return int(module(COMMANDS[command][0]).main([command, *given] if command == "rehearse" else given) or 0)
+    return int(import_module(COMMANDS[command][0]).main([command, *given] if command == "rehearse" else given) or 0)

@@ -27,8 +27,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
 
+from fedpca_flwr import strategies
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.server import PCAServer, libraries, poll_promptly
 from fedpca_flwr.protocol.strategy import PCAStrategy
 

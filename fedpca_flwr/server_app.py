@@ -8,13 +8,13 @@ from logging import WARNING, StreamHandler
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedpca_flwr import strategies
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.flower import run_on
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.output import Output
 from fedpca_flwr.model.reference import captured_variance, pooled_pca, principal_angles
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.metrics import measured
 from fedpca_flwr.protocol.progress import flower_from, shown_by
 from fedpca_flwr.protocol.strategy import PCAStrategy

@@ -5,8 +5,8 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
+from fedpca_flwr import strategies
 from fedpca_flwr.flower import one_blas_thread
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.site import audit
 from fedpca_flwr.site.outlived import end_with_node
 from fedpca_flwr.site.site import show_log

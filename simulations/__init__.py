@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engines import run
+    from fedpca_flwr.simulations.engines import run
 
 __all__ = ["run"]
 
@@ -15,6 +15,6 @@ def __getattr__(name: str) -> Any:
     """`run` is loaded where it is first named: a command's help needs neither Flower nor SciPy."""
     if name != "run":
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from .engines import run
+    from fedpca_flwr.simulations.engines import run
 
     return run

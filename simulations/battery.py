@@ -19,15 +19,14 @@ import numpy as np
 from numpy.testing import assert_allclose
 from pydantic.fields import FieldInfo
 
+from fedpca_flwr import strategies
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
-
-from .engines import run
+from fedpca_flwr.simulations.engines import run
 
 COMPONENTS = 2
 EXACT, ALIKE = 1e-6, 1e-4

@@ -25,9 +25,8 @@ from fedpca_flwr.errors import DataError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, as_blocks
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.site.readers import read
-
-from .engines import run
 
 PER_CELL = 10_000.0
 """What the counts of each cell add up to."""

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import PARTITIONS
 from fedpca_flwr.errors import ConfigError, FedPCAError
-
-from . import ENGINES
+from fedpca_flwr.simulations import ENGINES
 
 if TYPE_CHECKING:
-    from .comparing import Comparison
+    from fedpca_flwr.simulations.comparing import Comparison
 
 HELP = {
     "methods": "names, each with its options in quotes: \"sub-it block-size=10\"; 'all' (the default) is every method",
@@ -80,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = vars(parser().parse_args(arguments))
     fresh, output = given.pop("fresh"), given["output"]
 
-    from .comparing import compare  # here: a help needs nothing of it
-    from .records import forget
+    from fedpca_flwr.simulations.comparing import compare  # here: a help needs nothing of it
+    from fedpca_flwr.simulations.records import forget
 
     try:
         if fresh and output:

@@ -8,18 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpca_flwr import strategies
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.figures import markdown
 from fedpca_flwr.model.tables import Shown, in_html, pandas_library
-from fedpca_flwr.packages import strategies
-from fedpca_flwr.state.files import writable
-
-from . import sources
-from .measuring import measured
-from .progress import with_a_bar
-from .recommending import choices, sentence
-from .records import (
+from fedpca_flwr.simulations import sources
+from fedpca_flwr.simulations.measuring import measured
+from fedpca_flwr.simulations.progress import with_a_bar
+from fedpca_flwr.simulations.recommending import choices, sentence
+from fedpca_flwr.simulations.records import (
     AS_GIVEN,
     HEADS,
     SETTING,
@@ -34,7 +32,8 @@ from .records import (
     shown,
     title,
 )
-from .report import write_report
+from fedpca_flwr.simulations.report import write_report
+from fedpca_flwr.state.files import writable
 
 if TYPE_CHECKING:
     import pandas

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpca_flwr import strategies
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import agreed_levels, encoded, level_notes
@@ -18,14 +19,12 @@ from fedpca_flwr.data.column_notes import one_column_notes
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.progress import flower_from
-
-from . import ENGINES
-from .loopback import FILES, on_loopback
-from .parties import Parties, by_text, parties_of
-from .progress import shown
-from .python_words import POLICY, in_words_of_python
+from fedpca_flwr.simulations import ENGINES
+from fedpca_flwr.simulations.loopback import FILES, on_loopback
+from fedpca_flwr.simulations.parties import Parties, by_text, parties_of
+from fedpca_flwr.simulations.progress import shown
+from fedpca_flwr.simulations.python_words import POLICY, in_words_of_python
 
 Given = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
 
@@ -44,7 +43,7 @@ def run(
     Parameters
     ----------
     method : str
-        A name in `strategies.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``.
+        A name in `fedpca_flwr.METHODS`, e.g. ``"p-cov"``; it may say options too: ``"sub-it block-size=10"``.
     parties : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
         One party each; the keys of a mapping are their names. Data frames (pandas, Arrow, polars, AnnData) are matched
         by the names of their columns, which the model keeps; missing values are NaN, which the method ``em`` takes.
@@ -134,7 +133,7 @@ def _engine(engine: Any) -> Callable[..., PCAModel]:
         raise ConfigError(f"engine is {value_text(engine)}, expected one of: {', '.join(ENGINES)}")
     if engine == "loopback":
         return on_loopback
-    from .ray_engine import on_ray  # Ray is imported by those who use it
+    from fedpca_flwr.simulations.ray_engine import on_ray  # Ray is imported by those who use it
 
     return on_ray
 

@@ -12,6 +12,7 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from fedpca_flwr import strategies
 from fedpca_flwr.data.frames import as_rows, frame_of, is_frame, listed
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError
@@ -20,12 +21,10 @@ from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.tables import pandas_library
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
-
-from .engines import run
-from .parties import is_name
-from .python_words import in_words_of_python
+from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.parties import is_name
+from fedpca_flwr.simulations.python_words import in_words_of_python
 
 FITTED = (
     "components_",
@@ -59,7 +58,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         How many, or for some methods the fraction of the variance that they must exceed, or those that stand out of
         noise. None: as many as there can be, the smaller of rows and features.
     method : str
-        A name in `strategies.METHODS`, and its own options: ``"sub-it block-size=10"``.
+        A name in `fedpca_flwr.METHODS`, and its own options: ``"sub-it block-size=10"``.
     engine : {"loopback", "ray"}
         This process, or Flower's simulation.
     whiten : bool

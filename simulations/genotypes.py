@@ -20,10 +20,9 @@ import numpy as np
 from fedpca_flwr.errors import DataError, FedPCAError
 from fedpca_flwr.figures import plots
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.site import bed_file, relatives
 from fedpca_flwr.site.readers import read
-
-from .engines import run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,12 +15,12 @@ from flwr.app import Context, RecordDict
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
+from fedpca_flwr import strategies
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.server import PCAServer, libraries
 
 Names = tuple[str, ...]
@@ -28,7 +28,7 @@ Places = NDArray[np.int64] | None
 Result = TypeVar("Result")
 
 FILES = ("scores", "loadings")
-"""Keys of a node-config that `simulations.run` takes as a list: a path for each party."""
+"""Keys of a node-config that `fedpca_flwr.run` takes as a list: a path for each party."""
 
 WORTH_THREADS = 10**6
 """Values in all. With fewer, threads gain nothing; and CPython 3.11's parser, which reads the headers of NumPy's
@@ -73,7 +73,7 @@ def on_loopback(
     names: Sequence[Names] = (),
     places: Sequence[Places] = (),
 ) -> PCAModel:
-    """Run in this process (see `simulations.run`).
+    """Run in this process (see `fedpca_flwr.run`).
 
     Parameters
     ----------

@@ -22,10 +22,9 @@ from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import Angles, captured_variance, knn_accuracy, pooled_pca, principal_angles
-
-from . import sources
-from .engines import run
-from .records import AS_GIVEN, Record, card_of, identity, named, rows_taken
+from fedpca_flwr.simulations import sources
+from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.records import AS_GIVEN, Record, card_of, identity, named, rows_taken
 
 MOST_ROWS = 5000
 """Of more rows the kernel PCA of the pool, the reference of kernel methods, takes too much memory."""

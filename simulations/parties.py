@@ -41,7 +41,7 @@ def _are_texts(labels: Labels) -> bool:
 
 
 def parties_of(given: Any, split: str) -> Parties:
-    """The parties that a caller of `simulations.run` gives; a mapping gives them their names.
+    """The parties that a caller of `fedpca_flwr.run` gives; a mapping gives them their names.
 
     With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order,
     with ``split="columns"`` rows in another order than those of the first party that has an index.

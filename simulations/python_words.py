@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from fedpca_flwr import strategies
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.packages import strategies
+from fedpca_flwr.simulations.loopback import FILES
 from fedpca_flwr.site.site import SEE_LOG
-
-from .loopback import FILES
 
 POLICY = ("min-rows", "round-rows", "allowed-methods", "max-reply-bytes", "secure-only", "min-parties", "may-show")
 """Keys of a node-config that `run` sets for every party."""

@@ -14,6 +14,7 @@ import numpy as np
 from flwr import app, client, clientapp, serverapp, simulation
 from scipy import sparse
 
+from fedpca_flwr import strategies
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
@@ -21,10 +22,8 @@ from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.flower import one_blas_thread, run_on
 from fedpca_flwr.maths.rows import Blocks, Rows, joined, whole
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.packages import strategies
+from fedpca_flwr.simulations.loopback import Names, Places, own_site
 from fedpca_flwr.site.readers import read
-
-from .loopback import Names, Places, own_site
 
 BACKEND: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -39,7 +38,7 @@ def on_ray(
     names: Sequence[Names] = (),
     places: Sequence[Places] = (),
 ) -> PCAModel:
-    """Run in Flower's simulation (see `simulations.run`); ``names`` and ``places`` as of `on_loopback`.
+    """Run in Flower's simulation (see `fedpca_flwr.run`); ``names`` and ``places`` as of `on_loopback`.
 
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
     there, or ``.npz`` where they are sparse.

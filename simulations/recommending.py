@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from .records import Record, card_of, named, shown
+from fedpca_flwr.simulations.records import Record, card_of, named, shown
 
 EXACT = 1e-6
 """Degrees within which components are the same for every purpose."""

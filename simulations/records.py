@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from fedpca_flwr import strategies
 from fedpca_flwr.config.method_text import non_defaults, options_of, text_of, words_of
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model_file import from_json, to_json
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.state.files import written_whole
 
@@ -43,7 +43,7 @@ FLAGS = {
     "bound": "--bound, which makes runs with secure aggregation",
     "output": "--output",
 }
-"""Keys of a run, and what of `simulations.compare` stands for them."""
+"""Keys of a run, and what of `fedpca_flwr.compare` stands for them."""
 
 
 def parsed(method: str) -> tuple[str, Record]:

@@ -17,7 +17,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
     """Write ``report.html`` of these runs into the folder that has their models; it needs matplotlib, an extra."""
     if find_spec("matplotlib") is None:
         raise ConfigError("a report needs matplotlib: pip install '.[plots]' in the repository")
-    from .report_page import write_page  # here: a help needs nothing of it
+    from fedpca_flwr.simulations.report_page import write_page  # here: a help needs nothing of it
 
     return write_page(folder, records)
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-root", help="where the data are now, if not where they were")
     args = parser.parse_args(arguments)
 
-    from .records import RUNS, read  # here: a help needs nothing of it
+    from fedpca_flwr.simulations.records import RUNS, read  # here: a help needs nothing of it
 
     try:
         records = read(args.folder)

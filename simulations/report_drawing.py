@@ -15,10 +15,9 @@ from fedpca_flwr.figures import analysis_plots, plots
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-
-from .measuring import parties_of, pool_of, truth
-from .records import Record, identity, named
-from .sources import by_party
+from fedpca_flwr.simulations.measuring import parties_of, pool_of, truth
+from fedpca_flwr.simulations.records import Record, identity, named
+from fedpca_flwr.simulations.sources import by_party
 
 NARROW = 200
 """Features, of more of which the band of unrelated ones takes seconds."""

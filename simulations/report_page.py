@@ -12,11 +12,22 @@ from typing import Any
 from fedpca_flwr.errors import FedPCAError, printable
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import by_name
+from fedpca_flwr.simulations.recommending import EXACT, choices, sentence
+from fedpca_flwr.simulations.records import (
+    COUNTED,
+    COUNTS,
+    HEADS,
+    Record,
+    by_setting,
+    card_of,
+    columns_of,
+    command,
+    named,
+    shown,
+    title,
+)
+from fedpca_flwr.simulations.report_drawing import figures, figures_of_pool
 from fedpca_flwr.state.files import written_whole
-
-from .recommending import EXACT, choices, sentence
-from .records import COUNTED, COUNTS, HEADS, Record, by_setting, card_of, columns_of, command, named, shown, title
-from .report_drawing import figures, figures_of_pool
 
 
 def write_page(folder: Path, records: Sequence[Record]) -> Path:

@@ -41,7 +41,7 @@ ALIKE = ("split", "differentially_private", "incomplete", "exposes")
 """What two methods must have in common for one to do instead of the other, on their cards."""
 
 METHODS = Registry(
-    __name__,
+    "fedpca_flwr.strategies",
     {
         "p-cov": "pooled_covariance:PooledCovariance",
         "ap-cov": "approximate_covariance:ApproximateCovariance",

@@ -19,11 +19,11 @@ from fedpca_flwr.maths.rows import whole
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.loopback import assemble
+from fedpca_flwr.simulations.python_words import POLICY
 from fedpca_flwr.site.identity import make_key
-from simulations import run
-from simulations.loopback import assemble
-from simulations.python_words import POLICY
-from strategies import build_client, method_of, run_config_of
+from fedpca_flwr.strategies import build_client, method_of, run_config_of
 
 
 class Clock:

@@ -19,7 +19,7 @@ from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.site.identity import identity_of
 from fedpca_flwr.site.policy import EXPOSURES
 from fedpca_flwr.site.repeats import Release
-from strategies import build_client, method_of, run_config_of
+from fedpca_flwr.strategies import build_client, method_of, run_config_of
 from tests.harness import identities
 
 EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)

@@ -22,7 +22,7 @@ def project(tmp_path_factory):
     copy = tmp_path_factory.mktemp("project")
     for folder in ("fedpca_flwr", "strategies", "simulations", "tests"):
         # With the bytecode, which is right for files of the same times, but for what is being written.
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("*.pyc.*"))
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("*.pyc.*"), symlinks=True)
     shutil.copytree(ROOT / "docs", copy / "docs")
     for path in (ROOT / "pyproject.toml", *ROOT.glob("*.md")):
         shutil.copy(path, copy)
@@ -71,7 +71,7 @@ def test_the_new_method_runs_passes_other_packages_battery_and_is_in_the_table(p
     said = outcome(project, "-c", f"{example}\n{battery}")
     assert "two-sums (exact)" in said
     assert {"two-sums: exact", "two-sums: masked"} <= set(said.splitlines())
-    assert "\n| [`two-sums`](methods/two-sums.md) | exact | 2 |" in outcome(project, "-m", "strategies")
+    assert "\n| [`two-sums`](methods/two-sums.md) | exact | 2 |" in outcome(project, "-m", "fedpca_flwr", "methods")
 
 
 @pytest.mark.nightly

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strategies import METHODS
+from fedpca_flwr.strategies import METHODS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "strategies"
@@ -15,7 +15,7 @@ MODULES = {
     for path in FOLDER.rglob("*.py")
     if path.parent != FOLDER or not path.stem.startswith("__")
 }
-NAMES = {method.strategy.__module__.split(".")[1] for method in METHODS.values()}
+NAMES = {method.strategy.__module__.split(".")[2] for method in METHODS.values()}
 
 
 def test_every_module_belongs_to_a_method_of_the_registry():
@@ -28,8 +28,8 @@ LONGEST, LONGEST_FUNCTION = 500, 60
 FLOORS = 10
 """So many layers the imports of the library go through at most: each knows only what lies below it."""
 
-IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "packages", "server_app", "site_app"}
-"""Modules beside the rooms: what users, Flower and the command line import, the door, and the errors."""
+IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "server_app", "site_app"}
+"""Modules beside the rooms: what users, Flower and the command line import, and the errors."""
 
 OF_ALL_ROOMS = {"attacks", "deployment", "properties"}
 """Folders of tests of all rooms at once: what adversaries try, and what runs on Ray and real deployments."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import fedpca_flwr
-import strategies
-from strategies import METHODS
+from fedpca_flwr import strategies
+from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused
 
 
@@ -35,15 +35,17 @@ HEAVY = ["sklearn", "scipy.stats", "scipy.optimize", "scipy.spatial", "matplotli
 HEAVY += ["scipy.special", "scipy.sparse.linalg"]
 """What no message of a deployment needs at its start, and each costs a thirtieth of a second to a second to import."""
 
-OTHERS = [module.name for module in pkgutil.iter_modules(strategies.__path__, "strategies.")]
+OTHERS = [module.name for module in pkgutil.iter_modules(strategies.__path__, "fedpca_flwr.strategies.")]
+OF_P_COV = ["fedpca_flwr.strategies.pooled_covariance"]
 RUN = "import numpy as np; from fedpca_flwr import run; run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2)"
-APP = "import fedpca_flwr.{}_app; from strategies import METHODS; METHODS['p-cov']"
+APP = "import fedpca_flwr.{}_app; from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
 HELP = (
     "import runpy, sys\nsys.argv[1:] = ['-h']\nfor name in {}:\n"
     "    try:\n        runpy.run_module(name, run_name='__main__')\n    except SystemExit: pass\n"
 )
 LIGHT = [*HEAVY, *OTHERS, "flwr", "scipy", "pydantic"]
-COMMANDS = [f"simulations.{name}" for name in ("compare", "report", "monitor", "hunt", "benchmarks", "papers")]
+PROGRAMS = ("compare", "report", "monitor", "hunt", "benchmarks", "papers")
+COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]
 
 
 @pytest.mark.engine
@@ -53,11 +55,16 @@ COMMANDS = [f"simulations.{name}" for name in ("compare", "report", "monitor", "
         pytest.param("import fedpca_flwr", ["flwr", "ray", "sklearn", "matplotlib", "scipy"], [], id="the package"),
         pytest.param(RUN, [name for name in HEAVY if name[:6] != "scipy."] + ["scipy.stats"], [], id="a first cell"),
         # Every message to a site starts a process, in which the app is imported.
-        pytest.param(APP.format("site"), HEAVY + OTHERS, ["strategies.pooled_covariance"], id="a site's message"),
-        pytest.param(APP.format("server"), HEAVY + OTHERS, ["strategies.pooled_covariance"], id="the server's app"),
+        pytest.param(APP.format("site"), HEAVY + OTHERS, OF_P_COV, id="a site's message"),
+        pytest.param(APP.format("server"), HEAVY + OTHERS, OF_P_COV, id="the server's app"),
         # All that is at home in `strategies` has Flower, its cards' words.
         pytest.param(HELP.format(COMMANDS), LIGHT, [], id="the help of the simulations' commands"),
-        pytest.param(HELP.format(["strategies", "fedpca_flwr.site"]), HEAVY + OTHERS, [], id="the help of others"),
+        pytest.param(
+            HELP.format([f"fedpca_flwr.{name}" for name in ("strategies", "site")]),
+            HEAVY + OTHERS,
+            [],
+            id="the help of others",
+        ),
     ],
 )
 def test_nobody_waits_for_a_module_that_is_not_used(code, modules, loaded):

@@ -17,11 +17,11 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import DATASETS
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.hunt.options import option_values
 from fedpca_flwr.site.local_table import local_table
-from simulations import run
-from simulations.hunt.options import option_values
-from strategies import METHODS, TRAVEL, method_of, script_of, transports_of
-from strategies.__main__ import descriptions, pages
+from fedpca_flwr.strategies import METHODS, TRAVEL, method_of, script_of, transports_of
+from fedpca_flwr.strategies.__main__ import descriptions, pages
 from tests.families import cut, rows
 from tests.grid import GridOfThisProcess
 

@@ -1,6 +1,6 @@
 """The key ``method``: a method's name and its own options in one text, ``"sub-it block-size=10"``.
 
-One grammar for run-config, for `simulations.compare` and for what is recorded. The words are told apart as a shell
+One grammar for run-config, for `fedpca_flwr.compare` and for what is recorded. The words are told apart as a shell
 does: quotes keep spaces together, as in ``streaming leave="hospital 1"``; a backslash is a character as any other, so
 that a path of Windows stays one. The first word names the method, each other one is an option, ``key=value``. A value
 is the number or boolean that TOML reads in it, and else a text; an option that is a text takes it as it is written.

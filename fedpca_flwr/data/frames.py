@@ -403,7 +403,7 @@ def rows_of(
 ) -> Rows:
     """Rows (n, ``width``) that belong to a fitted model, their columns in its order; refused in scikit-learn's words.
 
-    Where both have names, columns are matched by them, as `simulations.run` matches those of the parties. The model's
+    Where both have names, columns are matched by them, as `fedpca_flwr.run` matches those of the parties. The model's
     ``names`` are those of its features, where they are known; ``digest`` is of these, where only that is known. Errors
     call the rows and the model ``name`` and ``fitted``.
     """

@@ -27,7 +27,7 @@ from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.maths.private_scatter import FROM, LOWEST, NEAR, TO, Denoised, beyond, denoised
 
 MOST_SHELLS = 6  # sums that a party sends at most
-SHELL, LENGTHS = 3.0, 40.0  # measured: `python -m simulations.benchmarks privacy`
+SHELL, LENGTHS = 3.0, 40.0  # measured: `python -m fedpca_flwr.simulations.benchmarks privacy`
 LIKELY = 1.645  # a normal value is within so many standard deviations in 90 of 100 cases
 TIES = 1e-6  # so much of what is below the edge is kept: it decides where nothing else does
 CERTAIN = 6.0  # no noise of a thousand numbers is above so many standard deviations (1e-6)

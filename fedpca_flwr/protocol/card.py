@@ -18,7 +18,7 @@ class PCAOptions(Config):
 
     Tests and the hunt try every value of an option that is a flag or lists its values, and of another those that its
     field has as `examples`; where these are empty, none. In them "k", "n" and "d" stand for the components, rows and
-    features of what is tried (`simulations.hunt.options`).
+    features of what is tried (`fedpca_flwr.simulations.hunt.options`).
     """
 
     n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10

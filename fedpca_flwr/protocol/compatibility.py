@@ -3,7 +3,6 @@
 A site does not rely on the server's check: a rule that only the server's half knew would protect no row.
 """
 
-from fedpca_flwr import packages
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
@@ -63,5 +62,6 @@ def _require_shares(config: RunConfig, card: MethodCard) -> None:
 
 def _methods_with(field: str) -> str:
     """The methods whose cards have this field set."""
-    methods = packages.strategies.METHODS
-    return ", ".join(name for name, method in methods.items() if getattr(method.strategy.card, field))
+    from fedpca_flwr.strategies import METHODS
+
+    return ", ".join(name for name, method in METHODS.items() if getattr(method.strategy.card, field))

@@ -1,7 +1,7 @@
 """What somebody who waits for a run is told: a line for each round, with what is awaited.
 
 The lines are records of the logger `fedpca_flwr.progress`. Whoever shows them adds a handler: the ServerApp prints
-each, `simulations.progress` shows the latest while a run from Python takes long.
+each, `fedpca_flwr.simulations.progress` shows the latest while a run from Python takes long.
 """
 
 import logging

@@ -19,7 +19,6 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
 
-from fedpca_flwr import packages
 from fedpca_flwr.config.method_text import settings_of
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
@@ -64,7 +63,8 @@ class PCAStrategy(Strategy):
     def __init__(self, **keywords: Any) -> None:
         super().__init__()
         values = {key.replace("_", "-"): value for key, value in keywords.items()}
-        methods = packages.strategies
+        from fedpca_flwr import strategies as methods
+
         methods.prepared(self, methods.run_config_of({**values, "method": self.card.name}))
 
     @classmethod
@@ -191,7 +191,8 @@ class PCAStrategy(Strategy):
         """The client of a party that holds ``rows`` (n, d), for a ClientApp of one's own; ``keywords`` as those of the
         strategy. Keys of the run-config are the app's own."""
         values = {key.replace("_", "-"): value for key, value in keywords.items()}
-        methods = packages.strategies
+        from fedpca_flwr import strategies as methods
+
         run_config = methods.run_config_of({**values, "method": cls.card.name})
         made: NumPyClient = methods.client_of_rows(context, rows, run_config)
         return made

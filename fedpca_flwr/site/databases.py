@@ -6,7 +6,7 @@ array. A value that is no number is refused by its column before a row is read.
 PostgreSQL gives rows by ``COPY`` in its binary format. Where every value is a float64 and none is NULL, all rows of
 that format have one length, so a block is a view of the bytes that came. That takes less memory than Arrow batches
 (ADBC) and no more CPU; a cursor of Python rows, as SQLAlchemy has it, takes 20 times the CPU
-(``python -m simulations.benchmarks databases``).
+(``python -m fedpca_flwr.simulations.benchmarks databases``).
 Format: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
 
 DuckDB has rows in a file of its own, or reads files by its SQL (.parquet, .csv).

@@ -13,7 +13,6 @@ from typing import NoReturn
 
 import numpy as np
 
-from fedpca_flwr import packages
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.data.apart import apart, text_of
 from fedpca_flwr.data.column_notes import notes_of, one_column_text
@@ -99,7 +98,8 @@ def _journal(site: Site) -> str:
 
 def _rows(site: Site) -> str:
     """The rows, and what this site would say in the run, of which nothing is noted in its journal."""
-    methods = packages.strategies
+    from fedpca_flwr import strategies as methods
+
     run_config = {"method": "p-cov", **fleet.config_of(site.run_config, "run-config")}
     methods.build_strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.context_of(fleet.config_of(site.node_config, "node-config"), run_config)

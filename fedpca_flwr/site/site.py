@@ -64,7 +64,7 @@ class Site:
         self.node_config: Mapping[str, Any] = dict(context.node_config)
         self.state = State(context.state)
         self.load = load
-        self.handed_over = load is not local_table.local_table  # by whoever called `simulations.run`
+        self.handed_over = load is not local_table.local_table  # by whoever called `fedpca_flwr.run`
 
     def running(self, run_config: Mapping[str, Any]) -> Site:
         """The same party in the same run, as another configuration has it."""

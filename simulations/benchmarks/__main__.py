@@ -1,6 +1,6 @@
 """Print a table of what the documentation claims, measured.
 
-    python -m simulations.benchmarks accuracy --dataset mnist --data-root DEST
+    python -m fedpca_flwr.simulations.benchmarks accuracy --dataset mnist --data-root DEST
 
 ``--help`` behind a benchmark's name says what it measures.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
-from ..programs import run_named
+from fedpca_flwr.simulations.programs import run_named
 
 TOPICS = {
     "accuracy": ("accuracy", "coverage", "faults", "kept-moments", "missing"),
@@ -33,7 +33,7 @@ TOPICS = {
 def run_one(topic: str, name: str, arguments: Sequence[str]) -> None:
     """Run a benchmark of a module with these arguments."""
     import_module(f"{__package__}.{topic}")
-    from .harness import BENCHMARKS
+    from fedpca_flwr.simulations.benchmarks.harness import BENCHMARKS
 
     BENCHMARKS[name](arguments)
 

@@ -26,9 +26,8 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model import reference
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-
-from .. import run
-from .harness import COMPONENTS, DIGITS, PARTITIONS, Lines, Rows, benchmark, clients
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, DIGITS, PARTITIONS, Lines, Rows, benchmark, clients
 
 
 @benchmark(**DIGITS, clients=10, components=COMPONENTS, seed=42, no_knn=False)
@@ -181,7 +180,7 @@ def covered(found: HowSure, components: Array, basis: Array, step: float) -> Arr
 def faults(args: Namespace) -> Lines:
     """Faults of sensors found by SPE, by a federated model and by scikit-learn's PCA of the pooled rows.
 
-        python -m simulations.benchmarks faults --motes q8calibLight.dat
+        python -m fedpca_flwr.simulations.benchmarks faults --motes q8calibLight.dat
 
     Light at 48 motes, of which six parties hold the first half of the time. On the second half one sensor of every
     twentieth row is stuck at another row's value, or off by as much as its deviation. AUC: how often a faulty row has a
@@ -224,7 +223,7 @@ def missing(args: Namespace) -> Lines:
     Wine and breast-cancer, scaled, 3 parties, 3 components, values missing completely at random. Largest angle in
     degrees, mean of the draws; in brackets the mean number of rounds.
 
-        python -m simulations.benchmarks missing --wide --data-root DEST
+        python -m fedpca_flwr.simulations.benchmarks missing --wide --data-root DEST
 
     1,000 rows of MNIST (784 features, 10 components), and 300 simulated rows of 3,000 features and 5 factors, in the
     unit of the data, one draw: the covariance of all features, for 30 rounds at most, beside models of few factors,

@@ -1,6 +1,6 @@
 """The algorithms of the design notes (docs/published.md) as written and in their program, faults included, in NumPy.
 
-For `simulations.benchmarks.side_by_side`, and for nothing else. Written anew from the notes and from what is known of
+For `side_by_side`, and for nothing else. Written anew from the notes and from what is known of
 the program: what each gets wrong stands in its docstring. Everything is in one process, float64 and without messages.
 """
 

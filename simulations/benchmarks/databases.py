@@ -13,13 +13,12 @@ import numpy as np
 
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.rows import Blocks
+from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows, alone, benchmark, peak_mb
+from fedpca_flwr.simulations.benchmarks.postgresql_server import Server, running
 from fedpca_flwr.site.columns import Selection
 from fedpca_flwr.site.csv_file import open_csv
 from fedpca_flwr.site.csv_format import CsvKeys, opener
 from fedpca_flwr.site.databases import Query, read_query
-
-from .harness import Lines, Rows, alone, benchmark, peak_mb
-from .postgresql_server import Server, running
 
 FEW = 50
 """Rows that are read before, so that libraries are loaded."""

@@ -16,19 +16,27 @@ import numpy as np
 from flwr import serverapp, simulation
 from flwr.app import Context
 
+from fedpca_flwr import strategies
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.progress import flower_from
+from fedpca_flwr.simulations import ray_engine, run
+from fedpca_flwr.simulations.benchmarks import empty_app
+from fedpca_flwr.simulations.benchmarks.empty_app import TOOK, Sizes
+from fedpca_flwr.simulations.benchmarks.harness import (
+    COMPONENTS,
+    DATA,
+    PARTITIONS,
+    Lines,
+    Rows,
+    benchmark,
+    clients,
+    ratio,
+)
 from fedpca_flwr.site.deployment import Deployment
 
-from .. import ray_engine, run
-from . import empty_app
-from .empty_app import TOOK, Sizes
-from .harness import COMPONENTS, DATA, PARTITIONS, Lines, Rows, benchmark, clients, ratio
-
 FLOWER = "import flwr.clientapp, flwr.serverapp"
-METHOD = "from strategies import METHODS; METHODS['p-cov']"
+METHOD = "from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
 PROGRAMS = {
     "ClientApp and p-cov": f"import fedpca_flwr.site_app; {METHOD}",
     "ServerApp and p-cov": f"import fedpca_flwr.server_app; {METHOD}",
@@ -61,7 +69,7 @@ def of_new_processes(codes: Sequence[str], repeats: int) -> Array:
     return np.array([[spent(code) for code in codes] for _ in range(repeats + 1)])[1:]
 
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 
 PROJECT = """[project]
 name = "empty"
@@ -82,11 +90,13 @@ sizes = ""
 def empty_method(args: Namespace) -> Lines:
     """What a method adds to Flower's engine: a run beside an empty one of as many rounds and bytes.
 
-        python -m simulations.benchmarks empty-method --dataset mnist --data-root DEST [--clients 50] [--method sub-it]
-        python -m simulations.benchmarks empty-method --dataset digits --deployment --clients 3 --method p-cov
+        python -m fedpca_flwr.simulations.benchmarks empty-method --dataset mnist \
+            --data-root DEST [--clients 50] [--method sub-it]
+        python -m fedpca_flwr.simulations.benchmarks empty-method --dataset digits --deployment --clients 3 \
+            --method p-cov
 
     With ``--deployment`` on a SuperLink and SuperNodes instead of Ray. The empty method is Flower's own server, and
-    clients that reply bytes (`simulations.benchmarks.empty_app`). Seconds are those from questions to the last reply,
+    clients that reply bytes (`empty_app`). Seconds are those from questions to the last reply,
     over all rounds but the first, in which an engine starts its workers: medians of repetitions in turn. What the
     parties compute is in ours; how long that takes in one process is a column, and the last one is the ratio without
     it.

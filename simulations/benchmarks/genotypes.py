@@ -25,10 +25,9 @@ from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunk
 from fedpca_flwr.maths.krylov import KnownProducts
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.reference import principal_angles
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks.harness import Lines, alone, benchmark, options_text, peak_mb
 from fedpca_flwr.site.readers import read
-
-from .. import run
-from .harness import Lines, alone, benchmark, options_text, peak_mb
 
 FST = MISSING = 0.01
 SECURE: dict[str, Any] = {"secure_aggregation": True}
@@ -166,8 +165,8 @@ def angles(scores: Array, truth: Array) -> Array:
 def genotypes(args: Namespace) -> Lines:
     """Genotypes: bytes, rounds, memory and the angle of each component, simulated or beside PLINK 2 on a real file.
 
-        python -m simulations.benchmarks genotypes --rows 100000 --variants 20000
-        python -m simulations.benchmarks genotypes --bed EUR_subset.bed --parties 5 --components 4
+        python -m fedpca_flwr.simulations.benchmarks genotypes --rows 100000 --variants 20000
+        python -m fedpca_flwr.simulations.benchmarks genotypes --bed EUR_subset.bed --parties 5 --components 4
 
     Without ``--bed`` people of a few populations are drawn (Balding and Nichols 1995, Fst 0.01; each population but one
     makes a component), 1 % of the calls are missing, and each party has a .bed file. The reference is SciPy's LOBPCG on
@@ -199,7 +198,7 @@ def genotypes(args: Namespace) -> Lines:
 def restarts(args: Namespace) -> Lines:
     """Restarts of SUB-IT's basis at the server: rounds and columns with and without, and the angles between the two.
 
-        python -m simulations.benchmarks restarts --bed EUR_subset.bed --parties 5
+        python -m fedpca_flwr.simulations.benchmarks restarts --bed EUR_subset.bed --parties 5
 
     A run restarts where basis and products would take more than a gigabyte (`fedpca_flwr.maths.krylov`); here one line
     is without that, the other restarts as early as any. Without ``--bed`` (a file of genotypes, with its .bim and .fam

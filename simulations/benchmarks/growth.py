@@ -15,10 +15,9 @@ from sklearn.decomposition import PCA, IncrementalPCA
 from fedpca_flwr.figures.style import COLOURS, MARKERS, STYLE
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
-
-from .. import run
-from . import harness
-from .harness import Lines, Rows, benchmark
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks import harness
+from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows, benchmark
 
 
 class Point(NamedTuple):
@@ -168,7 +167,7 @@ RIVALS: dict[str, Callable[[Array, int], Array]] = {
 def rivals(args: Namespace) -> Lines:
     """CPU seconds and angles of programs for PCA, ours with ten parties in this process and others with all rows.
 
-        python -m simulations.benchmarks rivals --dataset mnist --data-root DEST --components 50
+        python -m fedpca_flwr.simulations.benchmarks rivals --dataset mnist --data-root DEST --components 50
 
     The angle is the largest to ``PCA(svd_solver="full")``, in degrees. ``--figure FILE`` draws one against the other.
     """

@@ -22,9 +22,8 @@ from fedpca_flwr.data.partition import split
 from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-
-from .. import run
-from ..programs import parser
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.programs import parser
 
 Rows = NDArray[Any]
 Lines = Iterator[str | Sequence[object]]
@@ -52,13 +51,13 @@ DIGITS: dict[str, Any] = {**DATA, "dataset": {"choices": ["mnist", "images", "di
 
 
 def benchmark(*, blas_threads: int | None = None, **options: Any) -> Callable[[Body], Body]:
-    """A generator as a benchmark, with options as `simulations.programs.parser` has them, and so many BLAS threads."""
+    """A generator as a benchmark, with options as `programs.parser` has them, and so many BLAS threads."""
 
     def named(body: Body) -> Body:
         name = body.__name__.strip("_").replace("_", "-")
 
         def main(arguments: Sequence[str]) -> None:
-            args = parser(f"simulations.benchmarks {name}", body.__doc__, options).parse_args(arguments)
+            args = parser(f"fedpca_flwr.simulations.benchmarks {name}", body.__doc__, options).parse_args(arguments)
             logging.getLogger("flwr").setLevel(logging.ERROR)
             with threadpool_limits(blas_threads, user_api="blas") if blas_threads else nullcontext():
                 printed(body(args))

@@ -13,9 +13,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs, principal_angles
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.influence import Contributions
-
-from .. import run
-from .harness import DIGITS, PARTITIONS, Lines, Rows, benchmark, clients
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks.harness import DIGITS, PARTITIONS, Lines, Rows, benchmark, clients
 
 Lie = Callable[[Rows, np.random.Generator], Rows]
 
@@ -79,8 +78,8 @@ def until_nobody_stands_out(parties: Sequence[Rows], components: int) -> tuple[l
 def influence(args: Namespace) -> Lines:
     """Whom the model's notes name when parties lie, whom they name when nobody does, and what finding out costs.
 
-        python -m simulations.benchmarks influence [--seeds 20] [--components 10]
-        python -m simulations.benchmarks influence --cost --dataset mnist --data-root DEST
+        python -m fedpca_flwr.simulations.benchmarks influence [--seeds 20] [--components 10]
+        python -m fedpca_flwr.simulations.benchmarks influence --cost --dataset mnist --data-root DEST
 
     10 parties, Dirichlet 0.1, digits, p-cov. Two parties of middling size send something else than their rows: rows
     along a direction of their own choice (every value legal), uniform noise, a hundred times their rows, their columns

@@ -19,19 +19,18 @@ from flwr.server.client_proxy import ClientProxy
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
+from fedpca_flwr import strategies
 from fedpca_flwr.maths import eigen, secure
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.rows import sparse_rows
-from fedpca_flwr.packages import strategies
 from fedpca_flwr.protocol.replies import Replies
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions import rows as arriving_moments
 from fedpca_flwr.questions.fields import MOMENTS
+from fedpca_flwr.simulations import loopback, run
+from fedpca_flwr.simulations.benchmarks.harness import Lines, alone, benchmark, peak_mb
 from fedpca_flwr.transports.encoding import MASKED, MaskedSum
-
-from .. import loopback, run
-from .harness import Lines, alone, benchmark, peak_mb
 
 ROWS, DIFFERENT, COMPONENTS = 64, 3, 10
 """Rows that a reply is of, how many replies are made, and components."""

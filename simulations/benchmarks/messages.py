@@ -13,11 +13,20 @@ from scipy.linalg import eigh
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import principal_angles
-
-from .. import run
-from ..measuring import down_by_party
-from . import as_written, harness
-from .harness import COMPONENTS, DATA, PARTITIONS, Lines, Rows, benchmark, clients, options_text, truth
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks import as_written, harness
+from fedpca_flwr.simulations.benchmarks.harness import (
+    COMPONENTS,
+    DATA,
+    PARTITIONS,
+    Lines,
+    Rows,
+    benchmark,
+    clients,
+    options_text,
+    truth,
+)
+from fedpca_flwr.simulations.measuring import down_by_party
 
 CODECS: list[dict[str, Any]] = [
     *({"codec": "quantise", "bits": bits} for bits in (8, 12, 16, 24)),
@@ -129,7 +138,7 @@ def front(args: Namespace) -> Lines:
     10 clients, Dirichlet 0.1, 50 components. Rounds are those in which clients send statistics, MB the mean over the
     clients, without the projection at the end. A line is on a front if no other that is certified to 1e-6 degrees has
     at most its rounds and its bytes: the first front counts bytes up, the second bytes up and down. Published methods
-    are as written (`simulations.benchmarks.as_written`), without the bytes of messages; they certify nothing, so that
+    are as written (`as_written`), without the bytes of messages; they certify nothing, so that
     their true angle decides.
     """
     parts = clients(args.dataset, args.data_root)
@@ -177,8 +186,9 @@ def fronts(lines: Sequence[Line]) -> list[str]:
 def truncation(args: Namespace) -> Lines:
     """QR-PCA truncated, with and without filler, and AP-STACK, on MNIST or CIFAR-10 (JPEG); and wide data, exactly.
 
-        python -m simulations.benchmarks truncation --dataset mnist --data-root DEST --seeds 42 0 1 2 3 4 5 6
-        python -m simulations.benchmarks truncation --wide
+        python -m fedpca_flwr.simulations.benchmarks truncation --dataset mnist --data-root DEST \
+            --seeds 42 0 1 2 3 4 5 6
+        python -m fedpca_flwr.simulations.benchmarks truncation --wide
 
     10 clients, Dirichlet 0.1, 50 components; wide: 20 clients with 200 rows of 20,000 features. With ``--seeds`` only
     QR-PCA, on a draw of the partition for each seed: the largest angle depends on the draw more than on anything else.

@@ -14,10 +14,19 @@ from fedpca_flwr.data import datasets
 from fedpca_flwr.maths.rows import lengths
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks.harness import (
+    COMPONENTS,
+    DIGITS,
+    Lines,
+    alternated,
+    benchmark,
+    clients,
+    cpu_seconds,
+    drawn,
+    ratio,
+)
 from fedpca_flwr.transports.neighbours import degree
-
-from .. import run
-from .harness import COMPONENTS, DIGITS, Lines, alternated, benchmark, clients, cpu_seconds, drawn, ratio
 
 
 @benchmark(
@@ -229,8 +238,8 @@ SHAPES: dict[str, Shape] = {
 def secure(args: Namespace) -> Lines:
     """Secure aggregation against the same method without: angles, bytes, seconds.
 
-        python -m simulations.benchmarks secure --dataset mnist --data-root DEST --bound 255
-        python -m simulations.benchmarks secure --parties 10 100 1000 --features 256
+        python -m fedpca_flwr.simulations.benchmarks secure --dataset mnist --data-root DEST --bound 255
+        python -m fedpca_flwr.simulations.benchmarks secure --parties 10 100 1000 --features 256
 
     No value is larger in size than the bound. With ``--parties`` instead how it grows: p-cov of 60 rows each, CPU
     seconds.

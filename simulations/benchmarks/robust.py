@@ -11,9 +11,8 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
-
-from .. import run
-from .harness import Lines, benchmark
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks.harness import Lines, benchmark
 
 ROWS, PARTIES = 1500, 3
 SPREADS: dict[str, tuple[Array, int]] = {

@@ -12,11 +12,21 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
-
-from .. import run
-from . import as_written
-from .as_written import Result
-from .harness import CLIPS, COMPONENTS, DATA, Lines, Rows, alternated, benchmark, clients, options_text, ratio
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks import as_written
+from fedpca_flwr.simulations.benchmarks.as_written import Result
+from fedpca_flwr.simulations.benchmarks.harness import (
+    CLIPS,
+    COMPONENTS,
+    DATA,
+    Lines,
+    Rows,
+    alternated,
+    benchmark,
+    clients,
+    options_text,
+    ratio,
+)
 
 
 class Pair(NamedTuple):

@@ -19,14 +19,13 @@ import numpy as np
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.simulations.benchmarks.harness import Lines, benchmark
 from fedpca_flwr.site import audit
 from fedpca_flwr.site.deployment import Deployment, sites, wait_for_question, written
 from fedpca_flwr.site.flower_command import COMPLETED, TIMEOUT
 from fedpca_flwr.site.journal import UNREAD
 
-from .harness import Lines, benchmark
-
-APP = Path(__file__).parents[2]
+APP = Path(__file__).resolve().parents[2]
 COMPONENTS, FEATURES, ROWS = 3, 12, 200
 DEADLINE = 20  # seconds that a run waits for an answer
 HANG = 300.0  # seconds after which a run that has not ended hangs

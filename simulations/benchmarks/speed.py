@@ -15,17 +15,16 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
 import fedpca_flwr
-import strategies
+from fedpca_flwr import strategies
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, symmetric, unpack
 from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.model.model import PCAModel
-
-from .. import run
-from . import engines, harness, memory
-from .harness import Lines, Program, Rows, benchmark
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks import engines, harness, memory
+from fedpca_flwr.simulations.benchmarks.harness import Lines, Program, Rows, benchmark
 
 
 def scikit_learn(rows: Rows, components: int) -> Program:
@@ -135,7 +134,7 @@ METHODS = ["sub-it", "sub-it block-size=10", "sub-it warm-start=svd", "sub-it wa
 def iteration(args: Namespace) -> Lines:
     """CPU of whole runs beside the least that any program needs, measured in turn: what sites keep for a run of SUB-IT.
 
-        python -m simulations.benchmarks iteration --dataset mnist --data-root DEST [--methods p-cov qr-pca]
+        python -m fedpca_flwr.simulations.benchmarks iteration --dataset mnist --data-root DEST [--methods p-cov qr-pca]
 
     10 clients, Dirichlet 0.1, 50 components, float64, one BLAS thread. The least: the moments of the pooled rows,
     ARPACK on them, and the projection of every row, without any federation. Ratios are medians over repetitions.
@@ -274,8 +273,8 @@ RATIOS: dict[str, Callable[[int], float]] = {
 def all_(args: Namespace) -> Lines:
     """Five ratios that stand for the rest, today's beside those of the last release, kept in `released.json`.
 
-        python -m simulations.benchmarks all --quick     # three repetitions instead of nine: a minute or two
-        python -m simulations.benchmarks all --keep      # writes them down as the release's
+        python -m fedpca_flwr.simulations.benchmarks all --quick  # three repetitions instead of nine: a minute or two
+        python -m fedpca_flwr.simulations.benchmarks all --keep      # writes them down as the release's
 
     Each is the CPU time of one program to that of another, measured in turn on synthetic data with one BLAS thread: on
     another machine it is about the same, seconds are not. A ratio that has grown by a quarter is marked; nothing fails.

@@ -1,7 +1,7 @@
 """Look for wrong results until a time is over, or repeat one draw.
 
-    python -m simulations.hunt --minutes 10 --seed 7
-    python -m simulations.hunt --seed 7 --only 1234
+    python -m fedpca_flwr.simulations.hunt --minutes 10 --seed 7
+    python -m fedpca_flwr.simulations.hunt --seed 7 --only 1234
 
 Every line of a finding ends with the command that repeats it. The exit code is 1 where there was one.
 """
@@ -13,16 +13,15 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m simulations.hunt", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m fedpca_flwr.simulations.hunt", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of one draw, which is then shown")
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="names (all)")
     given = parser.parse_args(arguments)
 
-    from fedpca_flwr.packages import strategies
-
-    from . import hunting  # here: a help needs nothing of it
+    from fedpca_flwr import strategies
+    from fedpca_flwr.simulations.hunt import hunting  # here: a help needs nothing of it
 
     wanted = given.methods or list(strategies.METHODS)
     unknown = [name for name in wanted if name not in strategies.METHODS]

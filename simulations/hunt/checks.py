@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.maths.eigen import SIGN_TIE
 from fedpca_flwr.model.model import PCAModel
-
-from .draw import Draw, of_kernel, vertical
-from .exactness import basis_of, claims_of, truth_findings
-from .oracle import EPS, Long, Truth, truth_of, truth_of_kernel
-from .refusals import Finding, error_findings
-from .running import Outcome, framed, names_of, run_draw
+from fedpca_flwr.simulations.hunt.draw import Draw, of_kernel, vertical
+from fedpca_flwr.simulations.hunt.exactness import basis_of, claims_of, truth_findings
+from fedpca_flwr.simulations.hunt.oracle import EPS, Long, Truth, truth_of, truth_of_kernel
+from fedpca_flwr.simulations.hunt.refusals import Finding, error_findings
+from fedpca_flwr.simulations.hunt.running import Outcome, framed, names_of, run_draw
 
 
 def findings(draw: Draw, outcome: Outcome) -> list[Finding]:

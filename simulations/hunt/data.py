@@ -9,10 +9,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
-from fedpca_flwr.packages import strategies
+from fedpca_flwr import strategies
 from fedpca_flwr.protocol.registry import Method
-
-from .options import options
+from fedpca_flwr.simulations.hunt.options import options
 
 Base = Callable[[Generator, int, int], NDArray[Any]]
 Change = Callable[[Generator, NDArray[Any]], NDArray[Any]]

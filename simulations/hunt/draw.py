@@ -11,14 +11,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fedpca_flwr.packages import strategies
+from fedpca_flwr import strategies
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.questions.weights import TAKE_WEIGHTS
-
-from ..records import card_of
-from . import data
-from . import options as offered
-from .data import Case, case_of
+from fedpca_flwr.simulations.hunt import data
+from fedpca_flwr.simulations.hunt import options as offered
+from fedpca_flwr.simulations.hunt.data import Case, case_of
+from fedpca_flwr.simulations.records import card_of
 
 
 def vertical(method: str) -> bool:
@@ -33,7 +32,7 @@ def of_kernel(draw: Draw) -> bool:
 
 @dataclass(frozen=True)
 class Draw:
-    """What is run: a method, a transport, keyword arguments of `simulations.run`, and what its data are about."""
+    """What is run: a method, a transport, keyword arguments of `fedpca_flwr.run`, and what its data are about."""
 
     method: str
     transport: str
@@ -55,7 +54,7 @@ class Draw:
     levels: dict[str, list[str]] = field(default_factory=dict)
     """Of columns of categories; the parties' last columns are then the indicators of these."""
     turn: int | None = None
-    """The seed of a turn of every party's rows that leaves their moments (`simulations.hunt.checks`)."""
+    """The seed of a turn of every party's rows that leaves their moments (`fedpca_flwr.simulations.hunt.checks`)."""
 
     @property
     def card(self) -> MethodCard:

@@ -11,10 +11,9 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import most_rows
 from fedpca_flwr.model.measurements import lines
 from fedpca_flwr.model.model import PCAModel
-
-from .draw import Draw
-from .oracle import EPS, Truth, angle
-from .refusals import Finding
+from fedpca_flwr.simulations.hunt.draw import Draw
+from fedpca_flwr.simulations.hunt.oracle import EPS, Truth, angle
+from fedpca_flwr.simulations.hunt.refusals import Finding
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .checks import findings
-from .draw import draw, method_of
-from .running import run_draw
+from fedpca_flwr.simulations.hunt.checks import findings
+from fedpca_flwr.simulations.hunt.draw import draw, method_of
+from fedpca_flwr.simulations.hunt.running import run_draw
 
 
 @dataclass
@@ -46,7 +46,7 @@ def hunt(seed: int, indices: Iterator[int], tally: Tally) -> Iterator[str]:
             wrong = f", {drawn.hostile}" if drawn.hostile else ""
             wrong += ", frames in other orders" if drawn.orders else ""
             about = f"{drawn.method} ({drawn.transport}), {drawn.about}{wrong}, {options}"
-            again = f"python -m simulations.hunt --seed {seed} --only {index}"
+            again = f"python -m fedpca_flwr.simulations.hunt --seed {seed} --only {index}"
             yield f"{kind}: {text} | {about} | {again}".replace("\n", " ")
 
 

@@ -9,7 +9,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic.fields import FieldInfo
 
-from fedpca_flwr.packages import strategies
+from fedpca_flwr import strategies
 
 ALWAYS = frozenset({"iterations", "noise_seed"})
 """What a draw always sets: few rounds, and noise that is the same each time."""

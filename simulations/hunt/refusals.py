@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError
-
-from .draw import Draw, of_kernel
-from .oracle import EPS, Long, Truth
-from .running import HangError
+from fedpca_flwr.simulations.hunt.draw import Draw, of_kernel
+from fedpca_flwr.simulations.hunt.oracle import EPS, Long, Truth
+from fedpca_flwr.simulations.hunt.running import HangError
 
 Finding = tuple[str, str]
 """A kind, and what was found."""

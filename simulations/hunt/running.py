@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.model.model import PCAModel
-
-from ..engines import run
-from .draw import WEIGHT, Draw
+from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.hunt.draw import WEIGHT, Draw
 
 LONGEST = 600
 """Seconds after which a run hangs: they take milliseconds."""

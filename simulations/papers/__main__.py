@@ -1,7 +1,7 @@
 """Reproduce a paper's figures and tables as data, plots and a short report; with 'all', every paper's.
 
-    python -m simulations.papers personalised --output DIR
-    python -m simulations.papers all --output DIR --quick
+    python -m fedpca_flwr.simulations.papers personalised --output DIR
+    python -m fedpca_flwr.simulations.papers all --output DIR --quick
 
 An interrupted run goes on where it stopped.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 
-from ..programs import run_named
+from fedpca_flwr.simulations.programs import run_named
 
 
 def reproduce(name: str, arguments: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """Grammenos et al. 2019, Federated PCA with Adaptive Rank Estimation: its figures, table and claims.
 
-    python -m simulations.papers adaptive-rank --output DIR [--motes DIR2]
+    python -m fedpca_flwr.simulations.papers adaptive-rank --output DIR [--motes DIR2]
 
 About ten minutes on one core; ``--shrink 10`` is a quick look. DIR gets a table for each step, plots and report.md.
 DIR2 has the files of the sensor network (q8calibLight.dat and others; those that are missing are left out). Nothing is
@@ -20,11 +20,10 @@ import numpy as np
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.eigen import projector_distance
 from fedpca_flwr.maths.streams import Fixed, Subspace, Tracker, merge, merge_in_tree, track
-
-from ..benchmarks.harness import peak_mb
-from . import streams
-from .experiment import Line, Panel, Paper, Row, Step, markdown, plot
-from .streams import BLOCK, RANK, error, offline
+from fedpca_flwr.simulations.benchmarks.harness import peak_mb
+from fedpca_flwr.simulations.papers import streams
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot
+from fedpca_flwr.simulations.papers.streams import BLOCK, RANK, error, offline
 
 ALPHAS = (0.0001, 0.001, 0.5, 1, 2, 3)
 LEAVES = (1, 2, 4, 8, 16, 32)

@@ -1,6 +1,6 @@
 """DSA and FAST-PCA (Gang and Bajwa 2021), which note 001 found in the literature: error by rounds and by bytes.
 
-    python -m simulations.papers decentralised --output DIR
+    python -m fedpca_flwr.simulations.papers decentralised --output DIR
 
 Some five minutes on one core. Digits at 10 parties, alike and by Dirichlet 0.1, 5 components, on a ring, a grid, an
 Erdős-Rényi and a complete graph, beside P-COV. Angles are the largest to the components of all rows, in degrees.
@@ -15,10 +15,9 @@ import numpy as np
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-
-from ..benchmarks.harness import PARTITIONS, Rows, clients
-from ..engines import run
-from .experiment import Line, Panel, Paper, Row, Step, markdown, plot
+from fedpca_flwr.simulations.benchmarks.harness import PARTITIONS, Rows, clients
+from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot
 
 METHODS, GRAPHS = ("dsa", "fast-pca"), ("ring", "grid", "erdos-renyi", "complete")
 COMPONENTS = 5

@@ -21,9 +21,8 @@ from rich.progress import track
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
+from fedpca_flwr.simulations.programs import parser
 from fedpca_flwr.state.files import writable, written_whole
-
-from ..programs import parser
 
 Row = dict[str, Any]
 """A line of a table: numbers and texts by column."""
@@ -54,7 +53,7 @@ class Paper:
 
     def main(self, arguments: Sequence[str]) -> None:
         options = {"output": {"type": Path, "required": True}, **self.options}
-        given = vars(parser(f"simulations.papers {self.name}", self.doc, options).parse_args(arguments))
+        given = vars(parser(f"fedpca_flwr.simulations.papers {self.name}", self.doc, options).parse_args(arguments))
         self.make(given.pop("output"), given)
 
     def make(self, folder: Path, given: Mapping[str, Any]) -> dict[str, list[Row]]:

@@ -1,6 +1,6 @@
 """The two design notes (000: pooled covariances; 001: a comparison of methods): their tables, overlays and grids.
 
-    python -m simulations.papers notes --output DIR [--mnist DEST] [--cifar DEST]
+    python -m fedpca_flwr.simulations.papers notes --output DIR [--mnist DEST] [--cifar DEST]
 
 MNIST takes half an hour on one core, CIFAR-10 (a folder of images: DEST/train and DEST/test) as long; digits, which the
 notes do not have, a minute. 10 clients and 50 components, as note 001 has them; "five" has note 000's 5 clients. Angles
@@ -19,13 +19,12 @@ from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-
-from ..benchmarks import as_written
-from ..benchmarks.harness import CLIPS, COMPONENTS, PARTITIONS, clients
-from ..comparing import compare
-from ..engines import run
-from ..records import named
-from .experiment import Paper, Row, Step, figure, markdown
+from fedpca_flwr.simulations.benchmarks import as_written
+from fedpca_flwr.simulations.benchmarks.harness import CLIPS, COMPONENTS, PARTITIONS, clients
+from fedpca_flwr.simulations.comparing import compare
+from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.papers.experiment import Paper, Row, Step, figure, markdown
+from fedpca_flwr.simulations.records import named
 
 METHODS = ["p-cov", "sub-it", "ap-stack", "qr-pca", "ap-cov"]
 DRAWN = ["p-cov", "ap-cov", "ap-stack"]

@@ -1,6 +1,6 @@
 """Ozkara et al. 2023, Personalized PCA for Federated Heterogeneous Data: figures 1(a) to (d) and 2, and real data.
 
-    python -m simulations.papers personalised --output DIR [--mnist DEST]
+    python -m fedpca_flwr.simulations.papers personalised --output DIR [--mnist DEST]
 
 About half an hour on one core, with 5 data sets for each point (``--datasets``); ``--shrink 10`` is a quick look. DIR
 gets a table for each step, one for each figure, plots and report.md. DEST holds MNIST, for real data. Errors are ratios
@@ -18,16 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from fedpca_flwr import strategies
 from fedpca_flwr.data import datasets as data_sets
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.personalised import local_components, perpca
-from fedpca_flwr.packages import module, strategies
 from fedpca_flwr.protocol.progress import flower_from
-
-from ..loopback import assemble
-from .experiment import Line, Panel, Paper, Row, Step, markdown, plot, write_table
-from .hierarchical import (
+from fedpca_flwr.simulations.loopback import assemble
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, write_table
+from fedpca_flwr.simulations.papers.hierarchical import (
     NOISE,
     PRIORS,
     Federation,
@@ -37,6 +36,7 @@ from .hierarchical import (
     closed_form,
     iterations_needed,
 )
+from fedpca_flwr.strategies.personalised import party
 
 SMALL, LARGE = {"d": 30, "r": 10}, {"d": 100, "r": 20}
 SPREADS = (0.001, 0.01, 0.02, 0.04, 0.06, 0.08, 0.10, 0.15, 0.20, 0.40, 0.80)
@@ -177,7 +177,7 @@ CASES: dict[str, dict[str, Any]] = {
 HELD_BACK = 100
 """Rows of each party that no run sees."""
 
-OWN: str = module("strategies.personalised.party").OWN
+OWN = party.OWN
 
 
 def real_data(*, root: str, parties: int, classes: int, rows: int, components: int = 10) -> Iterator[Row]:

@@ -1,7 +1,8 @@
 """Every table and figure of the seeds with its state: ours beside theirs, in one page, and each within its interval.
 
-    python -m simulations.papers all --output FOLDER [--mnist DEST] [--cifar DEST] [--motes DIR] [--tables DIR]
-    python -m simulations.papers all --output FOLDER --quick
+    python -m fedpca_flwr.simulations.papers all \
+        --output FOLDER [--mnist DEST] [--cifar DEST] [--motes DIR] [--tables DIR]
+    python -m fedpca_flwr.simulations.papers all --output FOLDER --quick
 
 FOLDER gets a folder for each paper, numbers.json, and the page that docs/published.md is (with all data, and copied
 beside this module and there). What is there is not computed again. ``--quick`` computes, in three minutes and of
@@ -19,10 +20,9 @@ from statistics import fmean
 from typing import Any
 
 from fedpca_flwr.figures.markdown import table
+from fedpca_flwr.simulations.papers.experiment import Paper, Row, run_steps
+from fedpca_flwr.simulations.programs import parser
 from fedpca_flwr.state.files import writable, written_whole
-
-from ..programs import parser
-from .experiment import Paper, Row, run_steps
 
 STATES = ("reproduced", "in shape", "cannot be")
 OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
@@ -30,7 +30,8 @@ OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
 HEAD = """# What the seeds show, and ours
 
 This page is for whoever knows the experiments of the papers and design notes (the seeds) from which the methods come.
-The notes are not in this repository. `python -m simulations.papers all --output FOLDER` repeats the experiments and
+The notes are not in this repository. `python -m fedpca_flwr.simulations.papers all --output FOLDER` repeats the
+experiments and
 writes a report with figures for each seed. The tables have our numbers, and in brackets those of the seed.
 `simulations/papers/numbers.json` has our numbers for curves that are printed without numbers, too.
 
@@ -158,7 +159,7 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
 def everything(arguments: Sequence[str]) -> None:
     """All papers into one folder; the status is 1 where a number is outside its interval."""
     options = {"output": {"type": Path, "required": True}, **OPTIONS, "quick": False}
-    given = vars(parser("simulations.papers all", __doc__, options).parse_args(arguments))
+    given = vars(parser("fedpca_flwr.simulations.papers all", __doc__, options).parse_args(arguments))
     folder: Path = writable(given["output"])
     numbers: Numbers = {}
     wrong: list[str] = []

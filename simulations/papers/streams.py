@@ -16,8 +16,7 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import pieces
 from fedpca_flwr.maths.streams import Band, Fixed, Tracker
-
-from .experiment import Row
+from fedpca_flwr.simulations.papers.experiment import Row
 
 BLOCK = 50
 RANK = 10

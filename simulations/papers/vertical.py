@@ -1,6 +1,6 @@
 """Cheung et al. 2022, VFedPCA and VFedAKPCA: its figures 6 to 12 and 14, and the exact methods beside them.
 
-    python -m simulations.papers vertical --output DIR [--tables DIR2] [--mnist DEST]
+    python -m fedpca_flwr.simulations.papers vertical --output DIR [--tables DIR2] [--mnist DEST]
 
 A quarter of an hour on one core; ``--shrink 5`` is a quick look. DIR gets a table for each step, plots and report.md.
 Distances are the paper's own (equation 4, unaligned, to the leading vector of the authors' row-centred matrix); angles
@@ -25,11 +25,10 @@ from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.rows import whole
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
+from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, figure, markdown, plot
+from fedpca_flwr.simulations.papers.vertical_program import distances, graph_images, images, kernel_images
 from fedpca_flwr.site.readers import read
-
-from ..engines import run
-from .experiment import Line, Panel, Paper, Row, Step, figure, markdown, plot
-from .vertical_program import distances, graph_images, images, kernel_images
 
 PARTIES = (3, 5, 10)
 ITERATIONS = (5, 10, 20)

@@ -12,7 +12,7 @@ docs/security/privacy.md says what holds, and against whom.
 * ``joint``: rows clipped about zero, sum and second moment at once.
 
 The server corrects the eigenvalues of the noisy second moment for the noise (`fedpca_flwr.maths.private_scatter`). Each
-row is in one party's replies only, so each party's epsilon is the run's (`strategies.dp_pca.party.SHARES` splits it).
+row is in one party's replies only, so each party's epsilon is the run's (`SHARES` of its party splits it).
 """
 
 import math
@@ -27,8 +27,7 @@ from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.maths.privacy import clip
 from fedpca_flwr.maths.shells import Combined, combined, cut_off, one_shell, shells_of, variance_intervals
 from fedpca_flwr.questions import method
-
-from .party import ASKED, BOUND, UNITS, DPOptions, DPPCAClient, phases
+from fedpca_flwr.strategies.dp_pca.party import ASKED, BOUND, UNITS, DPOptions, DPPCAClient, phases
 
 CARD = method.MethodCard(
     name="dp-pca",

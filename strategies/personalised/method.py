@@ -29,8 +29,14 @@ from fedpca_flwr.maths.personalised import distance
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.questions import method, products
 from fedpca_flwr.questions.rows import pooled_centre
-
-from .party import GLOBAL_ROUNDS, GRID, HELD_OUT, PersonalisedClient, PersonalisedOptions, phases
+from fedpca_flwr.strategies.personalised.party import (
+    GLOBAL_ROUNDS,
+    GRID,
+    HELD_OUT,
+    PersonalisedClient,
+    PersonalisedOptions,
+    phases,
+)
 
 CONVERGED = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""

@@ -23,8 +23,7 @@ from fedpca_flwr.maths import eigen, moments, spatial_signs
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.last_round import LEVEL
-
-from .party import AGAIN, RobustClient, RobustOptions, directions_of, phases
+from fedpca_flwr.strategies.robust.party import AGAIN, RobustClient, RobustOptions, directions_of, phases
 
 ONE_PLACE = 1e-9
 """Most rows lie in one place if the rows that count differ by a smaller share of their squared distances."""

@@ -10,7 +10,7 @@ import pytest
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.second_moments import SecondMoments
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import rows
 from tests.refusals import refused
 

@@ -1,6 +1,6 @@
 """How many components to keep, by `n-components='auto'` and all rules, and how sure variances and loadings are.
 
-`simulations.benchmarks.coverage` counts how often intervals hold.
+`fedpca_flwr.simulations.benchmarks.coverage` counts how often intervals hold.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.model.second_moments import SecondMoments
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.harness import own
 from tests.refusals import refused

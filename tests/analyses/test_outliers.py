@@ -13,7 +13,7 @@ from fedpca_flwr.maths.inference import left_out_directions
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused
 

@@ -10,7 +10,7 @@ from fedpca_flwr import analyses
 from fedpca_flwr.analyses.components import promax, varimax
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.model.second_moments import SecondMoments
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused
 

@@ -16,7 +16,7 @@ from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.model.second_moments import SecondMoments
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.refusals import refused
 

@@ -19,9 +19,9 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.questions.adjustment import OwnAdjustment
 from fedpca_flwr.questions.own_scatter import OwnScatter
+from fedpca_flwr.simulations.hunt.options import options
+from fedpca_flwr.strategies import METHODS, build_strategy, run_config_of, transports_of
 from fedpca_flwr.transports import encoding
-from simulations.hunt.options import options
-from strategies import METHODS, build_strategy, run_config_of, transports_of
 from tests.hostile import HostileSession, Questions, signatures
 from tests.protocol.scripts import SCRIPTS, WAYS, Script
 from tests.protocol.test_hostile_server import kept_loadings

@@ -19,8 +19,8 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr.errors import ConfigError
-from simulations.hunt.options import options
-from strategies import METHODS, build_strategy, run_config_of, transports_of
+from fedpca_flwr.simulations.hunt.options import options
+from fedpca_flwr.strategies import METHODS, build_strategy, run_config_of, transports_of
 from tests.attacks.test_equal_moments import N, as_script, differs, twins
 from tests.hostile import HostileSession, shape_of, shown_by
 from tests.protocol.scripts import WAYS

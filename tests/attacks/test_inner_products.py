@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.columns import gram_product
-from strategies import run_config_of
+from fedpca_flwr.strategies import run_config_of
 from tests.hostile import HostileSession
 
 KRYLOV = {"method": "vertical", "n-components": 1}

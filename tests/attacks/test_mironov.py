@@ -17,8 +17,8 @@ from scipy.stats import norm
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
 from fedpca_flwr.maths.privacy import whole_energies, whole_octaves, whole_products, whole_shells, whole_sum
 from fedpca_flwr.maths.private_scatter import OCTAVES
-from strategies.dp_pca.method import DPPCA
-from strategies.dp_pca.party import UNITS, DPOptions
+from fedpca_flwr.strategies.dp_pca.method import DPPCA
+from fedpca_flwr.strategies.dp_pca.party import UNITS, DPOptions
 from tests.families import rows
 from tests.harness import client_of, context_of, finish, server_of
 
@@ -80,7 +80,7 @@ def shown_by_a_sum(phase, survivors, monkeypatch):
 
     monkeypatch.setattr(DPPCA, "_in_units", noted)
     monkeypatch.setattr(DPPCA, "_shells", lambda *_: SHELLS)
-    known_to_him = "strategies.dp_pca.method.scatter.moved"
+    known_to_him = "fedpca_flwr.strategies.dp_pca.method.scatter.moved"
     monkeypatch.setattr(known_to_him, lambda centre, step: (centre, step.radius))
     known = np.sum([exact(phase, data) for data in OTHERS], axis=0)
 

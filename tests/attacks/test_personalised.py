@@ -11,7 +11,7 @@ from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.site.fold import fold, require_fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.repeats import HeldOut
-from strategies.personalised.party import GRID, HELD_OUT, PersonalisedClient
+from fedpca_flwr.strategies.personalised.party import GRID, HELD_OUT, PersonalisedClient
 from tests.attacks.test_repeats import events, sites
 from tests.families import rows
 from tests.harness import finish

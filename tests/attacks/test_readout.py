@@ -59,7 +59,7 @@ def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("strategies.dp_pca.party.DPPCAClient.statistics", killed)
+        patched.setattr("fedpca_flwr.strategies.dp_pca.party.DPPCAClient.statistics", killed)
         with pytest.raises(KeyboardInterrupt):
             session.ask("centre", [])
     session.refusal("centre", [])

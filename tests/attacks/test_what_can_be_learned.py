@@ -8,8 +8,8 @@ from flwr.common import parameters_to_ndarrays
 from fedpca_flwr.data.table import check
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, symmetric
 from fedpca_flwr.maths.privacy import whole_products, whole_sum
-from strategies import build_client, run_config_of
-from strategies.dp_pca.party import DPOptions
+from fedpca_flwr.strategies import build_client, run_config_of
+from fedpca_flwr.strategies.dp_pca.party import DPOptions
 from tests.families import rows
 from tests.harness import finish, server_of, tamper
 

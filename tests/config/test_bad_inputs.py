@@ -11,9 +11,9 @@ from scipy.sparse import csr_array
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.model.loadings import Loadings
-from simulations import run
-from simulations.python_words import POLICY
-from strategies import build_client, run_config_of
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.python_words import POLICY
+from fedpca_flwr.strategies import build_client, run_config_of
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 from tests.refusals import refused, unnamed

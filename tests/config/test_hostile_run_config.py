@@ -15,7 +15,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.admission import LONGEST_MESSAGE, ErrorReport
 from fedpca_flwr.site_app import client_fn
-from strategies import build_strategy
+from fedpca_flwr.strategies import build_strategy
 from tests.refusals import refused, unnamed
 
 LONG = "x" * 10**6

@@ -8,7 +8,7 @@ import pytest
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
-from strategies import build_strategy
+from fedpca_flwr.strategies import build_strategy
 from tests.refusals import refused
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from fedpca_flwr.config.method_text import canonical, options_of
 from fedpca_flwr.errors import ConfigError
-from simulations import run
-from simulations.records import parsed
-from strategies import METHODS, build_client, build_strategy, run_config_of
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.records import parsed
+from fedpca_flwr.strategies import METHODS, build_client, build_strategy, run_config_of
 from tests.families import cut, rows
 from tests.harness import differences
 from tests.refusals import refused, unnamed

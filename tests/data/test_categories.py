@@ -19,7 +19,7 @@ from fedpca_flwr.site import policy
 from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.policy import permit_levels
-from strategies import build_client, client_of_rows, run_config_of
+from fedpca_flwr.strategies import build_client, client_of_rows, run_config_of
 from tests.families import rows
 from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused, unnamed

@@ -5,7 +5,7 @@ import pytest
 from sklearn import datasets
 
 from fedpca_flwr.data.column_notes import notes_of
-from simulations import run
+from fedpca_flwr.simulations import run
 
 RNG = np.random.default_rng(0)
 N = 120

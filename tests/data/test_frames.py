@@ -17,8 +17,8 @@ from fedpca_flwr.data.frames import as_array, as_rows, listed
 from fedpca_flwr.data.table import check, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.simulations import run
 from fedpca_flwr.site.readers import read
-from simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused, unnamed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpca_flwr.site.deployment import HOST, Deployment
-from strategies import run_config_of
+from fedpca_flwr.strategies import run_config_of
 
 ROOT = Path(__file__).parents[2]
 

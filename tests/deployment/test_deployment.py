@@ -15,11 +15,11 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.protocol.fleet import require_registered
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks.postgresql_server import programs, running
 from fedpca_flwr.site.certificates import make_node_key
 from fedpca_flwr.site.deployment import HOST, sites, written
-from simulations import run
-from simulations.benchmarks.postgresql_server import programs, running
-from strategies import METHODS
+from fedpca_flwr.strategies import METHODS
 from tests.deployment.lab import Lab, told
 from tests.families import cut, rows
 from tests.harness import differences

@@ -4,7 +4,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from simulations import ray_engine, run
+from fedpca_flwr.simulations import ray_engine, run
 from tests.families import cut, rows
 from tests.harness import differences
 

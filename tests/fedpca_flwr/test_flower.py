@@ -11,8 +11,8 @@ from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
 
 from fedpca_flwr import ConfigError, ContractError, FedPCA, PooledCovariance, SubspaceIteration, client_app, run
-from simulations.hunt.options import option_values
-from strategies import METHODS, client_of_rows, run_config_of
+from fedpca_flwr.simulations.hunt.options import option_values
+from fedpca_flwr.strategies import METHODS, client_of_rows, run_config_of
 from tests.grid import GridOfThisProcess
 from tests.harness import identities
 from tests.refusals import refused

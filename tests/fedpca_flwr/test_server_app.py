@@ -19,9 +19,9 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.output import Output
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.simulations import run
 from fedpca_flwr.state import files
-from simulations import run
-from strategies import run_config_of
+from fedpca_flwr.strategies import run_config_of
 from tests.grid import GridOfThisProcess
 from tests.harness import finish, proxy_of, server_of
 from tests.refusals import refused, unnamed

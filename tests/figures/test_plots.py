@@ -17,7 +17,7 @@ from fedpca_flwr.figures import analysis_plots, markdown, plots
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused
 

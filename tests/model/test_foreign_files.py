@@ -22,8 +22,8 @@ from fedpca_flwr import PCAModel, analyses
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.model import federation, stream_state
 from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.simulations import run
 from fedpca_flwr.state.store import Schema, Store
-from simulations import run
 from tests.families import cut, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers that a file has may overflow

@@ -11,7 +11,7 @@ from fedpca_flwr.maths.eigen import at_most
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.measurements import MEASUREMENTS, lines
 from fedpca_flwr.server_app import _compared_with_pooled
-from strategies import METHODS
+from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import fit, server_of
 

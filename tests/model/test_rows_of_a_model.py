@@ -21,7 +21,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.summary import TOLD, shrinkage_notes
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, reconstruction_error, server_of
 from tests.refusals import refused, unnamed

@@ -11,9 +11,9 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.simulations import run
 from fedpca_flwr.state import files
-from simulations import run
-from strategies import METHODS
+from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import context_of, finish, own, server_of
 from tests.refusals import refused

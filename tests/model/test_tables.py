@@ -15,7 +15,7 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.model import tables
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.tables import Share, Shown
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused
 

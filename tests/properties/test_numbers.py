@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpca_flwr import strategies
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.packages import strategies
-from simulations.records import card_of
+from fedpca_flwr.simulations.records import card_of
 from tests.harness import fit
 from tests.properties.definitions import Matrix, centred, cut_rows, degrees, eigenpairs, spread_over
 

@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr.errors import ConfigError
-from strategies import METHODS, build_client, build_strategy
+from fedpca_flwr.strategies import METHODS, build_client, build_strategy
 from tests.families import rows
 from tests.harness import identities
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError, QuorumError
 from fedpca_flwr.protocol import quorum
-from strategies import build_strategy, run_config_of
+from fedpca_flwr.strategies import build_strategy, run_config_of
 from tests.families import cut, rows
 from tests.harness import Clock, context_of, finish, proxy_of, server_of
 from tests.refusals import refused, unnamed

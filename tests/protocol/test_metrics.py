@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 from fedpca_flwr import server_app, site_app
 from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.protocol import metrics, strategy
-from strategies import run_config_of
+from fedpca_flwr.strategies import run_config_of
 from tests.families import cut, rows
 from tests.harness import context_of, fail_at, finish, server_of
 from tests.hostile import HostileSession

@@ -8,7 +8,7 @@ import pytest
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.protocol import quorum
-from simulations.loopback import LoopbackProxy
+from fedpca_flwr.simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
 from tests.harness import Clock, context_of, finish, fit, proxy_of, server_of
 from tests.refusals import refused, unnamed

@@ -9,13 +9,13 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol import registry
-from strategies import METHODS
+from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed
 
 MODULE = """
 from dataclasses import replace
 
-from strategies import METHODS
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.protocol.registry import Method
 
 strategy, client = METHODS["p-cov"]
@@ -67,4 +67,4 @@ def test_what_is_no_method_of_its_name_is_refused_with_its_package(given, monkey
     point = SimpleNamespace(name="foreign", value="foreign_pca:NONE", load=lambda: given, dist=package)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     with refused(ConfigError, "'foreign'", "foreign_pca:NONE", "foreign-pca", registry.GROUP):
-        registry.Registry("strategies", {})["foreign"]
+        registry.Registry("fedpca_flwr.strategies", {})["foreign"]

@@ -5,7 +5,7 @@ import pytest
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import EXACT
-from strategies import build_strategy, run_config_of
+from fedpca_flwr.strategies import build_strategy, run_config_of
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 from tests.refusals import refused

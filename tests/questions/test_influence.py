@@ -21,9 +21,16 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import check_together
 from fedpca_flwr.questions.fields import MOMENTS
 from fedpca_flwr.questions.influence import UNSEEN, PartyInfluence, _require_below, largest_of, notes_on
-from simulations import run
-from simulations.benchmarks.influence import LIES, digits, liars_of, named_in, until_nobody_stands_out, with_lies
-from strategies import METHODS
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks.influence import (
+    LIES,
+    digits,
+    liars_of,
+    named_in,
+    until_nobody_stands_out,
+    with_lies,
+)
+from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import finish, fit, proxy_of, server_of
 from tests.refusals import refused

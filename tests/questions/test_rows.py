@@ -39,8 +39,8 @@ from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
 from fedpca_flwr.questions.rows import PARTS, pooled_centre, projection_phase
 from fedpca_flwr.questions.rows_run import party_names
-from strategies import METHODS
-from strategies.dp_pca.party import DPPCAClient
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
 from tests.harness import context_of, finish, fit, heard, server_of, tamper_arrays
 from tests.hostile import HostileSession

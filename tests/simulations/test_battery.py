@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-import simulations.battery
 from fedpca_flwr import battery
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol.registry import Method
-from simulations import engines
-from strategies import METHODS
+from fedpca_flwr.simulations import battery as checks_of_a_method
+from fedpca_flwr.simulations import engines
+from fedpca_flwr.strategies import METHODS
 from tests.harness import own
 
 
@@ -133,5 +133,5 @@ def test_limits_of_options_are_held_by_name(taken, failed, foreign, monkeypatch)
 @pytest.mark.engine
 def test_replies_that_no_limit_holds_are_found(foreign, monkeypatch):
     honest = engines.run
-    monkeypatch.setattr(simulations.battery, "run", lambda *given, max_reply_bytes=0, **more: honest(*given, **more))
+    monkeypatch.setattr(checks_of_a_method, "run", lambda *given, max_reply_bytes=0, **more: honest(*given, **more))
     assert foreign(Foreign) == {"bytes"}

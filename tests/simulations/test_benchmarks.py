@@ -17,8 +17,8 @@ from fedpca_flwr.site.journal import FileJournal
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
-from simulations import run
-from simulations.benchmarks import (
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks import (
     as_written,
     databases,
     empty_app,
@@ -32,9 +32,9 @@ from simulations.benchmarks import (
     soak,
     speed,
 )
-from simulations.benchmarks.__main__ import NAMED, main
-from simulations.benchmarks.harness import BENCHMARKS
-from simulations.loopback import LoopbackProxy
+from fedpca_flwr.simulations.benchmarks.__main__ import NAMED, main
+from fedpca_flwr.simulations.benchmarks.harness import BENCHMARKS
+from fedpca_flwr.simulations.loopback import LoopbackProxy
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.needed import need
@@ -157,7 +157,7 @@ def test_every_benchmark_says_what_it_measures_and_an_unknown_one_is_answered_by
         with pytest.raises(SystemExit) as end:
             main([name, "--help"])
         assert end.value.code == 0
-        assert f"python -m simulations.benchmarks {name}" in capsys.readouterr().out
+        assert f"python -m fedpca_flwr.simulations.benchmarks {name}" in capsys.readouterr().out
     assert BENCHMARKS.keys() == NAMED.keys()
     assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
 

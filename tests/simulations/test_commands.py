@@ -10,8 +10,8 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import PCAModel, analyses, cli
+from fedpca_flwr.simulations import cells, compare, genotypes, monitor, report, run
 from fedpca_flwr.site import __main__ as site
-from simulations import cells, compare, genotypes, monitor, report, run
 from tests.families import cut, rows
 from tests.genotypes import linked_people, plinks_rule, standardised_by_hand
 from tests.refusals import unnamed

@@ -15,12 +15,12 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
-from simulations import engines, measuring, report_page, sources
-from simulations.compare import main, parser
-from simulations.comparing import compare, settings, table
-from simulations.records import AS_GIVEN, FLAGS, RUNS, command, read, title
-from simulations.report import write_report
-from strategies import METHODS
+from fedpca_flwr.simulations import engines, measuring, report_page, sources
+from fedpca_flwr.simulations.compare import main, parser
+from fedpca_flwr.simulations.comparing import compare, settings, table
+from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, RUNS, command, read, title
+from fedpca_flwr.simulations.report import write_report
+from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed
 
 WINE = {"datasets": ["wine"], "clients": [3], "components": 2}

@@ -9,8 +9,8 @@ import ray
 from flwr import simulation
 
 from fedpca_flwr.errors import FedPCAError
-from simulations import ray_engine, run
-from simulations.loopback import _with_deadline
+from fedpca_flwr.simulations import ray_engine, run
+from fedpca_flwr.simulations.loopback import _with_deadline
 from tests.families import cut, rows
 from tests.refusals import refused
 

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedpca_flwr import ConfigError, DataError, FederatedPCA, run
-from strategies import METHODS
+from fedpca_flwr.strategies import METHODS
 from tests.families import rows
 from tests.refusals import refused
 

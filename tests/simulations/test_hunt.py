@@ -14,15 +14,15 @@ from sklearn.decomposition import PCA, KernelPCA
 
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from fedpca_flwr.maths.eigen import LANCZOS_FROM
-from simulations import engines
-from simulations.hunt import hunting, running
-from simulations.hunt.__main__ import main
-from simulations.hunt.checks import findings, truth_about, turn, turned, unequal_moments
-from simulations.hunt.draw import Draw, draw, method_of
-from simulations.hunt.hunting import Tally, hunt
-from simulations.hunt.oracle import angle, truth_of, truth_of_kernel
-from simulations.hunt.running import Outcome, run_draw
-from strategies import METHODS
+from fedpca_flwr.simulations import engines
+from fedpca_flwr.simulations.hunt import hunting, running
+from fedpca_flwr.simulations.hunt.__main__ import main
+from fedpca_flwr.simulations.hunt.checks import findings, truth_about, turn, turned, unequal_moments
+from fedpca_flwr.simulations.hunt.draw import Draw, draw, method_of
+from fedpca_flwr.simulations.hunt.hunting import Tally, hunt
+from fedpca_flwr.simulations.hunt.oracle import angle, truth_of, truth_of_kernel
+from fedpca_flwr.simulations.hunt.running import Outcome, run_draw
+from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 
 SEED, RUNS = 11, 70
@@ -411,7 +411,7 @@ def test_a_finding_is_one_line_that_repeats_it(monkeypatch, capsys):
     assert main(["--seed", "11"]) == 1
     printed = capsys.readouterr().out.splitlines()
     line = next(line for line in printed if line.startswith("mean: "))
-    seed, only = re.search(r"\| python -m simulations\.hunt --seed (\d+) --only (\d+)$", line).groups()
+    seed, only = re.search(r"\| python -m fedpca_flwr.simulations\.hunt --seed (\d+) --only (\d+)$", line).groups()
     assert "mean: off by 1 |" in line
     assert any(line.startswith("all ") for line in printed)
     assert main(["--seed", seed, "--only", only]) == 1

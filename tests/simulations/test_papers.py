@@ -11,7 +11,7 @@ import pytest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.eigen import projector_distance
 from fedpca_flwr.maths.rows import pieces
-from simulations.papers import (
+from fedpca_flwr.simulations.papers import (
     adaptive_rank,
     decentralised,
     experiment,
@@ -21,15 +21,15 @@ from simulations.papers import (
     streams,
     vertical,
 )
-from simulations.papers.__main__ import PAPERS, main
-from simulations.papers.experiment import Line, Panel, Step, plot, read_table, run_steps, write_table
-from simulations.papers.hierarchical import Federation, best_perpca, closed_form, iterations_needed
-from simulations.papers.personalised import compared, means
-from simulations.papers.published import STATES, Number, Seed, Shown, page, seeds
-from simulations.papers.streams import FrequentDirections, Grouse, PowerMethod, Spirit
-from simulations.papers.vertical import densities, matrix
-from simulations.papers.vertical_program import graph_images, images, kernel_images
-from simulations.programs import parser
+from fedpca_flwr.simulations.papers.__main__ import PAPERS, main
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Step, plot, read_table, run_steps, write_table
+from fedpca_flwr.simulations.papers.hierarchical import Federation, best_perpca, closed_form, iterations_needed
+from fedpca_flwr.simulations.papers.personalised import compared, means
+from fedpca_flwr.simulations.papers.published import STATES, Number, Seed, Shown, page, seeds
+from fedpca_flwr.simulations.papers.streams import FrequentDirections, Grouse, PowerMethod, Spirit
+from fedpca_flwr.simulations.papers.vertical import densities, matrix
+from fedpca_flwr.simulations.papers.vertical_program import graph_images, images, kernel_images
+from fedpca_flwr.simulations.programs import parser
 from tests.families import rows
 from tests.refusals import refused, unnamed
 
@@ -375,7 +375,7 @@ def test_spirit_follows_a_hidden_variable_and_adds_directions_for_the_energy():
 
 # The page of what all seeds show
 
-HERE = Path(published.__file__).parent
+HERE = Path(published.__file__).resolve().parent
 ROOT = HERE.parents[1]
 NUMBERS = json.loads((HERE / "numbers.json").read_text(encoding="utf-8"))
 SHOWN = [(seed, shown) for seed in seeds() for shown in seed.shows]
@@ -405,7 +405,7 @@ def test_every_row_has_a_state_and_what_was_reproduced_a_number_within_its_inter
 def test_steps_that_are_named_are_there():
     """Those of bundled data; quick ones have numbers."""
     for seed in seeds():
-        paper = import_module(f"simulations.papers.{seed.paper.replace('-', '_')}").PAPER
+        paper = import_module(f"fedpca_flwr.simulations.papers.{seed.paper.replace('-', '_')}").PAPER
         steps = {step.name for step in paper.steps(**vars(parser("", None, paper.options).parse_args([])))}
         assert set(seed.quick) <= steps & {number.step for shown in seed.shows for number in shown.numbers}
 

@@ -10,7 +10,7 @@ import pytest
 from fedpca_flwr import run
 from fedpca_flwr.protocol import server as protocol_server
 from fedpca_flwr.protocol.progress import shown_by
-from simulations import progress
+from fedpca_flwr.simulations import progress
 from tests.families import cut, rows
 from tests.harness import context_of, finish, proxy_of, server_of
 

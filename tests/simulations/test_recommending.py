@@ -5,10 +5,10 @@ from unittest.mock import Mock
 import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError
-from simulations import engines, measuring, report, report_drawing, report_page
-from simulations.comparing import compare
-from simulations.recommending import Choice, choices
-from simulations.records import (
+from fedpca_flwr.simulations import engines, measuring, report, report_drawing, report_page
+from fedpca_flwr.simulations.comparing import compare
+from fedpca_flwr.simulations.recommending import Choice, choices
+from fedpca_flwr.simulations.records import (
     LATER,
     RUNS,
     SETTING,

@@ -18,12 +18,12 @@ from fedpca_flwr.figures import plots
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import principal_angles
-from simulations import report, report_drawing, report_page
-from simulations.compare import main
-from simulations.comparing import compare
-from simulations.recommending import choices
-from simulations.records import COUNTED, RUNS, by_setting, identity, read, title
-from strategies import METHODS, transports_of
+from fedpca_flwr.simulations import report, report_drawing, report_page
+from fedpca_flwr.simulations.compare import main
+from fedpca_flwr.simulations.comparing import compare
+from fedpca_flwr.simulations.recommending import choices
+from fedpca_flwr.simulations.records import COUNTED, RUNS, by_setting, identity, read, title
+from fedpca_flwr.strategies import METHODS, transports_of
 from tests.needed import need
 from tests.refusals import unnamed
 from tests.simulations.test_compare import WINE, draw_pictures, undrawn

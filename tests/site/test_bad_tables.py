@@ -20,8 +20,8 @@ from pyarrow import parquet
 from scipy import sparse
 
 from fedpca_flwr.errors import DataError
-from simulations import run
-from strategies import build_client, run_config_of
+from fedpca_flwr.simulations import run
+from fedpca_flwr.strategies import build_client, run_config_of
 from tests.families import rows
 
 SECRET = "4711"

@@ -19,13 +19,12 @@ import importlib, os, pkgutil, signal, sys
 from pathlib import Path
 import numpy as np
 def load():
-    import simulations.compare, fedpca_flwr, strategies, tests.harness
-    for package in (fedpca_flwr, strategies):
-        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            if not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
+    import fedpca_flwr.simulations.compare, tests.harness
+    for module in pkgutil.walk_packages(fedpca_flwr.__path__, "fedpca_flwr."):
+        if not module.name.endswith("__main__") and not module.name.startswith("fedpca_flwr.simulations."):
+            importlib.import_module(module.name)
 load()
-ours = [name for name in sys.modules if name.split(".")[0] in ("fedpca_flwr", "strategies", "simulations", "tests")]
+ours = [name for name in sys.modules if name.split(".")[0] in ("fedpca_flwr", "tests")]
 for name in ours:  # other libraries have their ways on Windows
     del sys.modules[name]
 for name in ("fcntl", "resource", "pwd", "grp", "termios", "pty", "syslog"):

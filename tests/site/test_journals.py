@@ -13,7 +13,7 @@ from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.audit import audit
 from fedpca_flwr.site.journal import REFUSALS, FileJournal
 from fedpca_flwr.state import store
-from strategies import METHODS
+from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, own, server_of
 from tests.hostile import HostileSession, released

@@ -30,7 +30,7 @@ from fedpca_flwr.site.policy import (
 )
 from fedpca_flwr.site.repeats import Bounded, Release, Repeats, Selection, require_budget, rows_digest
 from fedpca_flwr.site.weights import apart
-from strategies import METHODS
+from fedpca_flwr.strategies import METHODS
 from tests.families import rows
 from tests.refusals import refused
 

@@ -12,9 +12,9 @@ from fedpca_flwr.maths.forecast import Forecast, Heterogeneity, Survey
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import CORRECTION_BITS, block_bits, coded_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from simulations import run
-from simulations.benchmarks.harness import PARTITIONS
-from strategies.adaptive import SPARE, AdaptiveOptions, candidates
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.benchmarks.harness import PARTITIONS
+from fedpca_flwr.strategies.adaptive import SPARE, AdaptiveOptions, candidates
 from tests.families import cut, rows
 from tests.hostile import HostileSession
 from tests.refusals import refused

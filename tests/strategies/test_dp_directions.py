@@ -13,9 +13,9 @@ from fedpca_flwr.maths.privacy import STEPS
 from fedpca_flwr.maths.private_scatter import LOWEST, OCTAVES, Denoised, largest_of_noise
 from fedpca_flwr.maths.shells import Combined, combined, shells_of
 from fedpca_flwr.model.reference import pooled_pca
-from strategies.dp_pca import method
-from strategies.dp_pca.method import DPPCA
-from strategies.dp_pca.party import DPOptions
+from fedpca_flwr.strategies.dp_pca import method
+from fedpca_flwr.strategies.dp_pca.method import DPPCA
+from fedpca_flwr.strategies.dp_pca.party import DPOptions
 from tests.families import cut, rows
 from tests.harness import finish, fit, heard, server_of
 
@@ -120,7 +120,7 @@ def test_the_variance_behind_the_components_keeps_its_share_of_the_last():
 
 
 def test_without_noise_an_interval_is_the_variance_itself(monkeypatch):
-    monkeypatch.setattr("strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("fedpca_flwr.strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
     monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", cut(rows(30), 20, 10), n_components=2, release="directions", count="public")
     low, _ = np.transpose(model.log["variance_intervals_within_reach"]["intervals"])

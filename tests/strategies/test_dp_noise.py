@@ -22,7 +22,7 @@ from fedpca_flwr.maths.privacy import (
     whole_sum,
 )
 from fedpca_flwr.protocol.question import Public
-from strategies.dp_pca.party import ROWS, SHARES, UNITS, DPOptions, phases
+from fedpca_flwr.strategies.dp_pca.party import ROWS, SHARES, UNITS, DPOptions, phases
 from tests.families import rows
 from tests.harness import client_of, finish, fit, server_of
 from tests.refusals import refused, unnamed

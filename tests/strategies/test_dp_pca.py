@@ -14,7 +14,7 @@ from fedpca_flwr.figures import plots
 from fedpca_flwr.maths.privacy import STEPS, fixed, on_grid
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from strategies.dp_pca.party import DPOptions, DPPCAClient
+from fedpca_flwr.strategies.dp_pca.party import DPOptions, DPPCAClient
 from tests import harness
 from tests.families import cut, rows
 from tests.harness import client_of, differences, finish, server_of
@@ -44,7 +44,7 @@ def ask(server, phase="centre", received=(), party=0):
 @pytest.mark.parametrize("release", ["two-stage", "joint"])
 def test_without_noise_it_is_the_exact_pca_of_the_rows_on_the_grid(release, monkeypatch):
     """The noisy route itself, with nothing lost but what rounding rows to the grid loses."""
-    monkeypatch.setattr("strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("fedpca_flwr.strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
     monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", parties(), n_components=4, clip=50.0, centre_clip=50.0, release=release)
     data, step = np.vstack(parties()), 50.0 / STEPS

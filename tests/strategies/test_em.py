@@ -19,8 +19,8 @@ from fedpca_flwr.maths.factor_em import FactorGaussian
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
-from simulations import run
-from strategies import em
+from fedpca_flwr.simulations import run
+from fedpca_flwr.strategies import em
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.hostile import HostileSession

@@ -18,10 +18,10 @@ from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.ray_engine import save
 from fedpca_flwr.site.readers import read
-from simulations import run
-from simulations.ray_engine import save
-from strategies import METHODS, transports_of
+from fedpca_flwr.strategies import METHODS, transports_of
 from tests.families import cut, rows
 from tests.harness import differences, finish, fit, server_of, tamper
 from tests.refusals import refused

@@ -12,11 +12,11 @@ from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.rows import held_out
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from simulations import run
-from simulations.papers.hierarchical import Federation
-from simulations.papers.personalised import kept, lost, personal
-from strategies.personalised import method
-from strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.papers.hierarchical import Federation
+from fedpca_flwr.simulations.papers.personalised import kept, lost, personal
+from fedpca_flwr.strategies.personalised import method
+from fedpca_flwr.strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient
 from tests.families import rows
 from tests.harness import finish, heard, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused

@@ -8,7 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr.maths.moments import Moments, certainly_varying, safe_deviation
 from fedpca_flwr.model.federation import Federation
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.harness import fit
 

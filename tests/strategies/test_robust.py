@@ -13,7 +13,7 @@ from fedpca_flwr.maths import spatial_signs as signs
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.model.reference import principal_angles
-from strategies.robust.method import Robust
+from fedpca_flwr.strategies.robust.method import Robust
 from tests.families import cut
 from tests.harness import finish, fit, server_of, tamper, tamper_arrays
 from tests.hostile import HostileSession

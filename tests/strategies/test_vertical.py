@@ -17,9 +17,9 @@ from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.questions.columns_run import COLUMNS
-from simulations import run
-from simulations.loopback import assemble
-from strategies import build_strategy, run_config_of
+from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.loopback import assemble
+from fedpca_flwr.strategies import build_strategy, run_config_of
 from tests.families import rows
 from tests.harness import at_sites, finish, server_of
 from tests.refusals import refused, unnamed

@@ -8,7 +8,7 @@ from sklearn.preprocessing import minmax_scale
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.eigen import principal_angles
-from simulations import run
+from fedpca_flwr.simulations import run
 from tests.families import rows
 from tests.harness import client_of, server_of
 from tests.refusals import refused, unnamed

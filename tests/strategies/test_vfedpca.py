@@ -12,9 +12,9 @@ from fedpca_flwr.maths.columns import direction, local_product, merged, overwrit
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.questions.merging import merge_phases
-from simulations import run
-from strategies.vfedakpca import VFedAKPCAOptions
-from strategies.vfedpca import VFedPCAOptions
+from fedpca_flwr.simulations import run
+from fedpca_flwr.strategies.vfedakpca import VFedAKPCAOptions
+from fedpca_flwr.strategies.vfedpca import VFedPCAOptions
 from tests.families import rows
 from tests.harness import finish, heard, server_of, tamper_arrays
 from tests.refusals import refused

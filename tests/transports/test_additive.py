@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.simulations.hunt.options import option_values
+from fedpca_flwr.strategies import METHODS, TRAVEL, script_of
 from fedpca_flwr.transports.encoding import MaskedSum
-from simulations.hunt.options import option_values
-from strategies import METHODS, TRAVEL, script_of
 from tests.harness import fit, own
 from tests.hostile import HostileSession
 from tests.refusals import unnamed
