@@ -25,6 +25,7 @@ from fedpca_flwr.protocol.registry import Method, Registry
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.site import Load, Site
+from fedpca_flwr.stages import composed
 from fedpca_flwr.transports.choice import party_transport, server_transport
 
 TRAVEL = {
@@ -64,6 +65,7 @@ METHODS = Registry(
         "vfedpca": "vfedpca:VFedPCA",
         "vfedakpca": "vfedakpca:VFedAKPCA",
     },
+    composed,
 )
 """By name, where the strategy is; a method is imported when it is first asked for."""
 

@@ -27,7 +27,7 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.transport import relayed
-from fedpca_flwr.questions import genotypes, method
+from fedpca_flwr.questions import method
 
 CANDIDATES = ("p-cov", "qr-pca", "sub-it", "compressed")
 """Among which it chooses."""
@@ -63,7 +63,7 @@ REFINEMENTS = 2
 """Products after a warm start by whole factors, which float32 alone has rounded."""
 
 
-class AdaptiveOptions(method.Options, genotypes.GenotypeOptions):
+class AdaptiveOptions(method.Options):
     """Options of the adaptive method."""
 
     target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
@@ -102,11 +102,7 @@ class Candidate:
 
 def candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
     """Every way that reaches the target, with its forecast, the cheapest first. Means over the parties."""
-    ways = [*_at_once(forecast, options), *_by_products(forecast, options)]
-    if options.genotypes:
-        ways = [replace(way, options={**way.options, "genotypes": True}) for way in ways]
-    else:
-        ways += _corrected(forecast, options)
+    ways = [*_at_once(forecast, options), *_by_products(forecast, options), *_corrected(forecast, options)]
     return sorted(ways, key=options.cost)
 
 
@@ -197,9 +193,8 @@ CARD = method.MethodCard(
         "the pooled components and mean, and which method was chosen",
     ),
     options=AdaptiveOptions,
-    phases=lambda config, options: genotypes.genotype_phases(config, options, lambda *_: {"survey": SURVEY}),
+    phases=lambda config, options: {"survey": SURVEY},
     goes_on_as=CANDIDATES,
-    examples=({}, {"genotypes": True}, {"genotypes": True, "prune": 0.2}),
     reference="this project; `fedpca_flwr.maths.forecast` derives it",
 )
 
@@ -275,7 +270,7 @@ class Adaptive(method.Strategy):
         forecast = Forecast.of([_survey(reply) for reply in (yield method.Ask("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
         method.require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
-        self._candidates = candidates(forecast, self.options)
+        self._candidates = self._with_stages(candidates(forecast, self.options))
         before, script = len(self.rounds_so_far), dict(self.phases)
         solution: method.Solution = yield from self._go_on_as(self._candidates[0], script)
         notes: list[str] = []
@@ -297,6 +292,16 @@ class Adaptive(method.Strategy):
             "spent_bytes_down_per_party": down,
         }
         return replace(solution, measured={**measured, **solution.measured}, notes=[*solution.notes, *notes])
+
+    def _with_stages(self, ways: list[Candidate]) -> list[Candidate]:
+        """The ways that can have the stages of this run, with the options of these."""
+        keys = {key for stage in self.card.stages for key in method_text.own_keys(stage.Options)}
+        shared = {key: value for key, value in method_text.non_defaults(self.options).items() if key in keys}
+        return [
+            replace(way, options={**way.options, **shared})
+            for way in ways
+            if shared.keys() <= set(method_text.own_keys(self.others[way.method].strategy.card.options))
+        ]
 
     def _shortfall(self, solution: method.Solution) -> tuple[Candidate, str] | None:
         """Where the components are not as wanted: who goes on, and why."""
@@ -325,13 +330,11 @@ class Adaptive(method.Strategy):
         inner = kind.of(self.config, options, self.transport)
         assert isinstance(inner, method.Strategy)
         inner.go_on_from(self)
+        inner.stages = self.stages
         self._inner = inner
         script |= inner.phases
         self.phases = dict(script)
-        program = inner.aggregate()
-        if self.options.genotypes:  # the parties were told the frequencies with the survey
-            program = genotypes.told_frequencies(self, program, np.empty(0), np.empty(0, dtype=bool))
-        return (yield from _with_method(program, chosen.text))
+        return (yield from _with_method(inner.aggregate(), chosen.text))
 
     def modelled(self, solution: method.Solution) -> method.PCAModel:
         """The chosen method's model, which says of itself what that method knows, and how it was chosen."""
@@ -341,8 +344,11 @@ class Adaptive(method.Strategy):
         model.log["candidates"] = [vars(candidate) for candidate in self._candidates]
         return model
 
-    def projected(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
-        return (yield from _with_method(self.inner.projected(model, solution), self._chosen.text))
+    def closed(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
+        return (yield from _with_method(super().closed(model, solution), self._chosen.text))
+
+    def projected(self, model: method.PCAModel, asked: method.Fields) -> method.Program:
+        return self.inner.projected(model, asked)
 
 
 def _with_method(program: method.Program, name: str) -> method.Program:

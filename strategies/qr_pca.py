@@ -23,14 +23,14 @@ from pydantic import Field as Limits
 from fedpca_flwr.maths import factors, moments
 from fedpca_flwr.maths.codecs import unit_of
 from fedpca_flwr.maths.eigen import angle_bound
-from fedpca_flwr.questions import fields, genotypes, method
+from fedpca_flwr.questions import fields, method
 from fedpca_flwr.questions.influence import Contributions
 
 NEGLIGIBLE = 1e-15
 """A rounding error of the mean below this many standard deviations is below that of the factor."""
 
 
-class QROptions(method.ScaleOptions, genotypes.GenotypeOptions):
+class QROptions(method.ScaleOptions):
     """Options of QR-PCA."""
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
@@ -91,9 +91,9 @@ CARD = method.MethodCard(
     ),
     pools_moments=True,
     options=QROptions,
-    phases=lambda config, options: genotypes.genotype_phases(config, options, phases),
+    phases=phases,
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
-    examples=({}, {"rank": 20}, {"genotypes": True}, {"genotypes": True, "prune": 0.2}),
+    examples=({}, {"rank": 20}),
 )
 
 

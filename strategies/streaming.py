@@ -58,6 +58,7 @@ CARD = method.MethodCard(
         "mean, variances and number of rows of all; the pooled components",
     ),
     pools_moments=True,
+    open_membership=True,
     mixed=True,
     options=StreamingOptions,
     phases=lambda config, options: {**members_phases(config), **method.projection_phase()},
@@ -77,7 +78,6 @@ class Streaming(method.Strategy):
 
     card = CARD
     options: StreamingOptions
-    open_membership = True
 
     def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
         assert isinstance(options, StreamingOptions)

@@ -29,10 +29,10 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.model.solution import check_rounds
-from fedpca_flwr.questions import genotypes, method, products, weights
+from fedpca_flwr.questions import method, products
 
 
-class SubspaceOptions(method.Options, method.ScaleOptions, genotypes.GenotypeOptions):
+class SubspaceOptions(method.Options, method.ScaleOptions):
     """Options of SUB-IT."""
 
     block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
@@ -78,7 +78,7 @@ def phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questio
         check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
         return {
             **products.product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale),
-            **method.projection_phase(about="" if options.genotypes else "centre"),
+            **method.projection_phase(about="centre"),
         }
     if options.scale or not options.center or options.acceleration == "none":
         raise method.ConfigError(
@@ -157,9 +157,7 @@ CARD = method.MethodCard(
         "mean, variances and number of rows of all; the blocks, which span the pooled components so far",
     ),
     options=SubspaceOptions,
-    phases=lambda config, options: weights.weighted(
-        config, options, genotypes.genotype_phases(config, options, phases)
-    ),
+    phases=phases,
     weighted=True,
     mixed=True,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
@@ -168,8 +166,6 @@ CARD = method.MethodCard(
         {"scale": True},
         {"warm-start": "svd"},
         {"warm-start": "svd", "wire": "float32"},
-        {"genotypes": True},
-        {"genotypes": True, "prune": 0.2},
     ),
 )
 

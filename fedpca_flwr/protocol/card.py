@@ -1,8 +1,10 @@
-"""What a method says of itself, once, for the code, the tests and the reader."""
+"""What a method says of itself, once, for the code, the tests and the reader; and what a stage is."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -187,11 +189,63 @@ class MethodCard:
     moments; their scores (with products of the same kind); or all inner products or distances between them."""
     after: str = ""
     """The method whose run leaves the loadings by which this one projects new rows; empty where it fits components."""
+    open_membership: bool = False  # whether members of the federation may be absent from a run
     own_components: Literal["", "iterates", "personal"] = ""
     """Whether each party projects its rows with components of its own: with iterates that have not met those of the
     others, or with personal ones, which need not meet."""
     own_centre: bool = False  # whether rows are about another centre than their mean, and divided by other deviations
     own_total: str = ""  # what the shares of variance are of, where that is not the variance of the pooled rows
+    stages: Sequence[type[Stage]] = ()
+    """What a run of it may compose with the method; the registry sets them (`fedpca_flwr.stages`)."""
     beyond_moments: str = ""
     """Why a party's answers tell more than count, mean and scatter of all its rows that take part; empty where they do
     not. Such a method exposes something, unless noise hides it, or a site's `gaps` decide which rows it reads."""
+
+    @property
+    def pools_rows(self) -> bool:
+        """Whether it gives components of all rows that take part, the same for all parties, in the unit of the data."""
+        others = self.differentially_private or self.incomplete or self.own_centre or self.open_membership
+        return self.split == "rows" and not (others or self.own_components or self.beyond_moments or self.after)
+
+    def active(self, config: RunConfig, options: Any) -> tuple[Any, ...]:
+        """Return the stages that the options of a run name."""
+        return tuple(stage(options) for stage in self.stages if stage.active(config, options))
+
+
+class Stage:
+    """One step before a method, or after it. A method and a stage never name each other.
+
+    A run composes the stages that its options name (`active`), and enters no other. One is made for each run and side.
+
+    Parameters
+    ----------
+    options : PCAOptions
+        Those of the run, which have the stage's own.
+    """
+
+    Options: ClassVar[type[PCAOptions]] = PCAOptions
+    """What a user may choose."""
+    examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    """Options with which a method's script has all questions of the stage, as `MethodCard.examples`."""
+    options: Any
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @classmethod
+    def fits(cls, card: MethodCard) -> bool:
+        """Return whether methods with this card can have the stage."""
+        return card.pools_rows
+
+    @classmethod
+    def active(cls, config: RunConfig, options: Any) -> bool:
+        """Return whether a run names the stage."""
+        raise NotImplementedError
+
+    def config(self, config: RunConfig) -> RunConfig:
+        """Return the run-config by which the method's own questions are made."""
+        return config
+
+    def script(self, config: RunConfig, questions: Questions) -> Questions:
+        """Add the stage's questions and fields to the script of a run; a `ConfigError` where options contradict it."""
+        return questions

@@ -1,12 +1,13 @@
 """A method: its strategy and its client; and methods by name, each imported when it is first asked for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple
 
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
@@ -31,6 +32,8 @@ class Registry(Mapping[str, Method]):
     homes : mapping of str to str
         By name, where the strategy is: ``"module:class"``. Its attribute ``party`` is the method's client. Those of a
         method that goes on as others find these in their attribute ``others``: methods import none.
+    composed : callable
+        Makes of a method's own card that with the stages which fit it.
 
     Notes
     -----
@@ -38,7 +41,10 @@ class Registry(Mapping[str, Method]):
     method's, and it gives a `Method`. No method of this project is replaced.
     """
 
-    def __init__(self, package: str, homes: Mapping[str, str]) -> None:
+    def __init__(
+        self, package: str, homes: Mapping[str, str], composed: Callable[[MethodCard], MethodCard] = lambda card: card
+    ) -> None:
+        self._composed = composed
         self._package = package
         self._homes = homes
         self._found: dict[str, Method] = {}
@@ -70,6 +76,7 @@ class Registry(Mapping[str, Method]):
     def _own(self, name: str) -> Method:
         module, _, of_class = self._homes[name].partition(":")
         strategy = getattr(import_module(f"{self._package}.{module}"), of_class)
+        strategy.card = self._composed(strategy.card)
         if strategy.card.goes_on_as:
             strategy.others = strategy.party.others = self
         return Method(strategy, strategy.party)

@@ -58,7 +58,6 @@ class PCAStrategy(Strategy):
     card: ClassVar[MethodCard]
     party: ClassVar[type[PCAClient]]
     """The method's client."""
-    open_membership: ClassVar[bool] = False
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__()
@@ -82,7 +81,7 @@ class PCAStrategy(Strategy):
         self.phases = transport.script(self.card.name, self.card.phases(config, options))
         rows = self.card.split == "rows"
         settings = json.dumps(settings_of(self.card.name, options, config))
-        self.quorum = Quorum(config, settings, open_membership=self.open_membership, same_features=rows)
+        self.quorum = Quorum(config, settings, open_membership=self.card.open_membership, same_features=rows)
         self._model: PCAModel | None = None
         self.done = False
         self.certificate = 0.0

@@ -60,6 +60,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions
 from fedpca_flwr.questions.rows import projection_phase
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.stage import Projection
 
 SHOWS = Shown(
     "all that passes, since it relays: number of rows, mean and total variance of each party, its iterates, its "
@@ -238,15 +239,14 @@ class GraphClient(RowsClient):
             "estimate": estimate,
         }
 
-    def loadings(self, asked: Fields) -> Array:
-        """This party's own estimate, in the model's order and with its signs."""
+    def projection(self, asked: Fields) -> Projection:
+        """By this party's own estimate, in the model's order and with its signs."""
         components, order = asked["components"], asked["order"]
         if sorted(order.tolist()) != list(range(order.size)) or not np.array_equal(asked["mean"], self._centred[0][1]):
             raise ContractError("the server's last question does not fit what the parties have reported")
         own = self.site.state["estimate"][0].T[order]
         turned = np.einsum("ij,ij->i", own, components) < 0
-        signed: Array = np.where(turned[:, None], -own, own)
-        return signed
+        return replace(super().projection(asked), components=np.where(turned[:, None], -own, own))
 
     def direction(self, X: Array) -> Array:
         """Sanger's direction (d, k) of this party's A at ``X``; a `ConfigError` when the iterates diverge."""

@@ -1,6 +1,7 @@
 """`IncompleteClient`: a party whose rows have missing values: which of them take part, and the last round."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER
 from fedpca_flwr.questions.rows_run import RowsClient
+from fedpca_flwr.questions.stage import Projection
 
 ELEMENTS = 2**22
 """Of a chunk, each pattern of which is factored: larger ones have fewer patterns a row."""
@@ -64,27 +66,50 @@ class IncompleteClient(RowsClient):
         patterns, taken = self._patterns
         return GappedRows(self.data, patterns._replace(of=patterns.of[taken]))
 
-    def project(self, asked: Fields) -> Fields:
-        """Keep the scores of all of this party's rows; rows that took part, and the squared error that is left."""
-        squared = np.maximum(self._squared_error(asked), 0.0)
-        self.keep_scores(asked)
-        return {"count": np.asarray(len(self.data)), "squared": np.asarray(squared)}
+    def projection(self, asked: Fields) -> Projection:
+        covariance, factors = None, asked.get("factors")
+        if factors is None:
+            try:
+                covariance = symmetric(asked["covariance"], asked["mean"].size)
+            except ValueError as error:
+                raise ContractError(f"{SERVER}: 'covariance': {error}") from None
+        return FilledProjection(
+            **vars(super().projection(asked)), gapped=self.gapped, covariance=covariance, factors=factors
+        )
 
-    def _squared_error(self, asked: Fields) -> float:
-        mean, components = asked["mean"], asked["components"]
-        scale = asked["scale"] if asked["scale"].size else np.ones_like(mean)
-        if "factors" in asked:
-            return squared_error_by_factors(self.gapped, asked["factors"], mean, scale, components)
-        try:
-            covariance = symmetric(asked["covariance"], mean.size)
-            return squared_error_of(self.gapped, covariance, mean, scale, components)
-        except ValueError as error:
-            raise ContractError(f"{SERVER}: 'covariance': {error}") from None
 
-    def centred(self, rows: Rows, asked: Fields) -> Iterator[Array]:
-        """As `RowsClient.centred`, with what is expected of rows in place of missing values."""
-        factors = asked.get("factors")
-        covariance = None if factors is not None else symmetric(asked["covariance"], asked["mean"].size)
+@dataclass(frozen=True)
+class FilledProjection(Projection):
+    """How a party projects rows with gaps: with what is expected of a row in place of its missing values.
+
+    Parameters of `Projection`, and these.
+
+    Parameters
+    ----------
+    gapped : GappedRows
+        The rows that take part, by their pattern of gaps.
+    covariance : ndarray of shape (d, d), optional
+    factors : ndarray of shape (q + 1, d), optional
+        One of the two, by which missing values are expected.
+    """
+
+    gapped: GappedRows
+    covariance: Array | None
+    factors: Array | None
+
+    def centred(self, rows: Rows) -> Iterator[Array]:
         for chunk in chunks(rows, ELEMENTS):
-            deviations = np.subtract(chunk, asked["mean"], dtype=np.float64)
-            yield filled_by(deviations, covariance, factors) / (asked["scale"] if asked["scale"].size else 1.0)
+            deviations = np.subtract(chunk, self.mean, dtype=np.float64)
+            yield filled_by(deviations, self.covariance, self.factors) / (self.scale if self.scale.size else 1.0)
+
+    def squared_error(self) -> float:
+        scale = self.scale if self.scale.size else np.ones_like(self.mean)
+        if self.factors is not None:
+            squared = squared_error_by_factors(self.gapped, self.factors, self.mean, scale, self.components)
+        else:
+            assert self.covariance is not None
+            try:
+                squared = squared_error_of(self.gapped, self.covariance, self.mean, scale, self.components)
+            except ValueError as error:
+                raise ContractError(f"{SERVER}: 'covariance': {error}") from None
+        return max(float(squared), 0.0)

@@ -12,7 +12,15 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, require_variance, solve
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CentreOptions, MethodCard, PCAOptions, ScaledOptions, ScaleOptions, Shown
+from fedpca_flwr.protocol.card import (
+    CentreOptions,
+    MethodCard,
+    MomentsOptions,
+    PCAOptions,
+    ScaledOptions,
+    ScaleOptions,
+    Shown,
+)
 from fedpca_flwr.protocol.card import CountOptions as Options
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import (
@@ -30,10 +38,11 @@ from fedpca_flwr.protocol.question import (
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, moments_limits, reach, sum_limits
-from fedpca_flwr.questions.rows import moments_phases, pooled_moments, projection_phase
+from fedpca_flwr.questions.rows import moments_of_all, moments_phases, pooled_moments, projection_phase
 from fedpca_flwr.questions.rows_run import Evidence, Fitting
 from fedpca_flwr.questions.rows_run import RowsClient as Client
 from fedpca_flwr.questions.rows_run import RowsStrategy as Strategy
+from fedpca_flwr.questions.stage import Projection
 
 __all__ = [
     "FIRST_WORDS",
@@ -52,11 +61,13 @@ __all__ = [
     "Fields",
     "Fitting",
     "MethodCard",
+    "MomentsOptions",
     "Options",
     "PCAModel",
     "PCAOptions",
     "Payload",
     "Program",
+    "Projection",
     "Public",
     "Question",
     "Questions",
@@ -75,6 +86,7 @@ __all__ = [
     "head_fields",
     "head_in",
     "moments_limits",
+    "moments_of_all",
     "moments_phases",
     "pooled_moments",
     "projection_phase",

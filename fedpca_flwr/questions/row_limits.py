@@ -20,7 +20,6 @@ from scipy.linalg import blas
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.genotypes import deviation
 from fedpca_flwr.maths.moments import Head, packed_size
 from fedpca_flwr.maths.rows import count_of
 from fedpca_flwr.maths.secure import Digits
@@ -150,8 +149,7 @@ def rows_in(count: NDArray[Any], parties: int, *, weighted: bool = False) -> int
 def reach(asked: Fields, public: Public) -> Array:
     """The largest size of a value (d,) of rows within `bound`, as a question takes them.
 
-    That is less the ``centre`` or ``mean`` that was asked, and divided by the ``scale``; or as genotypes standardised
-    by ``frequencies``.
+    That is less the ``centre`` or ``mean`` that was asked, and divided by the ``scale``.
 
     Raises
     ------
@@ -163,11 +161,9 @@ def reach(asked: Fields, public: Public) -> Array:
         if np.abs(asked[name]).max(initial=0.0) > bound * (1 + 2.0**-20):
             raise ContractError(f"{SERVER}: '{name}' is beyond the run's 'bound' = {bound:g}, as no mean of rows is")
         largest = bound + np.abs(asked[name])
-    unit = deviation(asked["frequencies"]) if "frequencies" in asked else asked.get("scale", np.empty(0))
+    unit = asked.get("scale", np.empty(0))
     if unit.size:
         largest = largest / unit
-    elif "frequencies" in asked:
-        raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")
     with np.errstate(divide="ignore"):
         decades = np.abs(np.log10(largest))
     if not (decades < MOST_DECADES).all():

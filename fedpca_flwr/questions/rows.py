@@ -13,6 +13,7 @@ takes little memory, and says in the model where it does not.
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -238,8 +239,10 @@ def pooled_centre(
     ``prefix`` names its phase, ``which`` says in a refusal what rows it is of; ``joined`` (d,) is the diagonal of a
     scatter that theirs is added to.
     """
-    if run.known is not None:
-        return run.known
+    for stage in run.stages:
+        head = stage.head()
+        if head is not None:
+            return head
     sums: Total = yield Sum(f"{prefix}sums")
     return _resolved(run, sums, which=which, joined=joined)
 
@@ -284,6 +287,14 @@ class PooledMoments(NamedTuple):
 
 
 Pooling = Generator[Ask, Any, PooledMoments]
+
+
+def moments_of_all(run: RowsStrategy) -> Pooling:
+    """The moments of all rows, as the stages of the run leave them."""
+    pooled: Callable[..., Pooling] = partial(pooled_moments, run)
+    for stage in run.stages:
+        pooled = partial(stage.moments, run, pooled)
+    return pooled()
 
 
 def pooled_moments(

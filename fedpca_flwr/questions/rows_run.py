@@ -5,19 +5,19 @@ are in the modules beside and in the methods' own.
 """
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.genotypes import deviation, standard_chunks, standardised
 from fedpca_flwr.maths.moments import Moments, most_rows
-from fedpca_flwr.maths.rows import Rows, centred_chunks, count_of
-from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.maths.rows import Rows, count_of
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import Solution, check_components
@@ -26,14 +26,14 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import SERVER, Ask, Program, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Program, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.questions import genotypes, linkage
+from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
 from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.own_scatter import OwnScatter
-from fedpca_flwr.questions.row_limits import Pooled, permit_fixed_point
-from fedpca_flwr.site.policy import permit_calls
+from fedpca_flwr.questions.row_limits import permit_fixed_point
+from fedpca_flwr.questions.stage import Projection, RowsStage
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
 
@@ -79,31 +79,38 @@ def require_kept_sums(keep: str, *, within: bool) -> None:
 class RowsClient(PCAClient):
     """A party that holds rows: their moments, of which all answers are made, and the last round.
 
-    What it answers stands with each question. A method whose last round is its own has a client of its own.
+    What it answers stands with each question. A method whose parties project their rows otherwise writes `projection`.
     """
 
     site: Site
 
+    @cached_property
+    def stages(self) -> tuple[RowsStage, ...]:
+        """The stages that this run composes with its method."""
+        return self.card.active(self.site.config, self.options)
+
+    def about(self) -> dict[str, Any]:
+        about = super().about()
+        for stage in self.stages:
+            about |= stage.about(self)
+        return about
+
     def require_ready(self) -> None:
         permit_fixed_point(self)
-        if genotypes.are_genotypes(self.options) and not (self.journal.begun() or genotypes.CHECKED in self.site.state):
-            genotypes.require_genotypes(self.unscaled)
-            permit_calls(self.site.node, self.site.table)
-            self.site.state[genotypes.CHECKED] = []
+        for stage in self.stages:
+            stage.ready(self)
+
+    def take(self, asked: Fields) -> None:
+        for stage in self.stages:
+            stage.take(self, asked)
 
     @property
     def data(self) -> Rows:
-        """This party's rows; of genotypes, as soon as their frequencies are known, the standardised ones."""
-        if genotypes.FREQUENCIES.name not in self.site.state:
-            return self.unscaled
-        return standardised(self.unscaled, *self.site.state[genotypes.FREQUENCIES.name])
-
-    def take(self, asked: Fields) -> None:
-        told = genotypes.FREQUENCIES.name in self.site.state
-        if genotypes.FREQUENCIES.name in asked and not told:
-            genotypes.require_frequencies(asked)
-            names = (genotypes.FREQUENCIES.name, genotypes.LEFT_OUT.name)
-            self.site.state[genotypes.FREQUENCIES.name] = [asked[name] for name in names if name in asked]
+        """This party's rows as the method sees them."""
+        rows = self.unscaled
+        for stage in self.stages:
+            rows = stage.rows(self, rows)
+        return rows
 
     @property
     def unscaled(self) -> Rows:
@@ -129,64 +136,45 @@ class RowsClient(PCAClient):
         parties, threads = self.public.parties, self.site.node.threads
         return OwnScatter(rows, self.site.state, columns=columns, parties=parties, threads=threads)
 
-    def loadings(self, asked: Fields) -> Array:
-        """The components (k, d) by which this party projects its rows."""
-        return asked["components"]
-
-    def centred(self, rows: Rows, asked: Fields) -> Iterator[Any]:
-        """Chunks of rows, centred and scaled, as this party projects them."""
-        if genotypes.are_genotypes(self.options):
-            return standard_chunks(rows, asked["mean"], asked["scale"])
-        return centred_chunks(rows, asked["mean"], asked["scale"] if asked["scale"].size else None)
-
-    def own_loadings(self, asked: Fields, components: Array) -> Loadings:
-        """What this party projects new rows with."""
-        scale = asked["scale"] if asked["scale"].size else np.ones_like(asked["mean"])
-        return Loadings(components, asked["mean"], scale, columns=self.site.table.columns)
+    def projection(self, asked: Fields) -> Projection:
+        """How this party projects its own rows, by what the last round asks, or another question with its fields."""
+        projection = Projection(self.own, asked["components"], asked["mean"], asked["scale"], self.site.table.columns)
+        for stage in self.stages:
+            projection = stage.projection(self, asked, projection)
+        return projection
 
     def project(self, asked: Fields) -> Fields:
-        """Keep the scores of this party's own rows, and what gave them; rows, and the squared error that is left."""
-        if not self.card.differentially_private:
-            squared = self.squared_error(asked)
-            self.keep_scores(asked)
-            self.own.drop()
-            return {"count": np.asarray(count_of(self.data)), "squared": np.asarray(squared)}
-        try:
-            self.keep_scores(asked)
-        except Exception as error:  # nothing of the rows may show here, not even that they cannot be projected
-            self.site.report(error)
-        return {"count": np.asarray(1), "squared": np.asarray(0.0)}
+        """Write this party's own files, which stay here; return how many rows there are, and the squared error left."""
+        if self.card.differentially_private:
+            try:
+                self.write(self.projection(asked))
+            except Exception as error:  # nothing of the rows may show here, not even that they cannot be projected
+                self.site.report(error)
+            return {"count": np.asarray(1), "squared": np.asarray(0.0)}
+        with ExitStack() as files:
+            projection = self.projection(asked)
+            observers = [stage.observer(self, asked, projection, files) for stage in self.stages]
+            squared = projection.squared_error()
+            self.write(projection, [observer.passing for observer in observers if observer is not None])
+        self.own.drop()
+        reply: dict[str, Any] = {"count": np.asarray(count_of(self.data)), "squared": np.asarray(squared)}
+        for observer in observers:
+            reply |= {} if observer is None else observer.reply()
+        return reply
 
-    def squared_error(self, asked: Fields) -> float:
-        """What the projection leaves of the squares of this party's rows, from their moments."""
-        components = self.loadings(asked)
-        if not genotypes.are_genotypes(self.options):
-            return self.own.squared_error(asked["mean"], asked["scale"], components)
-        self._require_told(asked)
-        return self.own.squared_error(np.zeros_like(asked["mean"]), np.empty(0), components)
-
-    def _require_told(self, asked: Fields) -> None:
-        """Refuse to project genotypes otherwise than by the frequencies that the run told."""
-        frequencies = self.site.state[genotypes.FREQUENCIES.name][0]
-        expected = {"mean": 2 * frequencies, "scale": deviation(frequencies)}
-        if any(not np.array_equal(asked[name], known) for name, known in expected.items()):
-            raise ContractError(f"{SERVER}: 'mean' and 'scale' are not those of the 'frequencies' that it told before")
-
-    def keep_scores(self, asked: Fields) -> None:
-        """Write this party's own files; they stay here."""
-        components, rows, node = self.loadings(asked), self.site.table.rows, self.site.node
-        if self.writes_scores:
-            with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(components)) as keep:
+    def write(self, projection: Projection, watches: Sequence[Callable[[Iterator[Any]], Iterator[Any]]] = ()) -> None:
+        """Write the files of scores and loadings that this site wants; ``watches`` pass chunks of its rows on."""
+        rows, node = self.site.table.rows, self.site.node
+        if node.scores or watches:
+            with np.errstate(all="ignore"), score_file(node.scores, len(rows), len(projection.components)) as keep:
                 for part in self.parts:
-                    for centred in self.centred(part, asked):
-                        keep(centred @ components.T)
+                    chunks = projection.centred(part)
+                    for passing in watches:
+                        chunks = passing(chunks)
+                    for centred in chunks:
+                        keep(centred @ projection.components.T)
         if node.loadings:
-            self.own_loadings(asked, components).save(node.loadings)
-
-    @property
-    def writes_scores(self) -> bool:
-        """Whether this party projects its rows, one by one, for itself."""
-        return bool(self.site.node.scores)
+            projection.loadings().save(node.loadings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,37 +198,32 @@ class RowsStrategy(PCAStrategy):
     """Base of the strategies for data split by rows. A method adds `aggregate`."""
 
     party: ClassVar[type[PCAClient]] = RowsClient
-    known: Pooled | None = None
-    """What the allele counts told of standardised genotypes: it is not asked for again where only sums are shown."""
 
     @abstractmethod
     def aggregate(self) -> Fitting:
         """The method: asks, and returns what it found."""
 
+    def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
+        super().prepare(config, options, transport)
+        self.stages: tuple[RowsStage, ...] = self.card.active(config, options)
+
     def program(self) -> Program:
-        if genotypes.are_genotypes(self.options):
-            model, solution = yield from self._of_genotypes()
-        else:
-            solution = yield from self.aggregate()
-            model = self.modelled(solution)
-        solution = replace(solution, evidence=None)  # it is large
-        yield from self.projected(model, solution)
+        fitting = self.aggregate()
+        for stage in reversed(self.stages):
+            fitting = stage.fit(self, fitting)
+        solution = yield from fitting
+        model = self.modelled(solution)
+        for stage in self.stages:
+            model, solution = stage.model(self, model, solution)
+        yield from self.closed(model, replace(solution, evidence=None))  # it is large
         self._model = model
 
-    def _of_genotypes(self) -> Generator[Ask, Any, tuple[PCAModel, Solution]]:
-        """The method on standardised genotypes: its model and solution, in the unit of the genotypes."""
-        options = self.options
-        assert isinstance(options, genotypes.GenotypeOptions)
-        counts = yield from genotypes.pooled_counts()
-        left_out = yield from linkage.left_out(self.public, counts, options)
-        self.known = genotypes.about_zero(counts, left_out)
-        solution = yield from genotypes.told_frequencies(self, self.aggregate(), counts.frequencies, left_out)
-        vectors = np.where(left_out[:, None], 0.0, solution.pairs.vectors)  # of a random block rounding may be left
-        solution = replace(solution, pairs=replace(solution.pairs, vectors=vectors))
-        model = self.modelled(solution.extended(notes=genotypes.genotype_notes(counts, left_out, options)))
-        unit = deviation(counts.frequencies)
-        mean = 2 * counts.frequencies  # what is left of the solution's is rounding
-        return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
+    def closed(self, model: PCAModel, solution: Solution) -> Program:
+        """What the stages ask of a model, and the last round."""
+        asked = dict(self.loadings(model, solution))
+        for stage in self.stages:
+            asked |= yield from stage.closing(self, model, asked)
+        yield from self.projected(model, asked)
 
     def squared_error(self, model: PCAModel) -> float:
         """What the parties' own rows must have as mean squared error in the last round, if the model is exact."""
@@ -290,9 +273,8 @@ class RowsStrategy(PCAStrategy):
             log["notes"] += shrinkage_notes(model)
         return model
 
-    def projected(self, model: PCAModel, solution: Solution) -> Program:
+    def projected(self, model: PCAModel, asked: Fields) -> Program:
         """Let every party project its own rows; what that leaves must be what the model foretells."""
-        asked = dict(self.loadings(model, solution))
         if self.card.differentially_private:
             yield Ask("project", asked)
             return
@@ -303,10 +285,8 @@ class RowsStrategy(PCAStrategy):
         rows = float(fit["count"])
         self._require_same_rows(rows, model)
         self._verify(model, float(fit["squared"]) / rows)
-        self.conclude(model, fit)
-
-    def conclude(self, model: PCAModel, fit: Total) -> None:
-        """Note what else the last round told, of a method that asks more in it."""
+        for stage in self.stages:
+            stage.conclude(model, fit)
 
     def _require_same_rows(self, rows: float, model: PCAModel) -> None:
         if abs(rows - self.rows_here(model)) > (1e-9 * rows if self.config.weights else 0):

@@ -47,6 +47,9 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
 
 
+LEVEL = 0.99
+"""Of the limits: what so many new rows of the model's kind do not exceed, each."""
+
 TOP = 3  # features that are named of each row: those that add most to its SPE
 HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from fedpca_flwr.questions.weights import TAKE_WEIGHTS
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedpca_flwr import strategies
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.questions.weights import TAKE_WEIGHTS
 from fedpca_flwr.simulations.hunt import data
 from fedpca_flwr.simulations.hunt import options as offered
 from fedpca_flwr.simulations.hunt.data import Case, case_of

@@ -200,9 +200,10 @@ class PersonalisedClient(method.Client):
         """The rows that it uses in a pass: those of the first, which has a ``prefix``, are not held out."""
         return self.data[~self.held_out] if prefix else self.data
 
-    def loadings(self, asked: method.Fields) -> method.Array:
-        """Its own components, where it has any."""
-        return self.site.state[OWN][0][0].T if OWN in self.site.state else asked["components"]
+    def projection(self, asked: method.Fields) -> method.Projection:
+        """By its own components, where it has any."""
+        projection = super().projection(asked)
+        return replace(projection, components=self.site.state[OWN][0][0].T) if OWN in self.site.state else projection
 
 
 # What a party answers

@@ -22,7 +22,7 @@ import scipy  # `scipy.special` is loaded when it is used
 from fedpca_flwr.maths import eigen, moments, spatial_signs
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import method
-from fedpca_flwr.questions.last_round import LEVEL
+from fedpca_flwr.site.scores import LEVEL
 from fedpca_flwr.strategies.robust.party import AGAIN, RobustClient, RobustOptions, directions_of, phases
 
 ONE_PLACE = 1e-9
@@ -312,5 +312,5 @@ class Robust(method.Strategy):
         asked = super().loadings(model, solution)
         return {**asked, "variances": model.explained_variance_, "limits": self.limits}
 
-    def projected(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
-        yield method.Ask("project", dict(self.loadings(model, solution)))
+    def projected(self, model: method.PCAModel, asked: method.Fields) -> method.Program:
+        yield method.Ask("project", asked)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,7 +200,6 @@ class RobustClient(method.Client):
     """Returns sums of the directions of its rows, and counts of their scores."""
 
     options: RobustOptions
-    odd: scores.OddRows | None = None
 
     @cached_property
     def median(self) -> method.Array:
@@ -255,14 +254,10 @@ class RobustClient(method.Client):
         for centred in centred_chunks(self.data, centre, scale if scale.size else None):
             yield from dense_rows(centred)
 
-    def centred(self, rows: Any, asked: method.Fields) -> Iterator[Any]:
-        found = super().centred(rows, asked)
-        return found if self.odd is None else self.odd.passing(found)
-
     def project(self, asked: method.Fields) -> method.Fields:
         with scores.outlier_file(self.site.node.scores, asked["limits"]) as stream:
-            self.odd = scores.OddRows(asked["components"], asked["variances"], asked["limits"], len(self.data), stream)
-            self.keep_scores(asked)
+            odd = scores.OddRows(asked["components"], asked["variances"], asked["limits"], len(self.data), stream)
+            self.write(self.projection(asked), [odd.passing])
         return {"count": np.asarray(len(self.data)), "squared": np.asarray(0.0)}
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedpca_flwr.questions.adjustment import OwnAdjustment
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import centred_chunks
-from fedpca_flwr.questions.adjustment import OwnAdjustment
 from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.simulations.hunt.options import options
 from fedpca_flwr.strategies import METHODS, build_strategy, run_config_of, transports_of

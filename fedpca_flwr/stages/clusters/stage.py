@@ -10,7 +10,8 @@ a site must allow that scores of single rows are seen. They are those on one set
 once in a run. The model says how many rows a cluster has where they are not few.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field as Limits
 from scipy.linalg import LinAlgError
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import clustering
 from fedpca_flwr.maths.arrays import Array
@@ -26,9 +28,11 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
-from fedpca_flwr.questions import harmony
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, ROWS
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.stage import Closing, Projection, RowsStage
 from fedpca_flwr.site.scores import beside
+from fedpca_flwr.stages.clusters import harmony
 
 STARTS = 10
 """Sets of centres that a run tries."""
@@ -53,7 +57,7 @@ MIXTURE = (
 
 
 class ClusterOptions(PCAOptions):
-    """Options of a method that goes on to clusters."""
+    """Which clusters a run goes on to."""
 
     clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
     """Find so many clusters among the scores of all rows, if sites allow it (docs/clusters.md); 0: none."""
@@ -61,71 +65,110 @@ class ClusterOptions(PCAOptions):
     """About centres, a mixture of normal distributions, or those of Harmony (docs/single-cells.md)."""
 
     @property
+    def exposes(self) -> str:
+        return "scores" if self.clusters else super().exposes
+
+    @property
     def site_sums(self) -> Mapping[str, str]:
         harmony_runs = self.clusters > 0 and self.clustering == "harmony"
         return {**super().site_sums, **({"harmony": harmony.OF_SITES} if harmony_runs else {})}
 
 
-def with_clusters(phases: Questions, options: ClusterOptions) -> Questions:
-    """A script that asks for clusters before the last question, if the options say so."""
-    if not options.clusters:
-        return phases
-    last = phases["project"]
+class Clusters(RowsStage):
+    """Clusters of the scores of all rows, between a method's fit and the last round."""
 
-    def sizes(public: Public) -> dict[str, int]:
-        own = {"k": public.features, "s": STARTS, "m": options.clusters}
-        return {**last.sizes(public), **harmony.sizes(public), **own}
+    Options = ClusterOptions
+    examples = ({"clusters": 2, "clustering": "mixture"}, {"clusters": 2, "clustering": "harmony"})
+    options: ClusterOptions
 
-    known = tuple(replace(one, fixed=one.name) if one.name in AXES else one for one in last.asked.fields)
-    mixed = Question(
-        asked=Payload((*known, *harmony.STEPS)),
-        reply=harmony.MIXED,
-        answer=lambda party, asked: harmony.mixed(asked, party.points(asked), party.site.node.partition_id),
-        sizes=sizes,
-        limits=lambda asked, public: harmony.limits(asked, _farthest(last, asked, public)),
-        words=FIRST_WORDS,
-        times=harmony.times(),
-    )
-    cells = Question(
-        asked=Payload((*known, Field("centres", ("<=s", "<=m", "<=k")))),
-        reply=Payload(
-            (
-                Field("counts", ("s", "m"), kind="size"),
-                Field("sums", ("s", "m", "k")),
-                Field("inertia", ("s",), kind="size"),
-            )
-        ),
-        answer=lambda party, asked: _cells(party, asked),
-        sizes=sizes,
-        limits=lambda asked, public: _cell_limits(asked, _farthest(last, asked, public)),
-        words=FIRST_WORDS,
-        times=MOST_STEPS,
-    )
-    shares = Question(
-        asked=Payload((*known, Field("means", ("<=m", "<=k")), *(replace(one, optional=False) for one in MIXTURE))),
-        reply=Payload(
-            (
-                Field("counts", ("m",), kind="size"),
-                Field("sums", ("m", "k")),
-                Field("products", ("m", "k", "k")),
-                Field("log_density", ()),
-            )
-        ),
-        answer=lambda party, asked: _shares(party, asked),
-        sizes=sizes,
-        limits=lambda asked, public: _share_limits(asked, _farthest(last, asked, public)),
-        words=FIRST_WORDS,
-        times=MOST_STEPS,
-    )
-    found = {"k-means": {"cells": cells}, "mixture": {"cells": cells, "shares": shares}, "harmony": {"mixed": mixed}}
-    places = (Field("centres", ("<=m", "<=k")), *MIXTURE)
-    told = Payload((*known, *(harmony.STEPS if options.clustering == "harmony" else places)))
-    closing = replace(last, asked=told, sizes=sizes)
-    return {
-        **{name: one for name, one in phases.items() if name != "project"},
-        **found[options.clustering],
-        "project": closing,
-    }
+    @classmethod
+    def active(cls, config: RunConfig, options: ClusterOptions) -> bool:
+        return options.clusters > 0
+
+    def script(self, config: RunConfig, questions: Questions) -> Questions:
+        options, last = self.options, questions.get("project")
+        if last is None:  # the method goes on as another one, whose script has it
+            return questions
+
+        def sizes(public: Public) -> dict[str, int]:
+            own = {"k": public.features, "s": STARTS, "m": options.clusters}
+            return {**last.sizes(public), **harmony.sizes(public), **own}
+
+        known = tuple(replace(one, fixed=one.name) if one.name in AXES else one for one in last.asked.fields)
+        mixed = Question(
+            asked=Payload((*known, *harmony.STEPS)),
+            reply=harmony.MIXED,
+            answer=lambda party, asked: harmony.mixed(asked, self.points(party, asked), party.site.node.partition_id),
+            sizes=sizes,
+            limits=lambda asked, public: harmony.limits(asked, _farthest(last, asked, public)),
+            words=FIRST_WORDS,
+            times=harmony.times(),
+        )
+        cells = Question(
+            asked=Payload((*known, Field("centres", ("<=s", "<=m", "<=k")))),
+            reply=Payload(
+                (
+                    Field("counts", ("s", "m"), kind="size"),
+                    Field("sums", ("s", "m", "k")),
+                    Field("inertia", ("s",), kind="size"),
+                )
+            ),
+            answer=lambda party, asked: _cells(asked, self.points(party, asked)),
+            sizes=sizes,
+            limits=lambda asked, public: _cell_limits(asked, _farthest(last, asked, public)),
+            words=FIRST_WORDS,
+            times=MOST_STEPS,
+        )
+        shares = Question(
+            asked=Payload((*known, Field("means", ("<=m", "<=k")), *(replace(one, optional=False) for one in MIXTURE))),
+            reply=Payload(
+                (
+                    Field("counts", ("m",), kind="size"),
+                    Field("sums", ("m", "k")),
+                    Field("products", ("m", "k", "k")),
+                    Field("log_density", ()),
+                )
+            ),
+            answer=lambda party, asked: _shares(asked, self.points(party, asked)),
+            sizes=sizes,
+            limits=lambda asked, public: _share_limits(asked, _farthest(last, asked, public)),
+            words=FIRST_WORDS,
+            times=MOST_STEPS,
+        )
+        found = {
+            "k-means": {"cells": cells},
+            "mixture": {"cells": cells, "shares": shares},
+            "harmony": {"mixed": mixed},
+        }
+        places = (Field("centres", ("<=m", "<=k")), *MIXTURE)
+        told = Payload((*known, *(harmony.STEPS if options.clustering == "harmony" else places)))
+        closing = replace(last, asked=told, sizes=sizes)
+        return {
+            **{name: one for name, one in questions.items() if name != "project"},
+            **found[options.clustering],
+            "project": closing,
+        }
+
+    # A party
+
+    def points(self, party: RowsClient, asked: Fields, *, every: bool = False) -> Iterator[Array]:
+        """The scores of the rows of the run, chunk by chunk, or of every row of the site."""
+        projection = party.projection(asked)
+        require_scale(asked["scale"], scaled=party.options.scaled or any(stage.scales for stage in party.stages))
+        for part in party.parts if every else (party.unscaled,):
+            yield from projection.scores(part)
+
+    def observer(self, party: RowsClient, asked: Fields, projection: Projection, files: ExitStack) -> None:
+        node, points = party.site.node, self.points(party, asked, every=True)
+        if self.options.clustering == "harmony":
+            harmony.keep_corrected(node.scores, asked, points, node.partition_id)
+        else:
+            keep_clusters(node.scores, asked, points)
+
+    # The server
+
+    def closing(self, run: RowsStrategy, model: PCAModel, asked: Fields) -> Closing:
+        return (yield from clusters_of(model, asked, self.options, run.public))
 
 
 def _cell_limits(asked: Fields, farthest: float) -> SumLimits:
@@ -157,25 +200,21 @@ def _farthest(last: Question, asked: Fields, public: Public) -> float:
 # What a party answers
 
 
-Points = Callable[[Fields], Iterator[Array]]
-"""From what was asked: the scores of a party's rows, some at a time."""
-
-
-def _cells(party: Any, asked: Fields) -> Fields:
+def _cells(asked: Fields, parts: Iterator[Array]) -> Fields:
     """Of each set of centres how many rows are nearest to each, the sums of their scores, and of squared distances."""
     centres = asked["centres"]
     require_axes(asked["components"], centres)
     found = clustering.Cells.about(centres)
-    for points in party.points(asked):
+    for points in parts:
         found.add(points, centres)
     return {"counts": found.counts, "sums": found.sums, "inertia": found.inertia}
 
 
-def _shares(party: Any, asked: Fields) -> Fields:
+def _shares(asked: Fields, parts: Iterator[Array]) -> Fields:
     """Sums over rows that are shared out by the probabilities of a mixture."""
     mixture = mixture_of(asked, "means")
     found = clustering.Shared.of(mixture)
-    for points in party.points(asked):
+    for points in parts:
         found.add(points, mixture)
     density = np.asarray(found.log_density)
     return {"counts": found.counts, "sums": found.sums, "products": found.products, "log_density": density}

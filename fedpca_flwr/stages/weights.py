@@ -14,35 +14,41 @@ from dataclasses import replace
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.protocol.card import PCAOptions
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.question import Questions
+from fedpca_flwr.questions.stage import RowsStage
 
 TAKE_WEIGHTS = {"n_components", "center", "scale", "block_size", "acceleration", "tolerance", "max_rounds"}
 """Options that mean the same of weighted rows. Others need the number of independent rows, or read rows one by one."""
 
 
-def weighted(config: RunConfig, options: PCAOptions, questions: Questions) -> Questions:
-    """The script with sums of weights where it has numbers of rows, if the run has weights."""
-    if not config.weights:
-        return questions
-    others = [
-        name.replace("_", "-") for name in sorted(options.model_dump(exclude_defaults=True).keys() - TAKE_WEIGHTS)
-    ]
-    others += ["n-components='auto'"] * isinstance(options.n_components, str)
-    if others:
-        raise ConfigError(
-            f"run-config: 'weights' is '{config.weights}', which does not go with {', '.join(others)}: leave out one "
-            "or the other"
-        )
-    return {
-        name: replace(
-            question,
-            asked=_in_floats(question.asked),
-            reply=_in_floats(question.reply),
-        )
-        for name, question in questions.items()
-    }
+class Weights(RowsStage):
+    """Sums of weights in place of numbers of rows, in every question."""
+
+    @classmethod
+    def fits(cls, card: MethodCard) -> bool:
+        return card.weighted
+
+    @classmethod
+    def active(cls, config: RunConfig, options: PCAOptions) -> bool:
+        return bool(config.weights)
+
+    def script(self, config: RunConfig, questions: Questions) -> Questions:
+        options = self.options
+        others = [
+            name.replace("_", "-") for name in sorted(options.model_dump(exclude_defaults=True).keys() - TAKE_WEIGHTS)
+        ]
+        others += ["n-components='auto'"] * isinstance(options.n_components, str)
+        if others:
+            raise ConfigError(
+                f"run-config: 'weights' is '{config.weights}', which does not go with {', '.join(others)}: leave out "
+                "one or the other"
+            )
+        return {
+            name: replace(question, asked=_in_floats(question.asked), reply=_in_floats(question.reply))
+            for name, question in questions.items()
+        }
 
 
 def _in_floats(payload: Payload) -> Payload:

@@ -23,8 +23,8 @@ from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questio
 from fedpca_flwr.questions.row_limits import ROWS
 
 if TYPE_CHECKING:
-    from fedpca_flwr.questions.genotypes import GenotypeOptions
     from fedpca_flwr.questions.rows_run import RowsClient
+    from fedpca_flwr.stages.genotypes.stage import GenotypeOptions
 
 PAIRS = 2**21
 """Pairs that one question is about, at most: 16 MiB a number."""

@@ -8,7 +8,8 @@ and else asks for one sum more: every party is told slopes and pooled deviations
 Only parties know the names of columns. So each says where the covariates stand in its own (`PartyInfo.covariates`).
 """
 
-from collections.abc import Generator, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -27,15 +28,17 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, symmetric
 from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.model.loadings import Loadings
-from fedpca_flwr.protocol.card import MomentsOptions
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import check_components
+from fedpca_flwr.protocol.card import MethodCard, MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, Total, by_transport
-from fedpca_flwr.questions.genotypes import GenotypeOptions
+from fedpca_flwr.protocol.question import Public, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.own_scatter import OwnScatter, left_of
 from fedpca_flwr.questions.row_limits import WIDE, moments_limits, projection_limits, reach, require_resolved
-from fedpca_flwr.questions.rows import SCATTER, WITHIN, moments_phases, pooled_moments
-from fedpca_flwr.questions.rows_run import Evidence, RowsStrategy
+from fedpca_flwr.questions.rows import SCATTER, WITHIN, PooledMoments, Pooling, moments_phases
+from fedpca_flwr.questions.rows_run import Fitting, RowsClient, RowsStrategy
+from fedpca_flwr.questions.stage import Closing, Projection, RowsStage
 
 
 def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
@@ -63,8 +66,7 @@ class OwnAdjustment:
     own: OwnScatter  # of the rows (n, d) that take part
     places: NDArray[np.int64]  # of the covariates
     within: bool  # whether rows are about this party's own mean
-    asked: Fields
-    """``slopes``, and where variances are harmonised ``spread``; in the last round ``mean`` and ``scale`` too."""
+    asked: Fields  # ``slopes``, and where variances are harmonised ``spread``
 
     @property
     def adjustment(self) -> Adjustment:
@@ -95,48 +97,58 @@ class OwnAdjustment:
         largest = np.outer(deviation, deviation)
         return pack(np.asfortranarray((left / self.unit / self.unit[:, None]).clip(-largest, largest)))
 
-    def squared_error(self, components: Array) -> float:
-        """What the projection of the adjusted rows to ``components`` (k, d) leaves of their sum of squares."""
+
+@dataclass(frozen=True)
+class AdjustedProjection(Projection):
+    """A party's rows without what the run takes out; parameters of `Projection`, and these.
+
+    Parameters
+    ----------
+    by : OwnAdjustment
+    """
+
+    by: OwnAdjustment
+
+    def squared_error(self) -> float:
         head, _ = self.own.head_and_diagonal()
-        deviation = np.zeros_like(head.mean) if self.within else self.own.deviation(self.asked["mean"])
-        between = head.n * (self.adjustment.residuals(deviation[None])[0] / self._scale) ** 2
-        total = (self.diagonal / self._scale**2 + between).sum()
-        return left_of(float(total), self.own.squares(self._directions(components), deviation))
+        deviation = np.zeros_like(head.mean) if self.by.within else self.own.deviation(self.mean)
+        between = head.n * (self.by.adjustment.residuals(deviation[None])[0] / self._unit) ** 2
+        total = (self.by.diagonal / self._unit**2 + between).sum()
+        return left_of(float(total), self.own.squares(self._directions, deviation))
 
     def centred(self, rows: Rows) -> Iterator[Array]:
-        """Chunks of adjusted rows, as this party projects them for itself."""
-        mean, remainder = self._mean
+        mean, remainder = self._centre
         for chunk in chunks(rows):
             centred = np.subtract(chunk, mean, dtype=np.float64)
             centred -= remainder
-            yield self.adjustment.residuals(centred) / self._scale
+            yield self.by.adjustment.residuals(centred) / self._unit
 
-    def loadings(self, components: Array, columns: str) -> Loadings:
-        """The same in one step: rows (n, d) less a mean, times (d, k)."""
-        mean, remainder = self._mean
-        return Loadings(self._directions(components), mean + remainder, np.ones_like(mean), columns=columns)
-
-    def _directions(self, components: Array) -> Array:
-        return self.adjustment.directions(components / self._scale)
+    def loadings(self) -> Loadings:
+        mean, remainder = self._centre
+        return Loadings(self._directions, mean + remainder, np.ones_like(mean), columns=self.columns)
 
     @property
-    def _mean(self) -> tuple[Array, Array]:
-        if self.within:
+    def _directions(self) -> Array:
+        return self.by.adjustment.directions(self.components / self._unit)
+
+    @property
+    def _centre(self) -> tuple[Array, Array]:
+        if self.by.within:
             head, _ = self.own.head_and_diagonal()
             return head.mean, head.remainder
-        return self.asked["mean"], np.zeros_like(self.asked["mean"])
+        return self.mean, np.zeros_like(self.mean)
 
     @cached_property
-    def _scale(self) -> Array:
-        return self.unit * self.asked["scale"] if self.asked["scale"].size else self.unit
+    def _unit(self) -> Array:
+        return self.by.unit * self.scale if self.scale.size else self.by.unit
 
 
 SLOPES = Field("slopes", ("q", "d"), fixed="slopes")
 SPREAD = Field("spread", ("d",), kind="size", fixed="harmonised spread")
 
 
-class AdjustOptions(MomentsOptions, GenotypeOptions):
-    """Options of a method that has the moments of covariates and features together."""
+class AdjustOptions(PCAOptions):
+    """What is taken out of rows first."""
 
     adjust_for: str = ""
     """Columns (names, or numbers from 0, with commas between them) that are regressed out of all others first."""
@@ -166,10 +178,8 @@ class AdjustOptions(MomentsOptions, GenotypeOptions):
     def _about_means(self) -> Self:
         if len(set(self.covariates)) < len(self.covariates):
             raise PydanticCustomError("twice", "'adjust-for' names a column twice")
-        if self.adjusts and (self.genotypes or not self.center):
-            raise PydanticCustomError(
-                "adjust", "'adjust-for' and 'harmonise' go only with center=true, genotypes=false"
-            )
+        if self.adjusts and not self.centred:
+            raise PydanticCustomError("adjust", "'adjust-for' and 'harmonise' go only with center=true")
         return self
 
 
@@ -187,39 +197,6 @@ class Adjusted:
         return {"slopes": self.adjustment.slopes, **({"spread": self.spread} if self.spread.size else {})}
 
 
-def adjusted_phases(config: RunConfig, options: AdjustOptions) -> Questions:
-    """The questions of `adjusted_moments`."""
-    phases = moments_phases(config, within=options.within, keep=options.keep)
-    if options.harmonise != "variances":
-        return phases
-    harmonised = Question(
-        asked=Payload((SLOPES, SPREAD)),
-        reply=Payload((SCATTER,)),
-        answer=lambda party, asked: {"scatter": party.adjusted(asked).scatter()},
-        sizes=lambda public: {"q": len(public.options.covariates)},
-        limits=lambda asked, public: {"scatter": moments_limits(_reach(asked, public))["scatter"]},
-        words=lambda sizes: {"scatter": WIDE[:3]},
-    )
-    return by_transport(config, clear=phases, masked={**phases, "harmonised": harmonised})
-
-
-def with_adjustment(phases: Questions, options: AdjustOptions) -> Questions:
-    """A script whose last question tells what a party adjusts its own rows by."""
-    if not options.adjusts:
-        return phases
-    known = phases["project"]
-    alike = (SPREAD,) if options.harmonise == "variances" else ()
-    asked = Payload((*known.asked.fields, SLOPES, *alike))
-    q = len(options.covariates)
-    phase = replace(
-        known,
-        asked=asked,
-        sizes=lambda public: {**known.sizes(public), "q": q},
-        limits=lambda asked, public: projection_limits(_reach(asked, public)),
-    )
-    return {**phases, "project": phase}
-
-
 def _reach(asked: Fields, public: Public) -> Array:
     """The largest size of a value (d,) of adjusted rows; of features that all vary alike at every party, the root of
     their mean square."""
@@ -233,33 +210,109 @@ def _reach(asked: Fields, public: Public) -> Array:
     return np.asarray(np.where(asked["spread"] > 0, alike, largest))
 
 
-def adjusted_moments(
-    run: RowsStrategy, options: AdjustOptions
-) -> Generator[Ask, Any, tuple[Moments, Adjusted, Evidence]]:
-    """The moments of all rows without what the options take out."""
-    pooled = yield from pooled_moments(run, within=options.within, each=True)
-    whole, d = pooled.moments, pooled.moments.n_features
-    S = symmetric(whole.scatter, d)
-    adjustment, collinear = fitted(S, _places(run.quorum.covariates, len(options.covariates), d))
-    left = adjustment.of_scatter(S)
-    missed = adjustment.missed(pooled.evidence.missed)
-    diagonal = np.diagonal(left)
-    if not diagonal.any():
-        raise DataError("the covariates explain all features, or no party's rows vary: nothing is left to analyse")
-    if not pooled.parts:
-        require_resolved(run.config.bound, np.broadcast_to(missed, (d,)), diagonal)
-    spread = np.sqrt(diagonal / whole.count) if options.harmonise == "variances" else np.empty(0)
-    found = Adjusted(adjustment, spread, _notes(options, collinear))
-    own = {name: _of_party(part, whole, found) for name, part in pooled.parts.items()}
-    if spread.size and own:
-        left = np.sum([symmetric(one.scatter, d) for one in own.values()], axis=0)
-    elif spread.size:
-        total: Total = yield Sum("harmonised", found.told)
-        left = symmetric(total["scatter"], d)
-        missed = missed + total.missed["scatter"][diagonal_positions(d)]
-    contributions = Contributions(own, between=not options.within) if own else None
-    evidence = replace(pooled.evidence, missed=missed, contributions=contributions)
-    return replace(whole, scatter=pack(np.asfortranarray(left))), found, evidence
+class Adjust(RowsStage):
+    """Moments without what covariates explain, and without what differs between parties."""
+
+    Options = AdjustOptions
+    examples = ({"harmonise": "variances"},)
+    adjusted: Adjusted
+    """What the run has taken out of the rows, at the server."""
+    left: Array
+    """The diagonal (d,) of what is left."""
+
+    @classmethod
+    def fits(cls, card: MethodCard) -> bool:
+        return card.pools_rows and issubclass(card.options, MomentsOptions)
+
+    @classmethod
+    def active(cls, config: RunConfig, options: AdjustOptions) -> bool:
+        return options.adjusts
+
+    def script(self, config: RunConfig, questions: Questions) -> Questions:
+        options: AdjustOptions = self.options
+        known = questions["project"]
+        alike = options.harmonise == "variances"
+        last = replace(
+            known,
+            asked=Payload((*known.asked.fields, SLOPES, *((SPREAD,) if alike else ()))),
+            sizes=lambda public: {**known.sizes(public), "q": len(options.covariates)},
+            limits=lambda asked, public: projection_limits(_reach(asked, public)),
+        )
+        if not options.within:
+            return {**questions, "project": last}
+        moments = moments_phases(config, within=True, keep=self.options.keep)
+        harmonised = Question(
+            asked=Payload((SLOPES, SPREAD)),
+            reply=Payload((SCATTER,)),
+            answer=lambda party, asked: {"scatter": own_adjustment(party, asked).scatter()},
+            sizes=lambda public: {"q": len(options.covariates)},
+            limits=lambda asked, public: {"scatter": moments_limits(_reach(asked, public))["scatter"]},
+            words=lambda sizes: {"scatter": WIDE[:3]},
+        )
+        further = by_transport(config, clear={}, masked={"harmonised": harmonised}) if alike else {}
+        return {**moments, **further, "project": last}
+
+    # A party
+
+    def ready(self, party: RowsClient) -> None:
+        covariate_places(self.options.covariates, party.site.table)
+
+    def about(self, party: RowsClient) -> dict[str, Any]:
+        places = covariate_places(self.options.covariates, party.site.table)
+        return {"covariates": " ".join(map(str, places.tolist()))} if places.size else {}
+
+    def projection(self, party: RowsClient, asked: Fields, projection: Projection) -> Projection:
+        by = own_adjustment(party, asked)
+        return AdjustedProjection(**vars(projection), by=by)
+
+    # The server
+
+    def moments(self, run: RowsStrategy, pooled: Callable[..., Pooling]) -> Pooling:
+        options = self.options
+        found = yield from pooled(within=options.within, each=True)
+        whole, d = found.moments, found.moments.n_features
+        S = symmetric(whole.scatter, d)
+        adjustment, collinear = fitted(S, _places(run.quorum.covariates, len(options.covariates), d))
+        left = adjustment.of_scatter(S)
+        missed = adjustment.missed(found.evidence.missed)
+        diagonal = np.diagonal(left)
+        if not diagonal.any():
+            raise DataError("the covariates explain all features, or no party's rows vary: nothing is left to analyse")
+        if not found.parts:
+            require_resolved(run.config.bound, np.broadcast_to(missed, (d,)), diagonal)
+        spread = np.sqrt(diagonal / whole.count) if options.harmonise == "variances" else np.empty(0)
+        self.adjusted = Adjusted(adjustment, spread, _notes(options, collinear))
+        own = {name: _of_party(part, whole, self.adjusted) for name, part in found.parts.items()}
+        if spread.size and own:
+            left = np.sum([symmetric(one.scatter, d) for one in own.values()], axis=0)
+        elif spread.size:
+            total: Total = yield Sum("harmonised", self.adjusted.told)
+            left = symmetric(total["scatter"], d)
+            missed = missed + total.missed["scatter"][diagonal_positions(d)]
+        contributions = Contributions(own, between=not options.within) if own else None
+        evidence = replace(found.evidence, missed=missed, contributions=contributions)
+        moments = replace(whole, scatter=pack(np.asfortranarray(left)))
+        check_components(options.n_components, moments.count, d - adjustment.places.size)
+        self.left = moments.diagonal()
+        return PooledMoments(moments, self.left, evidence=evidence)
+
+    def fit(self, run: RowsStrategy, fitting: Fitting) -> Fitting:
+        solution = yield from fitting
+        solution.pairs.vectors[self.left == 0] = 0.0  # where nothing is left, rounding is no loading
+        return replace(solution, adjustment=self.adjusted.adjustment).extended(notes=self.adjusted.notes)
+
+    def closing(self, run: RowsStrategy, model: PCAModel, asked: Fields) -> Closing:
+        return self.adjusted.told
+        yield
+
+
+def own_adjustment(party: RowsClient, asked: Fields) -> OwnAdjustment:
+    """How this party's rows are adjusted, by what the run tells."""
+    if "harmonised" in party.questions:
+        digest = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
+        party.site.repeats(party.card.split).permit_slopes(hashlib.sha256(digest).hexdigest())
+    places = covariate_places(party.options.covariates, party.site.table)
+    return OwnAdjustment(party.own, places, party.options.within, asked)
 
 
 def _of_party(part: Moments, whole: Moments, found: Adjusted) -> Moments:

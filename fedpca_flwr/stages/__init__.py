@@ -1,0 +1,47 @@
+"""The stages, in the order in which they are put around a method, and how they are.
+
+A stage is one file or folder here and one line in `STAGES`. It says by a method's card which methods can have it.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Stage
+from fedpca_flwr.protocol.question import Questions
+from fedpca_flwr.stages.adjust import Adjust
+from fedpca_flwr.stages.clusters.stage import Clusters
+from fedpca_flwr.stages.genotypes.stage import Genotypes
+from fedpca_flwr.stages.odd_rows import OddRows
+from fedpca_flwr.stages.weights import Weights
+
+STAGES: tuple[type[Stage], ...] = (Weights, Adjust, Genotypes, Clusters, OddRows)
+
+
+def composed(card: MethodCard) -> MethodCard:
+    """Return the card of a method with all stages that fit it: their options beside its own, and their questions.
+
+    Parameters
+    ----------
+    card : MethodCard
+        As the method's file has it.
+    """
+    stages = tuple(stage for stage in STAGES if stage.fits(card))
+    kinds = [stage.Options for stage in stages if stage.Options is not PCAOptions]
+    options: type[PCAOptions] = card.options
+    if kinds:
+        options = type(options.__name__, (options, *kinds), {"__module__": __name__, "__doc__": options.__doc__})
+
+    def questions(config: RunConfig, chosen: Any) -> Questions:
+        active = whole.active(config, chosen)
+        inner = config
+        for stage in active:
+            inner = stage.config(inner)
+        script = card.phases(inner, chosen)
+        for stage in active:
+            script = stage.script(config, script)
+        return script
+
+    examples = (*card.examples, *({**card.examples[0], **own} for stage in stages for own in stage.examples))
+    whole = replace(card, options=options, stages=stages, phases=questions, examples=examples)
+    return whole

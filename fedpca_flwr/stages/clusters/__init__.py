@@ -1,0 +1,1 @@
+"""Clusters of the scores of all rows, and Harmony."""

@@ -1,0 +1,1 @@
+"""Genotypes: allele counts of all rows, then a method on standardised genotypes."""

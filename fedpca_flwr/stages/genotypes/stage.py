@@ -1,0 +1,326 @@
+"""Genotypes (option ``genotypes``): allele counts of all rows first, then the method on standardised genotypes.
+
+Standardising needs the allele frequencies of all rows, and so one question before the method's own. That is all that a
+method knows of it: `genotype_phases` puts the question before its script, `told_frequencies` the answer into its first
+question, and from then on a party's ``data`` are standardised. So it composes with any method for rows, and whatever
+the method says of blocks, bytes and certificates holds of the standardised rows.
+
+It is an option of the method and not a property of the rows, because a script must follow from the run-config alone: a
+site whose rows are no genotypes refuses. And it is not a value of ``scale``, which means the pooled deviation: that of
+genotypes among relatives or a mixture of peoples is not ``sqrt(2p(1 - p))``, and a missing call needs p before anything
+else can be computed.
+
+The counts are whole numbers, so that masked they open exactly. They give the mean (zero) and the scatter's diagonal
+too: where only sums are shown the sum that `sub-it` needs for these is left out, and `bound` is not needed: it is 2.
+"""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field as Limits
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.genotypes import (
+    LEAST,
+    AlleleCounts,
+    columns_of_others,
+    count_alleles,
+    deviation,
+    standard_chunks,
+    standardised,
+)
+from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.maths.rows import Rows
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.solution import Solution
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import (
+    SERVER,
+    Ask,
+    Program,
+    Public,
+    Question,
+    Questions,
+    Sum,
+    SumLimits,
+    Total,
+    by_transport,
+)
+from fedpca_flwr.protocol.transport import relayed
+from fedpca_flwr.questions.fields import COUNT
+from fedpca_flwr.questions.row_limits import ROWS, Pooled, rows_in
+from fedpca_flwr.questions.rows_run import Fitting, RowsClient, RowsStrategy
+from fedpca_flwr.questions.stage import Projection, RowsStage
+from fedpca_flwr.site.policy import permit_calls
+from fedpca_flwr.stages.genotypes import linkage
+
+FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True, fixed="frequencies")
+"""Of the counted allele among all parties' calls, with the first question after the counts; empty in its repeats. Where
+only sums open, all questions have them, since they limit the sums."""
+
+LEFT_OUT = Field("left_out", ("d",), kind="size", optional=True, fixed="left out")
+"""With the frequencies where a run prunes: 1 for a variant that counts for nothing, else 0."""
+
+CHECKED = "genotypes checked"
+"""In a party's state for the run: that its rows are genotypes, which a pass over all of them has shown."""
+
+COUNTS = ("called", "alleles", "squares")
+
+
+def _alleles(party: RowsClient, asked: Fields) -> Fields:
+    """Of each variant the calls, the copies of the counted allele, and the sum of squares."""
+    rows, called, alleles, squares = count_alleles(party.unscaled)
+    return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
+
+
+ALLELES: Questions = {
+    "alleles": Question(
+        reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
+        answer=_alleles,
+        limits=lambda asked, public: {
+            name: np.array(float(most * ROWS)) for name, most in zip(("count", *COUNTS), (1, 1, 2, 4), strict=True)
+        },
+    )
+}
+
+KNOWN = "sums"
+"""The question for what the counts tell."""
+
+LARGEST = 2.0
+"""Copies of an allele, and so the bound of genotypes."""
+
+
+class GenotypeOptions(PCAOptions):
+    """What rows of genotypes are, and which variants count."""
+
+    genotypes: Annotated[bool, Limits(examples=[])] = False
+    """Rows are genotypes: 0, 1 or 2 copies of an allele, or missing (docs/genotypes.md)."""
+
+    prune: Annotated[float, Limits(ge=0, lt=1, examples=[])] = 0.0
+    """With genotypes=true: leave out variants whose squared correlation with a neighbour is above this; 0: none."""
+    prune_window: Annotated[int, Limits(ge=2, le=10_000, examples=[])] = 200
+    """Variants in a window, in which all pairs are compared."""
+    prune_step: Annotated[int, Limits(ge=1, examples=[])] = 25
+    """Variants by which the window moves, at most as many as it has."""
+
+    @property
+    def takes_gaps(self) -> bool:
+        return self.genotypes
+
+
+NEEDS = {"scale": False, "center": True, "keep": "nothing", "adjust_for": "", "harmonise": "nothing"}
+"""Options that genotypes leave no choice of, where a method has them."""
+
+
+@dataclass(frozen=True)
+class GenotypeProjection(Projection):
+    """A party's genotypes, standardised by the frequencies of all rows; a missing call is the variant's mean."""
+
+    def centred(self, rows: Rows) -> Iterator[Array]:
+        return standard_chunks(rows, self.mean, self.scale)
+
+    def squared_error(self) -> float:
+        return self.own.squared_error(np.zeros_like(self.mean), np.empty(0), self.components)
+
+
+class Genotypes(RowsStage):
+    """Allele counts of all rows before a method on standardised genotypes."""
+
+    Options = GenotypeOptions
+    examples = ({"genotypes": True}, {"genotypes": True, "prune": 0.2})
+    options: GenotypeOptions
+    scales = True
+    counts: AlleleCounts | None = None
+    """Of all rows, at the server."""
+    left_out: NDArray[np.bool_]
+    """Which variants (d,) count for nothing."""
+
+    @classmethod
+    def fits(cls, card: MethodCard) -> bool:
+        return card.pools_rows and card.exact
+
+    @classmethod
+    def active(cls, config: RunConfig, options: GenotypeOptions) -> bool:
+        return options.genotypes or options.prune > 0 or options.prune_step > options.prune_window
+
+    def config(self, config: RunConfig) -> RunConfig:
+        return config.model_copy(update={"bound": LARGEST})
+
+    def script(self, config: RunConfig, questions: Questions) -> Questions:
+        _require_pruning(self.options)
+        others = [
+            f"{name.replace('_', '-')}={_text(value)}"
+            for name, value in NEEDS.items()
+            if getattr(self.options, name, value) != value
+        ]
+        if others:
+            raise ConfigError(
+                "run-config: 'genotypes' is true, which standardises by allele frequencies and goes only with "
+                f"{' and '.join(others)}"
+            )
+        bounded = self.config(config)
+        own = {name: _bounded(question, bounded) for name, question in questions.items() if name != KNOWN}
+        if last := own.get("project"):  # its mean is that of the frequencies, and no number that the run told before
+            fields = (replace(field, near="") if field.name == "mean" else field for field in last.asked.fields)
+            own["project"] = replace(last, asked=Payload(tuple(fields)))
+        pruned, more = (linkage.linkage_phases(), (LEFT_OUT,)) if self.options.prune else ({}, ())
+        first = next(iter(own))
+        for name in by_transport(config, clear={first}, masked={name for name in own if not own[name].closing}):
+            own[name] = replace(own[name], asked=Payload((FREQUENCIES, *more, *own[name].asked.fields)))
+        return {**ALLELES, **pruned, **own}
+
+    # A party
+
+    def ready(self, party: RowsClient) -> None:
+        if not (party.journal.begun() or CHECKED in party.site.state):
+            require_genotypes(party.unscaled)
+            permit_calls(party.site.node, party.site.table)
+            party.site.state[CHECKED] = []
+
+    def take(self, party: RowsClient, asked: Fields) -> None:
+        if FREQUENCIES.name in asked and FREQUENCIES.name not in party.site.state:
+            require_frequencies(asked)
+            names = (FREQUENCIES.name, LEFT_OUT.name)
+            party.site.state[FREQUENCIES.name] = [asked[name] for name in names if name in asked]
+
+    def rows(self, party: RowsClient, rows: Rows) -> Rows:
+        if FREQUENCIES.name not in party.site.state:
+            return rows
+        return standardised(rows, *party.site.state[FREQUENCIES.name])
+
+    def projection(self, party: RowsClient, asked: Fields, projection: Projection) -> Projection:
+        frequencies = party.site.state[FREQUENCIES.name][0]
+        expected = {"mean": 2 * frequencies, "scale": deviation(frequencies)}
+        if any(not np.array_equal(asked[name], known) for name, known in expected.items()):
+            raise ContractError(f"{SERVER}: 'mean' and 'scale' are not those of the 'frequencies' that it told before")
+        return GenotypeProjection(**vars(projection))
+
+    # The server
+
+    def head(self) -> Pooled | None:
+        assert self.counts is not None
+        zero, diagonal = np.zeros_like(self.counts.called), np.where(self.left_out, 0.0, self.counts.diagonal)
+        return Pooled(Head(self.counts.rows, zero, zero), diagonal)
+
+    def fit(self, run: RowsStrategy, fitting: Fitting) -> Fitting:
+        self.counts = counts = yield from pooled_counts()
+        self.left_out = yield from linkage.left_out(run.public, counts, self.options)
+        told = {"frequencies": counts.frequencies, "left_out": self.left_out.astype(np.float64)}
+        again = by_transport(run.config, clear=dict.fromkeys(told, np.empty(0)), masked=told)
+
+        def put(question: Ask) -> Program:
+            """Tell every party the frequencies, and what is left out, with the first question that has them."""
+            nonlocal told
+            names = {field.name for field in run.phases[question.phase].asked.fields} & told.keys()
+            if names:
+                question = replace(question, asked={**question.asked, **{name: told[name] for name in names}})
+                told = again
+            return (yield question)
+
+        solution: Solution = yield from relayed(fitting, put)
+        vectors = np.where(
+            self.left_out[:, None], 0.0, solution.pairs.vectors
+        )  # of a random block rounding may be left
+        solution = replace(solution, pairs=replace(solution.pairs, vectors=vectors))
+        return solution.extended(notes=genotype_notes(counts, self.left_out, self.options))
+
+    def model(self, run: RowsStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
+        assert self.counts is not None
+        mean, unit = 2 * self.counts.frequencies, deviation(self.counts.frequencies)  # what is left is rounding
+        return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value) or "''"
+
+
+def _bounded(phase: Question, config: RunConfig) -> Question:
+    """A question whose limits follow from the bound of this configuration, of rows divided by their deviations."""
+    limits = phase.limits
+    if limits is None:
+        return phase
+
+    def within(asked: Fields, public: Public) -> SumLimits:
+        if FREQUENCIES.name in asked:
+            if not asked[FREQUENCIES.name].size:
+                raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")
+            asked = {**asked, "scale": deviation(asked[FREQUENCIES.name])}
+        return limits(asked, replace(public, config=config))
+
+    return replace(phase, limits=within)
+
+
+def _require_pruning(options: GenotypeOptions) -> None:
+    if options.prune and not options.genotypes:
+        raise ConfigError(f"run-config: 'prune' is {options.prune:g}, which goes only with genotypes=true")
+    if options.prune_step > options.prune_window:
+        raise ConfigError(
+            f"run-config: 'prune-step' is {options.prune_step}, expected at most 'prune-window' = "
+            f"{options.prune_window}: else pairs between two windows are never compared"
+        )
+
+
+def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:
+    """The counts of all rows.
+
+    Raises
+    ------
+    ContractError
+        Where no genotypes have such counts: nobody can check a single share.
+    """
+    total: Total = yield Sum("alleles")
+    counts = AlleleCounts(int(rows_in(total["count"], total.parties)), *(np.rint(total[name]) for name in COUNTS))
+    possible = (counts.called <= counts.rows) & (counts.alleles <= 2 * counts.called)
+    possible &= (counts.alleles <= counts.squares) & (counts.squares <= 2 * counts.alleles)
+    if not possible.all():
+        raise ContractError(
+            f"the parties' allele counts of {(~possible).sum()} variants are such as no genotypes have: the share of "
+            "one of them is false, or was altered on its way"
+        )
+    return counts
+
+
+def require_frequencies(asked: Fields) -> None:
+    """Refuse frequencies that those of as many rows as there can be cannot be."""
+    frequencies = asked[FREQUENCIES.name]
+    if not frequencies.size:
+        raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
+    rarer = np.minimum(frequencies, 1 - frequencies)
+    if ((rarer < LEAST) & (rarer != 0)).any():
+        raise ContractError(f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, expected 0 to 1")
+
+
+def require_genotypes(rows: Rows) -> None:
+    """Refuse rows that are no genotypes."""
+    others = columns_of_others(rows)
+    if others.size:
+        raise DataError(
+            f"the data hold values other than 0, 1 and 2 in {others.size} columns (the site's log says where), and the "
+            "run is of genotypes (genotypes=true): copies of an allele, with NaN for a missing call",
+            local=f"columns (from 0): {others.tolist()}",
+        )
+
+
+def genotype_notes(counts: AlleleCounts, left_out: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
+    """What a reader of the model must know."""
+    about = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
+    if counts.constant:
+        about.append(f"{counts.constant} variants have one allele only, or no call, and count for nothing")
+    if counts.missing_share:
+        about.append(f"{counts.missing_share:.2%} of the calls are missing, and count as the variant's mean")
+    if options.prune:
+        about.append(
+            f"{(~left_out).sum()} variants are kept: others do not vary, or have a squared correlation above "
+            f"{options.prune:g} within {options.prune_window} variants; these count for nothing"
+        )
+        about.append(
+            "all people count when variants are pruned, with two copies of each: PLINK prunes by founders (people "
+            "without parents in the .fam file), by one copy of men's X and Y, without chromosome 0 (docs/genotypes.md)"
+        )
+    return about

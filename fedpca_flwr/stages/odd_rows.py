@@ -1,0 +1,174 @@
+"""What the last round has besides the projection: limits for odd rows, and sums that tell more than the moments.
+
+A site that knows the variances of the scores, and the limits of T2 and SPE, judges each of its rows by itself, and
+nothing leaves it. How many rows are beyond the limits, and the fourth moments of the scores, do leave it: both are
+about how single rows lie, which moments hide, and whoever holds the server chooses the directions and the limits. So a
+site tells them only if its `may-show` says so, and no count of fewer rows than its own minimum (`told_count`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
+
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.inference import ROUNDING, robust_intervals, spe_limit, t_squared_limit
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import PCAOptions
+from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, SumLimits, Total
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.stage import Closing, Observer, Projection, RowsStage
+from fedpca_flwr.site import scores
+from fedpca_flwr.site.scores import LEVEL
+
+ABOVE, FOURTH = Field("above", ("2",), "int64"), Field("fourth", ("k",), kind="size")
+"""How many rows exceed the limit of T2, and of SPE; sums of the fourth powers of scores of variance 1."""
+
+
+FEW_LEFT_OUT = "which counts of a site are below its own minimum of rows, since these are left out of the sum"
+"""What the sum of counts tells of single sites (`PCAOptions.site_sums`)."""
+
+
+class OddRowOptions(PCAOptions):
+    """What each site says of its single rows."""
+
+    outliers: Literal["nothing", "sites", "counts"] = "nothing"
+    """'sites': each site with `scores` has T squared, SPE and their limits for each of its rows; 'counts': the
+    server is also told how many rows exceed them (docs/statistics.md)."""
+    fourth_moments: bool = False
+    """Ask for the scores' fourth moments, for intervals that allow for heavy tails (docs/statistics.md)."""
+
+    @property
+    def exposes(self) -> str:
+        return "distribution" if self.outliers == "counts" or self.fourth_moments else super().exposes
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {**super().site_sums, **({"outliers": FEW_LEFT_OUT} if self.outliers == "counts" else {})}
+
+    @model_validator(mode="after")
+    def _variances_are_about_the_mean(self) -> Self:
+        if self.outliers != "nothing" and not self.centred:
+            raise PydanticCustomError("outliers", "'outliers' needs center=true: limits are about distances to a mean")
+        if self.fourth_moments and (self.scaled or not self.centred):
+            raise PydanticCustomError(
+                "fourth", "'fourth-moments' needs center=true and scale=false: its intervals are for variances"
+            )
+        return self
+
+
+class RowObserver(Observer):
+    """Judges each row of a party, writes what it says of them beside the scores, and counts."""
+
+    def __init__(self, party: RowsClient, asked: Fields, projection: Projection, files: ExitStack) -> None:
+        variances, limits, node = asked["variances"], asked.get("limits", np.empty(0)), party.site.node
+        if len(projection.components) != variances.size:
+            raise ContractError(
+                f"{SERVER}: it sent {variances.size} variances of {len(projection.components)} components"
+            )
+        stream = files.enter_context(scores.outlier_file(node.scores, limits))
+        self.rows, self.least = len(party.data), node.min_rows
+        self.odd = scores.OddRows(projection.components, variances, limits, self.rows, stream)
+
+    def passing(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        return self.odd.passing(chunks)
+
+    def reply(self) -> Fields:
+        counts = [told_count(int(count), self.rows, self.least) for count in self.odd.above]
+        return {"above": np.array(counts), "fourth": self.odd.fourth}
+
+
+class OddRows(RowsStage):
+    """Limits of T2 and SPE for every row of a site, how many exceed them, and the scores' fourth moments."""
+
+    Options = OddRowOptions
+    options: OddRowOptions
+
+    @classmethod
+    def active(cls, config: RunConfig, options: OddRowOptions) -> bool:
+        return options.outliers != "nothing" or options.fourth_moments
+
+    def script(self, config: RunConfig, questions: Questions) -> Questions:
+        options, first = self.options, questions.get("project")
+        if first is None:  # the method goes on as another one, whose script has it
+            return questions
+        limits = (Field("limits", ("2",), kind="positive", optional=True),) if options.outliers != "nothing" else ()
+        told = ((ABOVE,) if options.outliers == "counts" else ()) + ((FOURTH,) if options.fourth_moments else ())
+        last = replace(
+            first,
+            asked=Payload((*first.asked.fields, Field("variances", ("<=k",), kind="size"), *limits)),
+            reply=Payload((*first.reply.fields, *told)),
+            limits=lambda asked, public: _sum_limits(first, told, asked, public),
+        )
+        return {**questions, "project": last}
+
+    def observer(self, party: RowsClient, asked: Fields, projection: Projection, files: ExitStack) -> Observer:
+        return RowObserver(party, asked, projection, files)
+
+    def closing(self, run: RowsStrategy, model: PCAModel, asked: Fields) -> Closing:
+        limits = {} if self.options.outliers == "nothing" else {"limits": limits_of(model)}
+        return {"variances": model.explained_variance_, **limits}
+        yield
+
+    def conclude(self, model: PCAModel, fit: Total) -> None:
+        options = self.options
+        if options.outliers != "nothing" and not limits_of(model).size:
+            model.log["notes"].append("the components leave nothing out, or are rounding: rows have no limits")
+        if options.outliers == "counts" and limits_of(model).size:
+            t_squared, spe = np.rint(fit["above"]).astype(np.int64).tolist()
+            model.log["measured"] |= {"rows_above_t_squared_limit": t_squared, "rows_above_spe_limit": spe}
+            model.log["outliers"] = _by_party(fit.replies)
+        if options.fourth_moments:
+            kurtosis = fit["fourth"] / int(fit["count"])
+            model.log["kurtosis"] = kurtosis.tolist()
+            (low, high), *_ = robust_intervals(model.explained_variance_, kurtosis, model.n_samples_, 0.95)
+            model.log["measured"] |= {"first_variance_low": float(low), "first_variance_high": float(high)}
+
+
+def limits_of(model: PCAModel) -> Array:
+    """The limits of T2 and SPE; empty where the components leave nothing over, or are rounding."""
+    directions = model.log["measured"].get("left_out_directions")
+    variances, n = model.explained_variance_, model.n_samples_
+    if directions is None or variances.size >= n - 1 or variances[-1] <= ROUNDING * variances[0]:
+        return np.empty(0)
+    left_out = model.total_variance - float(variances.sum())
+    return np.array([t_squared_limit(variances.size, n, LEVEL), spe_limit(left_out, directions, LEVEL)])
+
+
+def told_count(count: int, rows: int, least: int) -> int:
+    """How many of ``rows`` a site says: no fewer than its own minimum ``least``, and no fewer of the others.
+
+    Fewer are told as none, and all but fewer as all, so that no limit can be chosen around a few rows.
+    """
+    if count < least:
+        return 0
+    return rows if rows - count < least else count
+
+
+def _by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:
+    return [
+        {
+            "party": reply.sender,
+            "rows": int(reply.fields["count"]),
+            "above_t_squared_limit": int(reply.fields["above"][0]),
+            "above_spe_limit": int(reply.fields["above"][1]),
+        }
+        for reply in replies
+    ]
+
+
+def _sum_limits(first: Question, told: Sequence[Field], asked: Fields, public: Public) -> SumLimits:
+    """No score is farther from the mean than a row can be, and so much the more in a unit that was asked."""
+    assert first.limits is not None
+    sums, variances = dict(first.limits(asked, public)), asked["variances"]
+    squares = np.divide(sums["squared"], variances, out=np.zeros_like(variances), where=variances > 0)
+    most = {"above": sums["count"], "fourth": squares**2 / sums["count"]}
+    return {**sums, **{field.name: most[field.name] for field in told}}
