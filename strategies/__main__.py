@@ -24,6 +24,7 @@ from fedpca_flwr.model.measurements import MEASUREMENTS
 from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.protocol.registry import Method
+from fedpca_flwr.stages import composed
 from fedpca_flwr.strategies import METHODS, TRAVEL, script_of, transports_of
 
 HEADS = ("method", "result", "rounds", "privacy", "split")
@@ -260,7 +261,7 @@ def descriptions(config: type[Config]) -> dict[str, str]:
     """By field, the text below it in the source; read here, so that no run parses sources."""
     found: dict[str, str] = {}
     for kind in reversed(config.__mro__):
-        if issubclass(kind, Config):
+        if issubclass(kind, Config) and kind.__module__ != composed.__module__:  # those have what their bases have
             (parsed,) = ast.parse(dedent(getsource(kind))).body
             assert isinstance(parsed, ast.ClassDef)
             for field, below in itertools.pairwise(parsed.body):

@@ -209,13 +209,18 @@ class MethodCard:
 
     def active(self, config: RunConfig, options: Any) -> tuple[Any, ...]:
         """Return the stages that the options of a run name."""
-        return tuple(stage(options) for stage in self.stages if stage.active(config, options))
+        return tuple(
+            stage(options)
+            for stage in self.stages
+            for values in [options if stage.Options is not PCAOptions else config]
+            if any(getattr(values, name) != type(values).model_fields[name].default for name in stage.names)
+        )
 
 
 class Stage:
     """One step before a method, or after it. A method and a stage never name each other.
 
-    A run composes the stages that its options name (`active`), and enters no other. One is made for each run and side.
+    A run composes the stages that its options name (`names`), and enters no other. One is made for each run and side.
 
     Parameters
     ----------
@@ -225,6 +230,8 @@ class Stage:
 
     Options: ClassVar[type[PCAOptions]] = PCAOptions
     """What a user may choose."""
+    names: ClassVar[tuple[str, ...]] = ()
+    """Of these, or where it has none of the keys of every run, those of which one that is not its default names it."""
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     """Options with which a method's script has all questions of the stage, as `MethodCard.examples`."""
     options: Any
@@ -236,11 +243,6 @@ class Stage:
     def fits(cls, card: MethodCard) -> bool:
         """Return whether methods with this card can have the stage."""
         return card.pools_rows
-
-    @classmethod
-    def active(cls, config: RunConfig, options: Any) -> bool:
-        """Return whether a run names the stage."""
-        raise NotImplementedError
 
     def config(self, config: RunConfig) -> RunConfig:
         """Return the run-config by which the method's own questions are made."""

@@ -214,6 +214,7 @@ class Adjust(RowsStage):
     """Moments without what covariates explain, and without what differs between parties."""
 
     Options = AdjustOptions
+    names = ("adjust_for", "harmonise")
     examples = ({"harmonise": "variances"},)
     adjusted: Adjusted
     """What the run has taken out of the rows, at the server."""
@@ -223,10 +224,6 @@ class Adjust(RowsStage):
     @classmethod
     def fits(cls, card: MethodCard) -> bool:
         return card.pools_rows and issubclass(card.options, MomentsOptions)
-
-    @classmethod
-    def active(cls, config: RunConfig, options: AdjustOptions) -> bool:
-        return options.adjusts
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options: AdjustOptions = self.options

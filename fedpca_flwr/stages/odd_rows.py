@@ -90,11 +90,8 @@ class OddRows(RowsStage):
     """Limits of T2 and SPE for every row of a site, how many exceed them, and the scores' fourth moments."""
 
     Options = OddRowOptions
+    names = ("outliers", "fourth_moments")
     options: OddRowOptions
-
-    @classmethod
-    def active(cls, config: RunConfig, options: OddRowOptions) -> bool:
-        return options.outliers != "nothing" or options.fourth_moments
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options, first = self.options, questions.get("project")

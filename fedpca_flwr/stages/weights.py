@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.question import Questions
 from fedpca_flwr.questions.stage import RowsStage
@@ -26,13 +26,11 @@ TAKE_WEIGHTS = {"n_components", "center", "scale", "block_size", "acceleration",
 class Weights(RowsStage):
     """Sums of weights in place of numbers of rows, in every question."""
 
+    names = ("weights",)
+
     @classmethod
     def fits(cls, card: MethodCard) -> bool:
         return card.weighted
-
-    @classmethod
-    def active(cls, config: RunConfig, options: PCAOptions) -> bool:
-        return bool(config.weights)
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options = self.options

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from fedpca_flwr.questions.weights import TAKE_WEIGHTS
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -18,6 +17,7 @@ from fedpca_flwr.simulations.hunt import data
 from fedpca_flwr.simulations.hunt import options as offered
 from fedpca_flwr.simulations.hunt.data import Case, case_of
 from fedpca_flwr.simulations.records import card_of
+from fedpca_flwr.stages.weights import TAKE_WEIGHTS
 
 
 def vertical(method: str) -> bool:

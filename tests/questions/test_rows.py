@@ -22,14 +22,9 @@ from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.question import Public, Total
 from fedpca_flwr.questions import (
-    clusters,
     columns,
     fields,
-    genotypes,
-    harmony,
     incomplete,
-    last_round,
-    linkage,
     row_limits,
     short_words,
 )
@@ -39,6 +34,11 @@ from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
 from fedpca_flwr.questions.rows import PARTS, pooled_centre, projection_phase
 from fedpca_flwr.questions.rows_run import party_names
+from fedpca_flwr.stages import odd_rows
+from fedpca_flwr.stages.clusters import harmony
+from fedpca_flwr.stages.clusters import stage as clusters
+from fedpca_flwr.stages.genotypes import linkage
+from fedpca_flwr.stages.genotypes import stage as genotypes
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
@@ -127,7 +127,7 @@ def pooled(total, *, bound=1.0, indicators=0, scaled=True):
     """What a run takes this sum for."""
     config = SimpleNamespace(bound=bound, indicators=indicators, weights="")
     options = SimpleNamespace(centred=True, scaled=scaled)
-    program = pooled_centre(SimpleNamespace(known=None, config=config, options=options))
+    program = pooled_centre(SimpleNamespace(stages=(), config=config, options=options))
     next(program)
     with pytest.raises(StopIteration) as end:
         program.send(total)
@@ -276,7 +276,7 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
         ),
         (linkage.linkage_phases()["neighbours"].limits({}, None), {"sums": 4 * ROWS, "chromosomes": ROWS}),
         (
-            last_round._sum_limits(PROJECTION, (last_round.ABOVE, last_round.FOURTH), PROJECTED, THREE),
+            odd_rows._sum_limits(PROJECTION, (odd_rows.ABOVE, odd_rows.FOURTH), PROJECTED, THREE),
             {
                 "count": ROWS,
                 "squared": 2 * 2 * 3.0**2 * ROWS,
@@ -334,7 +334,9 @@ def test_what_a_nearly_singular_model_expects_is_within_the_limits():
 def test_what_counts_tell_of_standardised_genotypes():
     """Of four people with three copies, and of two who are called with two: the last variant is left out."""
     counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
-    pooled = genotypes.about_zero(counts, np.array([False, False, True]))
+    stage = genotypes.Genotypes(None)
+    stage.counts, stage.left_out = counts, np.array([False, False, True])
+    pooled = stage.head()
     p = np.array([3 / 8, 1 / 2])
     diagonal = [(3 - 4 * 4 * p[0] ** 2) / (2 * p[0] * (1 - p[0])), 0.0, 0.0]
     np.testing.assert_allclose(pooled.diagonal, diagonal, rtol=1e-12)

@@ -78,12 +78,9 @@ class Clusters(RowsStage):
     """Clusters of the scores of all rows, between a method's fit and the last round."""
 
     Options = ClusterOptions
+    names = ("clusters",)
     examples = ({"clusters": 2, "clustering": "mixture"}, {"clusters": 2, "clustering": "harmony"})
     options: ClusterOptions
-
-    @classmethod
-    def active(cls, config: RunConfig, options: ClusterOptions) -> bool:
-        return options.clusters > 0
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options, last = self.options, questions.get("project")

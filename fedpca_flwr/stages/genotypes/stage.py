@@ -16,11 +16,13 @@ too: where only sums are shown the sum that `sub-it` needs for these is left out
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
+from pydantic import model_validator
+from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
@@ -113,6 +115,19 @@ class GenotypeOptions(PCAOptions):
     def takes_gaps(self) -> bool:
         return self.genotypes
 
+    @model_validator(mode="after")
+    def _windows_overlap(self) -> Self:
+        if self.prune and not self.genotypes:
+            text = "'prune' is {prune}, which goes only with genotypes=true"
+            raise PydanticCustomError("prune", text, {"prune": self.prune})
+        if self.prune_step > self.prune_window:
+            text = (
+                "'prune-step' is {step}, expected at most 'prune-window' = {window}: else pairs between two windows "
+                "are never compared"
+            )
+            raise PydanticCustomError("step", text, {"step": self.prune_step, "window": self.prune_window})
+        return self
+
 
 NEEDS = {"scale": False, "center": True, "keep": "nothing", "adjust_for": "", "harmonise": "nothing"}
 """Options that genotypes leave no choice of, where a method has them."""
@@ -133,6 +148,7 @@ class Genotypes(RowsStage):
     """Allele counts of all rows before a method on standardised genotypes."""
 
     Options = GenotypeOptions
+    names = ("genotypes",)
     examples = ({"genotypes": True}, {"genotypes": True, "prune": 0.2})
     options: GenotypeOptions
     scales = True
@@ -145,15 +161,10 @@ class Genotypes(RowsStage):
     def fits(cls, card: MethodCard) -> bool:
         return card.pools_rows and card.exact
 
-    @classmethod
-    def active(cls, config: RunConfig, options: GenotypeOptions) -> bool:
-        return options.genotypes or options.prune > 0 or options.prune_step > options.prune_window
-
     def config(self, config: RunConfig) -> RunConfig:
         return config.model_copy(update={"bound": LARGEST})
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        _require_pruning(self.options)
         others = [
             f"{name.replace('_', '-')}={_text(value)}"
             for name, value in NEEDS.items()
@@ -254,16 +265,6 @@ def _bounded(phase: Question, config: RunConfig) -> Question:
         return limits(asked, replace(public, config=config))
 
     return replace(phase, limits=within)
-
-
-def _require_pruning(options: GenotypeOptions) -> None:
-    if options.prune and not options.genotypes:
-        raise ConfigError(f"run-config: 'prune' is {options.prune:g}, which goes only with genotypes=true")
-    if options.prune_step > options.prune_window:
-        raise ConfigError(
-            f"run-config: 'prune-step' is {options.prune_step}, expected at most 'prune-window' = "
-            f"{options.prune_window}: else pairs between two windows are never compared"
-        )
 
 
 def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:

@@ -13,7 +13,7 @@ from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.questions.adjustment import _places, covariate_places
+from fedpca_flwr.stages.adjust import _places, covariate_places
 from tests.families import cut
 from tests.harness import finish, fit, say, server_of, tamper_arrays
 from tests.refusals import refused

@@ -10,7 +10,7 @@ from scipy.stats import kurtosis
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.questions.last_round import limits_of, told_count
+from fedpca_flwr.stages.odd_rows import limits_of, told_count
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.hostile import HostileSession

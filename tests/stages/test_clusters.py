@@ -12,8 +12,8 @@ from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import clustering, harmony
 from fedpca_flwr.maths.harmony import Steps
 from fedpca_flwr.protocol.question import Total
-from fedpca_flwr.questions import clusters as questions
-from fedpca_flwr.questions import harmony as steps_of_harmony
+from fedpca_flwr.stages.clusters import harmony as steps_of_harmony
+from fedpca_flwr.stages.clusters import stage as questions
 from tests.families import cut
 from tests.harness import finish, fit, server_of, tamper_arrays
 from tests.hostile import HostileSession

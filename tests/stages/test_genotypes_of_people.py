@@ -8,7 +8,8 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.genotypes import columns_of_others
 from fedpca_flwr.protocol.question import Total
-from fedpca_flwr.questions import genotypes, linkage
+from fedpca_flwr.stages.genotypes import linkage
+from fedpca_flwr.stages.genotypes import stage as genotypes
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
 from tests.harness import client_of, finish, fit, on_request, server_of, tamper_arrays
 from tests.refusals import refused
