@@ -81,7 +81,7 @@ class ApproximateCovariance(method.Strategy):
         return solution.extended(notes=[NOTE], measured=measured)
 
     def _solved(self, moments: Moments, diagonal: method.Array) -> method.Solution:
-        return method.solve(moments, diagonal, **self.options.model_dump())
+        return method.solve(moments, diagonal, **self.options.decomposition)
 
 
 def _left_out(diagonal: method.Array, solution: method.Solution) -> float:

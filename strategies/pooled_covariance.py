@@ -51,6 +51,6 @@ class PooledCovariance(method.Strategy):
 
     def aggregate(self) -> method.Fitting:
         pooled = yield from method.moments_of_all(self)
-        options = self.options.model_dump(include=set(method.ScaledOptions.model_fields))
-        solution = method.solve(pooled.moments, pooled.diagonal, indicators=self.config.indicators, **options)
+        indicators, options = self.config.indicators, self.options.decomposition
+        solution = method.solve(pooled.moments, pooled.diagonal, indicators=indicators, **options)
         return replace(solution, evidence=pooled.evidence)

@@ -105,7 +105,7 @@ class Streaming(method.Strategy):
         operations, evidence = yield from (self._all_together() if self._summed else self._one_by_one())
         parts = self.federation.parts()
         pooled = pool(parts.values())
-        options = self.options.model_dump(include=set(method.ScaledOptions.model_fields))
+        options = self.options.decomposition
         evidence = evidence or method.Evidence(contributions=Contributions(parts))
         solution = replace(
             method.solve(pooled, pooled.diagonal(), indicators=self.config.indicators, **options), evidence=evidence

@@ -120,6 +120,11 @@ class ScaledOptions(ScaleOptions):
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
     unrelated features of the same variances (parallel analysis)."""
 
+    @property
+    def decomposition(self) -> dict[str, Any]:
+        """What `fedpca_flwr.model.solution.solve` needs of them."""
+        return {"n_components": self.n_components, "center": self.center, "scale": self.scale}
+
     @model_validator(mode="after")
     def _unrelated_features_are_centred(self) -> Self:
         if self.n_components == "auto" and not self.center:
@@ -212,8 +217,7 @@ class MethodCard:
         return tuple(
             stage(options)
             for stage in self.stages
-            for values in [options if stage.Options is not PCAOptions else config]
-            if any(getattr(values, name) != type(values).model_fields[name].default for name in stage.names)
+            if stage.named_by(config if stage.Options is PCAOptions else options)
         )
 
 
@@ -234,15 +238,32 @@ class Stage:
     """Of these, or where it has none of the keys of every run, those of which one that is not its default names it."""
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     """Options with which a method's script has all questions of the stage, as `MethodCard.examples`."""
+    takes_gaps: ClassVar[bool] = False  # whether rows may have missing values
     options: Any
 
     def __init__(self, options: Any) -> None:
         self.options = options
 
     @classmethod
+    def named_by(cls, values: Config) -> bool:
+        """Return whether options, or the keys of every run, name the stage."""
+        fields = type(values).model_fields
+        return any(getattr(values, name) != fields[name].default for name in cls.names)
+
+    @classmethod
     def fits(cls, card: MethodCard) -> bool:
         """Return whether methods with this card can have the stage."""
         return card.pools_rows
+
+    @property
+    def exposes(self) -> str:
+        """What it shows of single rows, as `PCAOptions.exposes`."""
+        return ""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        """What its sums tell of single parties, as `PCAOptions.site_sums`."""
+        return {}
 
     def config(self, config: RunConfig) -> RunConfig:
         """Return the run-config by which the method's own questions are made."""

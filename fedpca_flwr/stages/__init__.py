@@ -3,6 +3,7 @@
 A stage is one file or folder here and one line in `STAGES`. It says by a method's card which methods can have it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,8 @@ def composed(card: MethodCard) -> MethodCard:
     kinds = [stage.Options for stage in stages if stage.Options is not PCAOptions]
     options: type[PCAOptions] = card.options
     if kinds:
-        options = type(options.__name__, (options, *kinds), {"__module__": __name__, "__doc__": options.__doc__})
+        own = {"__module__": __name__, "__doc__": options.__doc__, **_of_stages(card.options, stages)}
+        options = type(options.__name__, (options, *kinds), own)
 
     def questions(config: RunConfig, chosen: Any) -> Questions:
         active = whole.active(config, chosen)
@@ -45,3 +47,25 @@ def composed(card: MethodCard) -> MethodCard:
     examples = (*card.examples, *({**card.examples[0], **own} for stage in stages for own in stage.examples))
     whole = replace(card, options=options, stages=stages, phases=questions, examples=examples)
     return whole
+
+
+def _of_stages(own: type[PCAOptions], stages: tuple[type[Stage], ...]) -> dict[str, property]:
+    """What a run's options show, and may read, by the stages that they name; else as the method's ``own`` say."""
+
+    def active(options: Any) -> list[Stage]:
+        return [stage(options) for stage in stages if stage.Options is not PCAOptions and stage.named_by(options)]
+
+    def exposes(options: Any) -> str:
+        shown = [stage.exposes for stage in active(options) if stage.exposes]
+        return shown[0] if shown else own.exposes.__get__(options)
+
+    def site_sums(options: Any) -> Mapping[str, str]:
+        sums = dict(own.site_sums.__get__(options))
+        for stage in active(options):
+            sums |= stage.site_sums
+        return sums
+
+    def takes_gaps(options: Any) -> bool:
+        return any(stage.takes_gaps for stage in active(options)) or own.takes_gaps.__get__(options)
+
+    return {"exposes": property(exposes), "site_sums": property(site_sums), "takes_gaps": property(takes_gaps)}

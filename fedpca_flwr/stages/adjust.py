@@ -12,13 +12,11 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
-from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
@@ -160,27 +158,9 @@ class AdjustOptions(PCAOptions):
         return [name.strip() for name in self.adjust_for.split(",") if name.strip()]
 
     @property
-    def adjusts(self) -> bool:
-        return bool(self.covariates) or self.harmonise != "nothing"
-
-    @property
     def within(self) -> bool:
         """Whether rows are about their own party's mean."""
         return self.harmonise != "nothing"
-
-    @property
-    def site_sums(self) -> Mapping[str, str]:
-        deviations = "; and a scatter that each site has divided by its own deviations"
-        told = {"nothing": {}, "means": {"harmonise": WITHIN}, "variances": {"harmonise": WITHIN + deviations}}
-        return {**super().site_sums, **told[self.harmonise]}
-
-    @model_validator(mode="after")
-    def _about_means(self) -> Self:
-        if len(set(self.covariates)) < len(self.covariates):
-            raise PydanticCustomError("twice", "'adjust-for' names a column twice")
-        if self.adjusts and not self.centred:
-            raise PydanticCustomError("adjust", "'adjust-for' and 'harmonise' go only with center=true")
-        return self
 
 
 @dataclass(frozen=True)
@@ -225,7 +205,18 @@ class Adjust(RowsStage):
     def fits(cls, card: MethodCard) -> bool:
         return card.pools_rows and issubclass(card.options, MomentsOptions)
 
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        deviations = "; and a scatter that each site has divided by its own deviations"
+        sums = {"nothing": {}, "means": {"harmonise": WITHIN}, "variances": {"harmonise": WITHIN + deviations}}
+        return sums[self.options.harmonise]
+
     def script(self, config: RunConfig, questions: Questions) -> Questions:
+        names = self.options.covariates
+        if len(set(names)) < len(names):
+            raise ConfigError(f"run-config: 'adjust-for' names a column twice: {', '.join(names)}")
+        if not self.options.centred:
+            raise ConfigError("run-config: 'adjust-for' and 'harmonise' go only with center=true")
         options: AdjustOptions = self.options
         known = questions["project"]
         alike = options.harmonise == "variances"

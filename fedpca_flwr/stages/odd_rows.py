@@ -9,14 +9,12 @@ site tells them only if its `may-show` says so, and no count of fewer rows than 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import ROUNDING, robust_intervals, spe_limit, t_squared_limit
 from fedpca_flwr.model.model import PCAModel
@@ -45,24 +43,6 @@ class OddRowOptions(PCAOptions):
     server is also told how many rows exceed them (docs/statistics.md)."""
     fourth_moments: bool = False
     """Ask for the scores' fourth moments, for intervals that allow for heavy tails (docs/statistics.md)."""
-
-    @property
-    def exposes(self) -> str:
-        return "distribution" if self.outliers == "counts" or self.fourth_moments else super().exposes
-
-    @property
-    def site_sums(self) -> Mapping[str, str]:
-        return {**super().site_sums, **({"outliers": FEW_LEFT_OUT} if self.outliers == "counts" else {})}
-
-    @model_validator(mode="after")
-    def _variances_are_about_the_mean(self) -> Self:
-        if self.outliers != "nothing" and not self.centred:
-            raise PydanticCustomError("outliers", "'outliers' needs center=true: limits are about distances to a mean")
-        if self.fourth_moments and (self.scaled or not self.centred):
-            raise PydanticCustomError(
-                "fourth", "'fourth-moments' needs center=true and scale=false: its intervals are for variances"
-            )
-        return self
 
 
 class RowObserver(Observer):
@@ -93,7 +73,21 @@ class OddRows(RowsStage):
     names = ("outliers", "fourth_moments")
     options: OddRowOptions
 
+    @property
+    def exposes(self) -> str:
+        return "distribution" if self.options.outliers == "counts" or self.options.fourth_moments else ""
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {"outliers": FEW_LEFT_OUT} if self.options.outliers == "counts" else {}
+
     def script(self, config: RunConfig, questions: Questions) -> Questions:
+        if self.options.outliers != "nothing" and not self.options.centred:
+            raise ConfigError("run-config: 'outliers' needs center=true: limits are about distances to a mean")
+        if self.options.fourth_moments and (self.options.scaled or not self.options.centred):
+            raise ConfigError(
+                "run-config: 'fourth-moments' needs center=true and scale=false: its intervals are for variances"
+            )
         options, first = self.options, questions.get("project")
         if first is None:  # the method goes on as another one, whose script has it
             return questions

@@ -64,15 +64,6 @@ class ClusterOptions(PCAOptions):
     clustering: Literal["k-means", "mixture", "harmony"] = "k-means"
     """About centres, a mixture of normal distributions, or those of Harmony (docs/single-cells.md)."""
 
-    @property
-    def exposes(self) -> str:
-        return "scores" if self.clusters else super().exposes
-
-    @property
-    def site_sums(self) -> Mapping[str, str]:
-        harmony_runs = self.clusters > 0 and self.clustering == "harmony"
-        return {**super().site_sums, **({"harmony": harmony.OF_SITES} if harmony_runs else {})}
-
 
 class Clusters(RowsStage):
     """Clusters of the scores of all rows, between a method's fit and the last round."""
@@ -81,6 +72,14 @@ class Clusters(RowsStage):
     names = ("clusters",)
     examples = ({"clusters": 2, "clustering": "mixture"}, {"clusters": 2, "clustering": "harmony"})
     options: ClusterOptions
+
+    @property
+    def exposes(self) -> str:
+        return "scores"
+
+    @property
+    def site_sums(self) -> Mapping[str, str]:
+        return {"harmony": harmony.OF_SITES} if self.options.clustering == "harmony" else {}
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options, last = self.options, questions.get("project")

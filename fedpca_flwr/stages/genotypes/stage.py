@@ -16,13 +16,11 @@ too: where only sums are shown the sum that `sub-it` needs for these is left out
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field as Limits
-from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
@@ -111,23 +109,6 @@ class GenotypeOptions(PCAOptions):
     prune_step: Annotated[int, Limits(ge=1, examples=[])] = 25
     """Variants by which the window moves, at most as many as it has."""
 
-    @property
-    def takes_gaps(self) -> bool:
-        return self.genotypes
-
-    @model_validator(mode="after")
-    def _windows_overlap(self) -> Self:
-        if self.prune and not self.genotypes:
-            text = "'prune' is {prune}, which goes only with genotypes=true"
-            raise PydanticCustomError("prune", text, {"prune": self.prune})
-        if self.prune_step > self.prune_window:
-            text = (
-                "'prune-step' is {step}, expected at most 'prune-window' = {window}: else pairs between two windows "
-                "are never compared"
-            )
-            raise PydanticCustomError("step", text, {"step": self.prune_step, "window": self.prune_window})
-        return self
-
 
 NEEDS = {"scale": False, "center": True, "keep": "nothing", "adjust_for": "", "harmonise": "nothing"}
 """Options that genotypes leave no choice of, where a method has them."""
@@ -148,7 +129,8 @@ class Genotypes(RowsStage):
     """Allele counts of all rows before a method on standardised genotypes."""
 
     Options = GenotypeOptions
-    names = ("genotypes",)
+    names = ("genotypes", "prune", "prune_window", "prune_step")
+    takes_gaps = True
     examples = ({"genotypes": True}, {"genotypes": True, "prune": 0.2})
     options: GenotypeOptions
     scales = True
@@ -165,10 +147,21 @@ class Genotypes(RowsStage):
         return config.model_copy(update={"bound": LARGEST})
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
+        options = self.options
+        if not options.genotypes:
+            raise ConfigError(
+                f"run-config: 'prune' is {options.prune:g}, 'prune-window' {options.prune_window} and 'prune-step' "
+                f"{options.prune_step}, which go only with genotypes=true"
+            )
+        if options.prune_step > options.prune_window:
+            raise ConfigError(
+                f"run-config: 'prune-step' is {options.prune_step}, expected at most 'prune-window' = "
+                f"{options.prune_window}: else pairs between two windows are never compared"
+            )
         others = [
             f"{name.replace('_', '-')}={_text(value)}"
             for name, value in NEEDS.items()
-            if getattr(self.options, name, value) != value
+            if getattr(options, name, value) != value
         ]
         if others:
             raise ConfigError(
@@ -180,7 +173,7 @@ class Genotypes(RowsStage):
         if last := own.get("project"):  # its mean is that of the frequencies, and no number that the run told before
             fields = (replace(field, near="") if field.name == "mean" else field for field in last.asked.fields)
             own["project"] = replace(last, asked=Payload(tuple(fields)))
-        pruned, more = (linkage.linkage_phases(), (LEFT_OUT,)) if self.options.prune else ({}, ())
+        pruned, more = (linkage.linkage_phases(), (LEFT_OUT,)) if options.prune else ({}, ())
         first = next(iter(own))
         for name in by_transport(config, clear={first}, masked={name for name in own if not own[name].closing}):
             own[name] = replace(own[name], asked=Payload((FREQUENCIES, *more, *own[name].asked.fields)))
