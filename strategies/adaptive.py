@@ -22,7 +22,7 @@ from pydantic import Field as Limits
 from fedpca_flwr.config import method_text
 from fedpca_flwr.maths import eigen, moments, refine
 from fedpca_flwr.maths.factors import trapezoid_size
-from fedpca_flwr.maths.forecast import CODED_STEPS, Forecast, Survey, surveyed
+from fedpca_flwr.maths.forecast import CODED_STEPS, Forecast, Survey
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.registry import Method
@@ -155,10 +155,10 @@ def _corrected(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candida
         yield min(ways, key=options.cost)
 
 
-def _own_survey(party: method.Client, asked: method.Fields) -> method.Fields:
+def _own_survey(party: method.Party, asked: method.Fields) -> method.Fields:
     """Count, mean and variances of a party's rows, the eigenvalues of its scatter, a sketch, and its bytes in code."""
-    first = random_block(party.data.shape[1], SKETCH, party.site.config.seed)
-    own = surveyed(party.data, first, LARGEST)
+    first = random_block(party.vault.features, SKETCH, party.public.config.seed)
+    own = party.vault.survey(first, LARGEST)
     unit = own.variances.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
     return {
         **method.head_fields(own.head, own.variances),

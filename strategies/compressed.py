@@ -143,27 +143,27 @@ def phases(config: method.RunConfig, options: CompressedOptions) -> method.Quest
     }
 
 
-def _own_scale(party: method.Client, asked: method.Fields) -> method.Fields:
+def _own_scale(party: method.Party, asked: method.Fields) -> method.Fields:
     """Count, mean, and the trace of a party's scatter."""
-    head, diagonal = party.own.head_and_diagonal()
+    head, diagonal = party.vault.head_and_diagonal()
     return {**method.head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
 
 
-def _encoded(party: method.Client, asked: method.Fields) -> method.Fields:
+def _encoded(party: method.Party, asked: method.Fields) -> method.Fields:
     """A party's scatter in code, and what that gets wrong."""
-    own = party.own.moments()
+    own = party.vault.moments()
     d = own.n_features
     diagonal = own.diagonal()
     unit = codecs.unit_of(float(diagonal.sum()))
     scatter = own.scatter / unit
-    codec = party.options.coder(d, float(asked["step"]) / unit, party.site.config.seed)
+    codec = party.options.coder(d, float(asked["step"]) / unit, party.public.config.seed)
     try:
         coded = codec.encode(scatter, d)
     except ValueError as error:
         raise method.ConfigError(f"run-config: 'step' is {party.options.step}: {error}") from None
     missing = scatter - codec.decode(coded, d)
     if party.options.most_corrections:
-        party.site.state["missing"] = [missing, unit]
+        party.state["missing"] = [missing, unit]
     wrong = unit * eigen.spectral_norm(moments.unpack(missing, d))
     return {
         "code": coded.code,
@@ -174,9 +174,9 @@ def _encoded(party: method.Client, asked: method.Fields) -> method.Fields:
     }
 
 
-def _block(party: method.Client, asked: method.Fields) -> method.Array:
+def _block(party: method.Party, asked: method.Fields) -> method.Array:
     """The block (d, b) that is asked about."""
-    coded, d = codecs.Coded(asked["scales"], asked["code"]), party.data.shape[1]
+    coded, d = codecs.Coded(asked["scales"], asked["code"]), party.vault.features
     most, bits = party.options.block(d), int(asked["bits"])
     if coded.scales.size > most or bits > refine.MOST_BITS:
         raise method.ContractError(
@@ -189,14 +189,14 @@ def _block(party: method.Client, asked: method.Fields) -> method.Array:
         raise method.ContractError(f"{method.SERVER}: its block does not decode: {error}") from None
 
 
-def _correction(party: method.Client, V: method.Array) -> method.Fields:
+def _correction(party: method.Party, V: method.Array) -> method.Fields:
     """What this party's approximation still gets wrong about the block ``V`` (d, b), rounded; and after it."""
-    packed, unit = party.site.state["missing"]
+    packed, unit = party.state["missing"]
     lower = moments.unpack(packed, len(V))
     missing = lower + np.tril(lower, -1).T
     coded = codecs.encoded_block(missing @ V, refine.CORRECTION_BITS)
     missing = refine.corrected(missing, V, -codecs.decoded_block(coded, refine.CORRECTION_BITS, V.shape))
-    party.site.state["missing"] = [moments.pack(missing), unit]
+    party.state["missing"] = [moments.pack(missing), unit]
     wrong = float(unit) * np.array([eigen.spectral_norm(missing), np.linalg.norm(missing @ V, 2)])
     return {"code": coded.code, "scales": coded.scales, "wrong": wrong}
 

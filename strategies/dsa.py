@@ -30,7 +30,7 @@ CARD = method.MethodCard(
 )
 
 
-class DSAClient(graph.GraphClient):
+class DSAParty(graph.GraphParty):
     """Follows its own Sanger direction."""
 
     exchanged = EXCHANGED
@@ -40,6 +40,12 @@ class DSAClient(graph.GraphClient):
 
     def advance(self, own: list[method.Array], average: list[method.Array]) -> list[method.Array]:
         return self.begin(average[0] + self.step_size * own[1])
+
+
+class DSAClient(graph.GraphClient):
+    """A party of it."""
+
+    kind = DSAParty
 
 
 class DSA(graph.GraphStrategy):

@@ -125,6 +125,7 @@ CARD = method.MethodCard(
     options=EMOptions,
     phases=phases,
     incomplete=True,
+    needs=("groups",),
     examples=({}, {"model": "factors"}),
     reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Varadhan and Roland 2008; factors: "
     "Tipping and Bishop 1999, Henderson and Varadhan 2019",

@@ -30,7 +30,7 @@ CARD = method.MethodCard(
 )
 
 
-class FastPCAClient(graph.GraphClient):
+class FastPCAParty(graph.GraphParty):
     """Follows the direction that it tracks."""
 
     exchanged = EXCHANGED
@@ -45,6 +45,12 @@ class FastPCAClient(graph.GraphClient):
         X = average[0] + self.step_size * tracked
         direction = self.direction(X)
         return [X, average[1] + (direction - before), direction]
+
+
+class FastPCAClient(graph.GraphClient):
+    """A party of it."""
+
+    kind = FastPCAParty
 
 
 class FastPCA(graph.GraphStrategy):

@@ -64,13 +64,13 @@ def phases(config: method.RunConfig, options: QROptions) -> method.Questions:
     return {**truncated, **method.projection_phase()}
 
 
-def _whole_factor(party: method.Client, asked: method.Fields) -> method.Fields:
+def _whole_factor(party: method.Party, asked: method.Fields) -> method.Fields:
     """The triangular factor of a party's centred rows."""
-    head, R = factors.triangular(party.data)
+    head, R = party.vault.triangular()
     return {**method.head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE), "factor": factors.pack_trapezoid(R)}
 
 
-def _narrow_factor(party: method.Client, asked: method.Fields) -> method.Fields:
+def _narrow_factor(party: method.Party, asked: method.Fields) -> method.Fields:
     """The same in float32, and its unit."""
     fields = _whole_factor(party, asked)
     unit = _unit_of(fields["factor"])

@@ -232,6 +232,7 @@ CARD = method.MethodCard(
     reference="Grammenos et al. 2019, algorithms 1 to 3",
     examples=({}, {"topology": "tree"}),
     exposes="distribution",
+    needs=("rows",),
     beyond_moments="a summary of blocks of rows, in their order, which the run's 'block-size', 'forgetting' and "
     "'tracked' cut and weigh",
 )

@@ -107,30 +107,27 @@ def phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questio
     return {"sketch": sketch, "refine": refine, **method.projection_phase()}
 
 
-def _sketch(party: method.Client, rank: int) -> method.Fields:
+def _sketch(party: method.Party, rank: int) -> method.Fields:
     """A truncated factor of a party's scatter, in float32; the party keeps what it sends."""
-    if party.own.formed:
-        factor = factors.truncated_moments(party.own.moments(), rank).filled()
-    else:
-        factor = factors.truncated(party.data, rank).filled()
+    factor = party.vault.truncated(rank).filled()
     root = root_unit(factor.trace)
     rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
-    party.site.state["sketch"] = [rows, floor, root]
-    head = method.head_fields(*party.own.head_and_diagonal())
+    party.state["sketch"] = [rows, floor, root]
+    head = method.head_fields(*party.vault.head_and_diagonal())
     return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
 
 
-def _refine(party: method.Client, asked: method.Fields) -> method.Fields:
+def _refine(party: method.Party, asked: method.Fields) -> method.Fields:
     """What the sketch of a party's scatter gets wrong about a block, and about the components."""
     product = _correction(party, asked["block"].astype(np.float64)).astype(party.options.wire)
     return {"product": product, **({"again": _correction(party, asked["vectors"])} if "vectors" in asked else {})}
 
 
-def _correction(party: method.Client, V: method.Array) -> method.Array:
+def _correction(party: method.Party, V: method.Array) -> method.Array:
     """What the sketch of a party's scatter gets wrong about a block ``V`` (d, b), in the unit of that scatter."""
-    kept, floor, root = party.site.state["sketch"]
+    kept, floor, root = party.state["sketch"]
     rows = kept.astype(np.float64) * root
-    missed = party.own.times(V) - rows.T @ (rows @ V) - float(floor) * V
+    missed = party.vault.times(V) - rows.T @ (rows @ V) - float(floor) * V
     return np.asarray(missed / float(root) ** 2)
 
 

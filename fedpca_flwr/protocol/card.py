@@ -202,6 +202,9 @@ class MethodCard:
     own_total: str = ""  # what the shares of variance are of, where that is not the variance of the pooled rows
     stages: Sequence[type[Stage]] = ()
     """What a run of it may compose with the method; the registry sets them (`fedpca_flwr.stages`)."""
+    needs: Sequence[Literal["groups", "rows"]] = ()
+    """What its answers need beside functions of the moments of all rows that take part: sums over groups of rows, or
+    single rows. Whoever answers for it has a vault of these; for others the vault has none."""
     beyond_moments: str = ""
     """Why a party's answers tell more than count, mean and scatter of all its rows that take part; empty where they do
     not. Such a method exposes something, unless noise hides it, or a site's `gaps` decide which rows it reads."""
@@ -238,6 +241,7 @@ class Stage:
     """Of these, or where it has none of the keys of every run, those of which one that is not its default names it."""
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     """Options with which a method's script has all questions of the stage, as `MethodCard.examples`."""
+    needs: ClassVar[Sequence[Literal["groups", "rows"]]] = ()  # as `MethodCard.needs`
     takes_gaps: ClassVar[bool] = False  # whether rows may have missing values
     options: Any
 

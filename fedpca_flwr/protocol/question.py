@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,9 @@ class Question:
     in_clear: bool = False
     """Whether replies tell nothing of anyone's values (how many rows there are, say), so that they travel in clear
     however the other answers do."""
+    needs: Literal["", "groups", "rows", "files"] = ""
+    """What its answer needs beside functions of the moments of all rows that take part: sums over groups of rows,
+    single rows, or a site's own files, which stay there. The first two the method's card, or a stage, declares."""
     differentially_private: bool = False
     """Whether replies have the noise that makes them so: then the difference of sums over different parties tells
     no more than they do."""

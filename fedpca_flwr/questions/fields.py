@@ -9,12 +9,12 @@ from collections.abc import Callable
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factors import Factor, truncated
-from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal
-from fedpca_flwr.maths.rows import Rows
+from fedpca_flwr.maths.factors import Factor
+from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions
+from fedpca_flwr.site.vault import Vault
 
 COUNT = Field("count", (), dtype="int64", kind="count")
 
@@ -53,17 +53,17 @@ def truncated_phase(rank: Callable[[Public], int]) -> Questions:
     """The question for a truncated factor of so many rows."""
     truncated = Question(
         reply=TRUNCATED,
-        answer=lambda party, asked: truncated_fields(party.data, rank(party.public)),
+        answer=lambda party, asked: truncated_fields(party.vault, rank(party.public)),
         sizes=lambda public: {"r": rank(public)},
     )
     return {"truncated": truncated}
 
 
-def truncated_fields(data: Rows, rank: int) -> Fields:
+def truncated_fields(vault: Vault, rank: int) -> Fields:
     """The fields of a truncated factor of a party's rows."""
-    factor = truncated(data, rank)
+    factor = vault.truncated(rank)
     return {
-        **head_fields(*head_and_diagonal(data)),
+        **head_fields(*vault.head_and_diagonal()),
         "trace": np.asarray(factor.trace),
         "omitted": np.asarray(factor.omitted),
         "rows": factor.rows,

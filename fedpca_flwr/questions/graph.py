@@ -59,7 +59,7 @@ from fedpca_flwr.protocol.card import CountOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions
 from fedpca_flwr.questions.rows import projection_phase
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import Party, RowsClient, RowsStrategy
 from fedpca_flwr.questions.stage import Projection
 
 SHOWS = Shown(
@@ -149,13 +149,13 @@ def graph_phases(config: RunConfig, options: GraphOptions, exchanged: tuple[str,
     def passed_on(public: Public) -> int:
         return rounds_between(network(options, public.parties, config.seed)) if public.parties else LONGEST
 
-    step = {"step": question(blocks, blocks, GraphClient.step, times=options.iterations - 1)}
+    step = {"step": question(blocks, blocks, GraphParty.step, times=options.iterations - 1)}
     return {
-        "head": question(Payload(()), HEADS, GraphClient.head),
-        "heads": question(HEADS, HEADS, GraphClient.heads, times=passed_on, optional=True),
-        "start": question(HEADS, blocks, GraphClient.start),
+        "head": question(Payload(()), HEADS, GraphParty.head),
+        "heads": question(HEADS, HEADS, GraphParty.heads, times=passed_on, optional=True),
+        "start": question(HEADS, blocks, GraphParty.start),
         **(step if options.iterations > 1 else {}),
-        "report": question(blocks, REPORT, GraphClient.report),
+        "report": question(blocks, REPORT, GraphParty.report),
         "project": _projection(config),
     }
 
@@ -182,7 +182,7 @@ DIVERGED = 1e3
 """Norm of an iterate that no stable run reaches (that of the solution is the root of n-components)."""
 
 
-class GraphClient(RowsClient):
+class GraphParty(Party):
     """Keeps its own iterate over the rounds. A method adds `begin` and `advance`."""
 
     options: GraphOptions
@@ -202,13 +202,13 @@ class GraphClient(RowsClient):
     @property
     def step_size(self) -> float:
         """By which it follows its direction."""
-        return float(self._centred[1][2])
+        return float(self.centred[1][2])
 
     def head(self, asked: Fields) -> Fields:
         """A table with this party's own head."""
-        head, diagonal = self.own.head_and_diagonal()
-        top = largest_eigenvalue(self.own.times, diagonal.size)
-        return self._known(MeanTable.of(self._party, self.public.parties, head, float(diagonal.sum()), top))
+        head, diagonal = self.vault.head_and_diagonal()
+        top = largest_eigenvalue(self.vault.times, diagonal.size)
+        return self._known(MeanTable.of(self.partition, self.public.parties, head, float(diagonal.sum()), top))
 
     def heads(self, asked: Fields) -> Fields:
         """The table with the neighbours' news."""
@@ -217,7 +217,7 @@ class GraphClient(RowsClient):
     def start(self, asked: Fields) -> Fields:
         """The first iterate, the same at all parties."""
         self._centre(self._heads_filled_from(asked))
-        first = random_block(self.data.shape[1], self.options.n_components, self.site.config.seed)
+        first = random_block(self.vault.features, self.options.n_components, self.public.config.seed)
         return self._iterate(self.begin(orthonormalised(first)))
 
     def step(self, asked: Fields) -> Fields:
@@ -227,9 +227,9 @@ class GraphClient(RowsClient):
     def report(self, asked: Fields) -> Fields:
         """This party's estimate, and the energies of its rows in it."""
         X, direction = self._advanced(asked)[:2]
-        vectors, numbers = self._centred
+        vectors, numbers = self.centred
         estimate = orthonormalised(X)
-        self.site.state["estimate"] = [estimate]
+        self.state["estimate"] = [estimate]
         energies = np.einsum("ij,ij->j", estimate, self._product(estimate)) / numbers[0]
         return {
             "mean": vectors[1],
@@ -238,15 +238,6 @@ class GraphClient(RowsClient):
             "energies": energies,
             "estimate": estimate,
         }
-
-    def projection(self, asked: Fields) -> Projection:
-        """By this party's own estimate, in the model's order and with its signs."""
-        components, order = asked["components"], asked["order"]
-        if sorted(order.tolist()) != list(range(order.size)) or not np.array_equal(asked["mean"], self._centred[0][1]):
-            raise ContractError("the server's last question does not fit what the parties have reported")
-        own = self.site.state["estimate"][0].T[order]
-        turned = np.einsum("ij,ij->i", own, components) < 0
-        return replace(super().projection(asked), components=np.where(turned[:, None], -own, own))
 
     def direction(self, X: Array) -> Array:
         """Sanger's direction (d, k) of this party's A at ``X``; a `ConfigError` when the iterates diverge."""
@@ -261,17 +252,13 @@ class GraphClient(RowsClient):
 
     # Inside
 
-    @property
-    def _party(self) -> int:
-        return self.site.node.partition_id
-
     def _known(self, heads: MeanTable) -> Fields:
-        self.site.state["heads"] = list(heads)
+        self.state["heads"] = list(heads)
         return heads._asdict()
 
     def _heads_filled_from(self, asked: Fields) -> MeanTable:
         """The heads that this party knows now."""
-        heads = MeanTable(*self.site.state["heads"])
+        heads = MeanTable(*self.state["heads"])
         for table in zip(*(asked[name] for name in MeanTable._fields), strict=True):
             heads = heads.filled_from(MeanTable(*table))
         return heads
@@ -283,32 +270,32 @@ class GraphClient(RowsClient):
             raise ContractError(f"the heads of parties {unknown} did not arrive; do all parties have the same graph?")
         pooled, total, traces, deviations = heads.pooled()
         require_variance(total, pooled.n, pooled.mean)
-        me, parties = self._party, len(heads.counts)
-        graph = network(self.options, parties, self.site.config.seed)
+        me, parties = self.partition, len(heads.counts)
+        graph = network(self.options, parties, self.public.config.seed)
         weights = self.share * metropolis_weights(graph)[me, graph[me]]
         step = step_size(self.options, heads, graph)
         vectors = np.stack([deviations[me], pooled.mean])
-        self.site.state["centre"] = [vectors, np.array([parties / total, traces[me], step, heads.counts[me], *weights])]
+        self.state["centre"] = [vectors, np.array([parties / total, traces[me], step, heads.counts[me], *weights])]
 
     @cached_property
-    def _centred(self) -> tuple[Array, Array]:
+    def centred(self) -> tuple[Array, Array]:
         """Own deviation and the pooled mean (2, d); the factor of A, own trace, step, own rows, neighbours' weights.
 
         Few arrays, read once in a round: reading a message's small arrays costs more than computing with them.
         """
-        vectors, numbers = self.site.state["centre"]
+        vectors, numbers = self.state["centre"]
         return vectors, numbers
 
     def _product(self, V: Array) -> Array:
         """``A @ V`` (d, b) for this party's A (see `fedpca_flwr.questions.graph`)."""
-        (deviation, _), numbers = self._centred
+        (deviation, _), numbers = self.centred
         between = numbers[3] * np.outer(deviation, deviation @ V)
-        product: Array = numbers[0] * (self.own.times(V) + between)
+        product: Array = numbers[0] * (self.vault.times(V) + between)
         return product
 
     def _advanced(self, asked: Fields) -> list[Array]:
         """What this party keeps, one iteration later."""
-        own, weights = list(self.site.state["iterate"][0]), self._centred[1][4:]
+        own, weights = list(self.state["iterate"][0]), self.centred[1][4:]
         received = len(asked[self.exchanged[0]])
         if received != weights.size:
             raise ContractError(f"the server sent what {received} neighbours said, but this party has {weights.size}")
@@ -317,7 +304,7 @@ class GraphClient(RowsClient):
 
     def _iterate(self, own: list[Array]) -> Fields:
         """Keep it, and return what neighbours get."""
-        self.site.state["iterate"] = [np.stack(own)]
+        self.state["iterate"] = [np.stack(own)]
         return dict(zip(self.exchanged, own, strict=False))
 
 
@@ -325,6 +312,24 @@ STANDSTILL = 1e-11
 """Degrees of a step that is rounding."""
 
 NOTE = "a simulated network: the server relayed; scores are by each party's own estimate, the model is their mean"
+
+
+class GraphClient(RowsClient):
+    """Projects its rows by its own iterate."""
+
+    kind: ClassVar[type[GraphParty]]
+    party: GraphParty
+
+    def projection(self, asked: Fields) -> Projection:
+        """By this party's own estimate, in the model's order and with its signs."""
+        components, order = asked["components"], asked["order"]
+        if sorted(order.tolist()) != list(range(order.size)) or not np.array_equal(
+            asked["mean"], self.party.centred[0][1]
+        ):
+            raise ContractError("the server's last question does not fit what the parties have reported")
+        own = self.site.state["estimate"][0].T[order]
+        turned = np.einsum("ij,ij->i", own, components) < 0
+        return replace(super().projection(asked), components=np.where(turned[:, None], -own, own))
 
 
 class GraphStrategy(RowsStrategy):

@@ -8,13 +8,12 @@ the share of those that left, so a run with survivors has the script in clear, a
 import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.maths.moments import head_and_diagonal
 from fedpca_flwr.model.federation import digest
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Question, Questions, by_transport
 from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in
 from fedpca_flwr.questions.rows import moments_phases, own_moments
-from fedpca_flwr.questions.rows_run import RowsClient
+from fedpca_flwr.questions.rows_run import Party
 
 COUNT, MEAN, REMAINDER = HEAD
 
@@ -41,15 +40,15 @@ def _of_each(config: RunConfig) -> Questions:
     }
 
 
-def _digest(party: RowsClient, asked: Fields) -> Fields:
+def _digest(party: Party, asked: Fields) -> Fields:
     """Count, mean and the digest of the moments, as the server will understand them."""
     fields = own_moments(party, asked)
     own = bytes.fromhex(digest(moments_in(fields)))
     return {**fields, "digest": np.frombuffer(own, np.uint8)}
 
 
-def _moments(party: RowsClient, asked: Fields) -> Fields:
+def _moments(party: Party, asked: Fields) -> Fields:
     """Count, mean, and where it is wanted the scatter."""
     if asked["wanted"]:
         return own_moments(party, asked)
-    return {**head_fields(*head_and_diagonal(party.data)), "scatter": np.empty(0)}
+    return {**head_fields(*party.vault.head_and_diagonal()), "scatter": np.empty(0)}

@@ -27,7 +27,7 @@ from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.influence import units_of_scatters
 from fedpca_flwr.questions.row_limits import product_limits, reach, require_bound
 from fedpca_flwr.questions.rows import CENTRE, centre_phases, pooled_centre
-from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, Party, RowsStrategy
 
 DIAGONAL = Field("diagonal", ("d",), kind="size")
 SCALE = Field("scale", ("d",), kind="positive", optional=True, fixed="scale")
@@ -76,29 +76,29 @@ def product_phases(
     return by_transport(config, clear=from_each, masked={**centre_phases(), **in_digits(config, "product", limited)})
 
 
-def _heads(party: RowsClient, asked: Fields) -> Fields:
+def _heads(party: Party, asked: Fields) -> Fields:
     """Count, mean, and the scatter's diagonal."""
-    head, diagonal = party.own.head_and_diagonal()
+    head, diagonal = party.vault.head_and_diagonal()
     return {**head_fields(head, diagonal), "diagonal": diagonal}
 
 
-def _start(party: RowsClient, asked: Fields, width: int) -> Fields:
+def _start(party: Party, asked: Fields, width: int) -> Fields:
     """The same, and the scatter's product with the first block, which all parties make alike."""
-    first = random_block(party.public.features, width, party.site.config.seed)
-    return {**_heads(party, asked), "product": party.own.times(first)}
+    first = random_block(party.public.features, width, party.public.config.seed)
+    return {**_heads(party, asked), "product": party.vault.times(first)}
 
 
-def _product(party: RowsClient, asked: Fields) -> Fields:
+def _product(party: Party, asked: Fields) -> Fields:
     """The scatter's product with a block, about this party's own mean."""
-    return {"product": party.own.times(asked["block"].astype(np.float64))}
+    return {"product": party.vault.times(asked["block"].astype(np.float64))}
 
 
-def _limited_product(party: RowsClient, asked: Fields) -> Fields:
+def _limited_product(party: Party, asked: Fields) -> Fields:
     """The product with a block of the scatter about the centre that all share, of rows divided by the scale."""
     scale = asked["scale"][:, None] if asked["scale"].size else 1.0
     V = asked["block"].astype(np.float64)
-    _require_new(V, party.site.state)
-    return {"product": party.own.times_about(asked["centre"], V / scale) / scale}
+    _require_new(V, party.state)
+    return {"product": party.vault.times_about(asked["centre"], V / scale) / scale}
 
 
 def _require_new(V: Array, state: State) -> None:

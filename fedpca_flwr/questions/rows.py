@@ -25,7 +25,6 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
 from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation
-from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.maths.sums import (
     MomentsSum,
@@ -47,7 +46,8 @@ from fedpca_flwr.questions.digits import SHOWS
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.row_limits import WIDE, Pooled
-from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy, kept, party_names, require_kept_sums
+from fedpca_flwr.questions.rows_run import Evidence, Party, RowsStrategy, kept, party_names, require_kept_sums
+from fedpca_flwr.site.vault import Vault
 
 SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
 """Of rows and of their squares, about zero."""
@@ -124,11 +124,11 @@ SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
 SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
-def centre_phases(prefix: str = "", of: Callable[[Any], Rows] = lambda party: party.data) -> Questions:
-    """The question of `pooled_centre`, about the rows ``of`` a party."""
+def centre_phases(prefix: str = "", of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
+    """The question of `pooled_centre`, about the rows in a vault ``of`` a party."""
     sums = Question(
         reply=Payload((COUNT, *SUMS)),
-        answer=lambda party, asked: uncentred(*party.own_of(of(party)).head_and_diagonal()),
+        answer=lambda party, asked: uncentred(*of(party).head_and_diagonal()),
         limits=lambda asked, public: row_limits.sums_limits(row_limits.reach(asked, public)),
         words=len(WIDE),
     )
@@ -155,7 +155,7 @@ def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "noth
 def _summed(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
     """A question for the sum of these moments, with such ``digits`` of the scatter."""
 
-    def answer(party: RowsClient, asked: Fields) -> Sequence[Fields]:
+    def answer(party: Party, asked: Fields) -> Sequence[Fields]:
         parts = _uncentred_moments(party, asked.get("centre", np.zeros(party.public.features)), within=within)
         return [{field.name: part[field.name] for field in reply.fields if field.name in part} for part in parts]
 
@@ -171,10 +171,10 @@ def _summed(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, wi
     )
 
 
-def _uncentred_moments(party: RowsClient, centre: Array, *, within: bool) -> Sequence[Fields]:
+def _uncentred_moments(party: Party, centre: Array, *, within: bool) -> Sequence[Fields]:
     """Count, sum, squares and second moments about a ``centre`` (d,), or these within the party, in parts without a
     rounding."""
-    found = party.own.moments()
+    found = party.vault.moments()
     head = head_about(found.head, centre)
     parts = [dict(part) for part in uncentred(head, found.diagonal())]
     products = [found.scatter] if within else [found.scatter, *mean_products(head)]
@@ -193,9 +193,9 @@ def uncentred(head: Head, diagonal: Array) -> Sequence[Fields]:
     return parts
 
 
-def own_moments(party: RowsClient, asked: Fields) -> Fields:
+def own_moments(party: Party, asked: Fields) -> Fields:
     """Count, mean and scatter of a party's rows."""
-    found = party.own.moments()
+    found = party.vault.moments()
     return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
 
 
@@ -219,6 +219,7 @@ def projection_phase(
             ),
             reply=Payload((COUNT, Field("squared", (), kind="size"))),
             answer=lambda party, asked: party.project(asked),
+            needs="files",
             sizes=lambda public: {"k": public.features},
             limits=lambda asked, public: row_limits.projection_limits(row_limits.reach(asked, public)),
             words=row_limits.FIRST_WORDS,

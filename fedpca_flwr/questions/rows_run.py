@@ -25,17 +25,18 @@ from fedpca_flwr.model.summary import shrinkage_notes, unit_notes
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Ask, Program, Sum, Total
+from fedpca_flwr.protocol.question import Ask, Program, Public, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
 from fedpca_flwr.questions.last_round import require_fit
-from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.questions.row_limits import permit_fixed_point
 from fedpca_flwr.questions.stage import Projection, RowsStage
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
+from fedpca_flwr.site.vault import Vault
 
 KEPT = "the moments of all rows were kept; they tell far more than this model (docs/statistics.md)"
 
@@ -76,6 +77,29 @@ def require_kept_sums(keep: str, *, within: bool) -> None:
         )
 
 
+@dataclass
+class Party:
+    """What an answer is given of a party that holds rows: no row.
+
+    Parameters
+    ----------
+    vault : Vault
+    public : Public
+    options : PCAOptions
+        Those of the method.
+    state : State
+        What it keeps over the rounds of the run.
+    partition : int
+        Its number.
+    """
+
+    vault: Vault
+    public: Public
+    options: Any
+    state: State
+    partition: int
+
+
 class RowsClient(PCAClient):
     """A party that holds rows: their moments, of which all answers are made, and the last round.
 
@@ -83,6 +107,7 @@ class RowsClient(PCAClient):
     """
 
     site: Site
+    kind: ClassVar[type[Party]] = Party
 
     @cached_property
     def stages(self) -> tuple[RowsStage, ...]:
@@ -126,19 +151,38 @@ class RowsClient(PCAClient):
         return self.unscaled, table.rows[len(self.unscaled) :]
 
     @cached_property
-    def own(self) -> OwnScatter:
-        """The moments of this party's rows."""
-        return self.own_of(self.data)
+    def vault(self) -> Vault:
+        """The rows that take part, as the method sees them."""
+        return self.vault_of(self.data)
 
-    def own_of(self, rows: Rows) -> OwnScatter:
-        """The moments of some of this party's ``rows`` (n, d), kept for the run where that is cheaper."""
+    def vault_of(self, rows: Rows) -> Vault:
+        """Some of this party's ``rows`` (n, d), whose moments are kept for the run where that is cheaper."""
         columns = self.options.columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
-        return OwnScatter(rows, self.site.state, columns=columns, parties=parties, threads=threads)
+        return Vault(rows, self.site.state, columns=columns, parties=parties, threads=threads)
+
+    @cached_property
+    def party(self) -> Party:
+        """What an answer is given of this party."""
+        return self.kind(self.vault, self.public, self.options, self.site.state, self.site.node.partition_id)
+
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+        """Answer by the vault; a question that needs more is given this client, where the method's card says so."""
+        question = self.questions[phase]
+        assert question.answer is not None, phase
+        if not (question.needs or self.card.needs):
+            return question.answer(self.party, asked)
+        declared = {"files", *self.card.needs, *(need for stage in self.stages for need in stage.needs)}
+        if question.needs and question.needs not in declared:
+            raise ContractError(
+                f"the question '{phase}' of '{self.card.name}' needs {question.needs}, and its card declares "
+                f"{', '.join(sorted(declared))}"
+            )
+        return question.answer(self, asked)
 
     def projection(self, asked: Fields) -> Projection:
         """How this party projects its own rows, by what the last round asks, or another question with its fields."""
-        projection = Projection(self.own, asked["components"], asked["mean"], asked["scale"], self.site.table.columns)
+        projection = Projection(self.vault, asked["components"], asked["mean"], asked["scale"], self.site.table.columns)
         for stage in self.stages:
             projection = stage.projection(self, asked, projection)
         return projection
@@ -156,7 +200,7 @@ class RowsClient(PCAClient):
             observers = [stage.observer(self, asked, projection, files) for stage in self.stages]
             squared = projection.squared_error()
             self.write(projection, [observer.passing for observer in observers if observer is not None])
-        self.own.drop()
+        self.vault.drop()
         reply: dict[str, Any] = {"count": np.asarray(count_of(self.data)), "squared": np.asarray(squared)}
         for observer in observers:
             reply |= {} if observer is None else observer.reply()

@@ -35,7 +35,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, SumLimits, Total
 from fedpca_flwr.questions.row_limits import reach, require_bound, scatter_limits
 from fedpca_flwr.questions.rows import CENTRE, SCATTER, SPREAD, centre_phases, pooled_centre
-from fedpca_flwr.questions.rows_run import Evidence, RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import Evidence, Party, RowsStrategy
 
 FEATURES, COLUMNS = Field("features", ("d",), kind="size"), Field("columns", ("b",), kind="size")
 """Their products bound the residual of the sum, and so say its steps."""
@@ -85,14 +85,14 @@ def _product_limits(asked: Fields, public: Public) -> SumLimits:
     return {"product": np.outer(asked["features"], asked["columns"])}
 
 
-def _scatter(party: RowsClient, asked: Fields) -> Fields:
+def _scatter(party: Party, asked: Fields) -> Fields:
     """Packed scatter about the centre."""
-    return {"scatter": party.own.moments().scatter_about(asked["centre"])}
+    return {"scatter": party.vault.moments().scatter_about(asked["centre"])}
 
 
-def _product(party: RowsClient, asked: Fields) -> Fields:
+def _product(party: Party, asked: Fields) -> Fields:
     """The scatter's product with a block."""
-    return {"product": party.own.times_about(asked["centre"], asked["block"].astype(np.float64))}
+    return {"product": party.vault.times_about(asked["centre"], asked["block"].astype(np.float64))}
 
 
 class ShortScatter:

@@ -17,7 +17,7 @@ from fedpca_flwr.model.solution import Solution
 from fedpca_flwr.protocol.card import Stage
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Ask, Total
-from fedpca_flwr.questions.own_scatter import OwnScatter
+from fedpca_flwr.site.vault import Vault
 
 if TYPE_CHECKING:
     from fedpca_flwr.questions.row_limits import Pooled
@@ -34,7 +34,7 @@ class Projection:
 
     Parameters
     ----------
-    own : OwnScatter
+    vault : Vault
         The moments of the rows that take part.
     components : ndarray of shape (k, d)
         With orthonormal rows.
@@ -45,7 +45,7 @@ class Projection:
         Digest of the columns' names.
     """
 
-    own: OwnScatter
+    vault: Vault
     components: Array
     mean: Array
     scale: Array
@@ -62,7 +62,7 @@ class Projection:
 
     def squared_error(self) -> float:
         """Return what the projection leaves of the squares of the rows that take part, from their moments."""
-        return self.own.squared_error(self.mean, self.scale, self.components)
+        return self.vault.squared_error(self.mean, self.scale, self.components)
 
     def loadings(self) -> Loadings:
         """Return what projects new rows."""

@@ -32,11 +32,11 @@ from fedpca_flwr.protocol.card import MethodCard, MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.questions.influence import Contributions
-from fedpca_flwr.questions.own_scatter import OwnScatter, left_of
 from fedpca_flwr.questions.row_limits import WIDE, moments_limits, projection_limits, reach, require_resolved
 from fedpca_flwr.questions.rows import SCATTER, WITHIN, PooledMoments, Pooling, moments_phases
-from fedpca_flwr.questions.rows_run import Fitting, RowsClient, RowsStrategy
+from fedpca_flwr.questions.rows_run import Fitting, Party, RowsClient, RowsStrategy
 from fedpca_flwr.questions.stage import Closing, Projection, RowsStage
+from fedpca_flwr.site.vault import Vault, left_of
 
 
 def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
@@ -61,7 +61,7 @@ def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
 class OwnAdjustment:
     """How a party's rows are adjusted."""
 
-    own: OwnScatter  # of the rows (n, d) that take part
+    vault: Vault  # of the rows (n, d) that take part
     places: NDArray[np.int64]  # of the covariates
     within: bool  # whether rows are about this party's own mean
     asked: Fields  # ``slopes``, and where variances are harmonised ``spread``
@@ -73,24 +73,24 @@ class OwnAdjustment:
     @cached_property
     def diagonal(self) -> Array:
         """Of the scatter (d, d) of the adjusted rows about their own mean, in the unit of the data."""
-        _, diagonal = self.own.head_and_diagonal()
+        _, diagonal = self.vault.head_and_diagonal()
         one_of_each = np.zeros((diagonal.size, self.places.size))
         one_of_each[self.places, np.arange(self.places.size)] = 1.0
-        return self.adjustment.of_diagonal(diagonal, self.own.times(one_of_each).T)
+        return self.adjustment.of_diagonal(diagonal, self.vault.times(one_of_each).T)
 
     @cached_property
     def unit(self) -> Array:
         """What features are divided by so that they vary alike at all parties (d,)."""
         if "spread" not in self.asked:
             return np.ones(self.diagonal.size)
-        return harmonising_unit(self.diagonal, len(self.own.rows), self.asked["spread"])
+        return harmonising_unit(self.diagonal, int(self.vault.count), self.asked["spread"])
 
     def scatter(self) -> Array:
         """The packed scatter of the adjusted rows about this party's mean, with all features in its unit.
 
         Rounding makes no entry larger than those of any rows with these deviations.
         """
-        left = self.adjustment.of_scatter(symmetric(self.own.moments().scatter, self.diagonal.size))
+        left = self.adjustment.of_scatter(symmetric(self.vault.moments().scatter, self.diagonal.size))
         deviation = np.sqrt(self.diagonal.clip(min=0.0)) / self.unit
         largest = np.outer(deviation, deviation)
         return pack(np.asfortranarray((left / self.unit / self.unit[:, None]).clip(-largest, largest)))
@@ -108,11 +108,11 @@ class AdjustedProjection(Projection):
     by: OwnAdjustment
 
     def squared_error(self) -> float:
-        head, _ = self.own.head_and_diagonal()
-        deviation = np.zeros_like(head.mean) if self.by.within else self.own.deviation(self.mean)
+        head, _ = self.vault.head_and_diagonal()
+        deviation = np.zeros_like(head.mean) if self.by.within else self.vault.deviation(self.mean)
         between = head.n * (self.by.adjustment.residuals(deviation[None])[0] / self._unit) ** 2
         total = (self.by.diagonal / self._unit**2 + between).sum()
-        return left_of(float(total), self.own.squares(self._directions, deviation))
+        return left_of(float(total), self.vault.squares(self._directions, deviation))
 
     def centred(self, rows: Rows) -> Iterator[Array]:
         mean, remainder = self._centre
@@ -132,7 +132,7 @@ class AdjustedProjection(Projection):
     @property
     def _centre(self) -> tuple[Array, Array]:
         if self.by.within:
-            head, _ = self.own.head_and_diagonal()
+            head, _ = self.vault.head_and_diagonal()
             return head.mean, head.remainder
         return self.mean, np.zeros_like(self.mean)
 
@@ -140,6 +140,9 @@ class AdjustedProjection(Projection):
     def _unit(self) -> Array:
         return self.by.unit * self.scale if self.scale.size else self.by.unit
 
+
+PLACES = "covariate places"
+"""In a party's state for the run: where its covariates stand."""
 
 SLOPES = Field("slopes", ("q", "d"), fixed="slopes")
 SPREAD = Field("spread", ("d",), kind="size", fixed="harmonised spread")
@@ -249,9 +252,16 @@ class Adjust(RowsStage):
         places = covariate_places(self.options.covariates, party.site.table)
         return {"covariates": " ".join(map(str, places.tolist()))} if places.size else {}
 
+    def take(self, party: RowsClient, asked: Fields) -> None:
+        """Keep where the covariates are; refuse other slopes than those that this site was told for these rows."""
+        if "slopes" in asked:
+            party.site.state[PLACES] = [covariate_places(self.options.covariates, party.site.table)]
+            if "harmonised" in party.questions:
+                digest = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
+                party.site.repeats(party.card.split).permit_slopes(hashlib.sha256(digest).hexdigest())
+
     def projection(self, party: RowsClient, asked: Fields, projection: Projection) -> Projection:
-        by = own_adjustment(party, asked)
-        return AdjustedProjection(**vars(projection), by=by)
+        return AdjustedProjection(**vars(projection), by=own_adjustment(party.party, asked))
 
     # The server
 
@@ -294,13 +304,9 @@ class Adjust(RowsStage):
         yield
 
 
-def own_adjustment(party: RowsClient, asked: Fields) -> OwnAdjustment:
+def own_adjustment(party: Party, asked: Fields) -> OwnAdjustment:
     """How this party's rows are adjusted, by what the run tells."""
-    if "harmonised" in party.questions:
-        digest = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
-        party.site.repeats(party.card.split).permit_slopes(hashlib.sha256(digest).hexdigest())
-    places = covariate_places(party.options.covariates, party.site.table)
-    return OwnAdjustment(party.own, places, party.options.within, asked)
+    return OwnAdjustment(party.vault, party.state[PLACES][0], party.options.within, asked)
 
 
 def _of_party(part: Moments, whole: Moments, found: Adjusted) -> Moments:

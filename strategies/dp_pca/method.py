@@ -55,6 +55,7 @@ CARD = method.MethodCard(
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018; Kim and Jung 2025",
     differentially_private=True,
     own_total="that of clipped rows, with noise",
+    needs=("rows",),
     beyond_moments="rows are clipped or made directions, and noise hides them",
 )
 

@@ -64,6 +64,7 @@ CARD = method.MethodCard(
     phases=phases,
     reference="Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
     own_components="personal",
+    needs=("rows",),
 )
 
 NOT_HELD_OUT = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)"

@@ -127,7 +127,7 @@ def _pass(config: method.RunConfig, options: PersonalisedOptions, prefix: str, s
         answer=lambda party, asked: _start(party, prefix),
     )
     centre = centre_fields(config, options, prefix)
-    sums = centre_phases(prefix, lambda party: party.used(prefix))
+    sums = centre_phases(prefix, lambda party: party.vault_of(party.used(prefix)))
     begin = method.by_transport(config, clear={f"{prefix}start": start}, masked=sums)
     product = method.Question(
         asked=method.Payload((method.Field("block", ("d", "<=b")), *centre)),

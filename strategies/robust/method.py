@@ -63,6 +63,7 @@ CARD = method.MethodCard(
     exposes="scores",
     own_centre=True,
     own_total="by medians, of the scores and of the distances to the components",
+    needs=("rows",),
     beyond_moments="rows count by their directions from a centre of the server's, which a site must allow",
     examples=({}, {"scale": True}, {"robust-parties": True}),
     reference="Locantore et al. 1999; Visuri, Koivunen and Oja 2000; Vardi and Zhang 2000",

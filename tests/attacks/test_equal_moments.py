@@ -17,8 +17,8 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import centred_chunks
-from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.simulations.hunt.options import options
+from fedpca_flwr.site.vault import Vault
 from fedpca_flwr.stages.adjust import AdjustedProjection
 from fedpca_flwr.strategies import METHODS, build_strategy, run_config_of, transports_of
 from fedpca_flwr.transports import encoding
@@ -282,7 +282,7 @@ def error_of_adjusted_rows(self):
 
 
 PUT_BACK = {
-    "squared_error": (OwnScatter, error_of_rows, "p-cov n-components=2 secure-aggregation=True", 6, range(40)),
+    "squared_error": (Vault, error_of_rows, "p-cov n-components=2 secure-aggregation=True", 6, range(40)),
     "squared_error of adjusted rows": (AdjustedProjection, error_of_adjusted_rows, ADJUSTED, 6, (14, 20, 43, 46)),
 }
 """As it was, in the run that finds it; how many columns its rows have there, and seeds of the server's questions.

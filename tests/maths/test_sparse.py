@@ -9,7 +9,7 @@ from fedpca_flwr.maths import rows as module
 from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, symmetric
 from fedpca_flwr.maths.rows import Blocks, centred_chunks, column_sums, largest_size, sparse_chunks, sparse_rows, whole
 from fedpca_flwr.protocol.journal import State
-from fedpca_flwr.questions.own_scatter import OwnScatter
+from fedpca_flwr.site.vault import Vault
 
 N, D = 300, 40
 
@@ -73,7 +73,7 @@ def test_projections_and_energies_are_those_of_dense_rows(rows):
         found = np.vstack([part @ components.T for part in parts])
         np.testing.assert_allclose(found, scores.astype(float), rtol=0, atol=1e-9)
         left = float((exact**2).sum() - (scores**2).sum())
-        own = OwnScatter(rows, State(RecordDict()), columns=0, parties=1)
+        own = Vault(rows, State(RecordDict()), columns=0, parties=1)
         np.testing.assert_allclose(own.squared_error(mean, divided, components), left, rtol=1e-12)
     energy = sum(map(module.energy, centred_chunks(rows, np.full(D, 0.25))))
     assert energy == pytest.approx(float(((EXACT - 0.25) ** 2).sum()), rel=1e-13)

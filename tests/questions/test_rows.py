@@ -29,11 +29,11 @@ from fedpca_flwr.questions import (
     short_words,
 )
 from fedpca_flwr.questions.columns_run import ColumnsRun
-from fedpca_flwr.questions.own_scatter import OwnScatter, left_of, worth_forming
 from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
 from fedpca_flwr.questions.rows import PARTS, pooled_centre, projection_phase
 from fedpca_flwr.questions.rows_run import party_names
+from fedpca_flwr.site.vault import Vault, left_of, worth_forming
 from fedpca_flwr.stages import odd_rows
 from fedpca_flwr.stages.clusters import harmony
 from fedpca_flwr.stages.clusters import stage as clusters
@@ -435,7 +435,7 @@ def test_a_product_is_not_a_million_times_what_variances_allow(size):
 
 
 def own(X, *, columns, state=None, parties=3):
-    return OwnScatter(X, state or State(RecordDict()), columns=columns, parties=parties)
+    return Vault(X, state or State(RecordDict()), columns=columns, parties=parties)
 
 
 @pytest.mark.parametrize("columns", [0, 500])
@@ -460,7 +460,7 @@ def test_a_scatter_is_formed_once_a_party_and_run_and_moves_nothing_beyond_round
     kept = fit("sub-it", parts, n_components=4, **options)
     assert kept.rounds > 2
     assert sorted(formed) == [380, 500]  # 20 rows of 60 features are multiplied as they are
-    monkeypatch.setattr("fedpca_flwr.questions.own_scatter.MOST_KEPT", 0)
+    monkeypatch.setattr("fedpca_flwr.site.vault.MOST_KEPT", 0)
     anew = fit("sub-it", parts, n_components=4, **options)
     assert (anew.rounds, len(formed)) == (kept.rounds, 2)
     np.testing.assert_allclose(kept.components_, anew.components_, atol=1e-10)
@@ -469,7 +469,7 @@ def test_a_scatter_is_formed_once_a_party_and_run_and_moves_nothing_beyond_round
 
 def test_what_components_leave_is_told_unless_it_is_rounding():
     assert [left_of(1.0, 1 - 2.0**power) for power in (-42, -44)] == [2.0**-42, 0.0]
-    scatter = OwnScatter(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3)
+    scatter = Vault(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3)
     np.testing.assert_array_equal(scatter.deviation(np.array([1.0, 3.0])), [0.0, -2.0])
 
 

@@ -11,8 +11,8 @@ from flwr.app import RecordDict
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.journal import State
-from fedpca_flwr.questions.own_scatter import OwnScatter
 from fedpca_flwr.site.scores import OddRows, score_file
+from fedpca_flwr.site.vault import Vault
 from tests.families import rows
 from tests.harness import finish, peak_of, server_of
 
@@ -64,7 +64,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
 
     def work():
         moments = Moments.of(data)
-        own = OwnScatter(data, State(RecordDict()), columns=0, parties=1)
+        own = Vault(data, State(RecordDict()), columns=0, parties=1)
         squared = own.squared_error(moments.mean, np.empty(0), np.eye(20)[:5])
         np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)
 

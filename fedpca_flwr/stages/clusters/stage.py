@@ -69,6 +69,7 @@ class Clusters(RowsStage):
     """Clusters of the scores of all rows, between a method's fit and the last round."""
 
     Options = ClusterOptions
+    needs = ("rows",)
     names = ("clusters",)
     examples = ({"clusters": 2, "clustering": "mixture"}, {"clusters": 2, "clustering": "harmony"})
     options: ClusterOptions
@@ -95,6 +96,7 @@ class Clusters(RowsStage):
             asked=Payload((*known, *harmony.STEPS)),
             reply=harmony.MIXED,
             answer=lambda party, asked: harmony.mixed(asked, self.points(party, asked), party.site.node.partition_id),
+            needs="rows",
             sizes=sizes,
             limits=lambda asked, public: harmony.limits(asked, _farthest(last, asked, public)),
             words=FIRST_WORDS,
@@ -110,6 +112,7 @@ class Clusters(RowsStage):
                 )
             ),
             answer=lambda party, asked: _cells(asked, self.points(party, asked)),
+            needs="rows",
             sizes=sizes,
             limits=lambda asked, public: _cell_limits(asked, _farthest(last, asked, public)),
             words=FIRST_WORDS,
@@ -126,6 +129,7 @@ class Clusters(RowsStage):
                 )
             ),
             answer=lambda party, asked: _shares(asked, self.points(party, asked)),
+            needs="rows",
             sizes=sizes,
             limits=lambda asked, public: _share_limits(asked, _farthest(last, asked, public)),
             words=FIRST_WORDS,

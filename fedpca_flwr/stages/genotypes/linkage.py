@@ -51,6 +51,7 @@ def _question(numbers: int) -> Question:
             (Field("sums", (str(numbers), "v", "w"), kind="size"), Field("chromosomes", ("d",), kind="size"))
         ),
         answer=answer,
+        needs="groups",
         limits=_limits,
         sizes=lambda public: {"v": _width(public), "w": public.options.prune_window - 1},
         times=lambda public: len(_starts(public)) or 1,

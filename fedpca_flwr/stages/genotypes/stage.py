@@ -83,6 +83,7 @@ ALLELES: Questions = {
     "alleles": Question(
         reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
         answer=_alleles,
+        needs="groups",
         limits=lambda asked, public: {
             name: np.array(float(most * ROWS)) for name, most in zip(("count", *COUNTS), (1, 1, 2, 4), strict=True)
         },
@@ -122,13 +123,14 @@ class GenotypeProjection(Projection):
         return standard_chunks(rows, self.mean, self.scale)
 
     def squared_error(self) -> float:
-        return self.own.squared_error(np.zeros_like(self.mean), np.empty(0), self.components)
+        return self.vault.squared_error(np.zeros_like(self.mean), np.empty(0), self.components)
 
 
 class Genotypes(RowsStage):
     """Allele counts of all rows before a method on standardised genotypes."""
 
     Options = GenotypeOptions
+    needs = ("groups",)
     names = ("genotypes", "prune", "prune_window", "prune_step")
     takes_gaps = True
     examples = ({"genotypes": True}, {"genotypes": True, "prune": 0.2})

@@ -1,9 +1,10 @@
-"""What a party's answers are made of: count, mean and scatter of its own rows, about their own mean.
+"""The vault: a party's rows, and what an answer may have of them instead.
 
-This is the one place where rows are centred and multiplied for an answer. No number of the server's is subtracted from
-a row: in float64 a subtraction rounds, and with a centre near 2^53 rounding would tell each row above a threshold from
-each one below. What was asked enters the algebra of the sums instead. So an answer is a function of count, mean and
-scatter, whatever was asked: rows with the same three give the same answers up to rounding (`tests/attacks`).
+It offers count, sums, the diagonal and products of the scatter, squares and factors: functions of the site's own
+moments about its own mean. No argument of these is a centre, an option or a number of the run, so whatever was asked,
+rows with the same count, mean and scatter give the same answers up to rounding (`tests/attacks`). What was asked enters
+the algebra of the sums: in float64 a subtraction from rows rounds, and with a centre near 2^53 rounding would tell each
+row above a threshold from each one below. A vault can be wrapped, and no answer knows whether it is.
 
 The scatter is formed once where that is cheaper than multiplying the rows each time, and kept for the run, in the state
 that Flower holds for a party between the messages of a run: in a simulation in memory, on a site in its SuperNode,
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpca_flwr.maths import factors, forecast
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, packed_size, scaled_columns, scatter_product
 from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, count_of, in_order
@@ -29,8 +31,8 @@ ROUNDING = 2.0**-43
 MOMENTS, MEANS = "own moments", "own means"
 
 
-class OwnScatter:
-    """The moments of ``rows`` (n, d), and products of their scatter.
+class Vault:
+    """The rows (n, d) that take part, and functions of their moments.
 
     Parameters
     ----------
@@ -46,7 +48,7 @@ class OwnScatter:
     """
 
     def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, threads: int = 1) -> None:
-        self.rows, self.state, self.threads = rows, state, threads
+        self._rows, self._state, self._threads = rows, state, threads
         self._moments: Moments | None = None  # as read in this message, and so are these
         self._means: tuple[Head, Array] | None = None
         n, d = rows.shape
@@ -55,17 +57,26 @@ class OwnScatter:
             dense and worth_forming(n, d, columns) and parties * packed_size(d) * np.float64().nbytes <= MOST_KEPT
         )
 
+    @property
+    def count(self) -> int | float:
+        """How many rows, or the sum of their weights."""
+        return count_of(self._rows)
+
+    @property
+    def features(self) -> int:
+        return int(self._rows.shape[1])
+
     def moments(self) -> Moments:
         """Count, mean and scatter; kept for the run where that is worth it, and else count, mean and diagonal."""
         if not self.formed:
-            found = Moments.of(self.rows, self.threads)
+            found = Moments.of(self._rows, self._threads)
             self._keep_means(found.head, found.diagonal())
             return found
         if self._moments is None and (kept := self._kept(MOMENTS)):
             self._moments = Moments(kept[0].item(), *kept[1:])
         elif self._moments is None:
-            self._moments = found = Moments.of(self.rows, self.threads)
-            self.state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
+            self._moments = found = Moments.of(self._rows, self._threads)
+            self._state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
         return self._moments
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
@@ -77,13 +88,13 @@ class OwnScatter:
             count, mean, remainder, diagonal = kept
             self._means = Head(count.item(), mean, remainder), diagonal
         elif self._means is None:
-            self._keep_means(*head_and_diagonal(self.rows, self.threads))
+            self._keep_means(*head_and_diagonal(self._rows, self._threads))
         assert self._means is not None
         return self._means
 
     def _keep_means(self, head: Head, diagonal: Array) -> None:
         self._means = head, diagonal
-        self.state[MEANS] = [head.n, head.mean, head.remainder, diagonal]
+        self._state[MEANS] = [head.n, head.mean, head.remainder, diagonal]
 
     def deviation(self, centre: Array) -> Array:
         """The mean of the rows less a ``centre`` (d,)."""
@@ -98,13 +109,13 @@ class OwnScatter:
         head, _ = self.head_and_diagonal()
         block, exponents = scaled_columns(V)
         with np.errstate(over="ignore"):  # what is not finite is refused before it leaves
-            return np.ldexp(scatter_product(self.rows, head, block, self.threads), exponents)
+            return np.ldexp(scatter_product(self._rows, head, block, self._threads), exponents)
 
     def times_about(self, centre: Array, V: Array) -> Array:
         """The scatter about a ``centre`` (d,) times ``V`` (d, b)."""
         deviation = self.deviation(centre)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.times(V) + count_of(self.rows) * np.outer(deviation, deviation @ V)
+            return self.times(V) + count_of(self._rows) * np.outer(deviation, deviation @ V)
 
     def squares(self, directions: Array, deviation: Array) -> float:
         """The squared scores of all rows for ``directions`` (k, d), about a point that is ``deviation`` (d,) below
@@ -115,7 +126,7 @@ class OwnScatter:
             sums = np.einsum("ij,ij->j", block, self.moments().times(block))
         else:
             sums = -head.n * (head.remainder @ block) ** 2
-            for part in in_order(partial(_squares, block), centred_chunks(self.rows, head.mean), self.threads):
+            for part in in_order(partial(_squares, block), centred_chunks(self._rows, head.mean), self._threads):
                 sums += part
         with np.errstate(over="ignore", invalid="ignore"):
             whole = np.ldexp(sums, 2 * exponents).sum() + head.n * np.square(directions @ deviation).sum()
@@ -130,18 +141,32 @@ class OwnScatter:
             total = ((diagonal + head.n * deviation**2) / unit**2).sum()
         return left_of(float(total), self.squares(components / unit, deviation))
 
+    def triangular(self) -> tuple[Head, Array]:
+        """Count and mean of the rows, and the triangular factor (min(n - 1, d), d) of the centred rows."""
+        return factors.triangular(self._rows)
+
+    def truncated(self, rank: int) -> factors.Factor:
+        """The best factor of so many rows of the scatter."""
+        if self.formed:
+            return factors.truncated_moments(self.moments(), rank)
+        return factors.truncated(self._rows, rank)
+
+    def survey(self, first: Array, most: int) -> forecast.Survey:
+        """What a forecast needs: eigenvalues, a sketch with a block (d, s), lengths in code (`maths.forecast`)."""
+        return forecast.surveyed(self._rows, first, most)
+
     def _kept(self, name: str) -> list[Array] | None:
         """What is there of these rows: a method may ask about a part of them first (`personalised`)."""
-        if name not in self.state:
+        if name not in self._state:
             return None
-        kept = self.state[name]
-        return kept if np.isclose(kept[0], count_of(self.rows), rtol=1e-12, atol=0) else None
+        kept = self._state[name]
+        return kept if np.isclose(kept[0], count_of(self._rows), rtol=1e-12, atol=0) else None
 
     def drop(self) -> None:
         """Forget it: the run needs it no more."""
         self._moments = self._means = None
-        self.state.drop(MOMENTS)
-        self.state.drop(MEANS)
+        self._state.drop(MOMENTS)
+        self._state.drop(MEANS)
 
 
 def _squares(block: Array, centred: Any) -> Array:
