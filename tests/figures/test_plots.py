@@ -300,6 +300,20 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
     assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}
 
 
+def test_arrows_are_of_the_features_whose_correlations_with_two_components_are_largest(monkeypatch):
+    monkeypatch.setattr(analysis_plots, "SHOWN", 3)
+    found = analyses.read(MOMENTS, 2)
+    longest = np.argsort(-(found.correlations**2).sum(axis=0))[:3]
+    (axes,) = analysis_plots.variables(found).axes
+    assert tips_of(axes) == set(map(tuple, found.correlations[:, longest].T))
+
+
+def test_of_three_components_figures_show_the_first_two():
+    found, scores = analyses.read(MOMENTS, 3), X[:5, :3]
+    for figure in (analysis_plots.biplot(found, scores), analysis_plots.variables(found)):
+        assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:2].T))
+
+
 def test_a_biplot_has_arrows_of_correlations_and_rows_in_the_unit_of_the_largest_score_whatever_its_sign():
     found = analyses.read(MOMENTS, 2)
     (axes,) = analysis_plots.biplot(found, np.array([[-4.0, 1.0], [2.0, -2.0]])).axes

@@ -182,6 +182,19 @@ def test_so_many_parts_are_worked_on_at_a_time_and_come_in_their_order():
     assert list(row_tools.in_order(work, range(6), 2)) == list(range(6))
 
 
+def test_no_more_parts_are_read_ahead_than_there_are_threads_and_one():
+    results, ahead = [], []
+
+    def parts():
+        for part in range(50):
+            ahead.append(part - len(results))
+            yield part
+
+    for result in row_tools.in_order(lambda part: part, parts(), 2):
+        results.append(result)
+    assert max(ahead) <= 3
+
+
 def test_a_fault_in_a_thread_is_the_callers():
     with pytest.raises(ZeroDivisionError):
         list(row_tools.in_order(lambda part: 1 // part, [1, 0, 1], 2))

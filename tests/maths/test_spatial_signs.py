@@ -28,6 +28,15 @@ def test_rows_count_less_along_a_direction_and_by_distance_and_edges_are_no_shar
     assert not signs.Survivors(shape, np.array([1e3, 1e4])).counted(rows)[-1]  # beyond what the sum has room for
 
 
+@pytest.mark.parametrize(("own_gap", "far"), [(3.0, 10.0), (6.0, 11.0), (1e9, 1e9 + 5)])
+def test_a_party_moves_the_end_of_a_reach_no_further_than_its_own_distances_differ(own_gap, far):
+    """And however far that is, it counts no row for which a sum has no room."""
+    shape = signs.Directions(np.eye(2), np.zeros(2), np.full(2, 1e6))
+    blunted = signs.Survivors(shape, np.array([5.0, 10.0])).blunted(np.zeros(2), own_gap)
+    assert blunted.reach.tolist() == [5, far]
+    np.testing.assert_allclose(blunted.counted(np.array([[8.0, 0], [16.5, 0]])), [(far - 8) / (far - 5), 0])
+
+
 def test_directions_that_do_not_stand_out_leave_no_row_out():
     """400 rows along 4 directions: 1.21 is the edge of what chance gives; three quarters of the way it begins."""
     counts = np.zeros((5, signs.BINS))

@@ -42,9 +42,9 @@ def samples(file):
     return found
 
 
-def of_server(monkeypatch, folder, change=lambda server: None, **options):
+def of_server(monkeypatch, folder, change=lambda server: None, method="p-cov", **options):
     """Run the ServerApp over loopback, with numbers in a folder."""
-    server = server_of("p-cov", cut(rows(60), 40, 20), n_components=2, metrics=str(folder / "run"), **options)
+    server = server_of(method, cut(rows(60), 40, 20), n_components=2, metrics=str(folder / "run"), **options)
     context_of(server, 1).node_config["name"] = "south"
     change(server)
     monkeypatch.setattr(server_app, "strategies", SimpleNamespace(build_strategy=lambda config: server.strategy))
@@ -70,6 +70,11 @@ def test_a_server_has_numbers_of_its_latest_run_and_counts_over_all(tmp_path, mo
         *[("running", done) for done in (0, 1)],
         ("failed", 1),
     ]
+
+
+def test_a_server_has_the_privacy_that_its_latest_run_spent(tmp_path, monkeypatch):
+    of_server(monkeypatch, tmp_path, method="dp-pca", epsilon=2.0, reference=False, output=str(tmp_path / "model"))
+    assert samples(tmp_path / "run.prom")["fedpca_epsilon", "server"] == pytest.approx(2.0, rel=0.05)
 
 
 def test_the_time_waited_for_a_party_is_that_of_all_rounds(monkeypatch):

@@ -68,6 +68,16 @@ def test_a_command_that_fails_says_what_it_printed(program):
         program("import sys\nprint('half')\nsys.exit('why')\n")("run", ".")
 
 
+def test_a_command_whose_listener_fails_is_ended_at_once(program, tmp_path):
+    def listener(line):
+        raise ZeroDivisionError
+
+    text = f"import time\nprint('first')\ntime.sleep(8)\nopen({str(tmp_path / 'ended')!r}, 'w')\n"
+    with pytest.raises(ZeroDivisionError):
+        program(text)("run", heard=listener)
+    assert not (tmp_path / "ended").exists()
+
+
 @pytest.fixture
 def launch(program, capsys, monkeypatch):
     """Run the command, whose run ends after the first look; its exit code, what it prints, and what is an error."""

@@ -262,6 +262,11 @@ def test_moves_are_those_of_a_ridge_regression_of_the_rows():
     np.testing.assert_allclose(moves, told[1:], atol=1e-12)
 
 
+def test_harmony_goes_on_while_its_objective_falls():
+    model = fit("p-cov", BATCHES, **HARMONY)
+    assert len(model.log["harmony"]["moves"]) > 2
+
+
 def test_one_party_has_nothing_taken_off():
     model = fit("p-cov", [np.vstack(BATCHES)], **HARMONY)
     moved = analyses.harmonised(model, BATCHES[0], 0)

@@ -5,9 +5,14 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import check
 from fedpca_flwr.maths.moments import Moments, symmetric
 from fedpca_flwr.maths.rows import sparse_rows, weighted
 from fedpca_flwr.maths.sums import pool
+from fedpca_flwr.site.policy import permit_rows
+from fedpca_flwr.site.weights import apart
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused
@@ -88,6 +93,15 @@ def test_the_minimum_of_rows_holds_for_weights():
     assert weigh(parties=with_weights(weights), min_rows=10).n_samples_ == weights.sum()
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e-3, 1.0, 1e3, 1e200])
+def test_the_minimum_of_rows_is_the_same_for_weights_in_any_unit(unit):
+    node, weights = NodeConfig(partition_id=0, num_partitions=1, min_rows=10), np.ones(50)
+    permit_rows(node, 50, weights * unit)
+    weights[3] = 30.0  # of 79 in all
+    with refused(DisclosureError, 10):
+        permit_rows(node, 50, weights * unit)
+
+
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
@@ -106,6 +120,12 @@ def test_what_weights_do_not_go_with_is_named(method, options, named):
 def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
     with refused(DataError, "'6'", 7):
         weigh(parties=with_weights(np.where(np.arange(len(X)) == 7, wrong, WEIGHTS)))
+
+
+def test_a_site_that_names_no_column_of_weights_takes_none_from_a_run():
+    table = check(np.column_stack([np.ones(6), np.arange(6.0)]), ("w", "a"))
+    with refused(DisclosureError, "'weights'", "'w'"):
+        apart(table, NodeConfig(partition_id=0, num_partitions=1, data="rows.csv"), RunConfig(weights="w"))
 
 
 @pytest.mark.engine

@@ -159,6 +159,15 @@ def test_heterogeneity_and_what_is_pooled_in_numbers():
     assert Forecast.of(few).spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction
 
 
+def test_the_variance_between_parties_is_that_along_all_directions_of_their_means():
+    """Of three parties these lie in a plane."""
+    parts = [rows(40, 4) + 9 * direction for direction in np.eye(4)[:3]]
+    means, pooled = np.array([part.mean(axis=0) for part in parts]), np.vstack(parts)
+    share = 40 * np.square(means - means.mean(axis=0)).sum() / np.square(pooled - pooled.mean(axis=0)).sum()
+    model = adaptive(parts, n_components=2)
+    assert model.log["measured"]["heterogeneity_means"] == pytest.approx(share, rel=1e-9)
+
+
 def test_bytes_in_code_are_those_that_the_parties_told_at_their_own_units():
     """A step is told in the mean variance of all rows, and a party's list in its own, which is a part of them."""
     values, told = np.array([5.0, 3.0, 1.0, 0.5]), np.arange(21.0)[::-1]

@@ -133,6 +133,14 @@ def test_parties_too_small_or_that_hold_out_other_rows_are_told():
         finish(server)
 
 
+@pytest.mark.parametrize("mu", [0.0, 1.0, "infinity"])
+def test_variances_of_the_shared_components_are_those_of_the_rows_along_them(mu):
+    parts = related(spread=0.2, m=3)
+    model, _ = finished(parts, mu=mu, iterations=5)
+    V = model.components_
+    np.testing.assert_allclose(model.explained_variance_, np.diag(V @ np.cov(np.vstack(parts).T) @ V.T), rtol=1e-9)
+
+
 def test_rows_held_out_measure_what_components_of_the_others_leave_of_them():
     parts = related(spread=0.2, m=3)
     model, _ = finished(parts, iterations=2)
