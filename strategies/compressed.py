@@ -8,8 +8,7 @@ scatter by a codec (`fedpca_flwr.maths.codecs`):
   near-zero covariances, as images have;
 * ``low-rank``: the leading ``rank`` eigenvectors times the roots of their eigenvalues, in ``bits`` bits, and half of
   the first omitted eigenvalue in every other direction;
-* ``combined``: ``low-rank``, and the rest by ``shared-step``;
-* ``top-k`` (the share ``keep`` of the entries) and ``sketch`` (``rank`` random products): for comparison.
+* ``sketch``: ``rank`` random products, for comparison.
 
 In clear each party measures the spectral norm of its encoding's error, and the model holds the bound on the angle that
 follows. With secure aggregation the triangle travels in ``bits`` bits a value, several to a word
@@ -26,7 +25,9 @@ from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import BeforeValidator
 from pydantic import Field as Limits
+from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.maths import codecs, eigen, moments, refine
 from fedpca_flwr.maths.sums import MomentsSum
@@ -40,19 +41,25 @@ SITE_STEPS = (
 INSTEAD = "leave out 'codec': sums travel in short words"
 
 
+def _still_there(codec: object) -> object:
+    if codec in ("combined", "top-k"):
+        raise PydanticCustomError("gone", "which was taken out in this version: take 'shared-step', which is no worse")
+    return codec
+
+
 class CompressedOptions(method.Options):
     """Options of the compressed method."""
 
-    codec: Literal["auto", "quantise", "shared-step", "low-rank", "combined", "top-k", "sketch"] = "auto"
+    codec: Annotated[
+        Literal["auto", "quantise", "shared-step", "low-rank", "sketch"], BeforeValidator(_still_there)
+    ] = "auto"
     """How the scatter travels; 'auto': 'quantise', and with secure aggregation in short words."""
     bits: Annotated[int, Limits(ge=4, le=32, examples=[4, 8, 16, 32])] = 16
     """For each value; of all codecs but ``shared-step``."""
     step: Annotated[float, Limits(gt=0, le=1, examples=[1e-7, 1e-5, 1e-2, 1.0])] = 1e-5
-    """Of ``shared-step`` and ``combined``: in units of the mean variance of a feature."""
+    """Of ``shared-step``: in units of the mean variance of a feature."""
     rank: Annotated[int, Limits(ge=0, examples=[1, "k", "2k", 100])] = 0
-    """Of ``low-rank``, ``combined`` and ``sketch``: how many vectors; 0: 2 n-components."""
-    keep: Annotated[float, Limits(gt=0, le=1, examples=[0.01, 0.1, 1.0])] = 0.1
-    """Of ``top-k``: which share of the entries."""
+    """Of ``low-rank`` and ``sketch``: how many vectors; 0: 2 n-components."""
     corrections: Annotated[int, Limits(ge=0, le=MOST_CORRECTIONS, examples=[0, 1, 3])] = 0
     """Rounds of corrections."""
     tolerance: Annotated[float, Limits(ge=0, le=90, examples=[1e-6, 1e-3, 1.0])] = 0.0
@@ -67,10 +74,6 @@ class CompressedOptions(method.Options):
     def most_corrections(self) -> int:
         return self.corrections or (MOST_CORRECTIONS if self.tolerance else 0)
 
-    @property
-    def stepped(self) -> bool:
-        return self.codec in {"shared-step", "combined"}
-
     def columns(self, public: method.Public) -> int:
         """How many the scatter is multiplied with: in short words by blocks."""
         return self.most_corrections * self.block(public.features) if in_short_words(public.config) else 0
@@ -82,14 +85,11 @@ class CompressedOptions(method.Options):
     def coder(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
         """The codec for ``d`` features; ``step`` is in the unit of the scatter."""
         rank = min(self.rank or 2 * self.n_components, d)
-        low_rank, shared_step = codecs.LowRank(rank, self.bits), codecs.SharedStep(step)
         known: dict[str, codecs.ScatterCodec] = {
             "auto": codecs.Quantise(self.bits),
             "quantise": codecs.Quantise(self.bits),
-            "shared-step": shared_step,
-            "low-rank": low_rank,
-            "combined": codecs.Combined(low_rank, shared_step),
-            "top-k": codecs.TopEntries(self.keep, self.bits),
+            "shared-step": codecs.SharedStep(step),
+            "low-rank": codecs.LowRank(rank, self.bits),
             "sketch": codecs.Sketch(rank, self.bits, seed),
         }
         return known[self.codec]
@@ -136,7 +136,7 @@ def phases(config: method.RunConfig, options: CompressedOptions) -> method.Quest
         optional=options.tolerance > 0,
     )
     return {
-        **({"scale": scale} if options.stepped else {}),
+        **({"scale": scale} if options.codec == "shared-step" else {}),
         "encoded": encoded,
         **({"correction": correction} if options.most_corrections else {}),
         **method.projection_phase(),
@@ -322,7 +322,7 @@ class CodedScatters:
     def ask(self) -> method.Program:
         """Ask for the scale of the step, where there is one, and for each scatter in code."""
         options, step = self.run.options, 0.0
-        if options.stepped:
+        if options.codec == "shared-step":
             self._pool((yield method.Ask("scale")))
             step = options.step * self.total / self.head.mean.size
         replies = yield method.Ask("encoded", {"step": np.asarray(step)})

@@ -18,7 +18,7 @@ from scipy.linalg import blas, eigh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, symmetric, unpack
+from fedpca_flwr.maths.moments import pack, packed_size, symmetric, unpack
 from fedpca_flwr.maths.refine import MOST_BITS
 from fedpca_flwr.maths.stiefel import polar
 
@@ -127,14 +127,6 @@ def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """What `compress` compressed: exactly ``size`` bytes, never more memory than that, whatever the code claims."""
-    content, rest = decompress_first(code, size)
-    if rest.size:
-        raise ValueError("the code goes on after its end")
-    return content
-
-
-def decompress_first(code: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The same for a code that others follow; also returns those. A code says itself where it ends."""
     decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=FILTERS)
     try:
         content = decoder.decompress(code.tobytes(), max_length=size + 1)
@@ -142,7 +134,9 @@ def decompress_first(code: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uin
         raise ValueError("damaged code") from None
     if len(content) != size or not decoder.eof:
         raise ValueError(f"the code does not hold {size} bytes")
-    return np.frombuffer(content, np.uint8), np.frombuffer(decoder.unused_data, np.uint8)
+    if decoder.unused_data:
+        raise ValueError("the code goes on after its end")
+    return np.frombuffer(content, np.uint8)
 
 
 def _pack(integers: NDArray[np.uint64], bits: int) -> NDArray[np.uint8]:
@@ -258,57 +252,6 @@ class LowRank:
 
 
 @dataclass(frozen=True)
-class Combined:
-    """`LowRank`, and what it leaves out by `SharedStep`."""
-
-    low_rank: LowRank
-    shared_step: SharedStep
-
-    def encode(self, triangle: Array, d: int) -> Coded:
-        first = self.low_rank.encode(triangle, d)
-        second = self.shared_step.encode(triangle - self.low_rank.decode(first, d), d)
-        return Coded(first.scales, np.concatenate([first.code, second.code]))
-
-    def decode(self, coded: Coded, d: int) -> Array:
-        _, rest = decompress_first(coded.code, -(-self.low_rank.rank * d * self.low_rank.bits // 8))
-        first = coded.code[: coded.code.size - rest.size]
-        triangle = self.low_rank.decode(Coded(coded.scales, first), d)
-        return triangle + self.shared_step.decode(Coded(np.empty(0, np.float32), rest), d)
-
-
-@dataclass(frozen=True)
-class TopEntries:
-    """The diagonal and the share ``keep`` of the other entries that are largest, in ``bits`` bits; the others are zero.
-
-    For comparison: a covariance whose small entries are all left out has other eigenvectors.
-    """
-
-    keep: float
-    bits: int
-
-    def encode(self, triangle: Array, d: int) -> Coded:
-        size = np.abs(triangle)
-        size[diagonal_positions(d)] = np.inf
-        kept = np.zeros(triangle.size, bool)
-        kept[np.argsort(-size, kind="stable")[: self._count(d)]] = True
-        coded = quantise(triangle[kept], self.bits, BLOCK)
-        return Coded(coded.scales, np.concatenate([compress(np.packbits(kept)), coded.code]))
-
-    def decode(self, coded: Coded, d: int) -> Array:
-        total, count = packed_size(d), self._count(d)
-        mask, code = decompress_first(coded.code, -(-total // 8))
-        kept = np.unpackbits(mask)[:total].astype(bool)
-        if kept.sum() != count:
-            raise ValueError(f"{kept.sum()} entries, expected {count}")
-        triangle = np.zeros(total)
-        triangle[kept] = dequantise(Coded(coded.scales, code), self.bits, BLOCK, count)
-        return triangle
-
-    def _count(self, d: int) -> int:
-        return d + int(self.keep * (packed_size(d) - d))
-
-
-@dataclass(frozen=True)
 class Sketch:
     """Products with ``rank`` random vectors that both sides make from ``seed``, in ``bits`` bits (Nyström).
 
@@ -335,7 +278,7 @@ class Sketch:
         return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)) if safe.any() else np.zeros(packed_size(d))
 
 
-ScatterCodec = Quantise | SharedStep | LowRank | Combined | TopEntries | Sketch
+ScatterCodec = Quantise | SharedStep | LowRank | Sketch
 """``decode(encode(triangle, d), d)`` is about ``triangle``, the packed scatter of d features.
 
 ``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.

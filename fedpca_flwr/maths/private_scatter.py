@@ -162,10 +162,6 @@ class NoisyCentre(NamedTuple):
         near = (z + g * length) / (self.rows - g) if self.rows > g else np.inf
         return float(min((z + g * self.bound) / self.rows, near, 2 * self.bound))
 
-    def seen_about(self, clip: float) -> float:
-        """Largest eigenvalue that rows without variance have about the centre when they are clipped to ``clip``."""
-        return (self.rows + TAIL * self.of_rows) * min(self.radius, clip) ** 2
-
     def seen_by_subtraction(self) -> float:
         """Largest eigenvalue that ``(n + g) c c'`` leaves of ``n m m'``, the second moment of rows without variance.
 

@@ -22,13 +22,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import DO_INSTEAD, Selection, column_position
 from fedpca_flwr.site.csv_faults import TOTALS, Faults, nameless_or_doubled
-from fedpca_flwr.site.csv_format import (
-    CsvFormat,
-    CsvKeys,
-    Opener,
-    cells_within_limits,
-    format_of,
-)
+from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, Opener, cells_within_limits, format_of
 from fedpca_flwr.site.csv_header import header_of
 
 CHARACTERS = 2**20  # of a block; more where there are many columns, each of which takes its time in every block
@@ -121,7 +115,8 @@ def _blocks(table: CsvTable) -> Iterator[Array]:
                 skipped += ahead
                 if ahead == len(batch):
                     continue
-                rows = _numbers(table, batch.slice(ahead)) if texts else _stacked(batch.slice(ahead).columns)
+                columns = batch.slice(ahead).columns
+                rows = _stacked([_number_column(table.format, one) for one in columns] if texts else columns)
                 if not texts and np.fmax.reduce(np.abs(rows), axis=None, initial=0.0) >= 2**53:
                     raise ValueError  # what whole numbers of so many digits are, their texts say
                 yield rows
@@ -161,7 +156,9 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
                 block_size=max(size, min(16 * size, 4096 * table.width)),
             ),
             arrow.ParseOptions(
-                delimiter=written.separator, newlines_in_values=True, invalid_row_handler=_skip_if_blank
+                delimiter=written.separator,
+                newlines_in_values=True,
+                invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
             ),
             arrow.ConvertOptions(
                 column_types=dict.fromkeys(features, kind),
@@ -221,10 +218,6 @@ def _require_closed_quotes(table: CsvTable) -> None:
             lines.clear()
 
 
-def _skip_if_blank(row: Any) -> str:
-    return "error" if row.text.strip() else "skip"
-
-
 class _Counted(io.RawIOBase):
     """A stream of bytes that knows how many lines were read, the last of them, and whether a quote was."""
 
@@ -277,12 +270,8 @@ def _stacked(columns: Any) -> Array:
     return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
 
 
-def _numbers(table: CsvTable, batch: Any) -> Array:
-    """The numbers in columns of texts; a `ValueError` where a cell holds none."""
-    return _stacked([_number_column(table.format, column) for column in batch.columns])
-
-
 def _number_column(written: CsvFormat, column: Any) -> Any:
+    """The numbers in a column of texts; a `ValueError` where a cell holds none."""
     import pyarrow as pa
     from pyarrow import compute
 

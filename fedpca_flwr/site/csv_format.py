@@ -282,10 +282,6 @@ def _encoding(open_: Opener, said: str) -> str:
     )
 
 
-def _nothing() -> BinaryIO:
-    return io.BytesIO()
-
-
 def _separator(sample: list[str], keys: CsvKeys, selection: Selection) -> str:
     """That by which lines are of one length, and most cells of features are numbers, or missing.
 
@@ -316,7 +312,7 @@ def _share(sample: list[str], separator: str, keys: CsvKeys, selection: Selectio
     if width == 1:
         return 1e-3 * times / len(rows) * (2 if separator == ";" else 1)  # with which its decimals may have commas
     cells = list(itertools.chain.from_iterable(of_features(rows[1:] or rows, rows[0], selection)))
-    written = CsvFormat(_nothing, "", separator, keys.decimal or ".", keys.thousands)
+    written = CsvFormat(io.BytesIO, "", separator, keys.decimal or ".", keys.thousands)
     number = {".": POINT, ",": COMMA, "": POINT if separator == "," else EITHER}[keys.decimal]
     good = sum(bool(number.fullmatch(written.plain(cell))) or is_missing(cell) or cell in keys.marks for cell in cells)
     return (1 + good / max(1, len(cells))) * times / len(rows)

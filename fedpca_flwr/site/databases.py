@@ -220,7 +220,14 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
             yield PostgreSQL(connection)
     except psycopg.Error as error:
         if connection is None:
-            raise _unconnected(error, given.get("user")) from None
+            said = re.sub(r"\s+", " ", str(error))
+            if user := str(given.get("user") or ""):
+                said = re.sub(rf"(?<!\w){re.escape(user)}(?!\w)", "...", said)
+            raise DataError(
+                "the database that node-config 'data' names cannot be reached, or does not let this site in (the "
+                "site's log says which)",
+                local=said,
+            ) from None
         code = error.sqlstate or ""
         local = f"{type(error).__name__} {code}".strip()
         if connection.broken:
@@ -231,17 +238,6 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
             ) from None
         refused = str(error.diag.message_primary) if code.startswith("42") else ""  # the text, before any row
         raise query_error(local, too_long=code == "57014", refused=refused) from None
-
-
-def _unconnected(error: Exception, user: Any) -> DataError:
-    said = re.sub(r"\s+", " ", str(error))
-    if user:
-        said = re.sub(rf"(?<!\w){re.escape(str(user))}(?!\w)", "...", said)
-    return DataError(
-        "the database that node-config 'data' names cannot be reached, or does not let this site in (the site's log "
-        "says which)",
-        local=said,
-    )
 
 
 class PostgreSQL(Session):

@@ -62,14 +62,6 @@ def _times(journal: Path) -> dict[str, int]:
     return times
 
 
-def _make_room(folder: Path) -> None:
-    """Remove the oldest copies of others, so that with the one of this folder there are at most `MAX_COPIES`."""
-    times = _times(folder.parent)
-    times.pop(folder.name, None)
-    for name in sorted(times, key=lambda name: times[name])[: max(0, len(times) + 1 - MAX_COPIES)]:
-        remove(folder.parent / name)
-
-
 def remove_others(journal: Path, alive: Iterable[Key]) -> None:
     """Remove the kept rows of all runs but of those that are ``alive``."""
     for folder in folders(journal) - {folder_of(journal, key).name for key in alive}:
@@ -94,7 +86,10 @@ def read(folder: Path, what: str) -> Table | None:
 @contextmanager
 def writing(folder: Path, what: str) -> Iterator[Copy]:
     """A copy in the making, of which nothing is left unless it is finished."""
-    _make_room(folder)
+    times = _times(folder.parent)
+    times.pop(folder.name, None)
+    for name in sorted(times, key=lambda name: times[name])[: max(0, len(times) + 1 - MAX_COPIES)]:
+        remove(folder.parent / name)  # the oldest copies of others: with this one there are at most so many
     partial_folder = None
     with suppress(OSError):  # the journal itself says what is wrong with its folder
         partial_folder = Path(mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))

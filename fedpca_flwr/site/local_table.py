@@ -106,14 +106,17 @@ def local_table(node: NodeConfig, config: RunConfig, keep: Keep = as_they_are) -
     if node.data:
         table, ids = _own(node, config, keep)
         table = table._replace(split=node.split)
-        return _in_order_of_ids(table, ids, node, config) if node.ids else table
+        if not node.ids:
+            return table
+        # in the order of the salted digests of the ids, which is the same for all parties
+        found = digests(ids, ids_secret(node.ids_secret) or f"fedpca-flwr {config.seed}".encode())
+        order = np.argsort(found)
+        return table._replace(rows=whole(table.rows)[order], ids=found[order], places=np.argsort(order))
     source = datasets.load(config.dataset, config.data_root)
     if config.partition == "columns":
         rows = source.all_rows()
-        own = partition.split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)[
-            node.partition_id
-        ]
-        return check(rows[:, own])._replace(split="columns")
+        parts = partition.split_columns(rows.shape[1], node.num_partitions, config.columns, source.names)
+        return check(rows[:, parts[node.partition_id]])._replace(split="columns")
     parts = partition.split(
         source.labels,
         node.num_partitions,
@@ -155,11 +158,3 @@ def _written(path: str) -> str:
     except OSError:
         return ""
     return f"{known.st_ino} {known.st_size} {known.st_mtime_ns}"
-
-
-def _in_order_of_ids(table: Table, ids: list[str], node: NodeConfig, config: RunConfig) -> Table:
-    """The rows in the order of the salted digests of their ids, which is the same for all parties."""
-    salt = ids_secret(node.ids_secret) or f"fedpca-flwr {config.seed}".encode()
-    found = digests(ids, salt)
-    order = np.argsort(found)
-    return table._replace(rows=whole(table.rows)[order], ids=found[order], places=np.argsort(order))

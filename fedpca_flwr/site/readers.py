@@ -46,19 +46,13 @@ def read_parquet(file: Path, selection: Selection) -> tuple[Rows, list[str]]:
     with parquet.ParquetFile(file) as source:
         schema, metadata = source.schema_arrow, source.metadata
     every = list(schema.names)
-    index = _index_columns(schema)
+    of_pandas = (schema.pandas_metadata or {}).get("index_columns", ())  # where a data frame's index was written
+    index = {name for name in of_pandas if isinstance(name, str)}  # a range of numbers is no column, but a mapping
     features = [place for place in selection.positions(every, len(every)) if every[place] not in index]
     names = [every[position] for position in features]
     _require_numbers(schema, features, names)
-    held = [_dtype(schema.field(position).type, _is_complete(metadata, position)) for position in features]
-    dtype = np.result_type(*held)
+    dtype = np.result_type(*(_dtype(schema.field(position).type, metadata, position) for position in features))
     return Blocks(lambda: _parquet_blocks(file, features, len(every), dtype), len(features), dtype), names
-
-
-def _index_columns(schema: Any) -> set[str]:
-    """Return the names of the columns that hold the index of the data frame that pandas has written, if it was one."""
-    of_pandas = (schema.pandas_metadata or {}).get("index_columns", ())
-    return {name for name in of_pandas if isinstance(name, str)}  # a range of numbers is no column, but a mapping
 
 
 def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str]) -> None:
@@ -85,15 +79,12 @@ def _require_own_names(names: Sequence[str], fault: str) -> None:
         raise DataError(fault, local=listed(doubled))
 
 
-def _is_complete(metadata: Any, position: int) -> bool:
-    """Whether the file says that no value of a column is missing."""
-    groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))
-    return all(group is not None and group.has_null_count and not group.null_count for group in groups)
-
-
-def _dtype(kind: Any, complete: bool) -> np.dtype[Any]:
+def _dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
+    """The dtype of a column: that of its kind where this has NaN, or the file says that no value is missing."""
     from pyarrow import types
 
+    groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))
+    complete = all(group is not None and group.has_null_count and not group.null_count for group in groups)
     as_it_is = types.is_floating(kind) or (complete and (types.is_integer(kind) or types.is_boolean(kind)))
     found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype() if as_it_is else np.float64)
     return found

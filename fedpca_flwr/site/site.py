@@ -261,18 +261,14 @@ class Site:
             logger.error("run %s: %s in %s", self.run_id, type(error).__name__, where)
             error = PartyError(f"failed with {type(error).__name__}", local=where)
         if not late:
-            self._note_refusal(type(error).__name__)
+            with suppress(Exception):  # the journal may be what is wrong, which the log says; nothing is raised here
+                self.journal.refused(type(error).__name__)  # this site takes no part in the run
         if late and guarded and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
         here = self.handed_over and isinstance(error, DataError | PartyError)
         more = error.local if here else error.local and SEE_LOG
         message = "; ".join(filter(None, (str(error), more)))[:LONGEST_MESSAGE]
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}
-
-    def _note_refusal(self, why: str) -> None:
-        """Note in the site's journal, where there is one, that it takes no part in the run."""
-        with suppress(Exception):  # the journal may be what is wrong, which the log says; nothing is raised here
-            self.journal.refused(why)
 
 
 def loaded_app() -> str:

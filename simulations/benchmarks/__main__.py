@@ -13,7 +13,7 @@ from importlib import import_module
 from fedpca_flwr.simulations.programs import run_named
 
 TOPICS = {
-    "accuracy": ("accuracy", "coverage", "faults", "kept-moments", "missing"),
+    "accuracy": ("accuracy", "coverage", "missing"),
     "databases": ("databases",),
     "engines": ("empty-method", "start"),
     "genotypes": ("genotypes", "restarts"),
@@ -23,7 +23,6 @@ TOPICS = {
     "messages": ("adaptive", "compression", "front", "truncation"),
     "privacy": ("intervals", "privacy", "secure"),
     "robust": ("robust", "robust-map"),
-    "side_by_side": ("side-by-side",),
     "soak": ("soak",),
     "speed": ("all", "iteration", "many-rows", "parties", "speed", "threads"),
 }

@@ -1,24 +1,19 @@
-"""How near results come to what they are held against: components, classes, intervals, missing values, faults."""
+"""How near results come to what they are held against: components, intervals, missing values."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 from scipy.stats import norm, t
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import scale as standardised
 
 from fedpca_flwr import analyses
-from fedpca_flwr.analyses import Discriminant, HowSure
-from fedpca_flwr.data import datasets, partition
+from fedpca_flwr.analyses import HowSure
+from fedpca_flwr.data import datasets
 from fedpca_flwr.maths import eigen, sums
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import fourth_powers
@@ -27,7 +22,7 @@ from fedpca_flwr.model import reference
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.simulations import run
-from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, DIGITS, PARTITIONS, Lines, Rows, benchmark, clients
+from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, DIGITS, PARTITIONS, Lines, benchmark, clients
 
 
 @benchmark(**DIGITS, clients=10, components=COMPONENTS, seed=42, no_knn=False)
@@ -52,60 +47,6 @@ def accuracy(args: Namespace) -> Lines:
             ratio = np.abs(model.explained_variance_ratio_ - truth.explained_variance_ratio_).max()
             errors = [f"{value:.1e}" for value in (*reference.principal_angles(model, truth), values, ratio)]
             yield name, method, *errors, f"{max(model.log['rounds'][0]['up']):,}", knn(model)
-
-
-WHOLE_DRAWS = 1000
-
-
-@benchmark(**DIGITS, horn={"nargs": "*", "metavar": "CSV"})
-def kept_moments(args: Namespace) -> Lines:
-    """What kept moments give beside scikit-learn on the pooled rows: images classified, and Horn's parallel analysis.
-
-    The first: linear discriminants of 10 clients (Dirichlet 0.1), whose rows have a column for each class, by one run
-    of p-cov. With ``--horn`` the components that parallel analysis keeps by 100 triangular factors and by 1,000 whole
-    data matrices, on the sets that scikit-learn has and on the numeric columns of other files.
-    """
-    if args.horn is not None:
-        yield from horn(args.horn)
-        return
-    source = datasets.load(args.dataset, args.data_root)
-    rows, labels = np.asarray(source.all_rows(), dtype=np.float64), source.labels
-    classes, d = np.unique(labels), rows.shape[1]
-    coded = np.hstack([rows, labels[:, None] == classes])
-    parties = [coded[part] for part in partition.split(labels, 10, seed=42, **PARTITIONS["Dirichlet 0.1"])]
-    model = run("p-cov", parties, n_components=1, keep="moments", min_rows=1)
-    assert model.moments_ is not None
-    ours: Discriminant = analyses.discriminant(model.moments_, list(range(d, d + len(classes))))
-    theirs = LinearDiscriminantAnalysis().fit(rows, labels)
-    new, truth = (rows, labels) if source.test is None else source.test()
-    own, other = classes[ours.predict(new)], theirs.predict(new)
-    difference = np.abs(ours.decision(new) - theirs.decision_function(new)).max()
-    yield "rows classified", "in the same class", "right, ours", "right, scikit-learn", "largest difference"
-    shares = [f"{np.mean(own == truth):.2%}", f"{np.mean(other == truth):.2%}"]
-    yield len(new), (own == other).sum(), *shares, f"{difference:.1e}"
-
-
-def horn(files: Sequence[str]) -> Lines:
-    sets = {"digits": load_digits().data, "wine": load_wine().data, "breast-cancer": load_breast_cancer().data}
-    for file in files:
-        table = np.genfromtxt(file, delimiter=",")
-        sets[Path(file).stem] = table[:, ~np.isnan(table).any(axis=0)]
-    yield "data", "scaled", "triangular factors", "whole data matrices"
-    for name, rows in sets.items():
-        for scale in (False, True):
-            found = analyses.how_many(SecondMoments.of(rows), scale=scale).by_rule["parallel analysis (Horn)"]
-            yield name, scale, found, by_whole_draws(rows, scale=scale)
-
-
-def by_whole_draws(X: Rows, *, scale: bool) -> int:
-    """The components that parallel analysis keeps by whole data matrices."""
-    spread = X.std(axis=0)
-    X, spread = (X / np.where(spread > 0, spread, 1), np.where(spread > 0, 1.0, 0.0)) if scale else (X, spread)
-    rng = np.random.default_rng(1)
-    normal = (rng.standard_normal(X.shape) * spread for _ in range(WHOLE_DRAWS))
-    values = [np.linalg.eigvalsh(np.cov(rows, rowvar=False)) for rows in normal]
-    above = np.linalg.eigvalsh(np.cov(X, rowvar=False)) > np.percentile(values, 95, axis=0)
-    return int(np.append(above[::-1], False).argmin())
 
 
 VARIANCES = 2.0 ** np.arange(4, -4, -1)
@@ -174,43 +115,6 @@ def covered(found: HowSure, components: Array, basis: Array, step: float) -> Arr
     turned = components * np.sign(np.sum(components * axes, axis=1))[:, None]
     held = np.abs(turned - axes) <= step * found.loading_errors
     return np.array([(low <= truth) & (truth <= high), held.mean(axis=1)], dtype=np.float64)
-
-
-@benchmark(components=4, motes="")
-def faults(args: Namespace) -> Lines:
-    """Faults of sensors found by SPE, by a federated model and by scikit-learn's PCA of the pooled rows.
-
-        python -m fedpca_flwr.simulations.benchmarks faults --motes q8calibLight.dat
-
-    Light at 48 motes, of which six parties hold the first half of the time. On the second half one sensor of every
-    twentieth row is stuck at another row's value, or off by as much as its deviation. AUC: how often a faulty row has a
-    larger SPE than a good one. Without --motes, rows of five hidden signals stand for it.
-    """
-    rng = np.random.default_rng(1)
-    if args.motes:
-        rows = np.loadtxt(args.motes)
-    else:
-        rows = rng.standard_normal((2000, 5)) @ rng.standard_normal((5, 20)) + 0.3 * rng.standard_normal((2000, 20))
-    before, after = np.array_split(rows, 2)
-    model = run("p-cov", np.array_split(before, 6), n_components=args.components)
-    pooled = PCA(args.components, svd_solver="full").fit(before)
-    marked = np.arange(len(after)) % 20 == 0
-    yield "fault", "AUC, federated", "AUC, pooled", "difference"
-    for kind in ("stuck", "off"):
-        spoilt = with_faults(after, np.flatnonzero(marked), kind)
-        left = spoilt - pooled.inverse_transform(pooled.transform(spoilt))
-        ours = roc_auc_score(marked, analyses.outliers(model, spoilt).spe)
-        theirs = roc_auc_score(marked, np.sum(left**2, axis=1))
-        yield kind, f"{ours:.4f}", f"{theirs:.4f}", f"{abs(ours - theirs):.0e}"
-
-
-def with_faults(rows: Rows, places: NDArray[np.intp], kind: str) -> Rows:
-    """Rows with a fault in one sensor of each of these."""
-    rng, spoilt = np.random.default_rng(0), rows.copy()
-    for i in places:
-        j = rng.integers(rows.shape[1])
-        spoilt[i, j] = rows[rng.integers(len(rows)), j] if kind == "stuck" else rows[i, j] + rows[:, j].std()
-    return spoilt
 
 
 PRIORS = (0.01, 1.0, 5.0, 10.0, 20.0, 40.0)

@@ -1,7 +1,7 @@
 """The algorithms of the design notes (docs/published.md) as written and in their program, faults included, in NumPy.
 
-For `side_by_side`, and for nothing else. Written anew from the notes and from what is known of
-the program: what each gets wrong stands in its docstring. Everything is in one process, float64 and without messages.
+For `front` and for the papers' notes. Written anew from the notes and from what is known of the program:
+what each gets wrong stands in its docstring. Everything is in one process, float64 and without messages.
 """
 
 from typing import Any, NamedTuple
@@ -75,11 +75,6 @@ def ap_stack(parts: Rows, k: int) -> Result:
     return _stacked(stack, k, len(parts), up=8 * (k * d + k))
 
 
-def adaptive(parts: Rows, k: int) -> Result:
-    """AP-COV up to a score of 0.35 (the note's border at 0.15 decides nothing), P-COV above."""
-    return (p_cov if heterogeneity(parts) > ADAPTIVE_BORDER else ap_cov)(parts, k)
-
-
 def heterogeneity(parts: Rows) -> float:
     """The mean, over clients, of the divergence of means, covariances, spectra (Kullback-Leibler) and total variances.
 
@@ -99,50 +94,6 @@ def heterogeneity(parts: Rows) -> float:
         )
         scores.append([*apart, float(own @ np.log(own / spectrum)), abs(float(np.trace(C) / total) - 1)])
     return float(np.minimum(scores, 1).mean())
-
-
-def quantised(parts: Rows, k: int, bits: int) -> Result:
-    """P-COV with covariances in steps between their extremes, cut down instead of rounded: always too small."""
-    stats = []
-    for n, mean, C in map(_moments, parts):
-        step = (C.max() - C.min()) / (2**bits - 1)
-        stats.append((n, mean, np.floor((C - C.min()) / step) * step + C.min()))
-    d = parts[0].shape[1]
-    return _pooled(stats, k)._replace(up=d * d * bits / 8 + 8 * (d + 3))
-
-
-def low_rank(parts: Rows, k: int, rank: int) -> Result:
-    """P-COV with leading eigenvectors, and the rest of the trace spread over the coordinates from ``rank`` on.
-
-    It belongs to the omitted eigenvectors, not to coordinates.
-    """
-    stats = []
-    for n, mean, C in map(_moments, parts):
-        values, vectors = np.linalg.eigh(C)
-        leading = vectors[:, -rank:]
-        near = (leading * values[-rank:]) @ leading.T
-        rest = np.arange(len(C)) >= rank
-        near[rest, rest] += values[:-rank].sum() / max(1, rest.sum())
-        stats.append((n, mean, near))
-    d = parts[0].shape[1]
-    return _pooled(stats, k)._replace(up=8 * (rank * d + rank + d + 2))
-
-
-def dp_pca(parts: Rows, k: int, epsilon: float, delta: float = 1e-5) -> Result:
-    """Noise for sensitivities B / n and 2 B^2 / n, which are half of the true ones, from a formula for epsilon < 1.
-
-    The bound B, the 95th percentile of the clients' row lengths, is read off the data and not accounted for.
-    """
-    rng = np.random.default_rng(42)
-    sigma = np.sqrt(2 * np.log(1.25 / delta)) / (epsilon / 2)  # half of epsilon for the mean, half for the covariance
-    stats = []
-    for X in parts:
-        lengths = np.linalg.norm(X, axis=1)
-        bound = np.percentile(lengths, 95)
-        n, mean, C = _moments(X * np.minimum(1, bound / np.maximum(lengths, 1e-12))[:, None])
-        noise = rng.normal(0, sigma * 2 * bound**2 / n, C.shape)
-        stats.append((n, mean + rng.normal(0, sigma * bound / n, mean.shape), C + (noise + noise.T) / 2))
-    return _pooled(stats, k)
 
 
 def _moments(X: NDArray[Any]) -> tuple[int, Array, Array]:

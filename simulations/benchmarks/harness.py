@@ -41,8 +41,6 @@ PARTITIONS: dict[str, dict[str, Any]] = {
     "Dirichlet 0.1": {"kind": "dirichlet", "alpha": 0.1},
     "shards": {"kind": "shards"},
 }
-CLIPS = {"mnist": (1785, 3060), "digits": (32, 64)}
-"""Of dp-pca, for rows and for means; they were read off the data, as the notes' are (`privacy`)."""
 DATA: dict[str, Any] = {"dataset": {"choices": ["mnist", "images", "digits"], "required": True}, "data_root": "."}
 """Options of a benchmark on MNIST, CIFAR-10 (JPEG) or the digits, which must be named."""
 

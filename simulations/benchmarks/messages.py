@@ -36,8 +36,6 @@ CODECS: list[dict[str, Any]] = [
     {"codec": "shared-step", "step": 2e-4, "tolerance": 1e-6},
     *({"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((100, 8), (100, 10), (150, 12), (200, 12))),
     *({"codec": "low-rank", "rank": 100, "bits": 8, "corrections": times} for times in (1, 2, 4)),
-    *({"codec": "combined", "rank": 100, "bits": 8, "step": step} for step in (1.4e-4, 1e-3)),
-    {"codec": "top-k", "keep": 0.3, "bits": 12},
     {"codec": "sketch", "rank": 200, "bits": 24},
 ]
 

@@ -40,20 +40,18 @@ from fedpca_flwr.transports.neighbours import degree
     trust={"default": "distributed", "choices": ["local", "distributed"]},
     epsilons=[0.5, 1.0, 2.0],
     clips=[0.25, 1.0, 4.0],
-    centre_clips=[1.0],
     figure="",
 )
 def privacy(args: Namespace) -> Lines:
-    """DP-PCA by shells and directions, which need no bound, beside two stages whose clips were found in the data.
+    """DP-PCA by shells and directions, which need no bound, beside rows clipped to lengths that were found in the data.
 
     Dirichlet 0.1 (``--file`` of numbers by commas or spaces, and drawn rows: split evenly), delta 1e-5, one row added
-    or removed; means of several draws of the noise. Clips are multiples of the median distance of the rows from their
-    mean, centre clips of their median length: ``--clips`` and ``--centre-clips`` name those that are tried, of which
-    epsilon takes no account; a user guesses them. Captured variance is against the exact components'; claimed, what the
-    model's own variances say. ``--replaced 0.05`` has every twentieth row replaced by one of 1e6 in each feature,
-    captured variance being that of the other rows. With ``trust='distributed'`` the server of this simulation adds the
-    replies up itself; ``--clients 1 --trust local`` is the same noise in all, drawn once. ``--figure FILE`` draws what
-    is captured.
+    or removed; means of several draws of the noise. ``--clips`` names the multiples of the rows' median length that are
+    tried, of which epsilon takes no account; a user guesses them. Captured variance is against the exact components';
+    claimed, what the model's own variances say. ``--replaced 0.05`` has every twentieth row replaced by one of 1e6 in
+    each feature, captured variance being that of the other rows. With ``trust='distributed'`` the server of this
+    simulation adds the replies up itself; ``--clients 1 --trust local`` is the same noise in all, drawn once.
+    ``--figure FILE`` draws what is captured.
     """
     kept: dict[str, list[float]] = {}
     rows, parts = rows_of(args)
@@ -61,7 +59,7 @@ def privacy(args: Namespace) -> Lines:
     truth = run("p-cov", [rows], n_components=args.components)
     private = [dirty(part, args.replaced) for part in parts] if args.replaced else parts
     yield "release", "epsilon", "captured variance", "claimed", "mean angle (deg)", "max"
-    for release in releases(rows, args.clips, args.centre_clips):
+    for release in releases(rows, args.clips):
         for epsilon in args.epsilons:
             options = {"epsilon": epsilon, "trust": args.trust, "honest_parties": args.clients, **release}
             measured = []
@@ -85,10 +83,10 @@ def _draw(kept: dict[str, list[float]], epsilons: Sequence[float], file: str) ->
 
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
-    clips = [name for name in kept if name.startswith("two-stage")]
+    clips = [name for name in kept if name.startswith("joint")]
     for name, shares in kept.items():
         colour = {"shells": "tab:blue", "directions": "tab:orange"}.get(name, "0.7")
-        label = "two-stage, by clip" if name in clips[:1] else name if name not in clips else None
+        label = "joint, by clip" if name in clips[:1] else name if name not in clips else None
         axes.plot(epsilons, 100 * np.array(shares), marker="o", color=colour, label=label, zorder=2 - (name in clips))
     axes.set(xscale="log", xlabel="epsilon", ylabel="variance captured (%)", xticks=epsilons)
     axes.set_xticklabels([f"{epsilon:g}" for epsilon in epsilons])
@@ -119,16 +117,13 @@ def rows_drawn(heavy: bool) -> NDArray[Any]:
     return rows
 
 
-def releases(rows: NDArray[Any], clips: Sequence[float], centre_clips: Sequence[float]) -> Iterator[dict[str, Any]]:
-    """Options of `dp-pca`: the two that need no bounds, and the other with bounds that were read off the data."""
+def releases(rows: NDArray[Any], clips: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Options of `dp-pca`: the two that need no bound, and the other with bounds that were read off the data."""
     yield {"release": "shells"}
     yield {"release": "directions"}
-    sample = rows[:: max(1, len(rows) // 5000)].astype(np.float64)
-    distance, length = np.median(lengths(sample - sample.mean(axis=0))), np.median(lengths(sample))
+    length = np.median(lengths(rows[:: max(1, len(rows) // 5000)].astype(np.float64)))
     for clip in clips:
-        for centre_clip in centre_clips:
-            bounds = {"clip": float(clip * distance), "centre_clip": float(centre_clip * length)}
-            yield {"release": "two-stage", **bounds}
+        yield {"release": "joint", "clip": float(clip * length)}
 
 
 def dirty(rows: NDArray[Any], share: float) -> NDArray[Any]:

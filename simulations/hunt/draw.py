@@ -193,8 +193,7 @@ def _needed(rng: Generator, method: str, chosen: dict[str, Any], size: float, pa
     """Options of private methods that have no default: bounds near the data, where the release needs any."""
     if not card_of(method).differentially_private:
         return {}
-    bounds = {"clip": size * float(rng.choice([0.1, 1.0, 10.0])), "centre_clip": size}
-    bounds = bounds if chosen.get("release") in ("two-stage", "joint") else {}
+    bounds = {"clip": size * float(rng.choice([0.1, 1.0, 10.0]))} if chosen.get("release") == "joint" else {}
     return {**bounds, "trust": "distributed", "honest_parties": parties} if rng.random() < 0.3 else bounds
 
 

@@ -146,7 +146,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"positive eigenvalues", lambda draw, truth: _below_rounding(draw, truth, 1)),
     (r"so many directions hold", lambda draw, truth: isinstance(draw.options["n_components"], float)),
     (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
-    (r"'step' is", lambda draw, truth: draw.options.get("codec") in {"shared-step", "combined"}),
+    (r"'step' is", lambda draw, truth: draw.options.get("codec") == "shared-step"),
     (r"'edge[-_]probability' is", lambda draw, truth: draw.options.get("graph") == "erdos-renyi"),
     (r"'step[-_]size' is .* diverge", lambda draw, truth: "step_size" in draw.known),
     (r"'bound' is .* expected a number from 0 to", lambda draw, truth: draw.options["bound"] > 1e100),

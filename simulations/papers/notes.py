@@ -20,7 +20,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks import as_written
-from fedpca_flwr.simulations.benchmarks.harness import CLIPS, COMPONENTS, PARTITIONS, clients
+from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, PARTITIONS, clients
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.papers.experiment import Paper, Row, Step, figure, markdown
@@ -51,7 +51,7 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
             ways.append(Step(f"overlay-{kind}", overlay, case))
         skewed = {**place, "partition": "Dirichlet 0.1"}
         ways.append(Step(f"compression-{name}", compared, {**skewed, "methods": [f"compressed {c}" for c in CODECS]}))
-        if name not in CLIPS:  # the notes have no more of CIFAR-10
+        if name == "images":  # the notes have no more of CIFAR-10
             continue
         few = {**skewed, "components": 20, "clients": [5, 10, 20, 50], "knn": False}
         ways.append(Step(f"scalability-{name}", compared, {**few, "methods": ["p-cov"]}))
@@ -62,17 +62,18 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
             ways.append(Step(f"rule-{kind}", rule, {**place, "partition": partition}))
         ways.append(Step(f"streaming-{name}", streamed, place))
         for epsilon in (1, 5, 10):
-            for trust, methods in private(name, epsilon).items():
+            for trust, methods in private(epsilon).items():
                 ways.append(Step(f"privacy-{name}-{epsilon}-{trust}", compared, {**skewed, "methods": methods}))
     return ways
 
 
-def private(dataset: str, epsilon: int) -> dict[str, list[str]]:
+def private(epsilon: int) -> dict[str, list[str]]:
     """Three draws of the noise, where each party adds all of it, and where it adds a share."""
-    clip, centre = CLIPS[dataset]
-    way = f"dp-pca release=two-stage epsilon={epsilon} clip={clip} centre-clip={centre}"
     trusts = {"local": "local", "distributed": "distributed honest-parties=10"}
-    return {name: [f"{way} trust={trust} noise-seed={draw}" for draw in (1, 2, 3)] for name, trust in trusts.items()}
+    return {
+        name: [f"dp-pca epsilon={epsilon} trust={trust} noise-seed={draw}" for draw in (1, 2, 3)]
+        for name, trust in trusts.items()
+    }
 
 
 def compared(*, dataset: str, partition: str, methods: Sequence[str], **more: Any) -> Iterable[Row]:

@@ -7,8 +7,6 @@ docs/security/privacy.md says what holds, and against whom.
   whatever the data. There is one sum for each of a few shells of distances (`fedpca_flwr.maths.shells`), and the server
   weighs them by their mean squared distances. Variances are estimates, from a release of their own.
 * ``directions``: one shell. The components are those of the covariance only where the distribution is elliptical.
-* ``two-stage``: noisy sums of rows clipped to ``centre-clip`` give a private centre c. Then each party clips its rows
-  about c to ``clip`` and sends the noisy sum of ``vv'``, v = clip(x - c).
 * ``joint``: rows clipped about zero, sum and second moment at once.
 
 The server corrects the eigenvalues of the noisy second moment for the noise (`fedpca_flwr.maths.private_scatter`). Each
@@ -34,8 +32,8 @@ CARD = method.MethodCard(
     title="Differentially private PCA",
     exact=False,
     result="by directions of rows in shells (or clipped rows) and noise",
-    rounds="6; `release='two-stage'` 2, `'joint'` 1",
-    upload="1 to 6 times d(d+1)/2, + 2d + 3,000 + k; `two-stage`, `joint` d(d+1)/2 + d + 1",
+    rounds="6; `release='joint'` 1",
+    upload="1 to 6 times d(d+1)/2, + 2d + 3,000 + k; `joint` d(d+1)/2 + d + 1",
     server_sees="noisy sums",
     shows=method.Shown(
         "a noisy number of rows (its own with `count='public'`, and with `relation='replace-one'`: a site with "
@@ -48,7 +46,6 @@ CARD = method.MethodCard(
     phases=phases,
     examples=(
         {},
-        {"clip": 1.0, "centre-clip": 1.0, "release": "two-stage"},
         {"clip": 1.0, "release": "joint"},
         {"epsilon": "infinity"},
     ),
@@ -157,20 +154,20 @@ class DPPCA(method.Strategy):
         return found._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=seen)
 
     def _clipped(self) -> method.Fitting:
-        """Of rows clipped to the bounds that the options have."""
-        options = self.options
-        first, last = options.phases[0], options.phases[-1]
-        told, noise = yield from self._told(first, {}, options.bound(first))
-        centre = self._step(told, noise, options.bound(first))
-        if first == "joint":
-            products = told["products"] - centre.rows * pack(np.outer(centre.value, centre.value))
-            excess = centre.seen_by_subtraction()
-        else:
-            told, noise = yield from self._told(last, {"centre": centre.value}, options.bound(last))
-            products, excess = told["products"], centre.seen_about(options.bound(last))
-        found = scatter.denoised(products, centre.value.size, options.n_components, noise["products"], excess=excess)
-        bounds = {phase: options.bound(phase) for phase in options.phases}
-        return self._solution(found, centre.value, centre.rows, bounds)
+        """Of rows clipped to the bound that the options have."""
+        bound = self.options.clip
+        assert bound is not None  # of a release that is not unbounded
+        told, noise = yield from self._told("joint", {}, bound)
+        centre = self._step(told, noise, bound)
+        products = told["products"] - centre.rows * pack(np.outer(centre.value, centre.value))
+        found = scatter.denoised(
+            products,
+            self.quorum.features,
+            self.options.n_components,
+            noise["products"],
+            excess=centre.seen_by_subtraction(),
+        )
+        return self._solution(found, centre.value, centre.rows, {"joint": bound})
 
     # What both need
 
@@ -178,7 +175,7 @@ class DPPCA(method.Strategy):
         self, phase: str, asked: Mapping[str, method.Array], bound: float = 1.0
     ) -> Generator[method.Ask, Any, tuple[method.Fields, dict[str, float]]]:
         """What a phase tells in units of the data, by field, and the standard deviations of the noise in it."""
-        if BOUND in ASKED[phase] and self.options.unbounded:
+        if BOUND in ASKED[phase]:
             asked = {**asked, "bound": np.asarray(bound)}
         sums: method.Total = yield method.Sum(phase, asked)
         return self._in_units(phase, sums, bound)

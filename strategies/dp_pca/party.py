@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
+from pydantic import BeforeValidator, model_validator
 from pydantic import Field as Limits
-from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from fedpca_flwr.errors import DisclosureError
@@ -42,7 +42,6 @@ UNBOUNDED = {
 SHARES: dict[str, dict[str, float]] = {
     "shells": UNBOUNDED,
     "directions": UNBOUNDED,
-    "two-stage": {"centre": 0.03, "products": 0.97},
     "joint": {"joint": 1.0},
 }
 """By release, its phases, and how much of the whole 1 / multiplier^2 each takes."""
@@ -50,7 +49,6 @@ SHARES: dict[str, dict[str, float]] = {
 WEIGHTS: dict[str, dict[str, float]] = {
     "octaves": {"octaves": 1.0},
     "centre": {"rows": 0.0, "sum": 1.0},
-    "products": {"products": 1.0},
     "joint": {"rows": 0.0, "sum": 0.5, "products": 1.0},
     "directions": {"octaves": 0.1, "energies": 0.1, "products": 1.0},
     "variances": {"rows": 0.0, "squares": 1.0},
@@ -67,10 +65,19 @@ UNITS = {
 """What one row, or a row of length 1, counts in whole steps (`fedpca_flwr.maths.privacy`)."""
 
 NEEDED = {
-    "clip": "the public bound on the length of a row, in two stages less the centre; longer rows are shortened to it",
-    "centre-clip": "the public bound on the length of a row itself, for the first of two stages",
+    "clip": "the public bound on the length of a row; longer rows are shortened to it",
     "honest-parties": "how many parties at least add their share of the noise and keep it from the server",
 }
+
+
+def _still_there(release: object) -> object:
+    if release == "two-stage":
+        raise PydanticCustomError(
+            "gone",
+            "which was taken out in this version, with 'centre-clip': leave 'release' out, which needs no bound, or "
+            "take release='joint' with 'clip'",
+        )
+    return release
 
 
 class DPOptions(method.Options):
@@ -84,12 +91,10 @@ class DPOptions(method.Options):
     """Of the whole run, for one row."""
     relation: privacy.Relation = "add-remove"
     """Which data sets are neighbours."""
-    release: Literal["shells", "directions", "two-stage", "joint"] = "shells"
-    """What a row counts as: see above. Only ``two-stage`` and ``joint`` need a clip."""
+    release: Annotated[Literal["shells", "directions", "joint"], BeforeValidator(_still_there)] = "shells"
+    """What a row counts as: see above. Only ``joint`` needs a clip."""
     clip: Bound | None = None
-    """Of ``two-stage`` and ``joint``, which require it: distance from the centre to which rows are shortened."""
-    centre_clip: Bound | None = None
-    """The same from zero, for the sum that gives the centre of ``two-stage``."""
+    """Of ``joint``, which requires it: the length to which rows are shortened."""
     trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
     """Whether each party adds the whole noise, or its share of it."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
@@ -106,18 +111,16 @@ class DPOptions(method.Options):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        bounds = {"clip": self.clip, "centre-clip": self.centre_clip}
-        used = {"two-stage": ["clip", "centre-clip"], "joint": ["clip"]}.get(self.release, [])
-        missing = [key for key in used if bounds[key] is None and self.private]
+        missing = ["clip"] if self.release == "joint" and self.clip is None and self.private else []
         missing += ["honest-parties"] if not self.honest_parties and self.trust == "distributed" else []
         if missing:
             told = "; ".join(f"'{key}' is missing: {NEEDED[key]}" for key in missing)
             raise PydanticCustomError("needed", "{told}", {"told": told})
-        if self.unbounded and any(bounds.values()):
+        if self.unbounded and self.clip:
             raise PydanticCustomError(
                 "bounds",
-                "'{key}' is given, and release='{release}' needs no bound: leave it out, or set release='two-stage'",
-                {"key": next(key for key, value in bounds.items() if value), "release": self.release},
+                "'clip' is given, and release='{release}' needs no bound: leave it out, or set release='joint'",
+                {"release": self.release},
             )
         if self.count == "noised" and self.relation == "replace-one":
             raise PydanticCustomError(
@@ -148,12 +151,6 @@ class DPOptions(method.Options):
     def multiplier(self) -> float:
         """Of the noise of the whole run."""
         return privacy.gaussian_multiplier(float(self.epsilon), self.delta)
-
-    def bound(self, phase: str) -> float:
-        """To which length rows are clipped in a phase, where the options say it."""
-        bound = self.centre_clip if phase == "centre" else self.clip
-        assert bound is not None
-        return bound
 
     def noise(self, phase: str) -> Noise:
         """The noise that each party adds in a phase."""
@@ -232,17 +229,15 @@ ASKED = {
     "nearer_centre": (CENTRE, BOUND),
     "directions": (CENTRE, SHELLS),
     "variances": (CENTRE, BOUND, COMPONENTS),
-    "products": (CENTRE,),
     "joint": (),
 }
 
 
 def _noisy(phase: str, options: DPOptions) -> method.Question:
-    asked = () if phase == "centre" and options.release == "two-stage" else ASKED[phase]
     k, replies = options.n_components, BY_SHELL if phase == "directions" else REPLIES
     sizes = {"octaves": private_scatter.OCTAVES, "shells": options.most_shells, "k": k, "k+1": k + 1}
     return method.Question(
-        asked=method.Payload(asked),
+        asked=method.Payload(ASKED[phase]),
         reply=method.Payload(tuple(replies[name] for name in WEIGHTS[kind(phase)])),
         answer=lambda party, asked: party.release(phase, asked),
         sizes=lambda public: sizes,
@@ -325,13 +320,13 @@ class DPPCAClient(method.Client):
         if phase == "directions":
             told = privacy.whole_energies if name == "energies" else privacy.whole_shells
             return told(data, centre, asked["shells"])
-        bound = float(asked["bound"]) if "bound" in asked else self.options.bound(phase)
+        bound = float(self.options.clip or asked["bound"])
         if name == "squares":
             return privacy.whole_squares(data, centre, asked["components"], bound)
         return privacy.whole_sum(data, centre, bound) if name == "sum" else privacy.whole_products(data, centre, bound)
 
     def _require_possible(self, phase: str, asked: method.Fields) -> None:
-        """Refuse distances that no number of rows gives, and a centre that is not the mean of rows clipped to one."""
+        """Refuse distances that no number of rows gives."""
         least, most = 2.0**private_scatter.LOWEST, 2.0**private_scatter.HIGHEST
         shells = asked.get("shells", np.zeros((0, 3)))
         for name, distances in (("bound", asked.get("bound", least)), ("shells", shells[:, private_scatter.TO])):
@@ -340,11 +335,6 @@ class DPPCAClient(method.Client):
                     raise method.ContractError(
                         f"{method.SERVER}: field '{name}' is {distance:g}, expected {least:g} to {most:g}"
                     )
-        if phase == "products":
-            bound, centre = self.options.bound("centre"), asked["centre"]
-            largest = float(np.abs(centre).max())  # before its square is taken
-            if largest > bound or float(np.linalg.norm(centre)) > bound * (1 + 1e-9):
-                raise method.ContractError(f"{method.SERVER}: field 'centre' is longer than 'centre-clip' = {bound:g}")
 
     def permit_survivors(self, dropped: int) -> None:
         """Whoever dropped out may have been honest: the others must be as many as the noise is made for."""

@@ -79,10 +79,10 @@ def a_reply(folder: Path, spoil: Spoil) -> None:
 
 
 def a_message_of_the_server(folder: Path, spoil: Spoil) -> None:
-    server = server_of("dp-pca", [rows(30)], n_components=2, release="two-stage", clip=1.0, centre_clip=1.0)
-    sent, client = ndarrays_to_parameters([np.zeros(12)]), proxy_of(server, 0).make()
-    client.fit(FitIns(Parameters([], sent.tensor_type), {"phase": "centre"}))
-    message = FitIns(Parameters([*map(spoil, sent.tensors)], sent.tensor_type), {"phase": "products"})
+    server = server_of("dp-pca", [rows(30)], n_components=2)
+    sent, client = ndarrays_to_parameters([np.asarray(1.0)]), proxy_of(server, 0).make()
+    client.fit(FitIns(Parameters([], sent.tensor_type), {"phase": "octaves"}))
+    message = FitIns(Parameters([*map(spoil, sent.tensors)], sent.tensor_type), {"phase": "centre"})
     assert "error" not in client.fit(message).metrics
 
 

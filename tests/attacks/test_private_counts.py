@@ -7,7 +7,7 @@ from fedpca_flwr.maths.privacy import STEPS
 from tests.hostile import HostileSession, released
 
 PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)
-RUN = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 99.0, "centre-clip": 99.0}
+RUN = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "joint", "clip": 99.0}
 TELLING = [{"count": "public"}, {"relation": "replace-one"}, {"relation": "replace-one", "count": "public"}]
 ONLY = {"allowed-methods": "dp-pca", "min-rows": 20}
 
@@ -15,7 +15,7 @@ ONLY = {"allowed-methods": "dp-pca", "min-rows": 20}
 @pytest.mark.parametrize("told", TELLING, ids=str)
 def test_whoever_starts_a_run_does_not_choose_whether_a_count_is_told(tmp_path, told):
     session = HostileSession(tmp_path, PEOPLE, {**RUN, **told}, **ONLY)
-    for said in (session.client.get_properties({}), session.ask("centre", [])[1]):
+    for said in (session.client.get_properties({}), session.ask("joint", [])[1]):
         assert said["error"] == "DisclosureError"
         assert "node-config 'public-count' is false" in said["message"]
     assert not (tmp_path / "journal" / "site.sqlite").exists() or released(tmp_path / "journal") == []
@@ -23,18 +23,18 @@ def test_whoever_starts_a_run_does_not_choose_whether_a_count_is_told(tmp_path, 
 
 @pytest.mark.parametrize("told", TELLING, ids=str)
 def test_a_site_may_let_its_count_be_told(tmp_path, told):
-    replied, _ = HostileSession(tmp_path, PEOPLE, {**RUN, **told}, **ONLY, **{"public-count": True}).ask("centre", [])
+    replied, _ = HostileSession(tmp_path, PEOPLE, {**RUN, **told}, **ONLY, **{"public-count": True}).ask("joint", [])
     assert replied[0] / STEPS == len(PEOPLE)
 
 
 def test_counts_with_noise_need_no_leave_but_a_budget(tmp_path):
-    replied, _ = HostileSession(tmp_path, PEOPLE, RUN, **ONLY).ask("centre", [])
+    replied, _ = HostileSession(tmp_path, PEOPLE, RUN, **ONLY).ask("joint", [])
     assert replied[0] / STEPS != len(PEOPLE)
     # 150 runs of epsilon 10 average their noise away.
     session = HostileSession(tmp_path / "2", PEOPLE, {**RUN, "epsilon": 10.0}, **ONLY, **{"epsilon-budget": None})
-    for said in (session.client.get_properties({}), session.ask("centre", [])[1]):
+    for said in (session.client.get_properties({}), session.ask("joint", [])[1]):
         assert said["error"] == "ConfigError"
         assert "names no 'epsilon-budget'" in said["message"]
     run, node = {**RUN, "epsilon": 10.0}, {**ONLY, "epsilon-budget": 10.0}
     sessions = [HostileSession(tmp_path / "2", PEOPLE, run, run_id=i, **node) for i in range(3)]
-    assert [bool(session.ask("centre", [])[0]) for session in sessions] == [True, False, False]
+    assert [bool(session.ask("joint", [])[0]) for session in sessions] == [True, False, False]

@@ -10,8 +10,7 @@ from fedpca_flwr.site.scores import score_file
 from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
 
-DP = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 400.0}
-DP |= {"centre-clip": 400.0}
+DP = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "joint", "clip": 400.0}
 SUMS = {"method": "p-cov", "secure-aggregation": True, "bound": 1000.0, "n-components": 2}
 
 
@@ -35,8 +34,7 @@ def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
     said = []
     for i, rows in enumerate([patients(), patients() * 4.0]):
         session = site(tmp_path / str(i), rows, DP, **{"allowed-methods": "dp-pca"})
-        assert session.ask("centre", [])[0]
-        assert session.ask("products", [np.zeros(3)])[0]
+        assert session.ask("joint", [])[0]
         arrays, told = session.ask("project", [np.eye(2, 3) * size, np.array([0.0, 0.0, mean]), np.empty(0)])
         said.append(([array.tolist() for array in arrays], told))
     assert said[0] == said[1]
@@ -44,8 +42,8 @@ def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
 
 
 def test_nothing_is_asked_again_of_a_site_whose_state_flower_has_lost(tmp_path):
-    assert site(tmp_path, patients(), DP).ask("centre", [])[0]
-    assert "ended its part" in site(tmp_path, patients(), DP).refusal("centre", [])
+    assert site(tmp_path, patients(), DP).ask("joint", [])[0]
+    assert "ended its part" in site(tmp_path, patients(), DP).refusal("joint", [])
 
 
 # A process that dies, and one that is started anew
@@ -61,8 +59,8 @@ def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("fedpca_flwr.strategies.dp_pca.party.DPPCAClient.statistics", killed)
         with pytest.raises(KeyboardInterrupt):
-            session.ask("centre", [])
-    session.refusal("centre", [])
+            session.ask("joint", [])
+    session.refusal("joint", [])
 
 
 @pytest.mark.engine
@@ -72,22 +70,22 @@ def test_a_site_that_is_killed_at_any_moment_releases_once_and_knows_it(tmp_path
     def answer(folder):
         folder.mkdir(exist_ok=True)
         with open(folder / "left", "a", encoding="utf-8") as left:
-            left.write("centre\n" if site(folder, patients(), DP).ask("centre", [])[0] else "")
+            left.write("joint\n" if site(folder, patients(), DP).ask("joint", [])[0] else "")
 
     killed = 0
     while dies(STEPS * killed, answer, folder := tmp_path / str(killed)):
         answer(folder)  # started anew
         left = (folder / "left").read_text()
-        assert left in ("", "centre\n")
-        assert not left or released(folder / "journal") == ["centre"]
+        assert left in ("", "joint\n")
+        assert not left or released(folder / "journal") == ["joint"]
         killed += 1
     answer(folder)
-    assert (folder / "left").read_text() == "centre\n"
+    assert (folder / "left").read_text() == "joint\n"
     assert killed > 5
 
 
 def test_a_secret_run_without_a_journal_is_refused(tmp_path):
-    for run, first in ((DP, "centre"), (SUMS, "keys")):
+    for run, first in ((DP, "joint"), (SUMS, "keys")):
         session = site(tmp_path / run["method"], patients(), run, **{"journal": "", "epsilon-budget": None})
         assert "names no 'journal'" in session.refusal(first, [])
 

@@ -35,7 +35,7 @@ def refusal(run_config):
         ("sub-it tolerance=1e-3", "tolerance", 0.001),
         ("sub-it tolerance=1", "tolerance", 1.0),
         ("p-cov scale=true", "scale", True),
-        ("dp-pca release=two-stage clip=1_000 centre-clip=2", "clip", 1000.0),
+        ("dp-pca release=joint clip=1_000", "clip", 1000.0),
         ("personalised mu=infinity", "mu", "infinity"),
         ("personalised mu=0.5", "mu", 0.5),
         ('streaming leave="hospital 1, hospital 2"', "leave", "hospital 1, hospital 2"),
@@ -150,7 +150,7 @@ def test_python_and_the_text_are_the_same_run():
 
 
 def test_a_comparison_reads_methods_as_a_run_does():
-    name, options = parsed("dp-pca release=two-stage clip=2 centre-clip=3 epsilon=1 trust=local")
-    assert (name, options) == ("dp-pca", {"centre-clip": 3.0, "clip": 2.0, "release": "two-stage"})
+    name, options = parsed("dp-pca release=joint clip=2 epsilon=1 trust=local")
+    assert (name, options) == ("dp-pca", {"clip": 2.0, "release": "joint"})
     with refused(ConfigError, "p-cov bound=3", "'bound'", "--bound"):
         parsed("p-cov bound=3")

@@ -35,7 +35,7 @@ NIGHTLY = [
     ("vertical", {**SECURE, "bound": 1e3}),
     ("qr-pca", {"scale": True, "center": False}),
     ("ap-stack", {"party_weights": "rows"}),
-    ("compressed", {"codec": "combined"}),
+    ("compressed", {"codec": "low-rank"}),
     ("adaptive", {"target": 1.0}),
     ("dsa", {}),
     ("fast-pca", {"iterations": 2}),

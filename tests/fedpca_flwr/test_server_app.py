@@ -72,7 +72,7 @@ def simulated(parties, folder, **values):
 
 def test_a_simulation_says_what_the_components_capture(tmp_path, capsys):
     """And so what dp-pca's components hold of the variance where these are all noise."""
-    private = {"epsilon": 1.0, "release": "two-stage", "clip": 60.0, "centre-clip": 60.0, "noise-seed": 1}
+    private = {"epsilon": 1.0, "release": "joint", "clip": 60.0, "noise-seed": 1}
     model = simulated(4, tmp_path, **{"method": "dp-pca", "n-components": 3, "partition": "iid"}, **private)
     rows = load("digits").all_rows()
     captured = np.var(rows @ model.components_.T, axis=0).sum() / np.var(rows, axis=0).sum()

@@ -126,7 +126,7 @@ def folder(tmp_path_factory):
     for clustering in ("k-means", "mixture", "harmony"):
         run("p-cov", parties, clusters=2, clustering=clustering, outliers="counts", **options).save(folder / clustering)
     run("sapca", parties, state=str(folder / "running"), **options)
-    run("dp-pca", parties, clip=5.0, centre_clip=5.0, release="two-stage", **options).save(folder / "dp-pca")
+    run("dp-pca", parties, clip=5.0, release="joint", **options).save(folder / "dp-pca")
     members = Federation.open(folder / "federation")
     for key, part in zip("abc", parties, strict=True):
         members.join(key, part)

@@ -27,7 +27,6 @@ RUNS = [
     ("sapca", {"tracked": 6, "n_components": 0.5}),
     ("personalised", {"mu": 1.0}),
     ("dp-pca", {"release": "joint", "clip": 5.0}),
-    ("dp-pca", {"release": "two-stage", "clip": 5.0, "centre_clip": 5.0}),
     ("dp-pca", {"trust": "distributed", "honest_parties": 2}),
     ("robust", {"robust_parties": True}),
     ("p-cov", {**SECURE, "survivors": 3}),

@@ -110,10 +110,9 @@ dp-pca epsilon=0.1 surviving: keys, shares, octaves, agree, reveal, centre keys,
     reveal, nearer_centre keys, nearer_centre shares, nearer_centre, nearer_centre agree, nearer_centre reveal,
     directions keys, directions shares, directions, directions agree, directions reveal, variances keys, variances
     shares, variances, variances agree, variances reveal, project!
-dp-pca epsilon=0.1 release=two-stage clip=400.0 centre-clip=400.0: centre, products, project!
-dp-pca epsilon=0.1 release=joint clip=400.0 centre-clip=400.0: joint, project!
-dp-pca epsilon=0.1 release=two-stage clip=400.0 centre-clip=400.0 masked: keys, centre, products, project!
-dp-pca epsilon=0.1 release=joint clip=400.0 centre-clip=400.0 surviving: keys, shares, joint, agree, reveal, project!
+dp-pca epsilon=0.1 release=joint clip=400.0: joint, project!
+dp-pca epsilon=0.1 release=joint clip=400.0 masked: keys, joint, project!
+dp-pca epsilon=0.1 release=joint clip=400.0 surviving: keys, shares, joint, agree, reveal, project!
 robust max-rounds=3: start, median *3, signs, scores, shape, shape_scores, survivors, nearer_scores, nearer_shape,
     nearer_shape_scores, nearer_survivors, variances, errors, project!
 robust max-rounds=3 masked: keys, start, median *3, signs, scores, shape, shape_scores, survivors, nearer_scores,

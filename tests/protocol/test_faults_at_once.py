@@ -101,5 +101,5 @@ def test_all_that_is_wrong_with_keys_and_options_is_told_together(begin):
     with pytest.raises(ConfigError) as caught:
         begin({"method": "sub-it tolerance=-1", "seed": -1, "n-components": 0.5})
     assert [line.split("'")[1] for line in str(caught.value).splitlines()] == ["n-components", "tolerance", "seed"]
-    with refused(ConfigError, "'clip'", "'centre-clip'", "'honest-parties'"):
-        build_strategy({"method": "dp-pca release=two-stage trust=distributed", "secure-aggregation": True})
+    with refused(ConfigError, "'clip'", "'honest-parties'"):
+        build_strategy({"method": "dp-pca release=joint trust=distributed", "secure-aggregation": True})

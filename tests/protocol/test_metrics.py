@@ -106,10 +106,10 @@ def test_a_place_for_numbers_that_is_none_is_named_before_any_work(place, monkey
 
 def test_a_site_has_the_numbers_of_its_journal(tmp_path, monkeypatch):
     """After each message: before anything is noted, of a question, and of one that it refuses."""
-    private = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 9.0}
-    session = HostileSession(tmp_path, rows(40, 3), {**private, "centre-clip": 9.0}, name="north")
+    private = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "joint", "clip": 9.0}
+    session = HostileSession(tmp_path, rows(40, 3), private, name="north")
     session.context.node_config["metrics"] = str(tmp_path / "site")
-    phases: list[Any] = ["centre", "project"]
+    phases: list[Any] = ["joint", "project"]
     said: Any = session.client.get_properties({})
     assert site_app.metrics_of_site(phases[0], session.context, lambda *_: said) is said  # nothing is noted yet
     for phase in phases:

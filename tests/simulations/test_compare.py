@@ -136,8 +136,8 @@ def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_
 @pytest.mark.engine
 def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypatch):
     """dp-pca's model counts its own noise as variance, and says nothing of variance where all components are noise."""
-    rows, two_stage = load("digits").all_rows(), "release=two-stage clip=60 centre-clip=60 noise-seed=1"
-    noise, noisy = compare(methods=[f"dp-pca epsilon={epsilon} {two_stage}" for epsilon in (1, 10)], output=tmp_path)
+    rows, joint = load("digits").all_rows(), "release=joint clip=60 noise-seed=1"
+    noise, noisy = compare(methods=[f"dp-pca epsilon={epsilon} {joint}" for epsilon in (1, 10)], output=tmp_path)
     for record in (noise, noisy):
         components = PCAModel.load(tmp_path / record["model"]).components_
         captured = np.var(rows @ components.T, axis=0).sum() / np.var(rows, axis=0).sum()

@@ -25,8 +25,9 @@ BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.spli
 
 CONNECT = sqlite3.connect
 PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)
-RUN = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "two-stage", "clip": 99.0, "centre-clip": 99.0}
+RUN = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1}
 SUMS = {"method": "p-cov", "n-components": 2}
+SECOND = "centre", [np.asarray(99.0)]
 LAST = "project", [np.eye(2, 3), np.zeros(3), np.empty(0)]
 
 
@@ -85,9 +86,9 @@ def test_runs_share_a_journal_with_secrets_of_their_own(tmp_path):
     assert [journal.recall("private") for journal in journals] == [None, b"\x01", b"\x02"]
     assert journals[0].data_key == journals[2].data_key != FileJournal(str(tmp_path / "other"), "1", 0).data_key
     session, other = (HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id) for run_id in (1, 2))
-    assert session.ask("centre", [])[0]
-    assert other.ask("centre", [])[0]
-    assert session.ask("products", [np.zeros(3)])[0]
+    assert session.ask("octaves", [])[0]
+    assert other.ask("octaves", [])[0]
+    assert session.ask(*SECOND)[0]
 
 
 def refuse(answered):
@@ -156,17 +157,17 @@ def put_back(folder, copy):
 
 def test_a_journal_that_was_rolled_back_in_a_run_releases_no_phase_twice(tmp_path, caplog):
     session = HostileSession(tmp_path, PEOPLE, RUN)
-    assert session.ask("centre", [])[0]
+    assert session.ask("octaves", [])[0]
     shutil.copytree(tmp_path / "journal", tmp_path / "older")
-    assert session.ask("products", [np.zeros(3)])[0]
+    assert session.ask(*SECOND)[0]
     shutil.copytree(tmp_path / "journal", tmp_path / "newest")
     put_back(tmp_path, "older")
-    replied, said = session.ask("products", [np.zeros(3)])
+    replied, said = session.ask(*SECOND)
     assert (replied, said["error"]) == ([], "DisclosureError")
     assert "older" in caplog.text
-    assert released(tmp_path / "journal") == ["centre"]
+    assert released(tmp_path / "journal") == ["octaves"]
     put_back(tmp_path, "newest")
-    assert session.ask(*LAST)[0]
+    assert session.ask("nearer_octaves", [np.zeros(3)])[0]
 
 
 @pytest.mark.parametrize("run", [RUN, SUMS], ids=["private", "clear"])
@@ -186,12 +187,12 @@ def test_where_a_new_journal_begins_the_log_warns_and_a_run_that_has_seen_one_be
     caplog.set_level(logging.WARNING)
     for run_id in (1, 2):
         session = HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id)
-        assert session.ask("centre", [])[0]
+        assert session.ask("octaves", [])[0]
         assert caplog.text.count(str(tmp_path / "journal")) == 1
     shutil.rmtree(tmp_path / "journal")
-    assert session.ask("products", [np.zeros(3)])[1]["error"] == "DisclosureError"
+    assert session.ask(*SECOND)[1]["error"] == "DisclosureError"
     assert not (tmp_path / "journal").exists()
     assert not unnamed(caplog.text, "site.sqlite")
     caplog.clear()
-    assert "message" not in HostileSession(tmp_path, PEOPLE, RUN, run_id=3).ask("centre", [])[1]
+    assert "message" not in HostileSession(tmp_path, PEOPLE, RUN, run_id=3).ask("octaves", [])[1]
     assert caplog.text.count(str(tmp_path / "journal")) == 1

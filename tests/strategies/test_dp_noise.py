@@ -29,7 +29,6 @@ from tests.refusals import refused, unnamed
 
 D = 12
 RELEASES: dict[str, dict[str, Any]] = {
-    "two-stage": {"release": "two-stage", "clip": 5.0, "centre_clip": 2.0},
     "joint": {"release": "joint", "clip": 5.0},
     "shells": {},
     "directions": {"release": "directions"},
@@ -38,7 +37,6 @@ SHELLS = np.array([[0.0, 2.0, 0.0], [2.0, 8.0, 8.0], [8.0, 64.0, 16.0]])
 """The first has directions only, in the others rows keep their length up to the end, and up to a part of it."""
 ABOUT, BOUND = {"centre": np.ones(D)}, {"bound": np.asarray(2.0)}
 ASKED: dict[str, dict[str, dict[str, Any]]] = {
-    "two-stage": {"centre": {}, "products": {"centre": np.full(D, 0.1)}},
     "joint": {"joint": {}},
     "shells": {
         "octaves": {},
@@ -54,12 +52,12 @@ WAYS = [{}, {"count": "public"}, {"relation": "replace-one"}, {"trust": "distrib
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
 
 
-def server(release="two-stage", parties=1, **options):
+def server(release="joint", parties=1, **options):
     given = {"noise_seed": 0, "n_components": 2, **RELEASES[release], **options}
     return server_of("dp-pca", [rows(50)] * parties, **given)
 
 
-def ask(server, phase="centre", asked=(), party=0):
+def ask(server, phase="joint", asked=(), party=0):
     """A party's answer to one question: arrays, the number of rows that it tells, and what it says of itself."""
     return client_of(server, party).fit(list(asked), {"phase": phase})
 
@@ -85,7 +83,7 @@ def noise_of(running, release):
     for phase, asked in ASKED[release].items():
         told, _, said = ask(running, phase, asked.values())
         assert "error" not in said
-        bound = {"bound": 2.0 if phase == "centre" else 5.0} if "clip" in RELEASES[release] else {}
+        bound = {"bound": 5.0} if release == "joint" else {}
         for (name, deviation), array in zip(client_of(running, 0).options.noise(phase).of.items(), told, strict=True):
             found[phase, name] = array - exact(name, rows(50), **{**bound, **asked}), deviation
     return found
@@ -94,7 +92,7 @@ def noise_of(running, release):
 @every_way
 @pytest.mark.parametrize("release", RELEASES)
 def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
-    """Each number as large as its deviation; with a bound of its own for each phase of two stages."""
+    """Each number as large as its deviation."""
     monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.full(size, deviation))
     for (_, name), (noise, deviation) in noise_of(server(release, parties=3, **way), release).items():
         if name == "products":
@@ -116,14 +114,13 @@ def change_by_one_row(relation, deviations):
 
 
 @every_way
-@pytest.mark.parametrize(("phase", "share"), [("centre", 0.03), ("products", 0.97), ("joint", 1.0)])
-def test_the_noise_of_each_phase_is_what_one_row_needs(phase, share, way):
-    options = DPOptions(epsilon=1.0, **RELEASES["joint" if phase == "joint" else "two-stage"], **way)
-    deviations = options.noise(phase).of
-    assert (deviations.get("rows", 0) > 0) == (phase != "products" and "count" not in way and "relation" not in way)
+def test_the_noise_of_clipped_rows_is_what_one_row_needs(way):
+    options = DPOptions(epsilon=1.0, **RELEASES["joint"], **way)
+    deviations = options.noise("joint").of
+    assert (deviations["rows"] > 0) == ("count" not in way and "relation" not in way)
     whole = {name: deviation * way.get("honest_parties", 1) ** 0.5 for name, deviation in deviations.items()}
     change = change_by_one_row(options.relation, whole)
-    allowed = share**0.5 / gaussian_multiplier(1.0, 1e-5)
+    allowed = 1 / gaussian_multiplier(1.0, 1e-5)
     assert allowed * (1 - 2e-4) < change <= allowed  # deviations are whole numbers of steps, rounded up
 
 
@@ -189,7 +186,7 @@ def test_noise_is_of_one_party_and_run_but_for_a_seed(seed, drawn):
 
 
 def test_noise_is_fresh_and_a_noised_count_told_nowhere():
-    (told, _), rows_told, said = ask(server())
+    (told, *_), rows_told, said = ask(server())
     assert told != 50 * STEPS
     assert rows_told == 1
     assert set(said) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
@@ -199,9 +196,9 @@ def test_noise_is_fresh_and_a_noised_count_told_nowhere():
 
 
 def test_replacements_and_rounded_rows_are_of_one_row():
-    """The sum changes by twice the bound, the products by the root of two."""
-    options = DPOptions(**RELEASES["two-stage"], epsilon=1.0, count="public")
-    cost = 0.03 * 4 + 0.97 * 2
+    """The sum of half the weight and the products change most where the cosine of the two rows is -1/8."""
+    options = DPOptions(**RELEASES["joint"], epsilon=1.0, count="public")
+    cost = (0.5**2 * (2 + 2 / 8) + 2 - 2 / 8**2) / (0.5**2 + 1)
     told = options.epsilon_of_a_replacement()
     assert gaussian_multiplier(told, 1e-5) == pytest.approx(options.multiplier / cost**0.5, rel=1e-6)
     for release in ("shells", "joint"):
