@@ -121,6 +121,7 @@ class RowsClient(PCAClient):
         return about
 
     def require_ready(self) -> None:
+        assert self.script  # or options contradict each other
         permit_fixed_point(self)
         for stage in self.stages:
             stage.ready(self)

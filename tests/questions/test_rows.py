@@ -112,7 +112,7 @@ def test_a_private_last_round_tells_a_constant_whatever_the_rows_are(monkeypatch
         said = heard(server, 0)
         finish(server)
         assert [array.tolist() for array in said[-1].said] == [1, 0.0]
-        monkeypatch.setattr(DPPCAClient, "keep_scores", fail)
+        monkeypatch.setattr(DPPCAClient, "write", fail)
 
 
 def opened(rows, total, squares, missed):

@@ -112,7 +112,7 @@ def test_intervals_by_fourth_moments_are_those_of_the_pooled_rows(way):
     [
         ("p-cov", {"outliers": "sites", "center": False}, ["'outliers'", "center=True"]),
         ("p-cov", {"fourth_moments": True, "scale": True}, ["fourth_moments", "center=True", "scale=False"]),
-        ("sub-it", {"outliers": "sites"}, ["sub-it", "'outliers'"]),
+        ("dp-pca", {"outliers": "sites"}, ["dp-pca", "'outliers'"]),
     ],
 )
 def test_options_that_do_not_go_together_are_named(method, options, named):

@@ -92,62 +92,56 @@ class Clusters(RowsStage):
             return {**last.sizes(public), **harmony.sizes(public), **own}
 
         known = tuple(replace(one, fixed=one.name) if one.name in AXES else one for one in last.asked.fields)
-        mixed = Question(
-            asked=Payload((*known, *harmony.STEPS)),
-            reply=harmony.MIXED,
-            answer=lambda party, asked: harmony.mixed(asked, self.points(party, asked), party.site.node.partition_id),
-            needs="rows",
-            sizes=sizes,
-            limits=lambda asked, public: harmony.limits(asked, _farthest(last, asked, public)),
-            words=FIRST_WORDS,
-            times=harmony.times(),
-        )
-        cells = Question(
-            asked=Payload((*known, Field("centres", ("<=s", "<=m", "<=k")))),
-            reply=Payload(
-                (
-                    Field("counts", ("s", "m"), kind="size"),
-                    Field("sums", ("s", "m", "k")),
-                    Field("inertia", ("s",), kind="size"),
-                )
-            ),
-            answer=lambda party, asked: _cells(asked, self.points(party, asked)),
-            needs="rows",
-            sizes=sizes,
-            limits=lambda asked, public: _cell_limits(asked, _farthest(last, asked, public)),
-            words=FIRST_WORDS,
-            times=MOST_STEPS,
-        )
-        shares = Question(
-            asked=Payload((*known, Field("means", ("<=m", "<=k")), *(replace(one, optional=False) for one in MIXTURE))),
-            reply=Payload(
-                (
-                    Field("counts", ("m",), kind="size"),
-                    Field("sums", ("m", "k")),
-                    Field("products", ("m", "k", "k")),
-                    Field("log_density", ()),
-                )
-            ),
-            answer=lambda party, asked: _shares(asked, self.points(party, asked)),
-            needs="rows",
-            sizes=sizes,
-            limits=lambda asked, public: _share_limits(asked, _farthest(last, asked, public)),
-            words=FIRST_WORDS,
-            times=MOST_STEPS,
-        )
-        found = {
-            "k-means": {"cells": cells},
-            "mixture": {"cells": cells, "shares": shares},
-            "harmony": {"mixed": mixed},
+        steps = {"k-means": [self._cells], "mixture": [self._cells, self._shares], "harmony": [self._mixed]}
+        asked = {
+            name: replace(question, needs="rows", sizes=sizes, words=FIRST_WORDS)
+            for make in steps[options.clustering]
+            for name, question in make(known, last).items()
         }
         places = (Field("centres", ("<=m", "<=k")), *MIXTURE)
         told = Payload((*known, *(harmony.STEPS if options.clustering == "harmony" else places)))
         closing = replace(last, asked=told, sizes=sizes)
         return {
             **{name: one for name, one in questions.items() if name != "project"},
-            **found[options.clustering],
+            **asked,
             "project": closing,
         }
+
+    def _cells(self, known: tuple[Field, ...], last: Question) -> Questions:
+        """How many rows are nearest to each centre, and the sums of their scores."""
+        sums = (Field("counts", ("s", "m"), kind="size"), Field("sums", ("s", "m", "k")))
+        cells = Question(
+            asked=Payload((*known, Field("centres", ("<=s", "<=m", "<=k")))),
+            reply=Payload((*sums, Field("inertia", ("s",), kind="size"))),
+            answer=lambda party, asked: _cells(asked, self.points(party, asked)),
+            limits=lambda asked, public: _cell_limits(asked, _farthest(last, asked, public)),
+            times=MOST_STEPS,
+        )
+        return {"cells": cells}
+
+    def _shares(self, known: tuple[Field, ...], last: Question) -> Questions:
+        """The sums over rows that are shared out by the probabilities of a mixture."""
+        mixture = (Field("means", ("<=m", "<=k")), *(replace(one, optional=False) for one in MIXTURE))
+        sums = (Field("counts", ("m",), kind="size"), Field("sums", ("m", "k")), Field("products", ("m", "k", "k")))
+        shares = Question(
+            asked=Payload((*known, *mixture)),
+            reply=Payload((*sums, Field("log_density", ()))),
+            answer=lambda party, asked: _shares(asked, self.points(party, asked)),
+            limits=lambda asked, public: _share_limits(asked, _farthest(last, asked, public)),
+            times=MOST_STEPS,
+        )
+        return {"shares": shares}
+
+    def _mixed(self, known: tuple[Field, ...], last: Question) -> Questions:
+        """The sums of a step of Harmony."""
+        mixed = Question(
+            asked=Payload((*known, *harmony.STEPS)),
+            reply=harmony.MIXED,
+            answer=lambda party, asked: harmony.mixed(asked, self.points(party, asked), party.site.node.partition_id),
+            limits=lambda asked, public: harmony.limits(asked, _farthest(last, asked, public)),
+            times=harmony.times(),
+        )
+        return {"mixed": mixed}
 
     # A party
 

@@ -160,10 +160,11 @@ class Genotypes(RowsStage):
                 f"run-config: 'prune-step' is {options.prune_step}, expected at most 'prune-window' = "
                 f"{options.prune_window}: else pairs between two windows are never compared"
             )
+        chosen = options.model_dump()
         others = [
             f"{name.replace('_', '-')}={_text(value)}"
             for name, value in NEEDS.items()
-            if getattr(options, name, value) != value
+            if chosen.get(name, value) != value
         ]
         if others:
             raise ConfigError(
