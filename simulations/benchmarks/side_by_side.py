@@ -12,7 +12,6 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks import as_written
 from fedpca_flwr.simulations.benchmarks.as_written import Result
 from fedpca_flwr.simulations.benchmarks.harness import (
@@ -27,6 +26,7 @@ from fedpca_flwr.simulations.benchmarks.harness import (
     options_text,
     ratio,
 )
+from fedpca_flwr.simulations.engines import run
 
 
 class Pair(NamedTuple):

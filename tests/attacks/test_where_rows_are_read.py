@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from fedpca_flwr import ConfigError
-from fedpca_flwr.strategies import METHODS, TRAVEL
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import TRAVEL
 
 ROOT = Path(__file__).parents[2]
 PARTIES = [
