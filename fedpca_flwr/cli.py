@@ -15,8 +15,8 @@ COMMANDS = {
     "genotypes": ("fedpca_flwr.simulations.genotypes", "plot the people of several .bed files on their components"),
     "monitor": ("fedpca_flwr.simulations.monitor", "look for odd rows and for drift in new rows"),
     "methods": ("fedpca_flwr.strategies.__main__", "list the methods, their rounds and their privacy"),
-    "rehearse": ("fedpca_flwr.site.__main__", "run a whole deployment on this machine, with secure sums and a dropout"),
-    "site": ("fedpca_flwr.site.__main__", "manage a site's keys, journal and certificates"),
+    "rehearse": ("fedpca_flwr.site.commands", "run a whole deployment on this machine, with secure sums and a dropout"),
+    "site": ("fedpca_flwr.site.commands", "manage a site's keys, journal and certificates"),
 }
 """By command: where its `main` is, and what it does."""
 
@@ -39,4 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"fedpca: '{command}' is no command, expected one of: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    return int(import_module(COMMANDS[command][0]).main([command, *given] if command == "rehearse" else given) or 0)
+    module = import_module(COMMANDS[command][0])
+    if command not in {"rehearse", "site"}:
+        return int(module.main(given) or 0)
+    from fedpca_flwr.strategies import FACTORY
+
+    module.main([command, *given] if command == "rehearse" else given, FACTORY)
+    return 0

@@ -27,10 +27,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
 
-from fedpca_flwr import strategies
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.server import PCAServer, libraries, poll_promptly
 from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.strategies import FACTORY, METHODS
 
 
 class FedPCA(Strategy):
@@ -55,7 +55,7 @@ class FedPCA(Strategy):
     """
 
     def __init__(self, method: str = "p-cov", **options: Any) -> None:
-        self.strategy: PCAStrategy = strategies.build_strategy(_run_config(method, options))
+        self.strategy: PCAStrategy = FACTORY.strategy(_run_config(method, options))
 
     @property
     def model(self) -> PCAModel:
@@ -135,7 +135,7 @@ def client_app(rows: Callable[[Context], ArrayLike], method: str = "p-cov", **op
     run_config = _run_config(method, options)
 
     def client_fn(context: Context) -> Client:
-        return strategies.client_of_rows(context, rows(context), run_config).to_client()
+        return FACTORY.client_of_rows(context, rows(context), run_config).to_client()
 
     return PCAClientApp(client_fn)
 
@@ -156,5 +156,4 @@ def one_blas_thread(message: Message, context: Context, call_next: ClientAppCall
 
 def _run_config(method: str, options: dict[str, Any]) -> dict[str, Any]:
     values = {key.replace("_", "-"): value for key, value in options.items()}
-    run_config: dict[str, Any] = strategies.run_config_of({**values, "method": method})
-    return run_config
+    return METHODS.run_config({**values, "method": method})

@@ -8,7 +8,6 @@ from logging import WARNING, StreamHandler
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpca_flwr import strategies
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.flower import run_on
@@ -18,6 +17,7 @@ from fedpca_flwr.model.reference import captured_variance, pooled_pca, principal
 from fedpca_flwr.protocol.metrics import measured
 from fedpca_flwr.protocol.progress import flower_from, shown_by
 from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.strategies import FACTORY
 
 app = ServerApp()
 
@@ -25,7 +25,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     try:
-        strategy = strategies.build_strategy(context.run_config)
+        strategy = FACTORY.strategy(context.run_config)
         with measured(strategy, context.run_id), shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
             output = Output.of(strategy.config, context.run_id)
             strategy.before_questions = lambda: output.reserve(strategy.model_bytes)

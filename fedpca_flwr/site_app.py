@@ -5,18 +5,18 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
-from fedpca_flwr import strategies
 from fedpca_flwr.flower import one_blas_thread
 from fedpca_flwr.site import audit
 from fedpca_flwr.site.outlived import end_with_node
 from fedpca_flwr.site.site import show_log
+from fedpca_flwr.strategies import FACTORY
 
 
 def client_fn(context: Context) -> Client:
     if "data" in context.node_config:  # a site, and no party of a simulation
         show_log()
         end_with_node()
-    return strategies.build_client(context).to_client()
+    return FACTORY.client(context).to_client()
 
 
 def metrics_of_site(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.testing import assert_allclose
 from pydantic.fields import FieldInfo
 
-from fedpca_flwr import strategies
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
@@ -27,6 +26,8 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import transports_of
 
 COMPONENTS = 2
 EXACT, ALIKE = 1e-6, 1e-4
@@ -44,7 +45,7 @@ def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
     **options
         With which it runs, beside those of its card's first example.
     """
-    card = strategies.method_named(method).strategy.card
+    card = METHODS.named(method).strategy.card
     bench = _Bench(card, options)
     if card.after:  # it fits nothing
         return {"options": bench.options_are_refused}
@@ -56,7 +57,7 @@ def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
     if bench.exact:
         checks["exact"] = partial(bench.like_pooled, bench.parties())
     if not card.differentially_private:
-        ways = SURVIVORS.keys() & set(strategies.transports_of(strategies.METHODS[method]))
+        ways = SURVIVORS.keys() & set(transports_of(METHODS[method]))
         checks |= {"order of parties": bench.any_order, **{way: partial(bench.sums, way) for way in sorted(ways)}}
     return checks
 

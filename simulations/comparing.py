@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpca_flwr import strategies
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.figures import markdown
@@ -34,6 +33,7 @@ from fedpca_flwr.simulations.records import (
 )
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.state.files import writable
+from fedpca_flwr.strategies import METHODS
 
 if TYPE_CHECKING:
     import pandas
@@ -84,7 +84,7 @@ def settings(
     bounds: Sequence[float],
 ) -> Iterator[Record]:
     """Every combination; a partition without alpha occurs once, and ``"all"`` is every method."""
-    methods = [name for method in methods for name in (strategies.METHODS if method == "all" else [method])]
+    methods = [name for method in methods for name in (METHODS if method == "all" else [method])]
     ways = [(p, a) for p in partitions for a in (alphas if p in SPREAD else [None])]
     every = itertools.product(datasets, ways, clients, bounds, methods)
     for dataset, (partition, alpha), number, bound, method in every:

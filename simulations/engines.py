@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr import strategies
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import agreed_levels, encoded, level_notes
@@ -25,6 +24,7 @@ from fedpca_flwr.simulations.loopback import FILES, on_loopback
 from fedpca_flwr.simulations.parties import Parties, by_text, parties_of
 from fedpca_flwr.simulations.progress import shown
 from fedpca_flwr.simulations.python_words import POLICY, in_words_of_python
+from fedpca_flwr.strategies import METHODS
 
 Given = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
 
@@ -79,12 +79,12 @@ def run(
     """
     on, method = _engine(engine), _named(method)
     with in_words_of_python():
-        split = strategies.method_of(method).strategy.card.split
+        split = METHODS.of_text(method).strategy.card.split
     values = _by_key({"n_components": n_components, "method": method, **options})
     tables, notes = _encoded(parties, values)
     site = _taken_out(values, held := parties_of(tables, split))
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
-        model = on(strategies.run_config_of(values), held.rows, site, held.names, held.places)
+        model = on(METHODS.run_config(values), held.rows, site, held.names, held.places)
     if split == "rows" and model.feature_names_in_ is not None:  # the run's own `features` say the order
         return model
     model.log["notes"].extend([*held.notes, *notes])

@@ -12,7 +12,6 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from fedpca_flwr import strategies
 from fedpca_flwr.data.frames import as_rows, frame_of, is_frame, listed
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError
@@ -25,6 +24,7 @@ from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.parties import is_name
 from fedpca_flwr.simulations.python_words import in_words_of_python
+from fedpca_flwr.strategies import METHODS
 
 FITTED = (
     "components_",
@@ -282,7 +282,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _card(self) -> MethodCard:
         with in_words_of_python():
-            card = strategies.method_of(self.method).strategy.card
+            card = METHODS.of_text(self.method).strategy.card
         if card.split == "columns":
             raise ConfigError(
                 f"method '{card.name}' is for parties that hold columns and keep their loadings: nothing is left "

@@ -15,13 +15,13 @@ from flwr.app import Context, RecordDict
 from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 
-from fedpca_flwr import strategies
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.server import PCAServer, libraries
+from fedpca_flwr.strategies import FACTORY
 
 Names = tuple[str, ...]
 Places = NDArray[np.int64] | None
@@ -96,7 +96,7 @@ def assemble(
     places: Sequence[Places] = (),
 ) -> PCAServer:
     """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
-    server = PCAServer(strategies.build_strategy(run_config), lambda: libraries().limit(limits=1, user_api="blas"))
+    server = PCAServer(FACTORY.strategy(run_config), lambda: libraries().limit(limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in libraries().info() if pool["user_api"] == "blas"]
     large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
     workers = max(threads, default=os.cpu_count() or 1) if large else 1
@@ -125,7 +125,7 @@ def _client_builder(context: Context, rows: Rows, names: Names, places: Places =
     def load(node: NodeConfig, config: RunConfig) -> Table:
         return check(rows, names)._replace(places=places)
 
-    return lambda: strategies.build_client(context, load).to_client()
+    return lambda: FACTORY.client(context, load).to_client()
 
 
 class _Worker:

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from fedpca_flwr import strategies
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.simulations.loopback import FILES
 from fedpca_flwr.site.site import SEE_LOG
+from fedpca_flwr.strategies import METHODS
 
 POLICY = ("min-rows", "round-rows", "allowed-methods", "max-reply-bytes", "secure-only", "min-parties", "may-show")
 """Keys of a node-config that `run` sets for every party."""
@@ -42,7 +42,7 @@ def python_words(text: str) -> str:
 def _dashed() -> re.Pattern[str]:
     """All keys whose names have several words, where they stand alone."""
     keys = {*RunConfig.keys(), *POLICY, *FILES}
-    for method in strategies.METHODS.values():
+    for method in METHODS.values():
         keys |= set(method.strategy.card.options.keys())
     words = sorted((key for key in keys if "-" in key), key=len, reverse=True)
     return re.compile(rf"(?<![\w./-])(?:{'|'.join(words)})(?![\w./-])")

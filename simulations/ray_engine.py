@@ -14,7 +14,6 @@ import numpy as np
 from flwr import app, client, clientapp, serverapp, simulation
 from scipy import sparse
 
-from fedpca_flwr import strategies
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
@@ -24,6 +23,7 @@ from fedpca_flwr.maths.rows import Blocks, Rows, joined, whole
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.loopback import Names, Places, own_site
 from fedpca_flwr.site.readers import read
+from fedpca_flwr.strategies import FACTORY
 
 BACKEND: dict[str, Any] = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -43,7 +43,7 @@ def on_ray(
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
     there, or ``.npz`` where they are sparse.
     """
-    strategy = strategies.build_strategy(run_config)
+    strategy = FACTORY.strategy(run_config)
     with TemporaryDirectory(prefix="fedpca-") as folder:
         for i, rows in enumerate(parties):
             save(Path(folder, str(i)), rows)
@@ -95,9 +95,7 @@ def _client_fn(
     def client_fn(context: app.Context) -> client.Client:
         own = own_site(site, int(context.node_config["partition-id"]))
         node_config = {**context.node_config, "may-show": "inner products", **own}
-        return strategies.build_client(
-            replace(context, node_config=node_config, run_config=run_config), load
-        ).to_client()
+        return FACTORY.client(replace(context, node_config=node_config, run_config=run_config), load).to_client()
 
     return client_fn
 

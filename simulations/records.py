@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedpca_flwr import strategies
 from fedpca_flwr.config.method_text import non_defaults, options_of, text_of, words_of
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model_file import from_json, to_json
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.state.files import written_whole
+from fedpca_flwr.strategies import METHODS
 
 Record = dict[str, Any]
 
@@ -57,13 +57,13 @@ def parsed(method: str) -> tuple[str, Record]:
     if flags := [key for key in keys if key in FLAGS]:
         said = (f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in flags)
         raise ConfigError("\n".join(said))
-    card = strategies.method_of(method, source).strategy.card
+    card = METHODS.of_text(method, source).strategy.card
     return card.name, non_defaults(options_of(method, card.options, {}, source))
 
 
 def card_of(method: str) -> MethodCard:
     """What a method says of itself."""
-    card: MethodCard = strategies.METHODS[method].strategy.card
+    card: MethodCard = METHODS[method].strategy.card
     return card
 
 
@@ -225,7 +225,7 @@ def require_record(given: Any) -> None:
             adapter.validate_python(given[key], strict=True)
         except ValidationError:
             raise ValueError(f"'{key}' is not what it must be") from None
-    if given["method"] not in strategies.METHODS:
+    if given["method"] not in METHODS:
         raise ValueError("'method' is none that there is")
 
 

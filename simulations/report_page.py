@@ -197,7 +197,7 @@ def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
         return
     heads = ("client", "rows", "variance", "most of a component", "angle of the first without it (degrees)")
     try:
-        called = by_name([one["party"] for one in model.log["influence"]], model)
+        called = by_name([one["party"] for one in model.log["influence"]], model.log)
         lines = [_influence_of(name, one) for name, one in zip(called, model.log["influence"], strict=True)]
     except (LookupError, TypeError, ValueError):  # the file of the model is of somebody else
         return

@@ -25,7 +25,8 @@ from fedpca_flwr.protocol.card import MethodCard, Shown
 from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.stages import composed
-from fedpca_flwr.strategies import METHODS, TRAVEL, script_of, transports_of
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import TRAVEL, script_of, transports_of
 
 HEADS = ("method", "result", "rounds", "privacy", "split")
 OPTION = ("values", "meaning")

@@ -15,15 +15,15 @@ from flwr.app import Context
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from numpy.typing import NDArray
 
+from fedpca_flwr import run
 from fedpca_flwr.maths.rows import whole
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.simulations.python_words import POLICY
 from fedpca_flwr.site.identity import make_key
-from fedpca_flwr.strategies import build_client, method_of, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 
 
 class Clock:
@@ -49,7 +49,7 @@ def own(method: str) -> dict[str, Any]:
     Noise is the same each time. On other graphs than the complete one, a result depends on who sits where; with
     directions truncated, on the order of the rows.
     """
-    card = method_of(method).strategy.card
+    card = METHODS.of_text(method).strategy.card
     known = card.options.model_fields
     few = {"iterations": 3, "noise_seed": 1, "tracked": 80}
     needed: dict[str, Any] = {name: value for name, value in few.items() if name in known}
@@ -101,7 +101,7 @@ def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
     given = {"min_rows": 1, **own(method), **options}
     options = {key.replace("_", "-"): value for key, value in given.items()}
     site = {key: options.pop(key) for key in (*POLICY, "scores") if key in options} | options.pop("site", {})
-    server = assemble(run_config_of({"method": method, "clients": len(parties), **options}), parties, site)
+    server = assemble(METHODS.run_config({"method": method, "clients": len(parties), **options}), parties, site)
     if "data" in site:
         identify(server)
     return server
@@ -142,7 +142,7 @@ def at_sites(server: PCAServer, nodes: Sequence[dict[str, Any]]) -> PCAServer:
     for party, node in enumerate(nodes):
         context = context_of(server, party)
         context.node_config |= node
-        proxy_of(server, party).make = lambda context=context: build_client(context).to_client()
+        proxy_of(server, party).make = lambda context=context: FACTORY.client(context).to_client()
     return server
 
 

@@ -19,7 +19,7 @@ from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.site.identity import identity_of
 from fedpca_flwr.site.policy import EXPOSURES
 from fedpca_flwr.site.repeats import Release
-from fedpca_flwr.strategies import build_client, method_of, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.harness import identities
 
 EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
@@ -27,8 +27,8 @@ EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
 
 def shown_by(run: dict[str, Any]) -> str:
     """What a run with this method and these options shows of single rows: what a site must allow."""
-    text = run_config_of(run)["method"]
-    card = method_of(text).strategy.card
+    text = METHODS.run_config(run)["method"]
+    card = METHODS.of_text(text).strategy.card
     options = options_of(text, card.options, {"n-components": run.get("n-components", 10)})
     return max(card.exposes or "nothing", options.exposes or "nothing", key=EXPOSURES.index)
 
@@ -75,8 +75,8 @@ class HostileSession:
         given = {"may-show": shown_by(run), **given}
         if run["method"].startswith("dp-pca"):
             given = {"epsilon-budget": 100.0, **given}
-        chosen = run_config_of(run)
-        card = method_of(chosen["method"]).strategy.card
+        chosen = METHODS.run_config(run)
+        card = METHODS.of_text(chosen["method"]).strategy.card
         words = options_of(chosen["method"], card.options, {"n-components": chosen.get("n-components", 10)}).site_sums
         if words:
             given = {"allowed-methods": " ".join([card.name, *words]), **given}
@@ -88,7 +88,7 @@ class HostileSession:
 
     @property
     def client(self):
-        return build_client(self.context)
+        return FACTORY.client(self.context)
 
     def sign(self, party: int, what: str, *said: bytes) -> NDArray:
         """As another party would, which has handed the server all that it has."""

@@ -12,16 +12,17 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
 
+from fedpca_flwr import run
 from fedpca_flwr.config.method_text import options_of, own_keys
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import DATASETS
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.hunt.options import option_values
 from fedpca_flwr.site.local_table import local_table
-from fedpca_flwr.strategies import METHODS, TRAVEL, method_of, script_of, transports_of
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.__main__ import descriptions, pages
+from fedpca_flwr.transports.recommendation import TRAVEL, script_of, transports_of
 from tests.families import cut, rows
 from tests.grid import GridOfThisProcess
 
@@ -158,7 +159,7 @@ def test_runs_have_keys_and_values_that_there_are(page):
             given = parse_config_args([text])
             assert set(given) <= set(CONFIG), command
             config = RunConfig.parse({**CONFIG, **given})
-            kind = method_of(config.method).strategy.card.options
+            kind = METHODS.of_text(config.method).strategy.card.options
             options_of(config.method, kind, {"n-components": config.n_components})
 
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from fedpca_flwr.config.run_config import LONGEST_KEY, MOST_KEYS, Config, RunConfig, require_short
-from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.errors import ConfigError, FedPCAError, together, value_text
 
 Options = TypeVar("Options", bound=Config)
 Scalar = bool | int | float | str
@@ -82,6 +82,33 @@ def options_of(text: str, kind: type[Options], beside: Mapping[str, Any], source
     if lines:
         raise ConfigError("\n".join(lines))
     return options
+
+
+def options_in_run(run: Mapping[str, Any], text: str, kind: type[Options], beside: Mapping[str, Any]) -> Options:
+    """Return the options of a method, if they and the keys of the ``run`` are allowed; errors name all that is wrong.
+
+    The other arguments are those of `options_of`.
+    """
+    faults: list[FedPCAError] = []
+    options: Options | None = None
+    try:
+        options = options_of(text, kind, beside)
+    except ConfigError as error:
+        faults.append(error)
+    try:  # how many components, the method knows better
+        RunConfig.parse({key: value for key, value in run.items() if key != "n-components" or not faults})
+    except ConfigError as error:
+        faults.append(error)
+    if options is None or faults:
+        raise together(faults)
+    return options
+
+
+def run_config_of(name: str, kind: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run-config of ``values`` that are keys of the run and options of a method, of this ``kind``."""
+    run = {key: value for key, value in values.items() if key in OF_THE_RUN}
+    beside = {key: value for key, value in values.items() if key not in run or key == "n-components"}
+    return {**run, "method": canonical(name, options_in_run(run, run["method"], kind, beside))}
 
 
 def own_keys(kind: type[Config]) -> list[str]:

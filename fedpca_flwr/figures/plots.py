@@ -69,7 +69,8 @@ def scores(
     >>> parties = {"north": wine[:90], "south": wine[90:]}
     >>> figure = plots.scores(parties, run("p-cov", parties, n_components=2, scale=True))
     """
-    points = {name: _points(name, one, model, components) for name, one in by_name(parties, model).items()}
+    named = by_name(parties, {} if model is None else model.log)
+    points = {name: _points(name, one, model, components) for name, one in named.items()}
     widths = {name: own.shape[1] for name, own in points.items()}
     if len(set(widths.values())) > 1:
         raise ConfigError(f"the parties' scores have one component here and several there: {widths}; name 'components'")
@@ -331,7 +332,7 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     parties : mapping of str to array-like, or sequence of array-like, of shape (n_i, d)
         Columns of data frames are matched by their names.
     """
-    held = by_name(parties, model)
+    held = by_name(parties, model.log)
     counts, shift, explained = zip(*(_compared(model, X) for X in held.values()), strict=True)
     panels = (
         ("rows", counts),

@@ -10,18 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fedpca_flwr.config.method_text import text_of
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import at_most, certified
-
-if TYPE_CHECKING:
-    from fedpca_flwr.model.model import PCAModel
-
+from fedpca_flwr.model.fitted import FittedPCA
 
 Numbers = Mapping[str, float]
-Text = Callable[[Numbers, "PCAModel"], str]
+Text = Callable[[Numbers, FittedPCA], str]
 """Makes a line of a summary of the numbers, and of what the model has besides: options, names, k."""
 
 
@@ -30,21 +26,21 @@ def filled(template: str) -> Text:
     return lambda numbers, model: template.format(**numbers, options=model.log["options"])
 
 
-def certificate(numbers: Numbers, model: PCAModel) -> str:
+def certificate(numbers: Numbers, model: FittedPCA) -> str:
     first = int(numbers["certified_components"])
     every = first >= model.n_components_
     return certified(numbers["certified_angle_degrees"], first=None if every else first)
 
 
-def bound(numbers: Numbers, model: PCAModel) -> str:
+def bound(numbers: Numbers, model: FittedPCA) -> str:
     return f"{at_most(numbers['angle_bound_degrees'])} degrees (Davis and Kahan: the worst case)"
 
 
-def scatter_error(numbers: Numbers, model: PCAModel) -> str:
+def scatter_error(numbers: Numbers, model: FittedPCA) -> str:
     return f"{at_most(numbers['scatter_error_variance_share'])} of the variance at most (spectral norm)"
 
 
-def missing(numbers: Numbers, model: PCAModel) -> str:
+def missing(numbers: Numbers, model: FittedPCA) -> str:
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
     return f"{100 * share:.3g}%; an estimated {ahead:.2g} degrees to go (no bound)"
 
@@ -54,12 +50,12 @@ def rounded_off(name: str, whole: str) -> Text:
     return lambda numbers, model: f"rounds off {at_most(numbers[name], digits=1)} of {whole}"
 
 
-def chosen(numbers: Numbers, model: PCAModel) -> str:
+def chosen(numbers: Numbers, model: FittedPCA) -> str:
     way = model.log["chosen"]
     return f"{text_of(way['method'], way['options'])}: {_cost('forecast', numbers)}"
 
 
-def spent(numbers: Numbers, model: PCAModel) -> str:
+def spent(numbers: Numbers, model: FittedPCA) -> str:
     return _cost("spent", numbers)
 
 
@@ -69,13 +65,13 @@ def _cost(which: str, numbers: Numbers) -> str:
     return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
 
 
-def mu(numbers: Numbers, model: PCAModel) -> str:
+def mu(numbers: Numbers, model: FittedPCA) -> str:
     found, held = numbers["mu"], numbers.get("held_out_rows")
     name = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}.get(found, f"{found:g}")
     return name if held is None else f"{name}, chosen on {held} rows held out"
 
 
-def privacy(numbers: Numbers, model: PCAModel) -> str:
+def privacy(numbers: Numbers, model: FittedPCA) -> str:
     options, honest = model.log["options"], numbers.get("honest_parties")
     trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
     return (
@@ -90,18 +86,18 @@ def by_sum(prefix: str) -> Text:
     )
 
 
-def above_noise(numbers: Numbers, model: PCAModel) -> str:
+def above_noise(numbers: Numbers, model: FittedPCA) -> str:
     above, kept = numbers["components_above_noise"], numbers["kept_features"]
     return f"{above} of {model.n_components_} components; {kept} of {model.n_features_in_} features kept"
 
 
-def left_out(numbers: Numbers, model: PCAModel) -> str:
+def left_out(numbers: Numbers, model: FittedPCA) -> str:
     share = 1 - float(model.explained_variance_ratio_.sum())
     directions = f"{numbers['left_out_directions']:.0f}"
     return f"{share:.4%} of the variance, spread over some {directions} direction{'' if directions == '1' else 's'}"
 
 
-def odd_rows(numbers: Numbers, model: PCAModel) -> str:
+def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
     t_squared, spe = numbers["rows_above_t_squared_limit"], numbers["rows_above_spe_limit"]
     told = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 % of normal rows are not)"
     parties = [
@@ -112,7 +108,7 @@ def odd_rows(numbers: Numbers, model: PCAModel) -> str:
     return f"{told}; most at {party}: {share:.1%} of its rows" if share else told
 
 
-def influence(numbers: Numbers, model: PCAModel) -> str:
+def influence(numbers: Numbers, model: FittedPCA) -> str:
     share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return share
@@ -123,7 +119,7 @@ def influence(numbers: Numbers, model: PCAModel) -> str:
     return f"{share}; without one, the first turns by up to {axis} degrees{together}"
 
 
-def revision(numbers: Numbers, model: PCAModel) -> str:
+def revision(numbers: Numbers, model: FittedPCA) -> str:
     return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
 
 
@@ -150,7 +146,7 @@ CLIPPED = ("centre", "variances", "products", "joint")  # DP-PCA's sums
 SUMS = (*CLIPPED, "octaves", "nearer_octaves", "nearer_centre", "directions")
 
 
-def lines(model: PCAModel) -> list[tuple[str, str]]:
+def lines(model: FittedPCA) -> list[tuple[str, str]]:
     """Return the measurements of a model, as names and texts.
 
     Raises

@@ -5,21 +5,18 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedpca_flwr.errors import ContractError, printable
 from fedpca_flwr.model import measurements, tables
-
-if TYPE_CHECKING:
-    from fedpca_flwr.model.model import PCAModel
-
+from fedpca_flwr.model.fitted import FittedPCA
 
 NAMED_PARTIES = 6  # of more, a summary tells only the number
 
 
-def summary(model: PCAModel) -> str:
+def summary(model: FittedPCA) -> str:
     """What a person wants to know first, as lines of text; `ContractError` where the model has no history."""
     log = model.log
     if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
@@ -53,7 +50,7 @@ def summary(model: PCAModel) -> str:
     return "\n".join(f"  {name:<22}{printable(text)}" for name, text in lines)
 
 
-def _traffic(model: PCAModel) -> list[tuple[str, str]]:
+def _traffic(model: FittedPCA) -> list[tuple[str, str]]:
     """Lines of the summary about what travelled; none where the model was made of what was there."""
     if not model.log["rounds"]:
         return []
@@ -64,7 +61,7 @@ def _traffic(model: PCAModel) -> list[tuple[str, str]]:
     ]
 
 
-def line_of(model: PCAModel) -> str:
+def line_of(model: FittedPCA) -> str:
     """A model in one line."""
     method, share = printable(str(model.log.get("method", "pooled"))), float(model.explained_variance_ratio_.sum())
     held = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
@@ -74,7 +71,7 @@ def line_of(model: PCAModel) -> str:
     )
 
 
-def page_of(model: PCAModel) -> str:
+def page_of(model: FittedPCA) -> str:
     """A model as HTML: its line, its components with bars and their largest loadings, its notes, and its summary."""
     share = model.explained_variance_ratio_
     columns = [tables.labels(share.size), model.explained_variance_.tolist(), map(tables.Share, share)]
@@ -125,7 +122,7 @@ def _note(party: str, found: Sequence[Mapping[str, Any]], names: Sequence[str]) 
 TOLD = 0.95  # a note tells of scores that lie nearer the centre than this share of where they belong
 
 
-def shrinkage_notes(model: PCAModel) -> list[str]:
+def shrinkage_notes(model: FittedPCA) -> list[str]:
     """A note where rows are fewer than features, and scores of new rows are much too small."""
     found = model.shrinkage_
     found = found[~np.isnan(found)]

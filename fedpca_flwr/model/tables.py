@@ -1,4 +1,4 @@
-"""Results as tables: what an analysis prints and shows in a notebook, and the data frames of a model."""
+"""Results as tables: what an analysis prints and shows in a notebook."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import html
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ConfigError, printable
-
-if TYPE_CHECKING:
-    import pandas
-
-    from fedpca_flwr.model.model import PCAModel
 
 MOST = 20
 """So many lines a table shows at most."""
@@ -112,45 +108,21 @@ def largest(values: NDArray[Any], names: Sequence[str], count: int = 3) -> str:
     return ", ".join(f"{names[j] if len(names) else f'feature {j}'} {values[j]:+.2g}" for j in order)
 
 
-def by_name(parties: Any, model: PCAModel | None = None) -> dict[str, Any]:
+def by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Tables, or files, by the names of the parties that hold them.
 
-    The keys of a mapping are the names. Those of a list are the ones that the parties of the ``model`` had, where these
-    are as many, or the names of the files. One table is called ``rows``.
+    The keys of a mapping are the names. Those of a list are the ones that the parties of a model had, by its ``log``,
+    where these are as many, or the names of the files. One table is called ``rows``.
     """
     if isinstance(parties, Mapping):
         return {str(name): one for name, one in parties.items()}
     if not isinstance(parties, list | tuple):
         return {"rows": parties}
     held = list(parties)
-    said = [party.get("name", "") for party in model.log.get("parties", [])] if model is not None else []
+    said = [party.get("name", "") for party in log.get("parties", [])]
     own = [Path(one).stem if isinstance(one, str | os.PathLike) else f"party {i}" for i, one in enumerate(held)]
     names = said if len(said) == len(held) and all(said) else own
     return dict(zip(names, held, strict=True))
-
-
-def loadings_frame(model: PCAModel) -> pandas.DataFrame:
-    """The loadings as a data frame: a row for each feature, a column for each component (``PC1``, ``PC2``, ...)."""
-    components, _ = model.loadings()
-    names = model.feature_names_in_
-    return pandas_library().DataFrame(components.T, index=names, columns=labels(len(components)))
-
-
-def scores_frame(model: PCAModel, parties: Any) -> pandas.DataFrame:
-    """The scores of rows as a data frame: the ``party`` that holds the row, and a column for each component.
-
-    Parameters
-    ----------
-    parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
-        Rows of data frames keep their index.
-    """
-    library, columns = pandas_library(), labels(model.n_components_)
-    frames = []
-    for name, X in by_name(parties, model).items():
-        frame = library.DataFrame(model.transform(X), index=X.index if hasattr(X, "iloc") else None, columns=columns)
-        frame.insert(0, "party", name)
-        frames.append(frame)
-    return library.concat(frames)
 
 
 def pandas_library() -> Any:

@@ -13,26 +13,66 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
 from fedpca_flwr.config.method_text import require_same_settings, settings_of
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import Rows
-from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.protocol.journal import Journal
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.journal import Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, largest, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER, Fields
 from fedpca_flwr.protocol.question import SERVER, Public, Questions, require_as_told, require_next
 from fedpca_flwr.protocol.replies import without_warnings
 from fedpca_flwr.protocol.transport import PartyTransport
 
-if TYPE_CHECKING:
-    from fedpca_flwr.site.site import Site
-
 logger = logging.getLogger("fedpca_flwr.client")
+
+
+class Site(Protocol):
+    """What a party's half needs of its site (`fedpca_flwr.site.site`)."""
+
+    run_id: str
+    state: State
+
+    @property
+    def node(self) -> NodeConfig: ...
+
+    @property
+    def config(self) -> RunConfig: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def settings(self) -> bytes: ...
+
+    def options(self, kind: type[PCAOptions]) -> PCAOptions: ...
+
+    def data(self, split: str) -> Rows: ...
+
+    def public(self, split: str, options: PCAOptions) -> Public: ...
+
+    def about(self, split: str) -> dict[str, Any]: ...
+
+    def permit(self, card: MethodCard, *, sums_only: bool) -> None: ...
+
+    def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None: ...
+
+    def permit_moments(self, card: MethodCard, rows: Rows, *, sums_only: bool) -> None: ...
+
+    def permit_bound(self, split: str) -> None: ...
+
+    def permit_sum(self, members: Sequence[str], split: str) -> None: ...
+
+    def note_clear(self, card: MethodCard) -> None: ...
+
+    def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]: ...
 
 
 class PCAClient(NumPyClient):
@@ -73,7 +113,7 @@ class PCAClient(NumPyClient):
     def permit_sum(self, members: Sequence[str]) -> None:
         """Refuse to be in a sum over these, where it and an earlier one would tell a share; noise hides that."""
         if not self.card.differentially_private:
-            self.site.repeats(self.card.split).permit_sum(members, split=self.card.split)
+            self.site.permit_sum(members, self.card.split)
 
     def about(self) -> dict[str, Any]:
         """What every reply says of this party."""

@@ -3,12 +3,15 @@
 A site does not rely on the server's check: a rule that only the server's half knew would protect no row.
 """
 
+from collections.abc import Mapping
+
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.registry import Method
 
 
-def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions) -> None:
+def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions, methods: Mapping[str, Method]) -> None:
     """Refuse keys of a run that do not go with its method, or with the method's options.
 
     Parameters
@@ -18,6 +21,8 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions)
         Of the run's method.
     options : PCAOptions
         Those of the method.
+    methods : mapping of str to Method
+        All methods: an error names those that do.
 
     Raises
     ------
@@ -34,7 +39,7 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions)
         if getattr(config, key) and not getattr(card, field):
             raise ConfigError(
                 f"run-config: '{key}' is {value_text(getattr(config, key))}, and '{card.name}' takes none; methods "
-                f"that do: {_methods_with(field)}"
+                f"that do: {_methods_with(field, methods)}"
             )
     if config.levels and not (options.scaled and options.centred):
         raise ConfigError(
@@ -42,10 +47,10 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions)
             "and center=true"
         )
     if config.max_share:
-        _require_shares(config, card)
+        _require_shares(config, card, methods)
 
 
-def _require_shares(config: RunConfig, card: MethodCard) -> None:
+def _require_shares(config: RunConfig, card: MethodCard, methods: Mapping[str, Method]) -> None:
     """Refuse a limit to what a party may hold where the server cannot see what it holds."""
     about = f"run-config: 'max-share' is {config.max_share:g}, but"
     if config.secure_aggregation:
@@ -56,12 +61,10 @@ def _require_shares(config: RunConfig, card: MethodCard) -> None:
     if not card.pools_moments:
         raise ConfigError(
             f"{about} '{card.name}' does not add up the parties' moments; methods that do: "
-            f"{_methods_with('pools_moments')}"
+            f"{_methods_with('pools_moments', methods)}"
         )
 
 
-def _methods_with(field: str) -> str:
-    """The methods whose cards have this field set."""
-    from fedpca_flwr.strategies import METHODS
-
-    return ", ".join(name for name, method in METHODS.items() if getattr(method.strategy.card, field))
+def _methods_with(field: str, methods: Mapping[str, Method]) -> str:
+    """Return the names of the methods whose cards have this field set."""
+    return ", ".join(name for name, method in methods.items() if getattr(method.strategy.card, field))

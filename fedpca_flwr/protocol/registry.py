@@ -1,12 +1,15 @@
 """A method: its strategy and its client; and methods by name, each imported when it is first asked for."""
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.config.method_text import run_config_of, words_of
+from fedpca_flwr.config.run_config import LONGEST_KEY
+from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -51,7 +54,9 @@ class Registry(Mapping[str, Method]):
 
     def __getitem__(self, name: str) -> Method:
         if name not in self._found:
-            self._found[name] = self._own(name) if name in self._homes else _loaded(self._others[name])
+            made = self._own(name) if name in self._homes else _loaded(self._others[name])
+            made.strategy.card = self._composed(made.strategy.card)
+            self._found[name] = made
         return self._found[name]
 
     def __contains__(self, name: object) -> bool:
@@ -62,6 +67,32 @@ class Registry(Mapping[str, Method]):
 
     def __len__(self) -> int:
         return len(self._homes) + len(self._others)
+
+    def named(self, name: str) -> Method:
+        """Return the method of that name; a `ConfigError` has the names there are."""
+        if name in self:
+            return self[name]
+        plain = name.lower() == "pca"  # whose nearest name is that of an approximate method
+        near = ["p-cov"] if plain else difflib.get_close_matches(name[:LONGEST_KEY], self, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else ""
+        raise ConfigError(
+            f"run-config: 'method' is {value_text(name)}, expected one of: {', '.join(self)}. {hint}".rstrip()
+        )
+
+    def of_text(self, text: str, source: str = "run-config") -> Method:
+        """Return the method of a text that may have its options too (`fedpca_flwr.config.method_text`)."""
+        return self.named(words_of(text, source)[0])
+
+    def run_config(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the run-config of keys of the run and options of its method side by side, as in Python.
+
+        Raises
+        ------
+        ConfigError
+            For an unknown method, a key that is neither, an option given twice, and an option that is not allowed.
+        """
+        card = self.of_text(values["method"]).strategy.card
+        return run_config_of(card.name, card.options, values)
 
     def strategy_named(self, name: str) -> type[PCAStrategy] | None:
         """The strategy of this project whose class has this name, for a Flower app of one's own."""
@@ -76,7 +107,6 @@ class Registry(Mapping[str, Method]):
     def _own(self, name: str) -> Method:
         module, _, of_class = self._homes[name].partition(":")
         strategy = getattr(import_module(f"{self._package}.{module}"), of_class)
-        strategy.card = self._composed(strategy.card)
         if strategy.card.goes_on_as:
             strategy.others = strategy.party.others = self
         return Method(strategy, strategy.party)

@@ -10,7 +10,7 @@ import json
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from flwr.client import NumPyClient
 from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar, ndarrays_to_parameters
@@ -19,7 +19,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.config.method_text import settings_of
+from fedpca_flwr.config.method_text import run_config_of, settings_of
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
 from fedpca_flwr.maths.eigen import EXACT, Eigenpairs
@@ -27,7 +27,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import FACTORS, SCALED, Certainty, certainty, check_features
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.progress import tell
@@ -35,6 +35,20 @@ from fedpca_flwr.protocol.question import NO_FIELDS, Ask, Program, Public, Quest
 from fedpca_flwr.protocol.quorum import Quorum, Results
 from fedpca_flwr.protocol.replies import Replies, Sizes
 from fedpca_flwr.protocol.transport import ServerTransport
+
+
+class Factory(Protocol):
+    """What makes the two halves of runs (`fedpca_flwr.transports.factory.RunFactory`)."""
+
+    def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy: ...
+
+    def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None: ...
+
+    def client(self, context: Context) -> PCAClient | RefusingClient: ...
+
+    def client_of_rows(
+        self, context: Context, rows: ArrayLike, run_config: Mapping[str, Any]
+    ) -> PCAClient | RefusingClient: ...
 
 
 class PCAStrategy(Strategy):
@@ -58,13 +72,13 @@ class PCAStrategy(Strategy):
     card: ClassVar[MethodCard]
     party: ClassVar[type[PCAClient]]
     """The method's client."""
+    factory: ClassVar[Factory]
+    """Makes its halves; `fedpca_flwr.strategies` hands it in."""
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__()
-        values = {key.replace("_", "-"): value for key, value in keywords.items()}
-        from fedpca_flwr import strategies as methods
-
-        methods.prepared(self, methods.run_config_of({**values, "method": self.card.name}))
+        run_config = self._run_config(keywords)
+        self.factory.prepare(self, run_config)
 
     @classmethod
     def of(cls, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> Self:
@@ -189,12 +203,16 @@ class PCAStrategy(Strategy):
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
         """The client of a party that holds ``rows`` (n, d), for a ClientApp of one's own; ``keywords`` as those of the
         strategy. Keys of the run-config are the app's own."""
-        values = {key.replace("_", "-"): value for key, value in keywords.items()}
-        from fedpca_flwr import strategies as methods
+        run_config = cls._run_config(keywords)
+        return cls.factory.client_of_rows(context, rows, run_config)
 
-        run_config = methods.run_config_of({**values, "method": cls.card.name})
-        made: NumPyClient = methods.client_of_rows(context, rows, run_config)
-        return made
+    @classmethod
+    def _run_config(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the run-config of a run of this method, from options and keys of the run with underscores."""
+        if not hasattr(cls, "factory"):  # a class of another package, which needs no registry to be defined
+            raise ContractError(f"{cls.__name__} cannot be made before the registry: import fedpca_flwr.strategies")
+        values = {key.replace("_", "-"): value for key, value in keywords.items()}
+        return run_config_of(cls.card.name, cls.card.options, {**values, "method": cls.card.name})
 
     # What Flower calls
 

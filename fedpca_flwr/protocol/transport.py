@@ -4,17 +4,42 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Ask, Program, Questions, Sum
+from fedpca_flwr.protocol.question import Ask, Program, Public, Questions, Sum
 from fedpca_flwr.protocol.quorum import Quorum
 
-if TYPE_CHECKING:
-    from fedpca_flwr.protocol.client import PCAClient
-    from fedpca_flwr.protocol.strategy import PCAStrategy
+
+class Run(Protocol):
+    """What a transport needs of the server's half of a run."""
+
+    phases: Questions
+    quorum: Quorum
+
+    @property
+    def public(self) -> Public: ...
+
+
+class Party(Protocol):
+    """What a transport needs of a party's half of a run."""
+
+    number: int
+
+    @property
+    def public(self) -> Public: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]: ...
+
+    def permit_survivors(self, dropped: int) -> None: ...
+
+    def permit_sum(self, members: Sequence[str]) -> None: ...
 
 
 def relayed(program: Program, put: Callable[[Ask], Program]) -> Program:
@@ -57,7 +82,7 @@ class Transport(ABC):
 class ServerTransport(Transport):
     """The server's half."""
 
-    def questions(self, program: Program, run: PCAStrategy) -> Program:
+    def questions(self, program: Program, run: Run) -> Program:
         """A method's program of `Ask` and `Sum` as one of `Ask` alone, which goes on with lists of replies."""
 
         def put(question: Ask) -> Program:
@@ -68,7 +93,7 @@ class ServerTransport(Transport):
         return relayed(program, put)
 
     @abstractmethod
-    def summed(self, question: Sum, run: PCAStrategy) -> Program:
+    def summed(self, question: Sum, run: Run) -> Program:
         """The questions that answer a `Sum`; returns its `Total`, or None where no sum can be had."""
 
     def measured(self, quorum: Quorum) -> dict[str, float]:
@@ -88,5 +113,5 @@ class PartyTransport(Transport):
     """A party's half."""
 
     @abstractmethod
-    def answer(self, party: PCAClient, phase: str, asked: Fields) -> Fields:
+    def answer(self, party: Party, phase: str, asked: Fields) -> Fields:
         """What leaves this party in a phase of the script."""

@@ -58,9 +58,9 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, Shown
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions
+from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.rows import projection_phase
 from fedpca_flwr.questions.rows_run import Party, RowsClient, RowsStrategy
-from fedpca_flwr.questions.stage import Projection
 
 SHOWS = Shown(
     "all that passes, since it relays: number of rows, mean and total variance of each party, its iterates, its "

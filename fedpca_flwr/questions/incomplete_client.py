@@ -16,8 +16,8 @@ from fedpca_flwr.maths.moments import symmetric
 from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER
+from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.rows_run import RowsClient
-from fedpca_flwr.questions.stage import Projection
 
 ELEMENTS = 2**22
 """Of a chunk, each pattern of which is factored: larger ones have fewer patterns a row."""

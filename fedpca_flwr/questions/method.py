@@ -37,12 +37,13 @@ from fedpca_flwr.protocol.question import (
 )
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
+from fedpca_flwr.questions.pooling import Evidence, Fitting
+from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, moments_limits, reach, sum_limits
 from fedpca_flwr.questions.rows import moments_of_all, moments_phases, pooled_moments, projection_phase
-from fedpca_flwr.questions.rows_run import Evidence, Fitting, Party
+from fedpca_flwr.questions.rows_run import Party
 from fedpca_flwr.questions.rows_run import RowsClient as Client
 from fedpca_flwr.questions.rows_run import RowsStrategy as Strategy
-from fedpca_flwr.questions.stage import Projection
 
 __all__ = [
     "FIRST_WORDS",

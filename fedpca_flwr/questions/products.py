@@ -25,9 +25,10 @@ from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
 from fedpca_flwr.questions.digits import in_digits, summed
 from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
 from fedpca_flwr.questions.influence import units_of_scatters
+from fedpca_flwr.questions.pooling import Evidence
 from fedpca_flwr.questions.row_limits import product_limits, reach, require_bound
 from fedpca_flwr.questions.rows import CENTRE, centre_phases, pooled_centre
-from fedpca_flwr.questions.rows_run import Evidence, Party, RowsStrategy
+from fedpca_flwr.questions.rows_run import Party, RowsStrategy
 
 DIAGONAL = Field("diagonal", ("d",), kind="size")
 SCALE = Field("scale", ("d",), kind="positive", optional=True, fixed="scale")

@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +44,9 @@ from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.digits import SHOWS
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
+from fedpca_flwr.questions.pooling import Evidence, PooledMoments, Pooling, kept, party_names, require_kept_sums
 from fedpca_flwr.questions.row_limits import WIDE, Pooled
-from fedpca_flwr.questions.rows_run import Evidence, Party, RowsStrategy, kept, party_names, require_kept_sums
+from fedpca_flwr.questions.rows_run import Party, RowsStrategy
 from fedpca_flwr.site.vault import Vault
 
 SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
@@ -273,21 +273,6 @@ def _resolved(run: RowsStrategy, sums: Total, *, which: str = ALL_ROWS, joined: 
     unseen = whole <= missed
     cautions = taken_for_constant(unseen[numbers], float(np.sqrt(missed.max() / head.n)))
     return Pooled(head, np.where(unseen, 0.0, diagonal), missed, cautions)
-
-
-class PooledMoments(NamedTuple):
-    """What the parties' moments add up to."""
-
-    moments: Moments  # of all rows, or without what lies between the parties' means
-    diagonal: Array  # of the scatter of all rows
-    whole: Moments | None = None  # those of all rows, where the server has them
-    parts: Mapping[str, Moments] = MappingProxyType({})
-    """By how texts name the party: what each of them sent, where the server has kept it."""
-    names: Sequence[str] = ()  # how else they are named, in the same order: a name that is the same in every run
-    evidence: Evidence = Evidence()
-
-
-Pooling = Generator[Ask, Any, PooledMoments]
 
 
 def moments_of_all(run: RowsStrategy) -> Pooling:

@@ -4,77 +4,98 @@ Both know the method, the model and the last round, and none of the questions be
 are in the modules beside and in the methods' own.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, most_rows
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.moments import most_rows
 from fedpca_flwr.maths.rows import Rows, count_of
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import Solution, check_components
 from fedpca_flwr.model.summary import shrinkage_notes, unit_notes
-from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
+from fedpca_flwr.protocol.card import PCAOptions, Stage
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Ask, Program, Public, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.influence import UNSEEN, AddedContributions, Contributions, largest_of, notes_on
+from fedpca_flwr.questions.influence import UNSEEN, largest_of, notes_on
 from fedpca_flwr.questions.last_round import require_fit
-from fedpca_flwr.questions.row_limits import permit_fixed_point
-from fedpca_flwr.questions.stage import Projection, RowsStage
+from fedpca_flwr.questions.pooling import KEPT, Evidence, Fitting, Pooling
+from fedpca_flwr.questions.projection import Observer, Projection
+from fedpca_flwr.questions.row_limits import Pooled, permit_fixed_point
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.site.vault import Vault
 
-KEPT = "the moments of all rows were kept; they tell far more than this model (docs/statistics.md)"
+Closing = Generator[Ask, Any, Fields]
+"""Questions between the fit and the last round; returns what the last round says besides."""
 
 
-def kept(
-    options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, missed: Array
-) -> SecondMoments | None:
-    """What a run with these options keeps.
+class RowsStage(Stage):
+    """A stage of methods for rows. What it does not write does nothing."""
 
-    Only a method whose options say so keeps anything: one that releases less than the moments has no such option.
-    """
-    if not isinstance(options, MomentsOptions) or options.keep == "nothing":
+    scales: bool = False  # whether it divides features by a deviation of its own
+
+    # A party
+
+    def ready(self, party: RowsClient) -> None:
+        """Refuse, before anything is answered, what the party's rows do not allow."""
+
+    def about(self, party: RowsClient) -> dict[str, Any]:
+        """Return what every reply says of the party besides."""
+        return {}
+
+    def take(self, party: RowsClient, asked: Fields) -> None:
+        """Keep what later answers need of a question."""
+
+    def rows(self, party: RowsClient, rows: Rows) -> Rows:
+        """Return the rows that the method sees."""
+        return rows
+
+    def projection(self, party: RowsClient, asked: Fields, projection: Projection) -> Projection:
+        """Return how the party projects its own rows."""
+        return projection
+
+    def observer(self, party: RowsClient, asked: Fields, projection: Projection, files: ExitStack) -> Observer | None:
+        """Return what watches the rows in the last round; ``files`` closes what it writes to."""
         return None
-    own = parties if options.keep == "parties" else {}
-    return SecondMoments(pooled, parties=own, missed=missed if missed.any() else np.zeros(0))
 
+    # The server
 
-def party_names(replies: Sequence[Reply]) -> list[str]:
-    """A name for each party that no other has."""
-    names = [reply.member for reply in replies]
-    return names if len(set(names)) == len(names) else [reply.sender for reply in replies]
+    def head(self) -> Pooled | None:
+        """Return count, mean and variances of all rows where the stage has them: then they are not asked for."""
+        return None
 
+    def moments(self, run: RowsStrategy, pooled: Callable[..., Pooling]) -> Pooling:
+        """Return the moments of all rows that the method sees, from those that ``pooled`` asks for."""
+        return pooled()
 
-def require_kept_sums(keep: str, *, within: bool) -> None:
-    """Refuse by a `ConfigError` to keep what the server does not have where it has sums only.
+    def fit(self, run: RowsStrategy, fitting: Fitting) -> Fitting:
+        """Run the method, and the stage's own questions before it."""
+        return fitting
 
-    These are each party's moments; ``within`` the parties, also those of all rows.
-    """
-    if within and keep != "nothing":
-        raise ConfigError(
-            f"run-config: 'keep' is '{keep}', but with secure-aggregation and 'harmonise' the server has no moments "
-            "with what lies between the parties; use keep=nothing"
-        )
-    if keep == "parties":
-        raise ConfigError(
-            "run-config: 'keep' is 'parties', but with secure-aggregation the server has the sum over all parties "
-            "only; use keep=moments"
-        )
+    def model(self, run: RowsStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
+        """Return the model, and what the parties project with, in the unit of the data."""
+        return model, solution
+
+    def closing(self, run: RowsStrategy, model: PCAModel, asked: Fields) -> Closing:
+        """Ask between the fit and the last round, whose question has what is ``asked`` so far."""
+        return {}
+        yield
+
+    def conclude(self, model: PCAModel, fit: Total) -> None:
+        """Note in the model what the last round told."""
 
 
 @dataclass
@@ -220,23 +241,6 @@ class RowsClient(PCAClient):
                         keep(centred @ projection.components.T)
         if node.loadings:
             projection.loadings().save(node.loadings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What the statistics say of the moments that they gave, for the model that is made of these."""
-
-    missed: Array = field(default_factory=lambda: np.zeros(1))
-    """Bound on what fixed point rounded off the variances, times rows."""
-    cautions: Sequence[str] = ()  # what a reader must know of them
-    contributions: Contributions | AddedContributions | None = None  # what each party added, where the server sees that
-    units: Sequence[dict[str, Any]] = ()
-    """Features that a party has in another unit, where the server sees each party's means and deviations."""
-    kept: SecondMoments | None = None  # the moments of all rows, where the run is to keep them
-
-
-Fitting = Generator[Ask, Any, Solution]
-"""The server's half of a method: it asks, and returns what it found."""
 
 
 class RowsStrategy(PCAStrategy):

@@ -33,9 +33,10 @@ from fedpca_flwr.maths.refine import corrected
 from fedpca_flwr.maths.short_words import EXACT, WORD_BITS, Short, ShortWords
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.questions.pooling import Evidence
 from fedpca_flwr.questions.row_limits import reach, require_bound, scatter_limits
 from fedpca_flwr.questions.rows import CENTRE, SCATTER, SPREAD, centre_phases, pooled_centre
-from fedpca_flwr.questions.rows_run import Evidence, Party, RowsStrategy
+from fedpca_flwr.questions.rows_run import Party, RowsStrategy
 
 FEATURES, COLUMNS = Field("features", ("d",), kind="size"), Field("columns", ("b",), kind="size")
 """Their products bound the residual of the sum, and so say its steps."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
@@ -20,10 +21,12 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
 from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.protocol.strategy import Factory
 from fedpca_flwr.site import audit, identity
 from fedpca_flwr.site.journal import SCHEMA
 from fedpca_flwr.site.rare_values import conspicuous
 from fedpca_flwr.site.repeats import UNPROTECTED
+from fedpca_flwr.site.site import Site as RunSite
 from fedpca_flwr.state.store import Store
 
 FLOWER = ((1, 41), (2,))  # from, and below
@@ -42,10 +45,10 @@ class Site:
     key: Path | None = None
 
 
-def findings(site: Site) -> Iterator[tuple[bool, str]]:
-    """Whether each thing is right, and a line that says so or what to do."""
+def findings(site: Site, factory: Factory) -> Iterator[tuple[bool, str]]:
+    """Whether each thing is right, and a line that says so or what to do; the ``factory`` makes halves of runs."""
     checks: dict[str, Callable[[Site], str]] = {"versions": _versions, "node-config": _node_config}
-    checks |= {"identity": _identity, "journal": _journal, "rows and run": _rows}
+    checks |= {"identity": _identity, "journal": _journal, "rows and run": partial(_rows, factory)}
     if site.superlink:
         checks["superlink"] = _superlink
         if site.key:
@@ -96,19 +99,19 @@ def _journal(site: Site) -> str:
     return f"{len(found.events)} events, all as they were written"
 
 
-def _rows(site: Site) -> str:
+def _rows(factory: Factory, site: Site) -> str:
     """The rows, and what this site would say in the run, of which nothing is noted in its journal."""
-    from fedpca_flwr import strategies as methods
-
     run_config = {"method": "p-cov", **fleet.config_of(site.run_config, "run-config")}
-    methods.build_strategy(run_config)  # refuses a run-config that is wrong
+    factory.strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.context_of(fleet.config_of(site.node_config, "node-config"), run_config)
-    client = methods.build_client(context)
+    client = factory.client(context)
     if isinstance(client, RefusingClient):
         raise ConfigError(str(client.report["message"]))
-    client.site.journal = StateJournal(context.state)
-    client.site.report = _told_here  # type: ignore[method-assign]
-    table = client.site.table
+    party = client.site
+    assert isinstance(party, RunSite)
+    party.journal = StateJournal(context.state)
+    party.report = _told_here  # type: ignore[method-assign]
+    table = party.table
     client.get_properties({})
     n, d = table.rows.shape
     _, needed = memory.largest(client.script, client.public, len(client.data))
@@ -118,8 +121,8 @@ def _rows(site: Site) -> str:
     far_off = f"; {odd}, far from all others of their column: are they errors?" if odd else ""
     columns = [*table.notes, *notes_of({"": table.rows}, {"": table.names}), one_column_text(table.rows, table.names)]
     notes = "".join(f"; {note}" for note in columns if note)
-    if not client.site.refuses_rare_values:
-        allowed = conspicuous(client.data, client.site.node.min_rows).text(table.names)
+    if not party.refuses_rare_values:
+        allowed = conspicuous(client.data, party.node.min_rows).text(table.names)
         notes += f"; {allowed}, and moments tell these rows, which rare-values='allow' permits" if allowed else ""
     return (
         f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}{notes}; this site would take part in "

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
@@ -29,6 +29,7 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
+from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.site import (
     columns,
     databases,
@@ -54,16 +55,17 @@ class Site:
     """A party in one run.
 
     Its context (Flower's) holds the run-config, this site's node-config, and state that lasts over the rounds; ``load``
-    gives this party's rows, from its node-config and the run-config.
+    gives this party's rows, from its node-config and the run-config; errors name other ``methods``.
     """
 
-    def __init__(self, context: Context, load: Load = local_table.local_table) -> None:
+    def __init__(self, context: Context, load: Load, methods: Mapping[str, Method]) -> None:
         self.run_id = str(context.run_id)
         self.run_config: Mapping[str, Any] = dict(context.run_config)
         self._came = dict(self.run_config)
         self.node_config: Mapping[str, Any] = dict(context.node_config)
         self.state = State(context.state)
         self.load = load
+        self.methods = methods
         self.handed_over = load is not local_table.local_table  # by whoever called `fedpca_flwr.run`
 
     def running(self, run_config: Mapping[str, Any]) -> Site:
@@ -159,7 +161,7 @@ class Site:
     def permit(self, card: MethodCard, *, sums_only: bool) -> None:
         """Refuse what this site does not allow, before anything is computed."""
         options = self.options(card.options)
-        require_compatible(self.config, card, options)
+        require_compatible(self.config, card, options, self.methods)
         policy.permit_method(self.node, card, sums_only=sums_only)
         policy.permit_sums(self.node, card, options, sums_only=sums_only)
         policy.require_files(self.node)
@@ -204,6 +206,10 @@ class Site:
     def repeats(self, split: str) -> repeats.Repeats:
         """What this site allows after what earlier runs over its rows were told."""
         return repeats.Repeats(self.journal, self.node, self._in_own_order(self.data(split)), self._selection(split))
+
+    def permit_sum(self, members: Sequence[str], split: str) -> None:
+        """Refuse to be in a sum over these parties, where it and an earlier one would tell a share."""
+        self.repeats(split).permit_sum(members, split=split)
 
     def _selection(self, split: str) -> Selection:
         """The rows that take part before the run weighs them, without the indicators that its levels have added."""

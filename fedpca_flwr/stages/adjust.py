@@ -32,10 +32,11 @@ from fedpca_flwr.protocol.card import MethodCard, MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, Sum, Total, by_transport
 from fedpca_flwr.questions.influence import Contributions
+from fedpca_flwr.questions.pooling import Fitting, PooledMoments, Pooling
+from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.row_limits import WIDE, moments_limits, projection_limits, reach, require_resolved
-from fedpca_flwr.questions.rows import SCATTER, WITHIN, PooledMoments, Pooling, moments_phases
-from fedpca_flwr.questions.rows_run import Fitting, Party, RowsClient, RowsStrategy
-from fedpca_flwr.questions.stage import Closing, Projection, RowsStage
+from fedpca_flwr.questions.rows import SCATTER, WITHIN, moments_phases
+from fedpca_flwr.questions.rows_run import Closing, Party, RowsClient, RowsStage, RowsStrategy
 from fedpca_flwr.site.vault import Vault, left_of
 
 

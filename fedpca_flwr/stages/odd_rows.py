@@ -22,8 +22,8 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, SumLimits, Total
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
-from fedpca_flwr.questions.stage import Closing, Observer, Projection, RowsStage
+from fedpca_flwr.questions.projection import Observer, Projection
+from fedpca_flwr.questions.rows_run import Closing, RowsClient, RowsStage, RowsStrategy
 from fedpca_flwr.site import scores
 from fedpca_flwr.site.scores import LEVEL
 

@@ -17,7 +17,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.question import Questions
-from fedpca_flwr.questions.stage import RowsStage
+from fedpca_flwr.questions.rows_run import RowsStage
 
 TAKE_WEIGHTS = {"n_components", "center", "scale", "block_size", "acceleration", "tolerance", "max_rounds"}
 """Options that mean the same of weighted rows. Others need the number of independent rows, or read rows one by one."""

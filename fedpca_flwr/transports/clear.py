@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.sums import exceeds
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Program, Questions, Sum
 from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
-from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
-
-if TYPE_CHECKING:
-    from fedpca_flwr.protocol.client import PCAClient
-    from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, whole
 
 
 class Clear(Transport):
@@ -24,7 +18,7 @@ class Clear(Transport):
 
 
 class ClearServer(Clear, ServerTransport):
-    def summed(self, question: Sum, run: PCAStrategy) -> Program:
+    def summed(self, question: Sum, run: Run) -> Program:
         phase, total = run.phases[question.phase], StreamingSum()
         limits = phase.share_limits(question.asked, run.public) if phase.share_limits else {}
         most = {name: 2 * limit for name, limit in limits.items()}  # once, of all replies
@@ -45,5 +39,5 @@ class ClearServer(Clear, ServerTransport):
 
 
 class ClearParty(Clear, PartyTransport):
-    def answer(self, party: PCAClient, phase: str, asked: Fields) -> Fields:
+    def answer(self, party: Party, phase: str, asked: Fields) -> Fields:
         return whole(party.statistics(phase, asked))

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +19,9 @@ from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Question, Questions, Total
+from fedpca_flwr.protocol.transport import Party
 from fedpca_flwr.transports.pairwise_masks import Words
 from fedpca_flwr.transports.signed import Signer
-
-if TYPE_CHECKING:
-    from fedpca_flwr.protocol.client import PCAClient
 
 MASKED = Payload((Field("masked", ("any",), "uint64"),))
 
@@ -74,7 +71,7 @@ def as_sums(method: str, phases: Questions) -> Questions:
     return phases
 
 
-def encoded(party: PCAClient, phase: str, own: Question, asked: Fields) -> Words:
+def encoded(party: Party, phase: str, own: Question, asked: Fields) -> Words:
     """This party's answer in fixed point, or random words where it is beyond the public limit.
 
     Raises
@@ -140,7 +137,7 @@ def total_of(layout: Layout, words: Words, parties: int, near: Fields | None = N
     return Total(fields, parties, low, partial(layout.decode_exactly, words), layout.missed(parties))
 
 
-def secret_of(party: PCAClient, name: str) -> bytes:
+def secret_of(party: Party, name: str) -> bytes:
     """A secret of this run, or a `ContractError`."""
     value = party.journal.recall(name)
     if value is None:

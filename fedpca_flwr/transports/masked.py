@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Program, Public, Question, Questions, Sum
 from fedpca_flwr.protocol.quorum import Quorum
-from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
+from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, whole
 from fedpca_flwr.transports import neighbours
 from fedpca_flwr.transports.encoding import MASKED, Group, MaskedSum, as_sums, encoded, secret_of
 from fedpca_flwr.transports.pairwise_masks import (
@@ -37,10 +36,6 @@ from fedpca_flwr.transports.pairwise_masks import (
     transcript,
 )
 from fedpca_flwr.transports.signed import SIGNATURE, SIZES, UNANSWERED
-
-if TYPE_CHECKING:
-    from fedpca_flwr.protocol.client import PCAClient
-    from fedpca_flwr.protocol.strategy import PCAStrategy
 
 KEY_FIELDS = (Field("publics", ("parties", "key"), "uint8"), Field("signatures", ("parties", "signature"), "uint8"))
 """The parties' public keys, which the server sends with the first sum."""
@@ -100,7 +95,7 @@ class MaskedServer(Masked, ServerTransport):
         super().__init__()
         self._keys_are_relayed = False
 
-    def summed(self, question: Sum, run: PCAStrategy) -> Program:
+    def summed(self, question: Sum, run: Run) -> Program:
         keys = {} if self._keys_are_relayed else (yield from self._keys(run.public.parties))
         self._keys_are_relayed = True
         total = MaskedSum(self.own[question.phase].layout(question.asked, run.public))
@@ -131,7 +126,7 @@ class MaskedParty(Masked, PartyTransport):
         super().__init__()
         self.group = group
 
-    def answer(self, party: PCAClient, phase: str, asked: Fields) -> Fields:
+    def answer(self, party: Party, phase: str, asked: Fields) -> Fields:
         if phase == "keys":
             return self._new_key(party)
         if phase == "openings":
@@ -152,7 +147,7 @@ class MaskedParty(Masked, PartyTransport):
     def _place(self) -> int:
         return self.group.signer.identity.party
 
-    def _new_key(self, party: PCAClient) -> Fields:
+    def _new_key(self, party: Party) -> Fields:
         """A new public key or a commitment to it, and this party's signature under the key."""
         private = new_private_key()
         public = public_key(private)
@@ -161,7 +156,7 @@ class MaskedParty(Masked, PartyTransport):
         shown = neighbours.commitment(self._place, public) if self.commits(party.public.parties) else public
         return {"public": np.frombuffer(shown, np.uint8), "signature": self.group.signer.sign("run keys", public)}
 
-    def _opened(self, party: PCAClient, commitments: NDArray[np.uint8]) -> Fields:
+    def _opened(self, party: Party, commitments: NDArray[np.uint8]) -> Fields:
         """This party's public key, now that it has bound all others to theirs."""
         public = secret_of(party, "public")
         if commitments[self._place].tobytes() != neighbours.commitment(self._place, public):
@@ -172,7 +167,7 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.keep("commitments", commitments.tobytes())
         return {"public": np.frombuffer(public, np.uint8)}
 
-    def _accept(self, party: PCAClient, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
+    def _accept(self, party: Party, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
         """Take the public keys of this run, if those that count are their parties', and the parties are enough."""
         publics = [key.tobytes() for key in keys]
         self.group.require(len(publics))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from fedpca_flwr.maths import secure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum
 from fedpca_flwr.protocol.quorum import Quorum
-from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport, Transport, whole
+from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, whole
 from fedpca_flwr.transports.double_masks import (
     SEALED,
     SHARE,
@@ -49,10 +49,6 @@ from fedpca_flwr.transports.encoding import (
 from fedpca_flwr.transports.masked import relayed_keys
 from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, mask, new_private_key, public_key, split_keys, transcript
 from fedpca_flwr.transports.signed import SIGNATURE, SIZES, Signer
-
-if TYPE_CHECKING:
-    from fedpca_flwr.protocol.client import PCAClient
-    from fedpca_flwr.protocol.strategy import PCAStrategy
 
 TWO_KEYS = 2 * KEY_BYTES
 """A run key and a mask key."""
@@ -140,7 +136,7 @@ class SurvivingServer(Surviving, ServerTransport):
         self.threshold = threshold
         self._in_sum: list[dict[str, Any]] = []
 
-    def summed(self, question: Sum, run: PCAStrategy) -> Program:
+    def summed(self, question: Sum, run: Run) -> Program:
         return (yield from (self._survivors if question.phase in self.sums else self._last)(question, run))
 
     def measured(self, quorum: Quorum) -> dict[str, float]:
@@ -158,7 +154,7 @@ class SurvivingServer(Surviving, ServerTransport):
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
         return self._in_sum
 
-    def _survivors(self, question: Ask, run: PCAStrategy) -> Program:
+    def _survivors(self, question: Ask, run: Run) -> Program:
         """The sum over those that are there, opened."""
         require_threshold(self.threshold, run.quorum.total)
         replies = yield Ask(self.called("keys", question.phase))
@@ -187,7 +183,7 @@ class SurvivingServer(Surviving, ServerTransport):
         opened = unmasked(total, ring, context, list(sealed), there, revealed)
         return total_of(layout, opened, len(there))
 
-    def _last(self, question: Ask, run: PCAStrategy) -> Program:
+    def _last(self, question: Ask, run: Run) -> Program:
         """A sum under pairwise masks, if all survivors are still there: that of fewer would show who left."""
         total = MaskedSum(self.own[question.phase].layout(question.asked, run.public))
         replies = yield Ask(question.phase, question.asked, take=total.add)
@@ -210,7 +206,7 @@ class SurvivingParty(Surviving, PartyTransport):
         self.group = group
         self.sum = ""  # that the open question is of
 
-    def answer(self, party: PCAClient, phase: str, asked: Fields) -> Fields:
+    def answer(self, party: Party, phase: str, asked: Fields) -> Fields:
         stages = {"keys": self._new_keys, "shares": self._shares, "agree": self._agree, "reveal": self._reveal}
         stage, self.sum = self.stages.get(phase, ("", self.sums[-1]))
         if stage:
@@ -221,7 +217,7 @@ class SurvivingParty(Surviving, PartyTransport):
 
     # One stage each
 
-    def _new_keys(self, party: PCAClient, asked: Fields) -> Fields:
+    def _new_keys(self, party: Party, asked: Fields) -> Fields:
         require_threshold(self.group.survivors, self.group.parties)
         private, masking = new_private_key(), new_private_key()
         party.journal.keep("private", private)
@@ -230,7 +226,7 @@ class SurvivingParty(Surviving, PartyTransport):
         public = public_key(private) + public_key(masking)
         return {"public": np.frombuffer(public, np.uint8), "signature": self._signer.sign("run keys", public)}
 
-    def _shares(self, party: PCAClient, asked: Fields) -> Fields:
+    def _shares(self, party: Party, asked: Fields) -> Fields:
         """This party's seed and mask key, a share for each party, which only that party can read."""
         parties, publics = asked["parties"].tolist(), [keys.tobytes() for keys in asked["publics"]]
         if not len(parties) == len(publics) == len(asked["signatures"]):
@@ -251,7 +247,7 @@ class SurvivingParty(Surviving, PartyTransport):
             sealed.append(np.frombuffer(channels.sealed(place, seed + key), np.uint8))
         return {"sealed": np.stack(sealed)}
 
-    def _hidden(self, party: PCAClient, asked: Fields) -> Fields:
+    def _hidden(self, party: Party, asked: Fields) -> Fields:
         channels = self._channels(party)
         members = self._places(party, asked["members"], range(len(channels.ring.publics)))
         _keep_places(party, "members", members)
@@ -262,7 +258,7 @@ class SurvivingParty(Surviving, PartyTransport):
         hidden = hide(vector, channels.ring, about, members, secret_of(party, "masking"), secret_of(party, "seed"))
         return {"masked": hidden}
 
-    def _agree(self, party: PCAClient, asked: Fields) -> Fields:
+    def _agree(self, party: Party, asked: Fields) -> Fields:
         """This party's signature under what it was told, if its rules allow the sum of these survivors."""
         members = _kept_places(party, "members")
         survivors = self._places(party, asked["survivors"], members)
@@ -271,7 +267,7 @@ class SurvivingParty(Surviving, PartyTransport):
         _keep_places(party, "survivors", survivors)
         return {"signature": self._signer.sign("survivors", *_signed_by_survivors(party))}
 
-    def _reveal(self, party: PCAClient, asked: Fields) -> Fields:
+    def _reveal(self, party: Party, asked: Fields) -> Fields:
         """A share of each survivor's seed, and of each other party's mask key: once enough survivors agree."""
         channels = self._channels(party)
         members, survivors = _kept_places(party, "members"), _kept_places(party, "survivors")
@@ -291,7 +287,7 @@ class SurvivingParty(Surviving, PartyTransport):
             revealed.append(np.frombuffer(shares[:SHARE] if place in survivors else shares[SHARE:], np.uint8))
         return {"shares": np.stack(revealed)}
 
-    def _last(self, party: PCAClient, phase: str, asked: Fields) -> Fields:
+    def _last(self, party: Party, phase: str, asked: Fields) -> Fields:
         channels = self._channels(party)
         publics = [channels.ring.run_key(place) for place in _kept_places(party, "survivors")]
         vector = encoded(party, phase, self.own[phase], asked)
@@ -307,15 +303,15 @@ class SurvivingParty(Surviving, PartyTransport):
         signer, of = self.group.signer, "" if self.sum == self.sums[0] else self.sum
         return replace(signer, configuration=signer.configuration + of)
 
-    def _channels(self, party: PCAClient) -> Channels:
+    def _channels(self, party: Party) -> Channels:
         publics = split_keys(secret_of(party, "keys"), TWO_KEYS)
         own = publics.index(self._own_keys(party))
         return Channels(Ring(publics, self._signer.about), own, secret_of(party, "private"))
 
-    def _own_keys(self, party: PCAClient) -> bytes:
+    def _own_keys(self, party: Party) -> bytes:
         return public_key(secret_of(party, "private")) + public_key(secret_of(party, "masking"))
 
-    def _places(self, party: PCAClient, listed: NDArray[np.int64], among: Sequence[int]) -> list[int]:
+    def _places(self, party: Party, listed: NDArray[np.int64], among: Sequence[int]) -> list[int]:
         """Places of parties, checked: this party's and enough others, in order, ``among`` those that there were."""
         places: list[int] = listed.tolist()
         own = self._channels(party).own
@@ -334,14 +330,14 @@ class SurvivingParty(Surviving, PartyTransport):
             )
 
 
-def _signed_by_survivors(party: PCAClient) -> list[bytes]:
+def _signed_by_survivors(party: Party) -> list[bytes]:
     """What survivors must agree on: everybody's keys, whose masks are in the vectors, and whose vectors came."""
     return [secret_of(party, name) for name in ("keys", "members", "survivors")]
 
 
-def _keep_places(party: PCAClient, name: str, places: Sequence[int]) -> None:
+def _keep_places(party: Party, name: str, places: Sequence[int]) -> None:
     party.journal.keep(name, np.asarray(places, "<i8").tobytes())
 
 
-def _kept_places(party: PCAClient, name: str) -> list[int]:
+def _kept_places(party: Party, name: str) -> list[int]:
     return [int(place) for place in np.frombuffer(secret_of(party, name), "<i8")]

@@ -21,8 +21,8 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model import reference
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, DIGITS, PARTITIONS, Lines, benchmark, clients
+from fedpca_flwr.simulations.engines import run
 
 
 @benchmark(**DIGITS, clients=10, components=COMPONENTS, seed=42, no_knn=False)

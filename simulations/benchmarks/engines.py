@@ -16,11 +16,10 @@ import numpy as np
 from flwr import serverapp, simulation
 from flwr.app import Context
 
-from fedpca_flwr import strategies
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.progress import flower_from
-from fedpca_flwr.simulations import ray_engine, run
+from fedpca_flwr.simulations import ray_engine
 from fedpca_flwr.simulations.benchmarks import empty_app
 from fedpca_flwr.simulations.benchmarks.empty_app import TOOK, Sizes
 from fedpca_flwr.simulations.benchmarks.harness import (
@@ -33,7 +32,9 @@ from fedpca_flwr.simulations.benchmarks.harness import (
     clients,
     ratio,
 )
+from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.site.deployment import Deployment
+from fedpca_flwr.strategies import METHODS
 
 FLOWER = "import flwr.clientapp, flwr.serverapp"
 METHOD = "from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
@@ -164,7 +165,7 @@ def on_sites(parties: list[Rows], method: str, repeats: int) -> list[tuple[float
         with Deployment(folder, ROOT, nodes) as link:
             for i in range(repeats):
                 values = {"method": method, "n-components": components(parties), "output": str(folder / f"model{i}")}
-                _ran(link, strategies.run_config_of(values))
+                _ran(link, METHODS.run_config(values))
                 model = PCAModel.load(folder / f"model{i}")
                 link.app = app
                 log = _ran(link, {"sizes": json.dumps(sizes(model))})

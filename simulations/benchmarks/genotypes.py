@@ -25,8 +25,8 @@ from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunk
 from fedpca_flwr.maths.krylov import KnownProducts
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.reference import principal_angles
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks.harness import Lines, alone, benchmark, options_text, peak_mb
+from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.site.readers import read
 
 FST = MISSING = 0.01

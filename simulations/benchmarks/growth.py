@@ -15,9 +15,9 @@ from sklearn.decomposition import PCA, IncrementalPCA
 from fedpca_flwr.figures.style import COLOURS, MARKERS, STYLE
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows, benchmark
+from fedpca_flwr.simulations.engines import run
 
 
 class Point(NamedTuple):

@@ -22,7 +22,7 @@ from fedpca_flwr.data.partition import split
 from fedpca_flwr.figures.markdown import head, row
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.simulations import run
+from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.programs import parser
 
 Rows = NDArray[Any]

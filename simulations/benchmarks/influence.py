@@ -13,8 +13,8 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs, principal_angles
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.influence import Contributions
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks.harness import DIGITS, PARTITIONS, Lines, Rows, benchmark, clients
+from fedpca_flwr.simulations.engines import run
 
 Lie = Callable[[Rows, np.random.Generator], Rows]
 

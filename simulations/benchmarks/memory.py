@@ -19,7 +19,6 @@ from flwr.server.client_proxy import ClientProxy
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
-from fedpca_flwr import strategies
 from fedpca_flwr.maths import eigen, secure
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, packed_size
@@ -28,8 +27,10 @@ from fedpca_flwr.protocol.replies import Replies
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions import rows as arriving_moments
 from fedpca_flwr.questions.fields import MOMENTS
-from fedpca_flwr.simulations import loopback, run
+from fedpca_flwr.simulations import loopback
 from fedpca_flwr.simulations.benchmarks.harness import Lines, alone, benchmark, peak_mb
+from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.encoding import MASKED, MaskedSum
 
 ROWS, DIFFERENT, COMPONENTS = 64, 3, 10
@@ -117,7 +118,7 @@ def message(moments: Moments) -> Parameters:
 def asking(parties: int, features: int, n_components: int) -> PCAStrategy:
     """P-COV's server half, which has asked so many parties and waits for their moments."""
     rows = [np.eye(2, features)] * parties  # what they hold is in the replies that are made
-    run_config = strategies.run_config_of({"method": "p-cov", "n-components": n_components, "clients": parties})
+    run_config = METHODS.run_config({"method": "p-cov", "n-components": n_components, "clients": parties})
     server = loopback.assemble(run_config, rows, {"min-rows": 1})
     server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
     return server.strategy
@@ -202,7 +203,7 @@ def whole_run(folder: str, parties: int) -> Measured:
 
 def one_party(folder: str, parties: int) -> Measured:
     def answer(data: list[Any]) -> None:
-        run_config = strategies.run_config_of({"method": "p-cov", "n-components": COMPONENTS, "clients": 1})
+        run_config = METHODS.run_config({"method": "p-cov", "n-components": COMPONENTS, "clients": 1})
         server = loopback.assemble(run_config, [sparse_rows(data[0])], {})
         ((client, ins),) = server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
         assert client.fit(ins, None, 1).parameters.tensors

@@ -13,7 +13,6 @@ from scipy.linalg import eigh
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import principal_angles
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks import as_written, harness
 from fedpca_flwr.simulations.benchmarks.harness import (
     COMPONENTS,
@@ -26,6 +25,7 @@ from fedpca_flwr.simulations.benchmarks.harness import (
     options_text,
     truth,
 )
+from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.measuring import down_by_party
 
 CODECS: list[dict[str, Any]] = [

@@ -14,7 +14,6 @@ from fedpca_flwr.data import datasets
 from fedpca_flwr.maths.rows import lengths
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks.harness import (
     COMPONENTS,
     DIGITS,
@@ -26,6 +25,7 @@ from fedpca_flwr.simulations.benchmarks.harness import (
     drawn,
     ratio,
 )
+from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.transports.neighbours import degree
 
 

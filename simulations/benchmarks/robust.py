@@ -11,8 +11,8 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks.harness import Lines, benchmark
+from fedpca_flwr.simulations.engines import run
 
 ROWS, PARTIES = 1500, 3
 SPREADS: dict[str, tuple[Array, int]] = {

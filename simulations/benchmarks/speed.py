@@ -15,16 +15,16 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
 import fedpca_flwr
-from fedpca_flwr import strategies
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, symmetric, unpack
 from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks import engines, harness, memory
 from fedpca_flwr.simulations.benchmarks.harness import Lines, Program, Rows, benchmark
+from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.strategies import METHODS
 
 
 def scikit_learn(rows: Rows, components: int) -> Program:
@@ -127,10 +127,10 @@ def server_speed(parts: list[Moments], repeats: int) -> list[str]:
     return [first, second, f"{times} ({best.__name__})"]
 
 
-METHODS = ["sub-it", "sub-it block-size=10", "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32"]
+COMPARED = ["sub-it", "sub-it block-size=10", "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32"]
 
 
-@benchmark(**harness.DATA, repeats=3, methods=METHODS, rows=0, gaps=0.0, blas_threads=1)
+@benchmark(**harness.DATA, repeats=3, methods=COMPARED, rows=0, gaps=0.0, blas_threads=1)
 def iteration(args: Namespace) -> Lines:
     """CPU of whole runs beside the least that any program needs, measured in turn: what sites keep for a run of SUB-IT.
 
@@ -150,7 +150,7 @@ def iteration(args: Namespace) -> Lines:
     holed = [np.where(rng.random(part.shape) < args.gaps, np.nan, part) for part in parts] if args.gaps else parts
     yield "method", "rounds", "MB up", "certified", "CPU s", "CPU, over the least"
     for method in args.methods:
-        of_columns = strategies.METHODS[method.split()[0]].strategy.card.split == "columns"
+        of_columns = METHODS[method.split()[0]].strategy.card.split == "columns"
         own = np.array_split(pooled, 10, axis=1) if of_columns else holed
         ours = partial(run, method, own, n_components=harness.COMPONENTS, may_show="scores", progress=False)
         model = ours()

@@ -20,13 +20,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="names (all)")
     given = parser.parse_args(arguments)
 
-    from fedpca_flwr import strategies
     from fedpca_flwr.simulations.hunt import hunting  # here: a help needs nothing of it
+    from fedpca_flwr.strategies import METHODS
 
-    wanted = given.methods or list(strategies.METHODS)
-    unknown = [name for name in wanted if name not in strategies.METHODS]
+    wanted = given.methods or list(METHODS)
+    unknown = [name for name in wanted if name not in METHODS]
     if unknown:
-        parser.error(f"argument --methods: {', '.join(unknown)}: expected of {', '.join(strategies.METHODS)}")
+        parser.error(f"argument --methods: {', '.join(unknown)}: expected of {', '.join(METHODS)}")
     if given.only is not None:
         return hunting.show(given.seed, given.only)
     tally = hunting.Tally()

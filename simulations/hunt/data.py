@@ -9,9 +9,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
-from fedpca_flwr import strategies
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.simulations.hunt.options import options
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import transports_of
 
 Base = Callable[[Generator, int, int], NDArray[Any]]
 Change = Callable[[Generator, NDArray[Any]], NDArray[Any]]
@@ -161,7 +162,7 @@ class Case:
 
 def case_of(rng: Generator, method: str) -> Case | None:
     """A case of those that trouble this method, now and then."""
-    method_of = strategies.METHODS[method]
+    method_of = METHODS[method]
     by_rows = method_of.strategy.card.split == "rows"
     kinds = [kind for kind, troubled in TROUBLES.items() if by_rows and troubled(method_of)]
     if rng.random() >= 0.2 * len(kinds):
@@ -226,7 +227,7 @@ def _has(method: Method, *options: str) -> bool:
 
 TROUBLES: dict[Callable[[Generator, str], Case], Callable[[Method], bool]] = {
     _repeated: lambda method: _has(method, "block_size", "max_rounds"),
-    _constant: lambda method: _has(method, "scale") and "masked" in strategies.transports_of(method),
+    _constant: lambda method: _has(method, "scale") and "masked" in transports_of(method),
     _other_unit: lambda method: method.strategy.card.exact and _has(method, "scale"),
 }
 """Which methods for rows each kind is drawn for; those that are exact and can scale know every site's deviations."""

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fedpca_flwr import strategies
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.simulations.hunt import data
 from fedpca_flwr.simulations.hunt import options as offered
 from fedpca_flwr.simulations.hunt.data import Case, case_of
 from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.stages.weights import TAKE_WEIGHTS
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import TRAVEL, script_of
 
 
 def vertical(method: str) -> bool:
@@ -89,13 +90,13 @@ class Draw:
 
 def method_of(seed: int, index: int) -> str:
     """The method of a draw, without the rest of it."""
-    return str(np.random.default_rng((seed, index)).choice(list(strategies.METHODS)))
+    return str(np.random.default_rng((seed, index)).choice(list(METHODS)))
 
 
 def draw(seed: int, index: int) -> Draw:
     """The draw with this number."""
     rng = np.random.default_rng((seed, index))
-    method = str(rng.choice(list(strategies.METHODS)))
+    method = str(rng.choice(list(METHODS)))
     case = case_of(rng, method)
     drawn = _ordinary(rng, method) if case is None else _troubled(rng, method, case)
     orders: list[list[int]] = []
@@ -207,7 +208,7 @@ def _transports(method: str, parties: int, chosen: dict[str, Any]) -> list[str]:
     own = {**card_of(method).examples[0], **own}
 
     def travels(way: str) -> bool:
-        return strategies.script_of(strategies.METHODS[method], strategies.TRAVEL[way], own) is not None
+        return script_of(METHODS[method], TRAVEL[way], own) is not None
 
     masked = ["secure_aggregation"] if parties > 1 and travels("masked") else []
     return ["clear", *masked, *(["survivors"] if parties > 2 and travels("surviving") else [])]

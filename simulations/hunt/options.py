@@ -9,7 +9,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic.fields import FieldInfo
 
-from fedpca_flwr import strategies
+from fedpca_flwr.strategies import METHODS
 
 ALWAYS = frozenset({"iterations", "noise_seed"})
 """What a draw always sets: few rounds, and noise that is the same each time."""
@@ -18,7 +18,7 @@ ALWAYS = frozenset({"iterations", "noise_seed"})
 def option_values(method: str, k: int, n: int, d: int) -> dict[str, Sequence[Any]]:
     """What each option of a method is tried with, for k components of n rows and d features."""
     sizes = {"k": k, "k+1": k + 1, "2k": 2 * k, "d": d, "n": n, "n/2": n // 2}
-    fields = strategies.METHODS[method].strategy.card.options.model_fields
+    fields = METHODS[method].strategy.card.options.model_fields
     values = {name: [sizes.get(value, value) for value in _values(field)] for name, field in fields.items()}
     return {name: tried for name, tried in values.items() if tried}
 

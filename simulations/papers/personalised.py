@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr import strategies
 from fedpca_flwr.data import datasets as data_sets
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.arrays import Array
@@ -36,6 +35,7 @@ from fedpca_flwr.simulations.papers.hierarchical import (
     closed_form,
     iterations_needed,
 )
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.personalised import party
 
 SMALL, LARGE = {"d": 30, "r": 10}, {"d": 100, "r": 20}
@@ -216,7 +216,7 @@ def personal(parties: list[Array], components: int) -> tuple[Array, list[Array],
     runs = {}
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}
-        server = assemble(strategies.run_config_of(options), parties, {"min-rows": 1})
+        server = assemble(METHODS.run_config(options), parties, {"min-rows": 1})
         with flower_from(logging.ERROR):
             server.fit(num_rounds=server.strategy.rounds, timeout=None)
         runs[mu] = server

@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpca_flwr import analyses
+from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations import run
 from tests.families import rows
 from tests.refusals import refused
 

@@ -10,10 +10,9 @@ import pytest
 from scipy.stats import norm, t
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
-from fedpca_flwr import analyses
+from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.harness import own
 from tests.refusals import refused

@@ -6,14 +6,13 @@ import pytest
 from scipy.stats import chi2, f, t
 from sklearn.datasets import load_breast_cancer
 
-from fedpca_flwr import analyses
+from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.inference import left_out_directions
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
-from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused
 

@@ -6,11 +6,10 @@ from sklearn.datasets import load_wine
 from sklearn.decomposition import PCA
 from sklearn.decomposition._factor_analysis import _ortho_rotation
 
-from fedpca_flwr import analyses
+from fedpca_flwr import analyses, run
 from fedpca_flwr.analyses.components import promax, varimax
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused
 

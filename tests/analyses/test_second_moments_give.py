@@ -12,11 +12,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.fixes import parse_version
 
-from fedpca_flwr import analyses
+from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations import run
 from tests.families import FAMILIES, cut, rows
 from tests.refusals import refused
 

@@ -21,8 +21,9 @@ from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.simulations.hunt.options import options
 from fedpca_flwr.site.vault import Vault
 from fedpca_flwr.stages.adjust import AdjustedProjection
-from fedpca_flwr.strategies import METHODS, build_strategy, run_config_of, transports_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.transports import encoding
+from fedpca_flwr.transports.recommendation import transports_of
 from tests.hostile import HostileSession, Questions, signatures
 from tests.protocol.scripts import SCRIPTS, WAYS, Script
 from tests.protocol.test_hostile_server import kept_loadings
@@ -252,7 +253,7 @@ def test_a_site_of_all_defaults_answers_by_moments_whatever_the_options(method, 
         run = drawn_run(method, seed)
         run |= {"bound": 1e20} if run.get("secure-aggregation") else {}
         try:
-            build_strategy(run_config_of(run))
+            FACTORY.strategy(METHODS.run_config(run))
         except ConfigError:  # options that do not go together
             continue
         worlds = [rows.T.copy() for rows in twins(N)] if card.split == "columns" else twins(6)

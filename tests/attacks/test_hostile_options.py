@@ -20,7 +20,8 @@ from flwr.app import Context, RecordDict
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.simulations.hunt.options import options
-from fedpca_flwr.strategies import METHODS, build_strategy, run_config_of, transports_of
+from fedpca_flwr.strategies import FACTORY, METHODS
+from fedpca_flwr.transports.recommendation import transports_of
 from tests.attacks.test_equal_moments import N, as_script, differs, twins
 from tests.hostile import HostileSession, shape_of, shown_by
 from tests.protocol.scripts import WAYS
@@ -48,7 +49,7 @@ def drawn_run(rng: np.random.Generator) -> dict[str, Any]:
 def raw(run: dict[str, Any]) -> dict[str, Any]:
     """The run-config as whoever starts runs sends it, checked by nobody."""
     try:
-        return run_config_of(run)
+        return METHODS.run_config(run)
     except ConfigError:
         words = [f"{key}={value}" for key, value in run.items() if key not in ("method", "n-components", *OF_RUNS)]
         known = {key: value for key, value in run.items() if key in ("n-components", *OF_RUNS)}
@@ -104,7 +105,7 @@ def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if any("failed with" in one.get("message", "") for one in said):
         return f"{about}{said}"
     try:
-        build_strategy(raw(run))
+        FACTORY.strategy(raw(run))
     except ConfigError:
         if not card.after and "state" not in run and not all(refusals):
             return f"{about}only the server refuses"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths.columns import gram_product
-from fedpca_flwr.strategies import run_config_of
+from fedpca_flwr.strategies import METHODS
 from tests.hostile import HostileSession
 
 KRYLOV = {"method": "vertical", "n-components": 1}
@@ -73,7 +73,7 @@ def test_two_configurations_of_one_run_do_not_add_up(journal, tmp_path):
     asking, four, one = site(tmp_path, within(KRYLOV, 4, 4), **journal), random_block(4), random_block(1, seed=1)
     assert asking.ask("rows", [])[0]
     assert asking.ask("product", [four])[0]
-    asking.context.run_config |= run_config_of(within(KRYLOV, 4, 1))
+    asking.context.run_config |= METHODS.run_config(within(KRYLOV, 4, 1))
     assert "ended its part" in asking.refusal("product", [one])
 
 

@@ -8,7 +8,7 @@ from flwr.common import parameters_to_ndarrays
 from fedpca_flwr.data.table import check
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, symmetric
 from fedpca_flwr.maths.privacy import whole_products, whole_sum
-from fedpca_flwr.strategies import build_client, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.strategies.dp_pca.party import DPOptions
 from tests.families import rows
 from tests.harness import finish, server_of, tamper
@@ -64,8 +64,8 @@ def replies(method, data, times=1, **options):
     for seed in range(1, times + 1):
         own = {"noise-seed": seed} if method == "dp-pca" else {}  # the same in each run of this test
         node = {"partition-id": 0, "num-partitions": 2, "min-rows": 5}
-        context = Context(seed, 1, node, RecordDict(), run_config_of({**run_config, **own}))
-        arrays, _, said = build_client(context, lambda node, config: check(data)).fit([], {"phase": phase})
+        context = Context(seed, 1, node, RecordDict(), METHODS.run_config({**run_config, **own}))
+        arrays, _, said = FACTORY.client(context, lambda node, config: check(data)).fit([], {"phase": phase})
         assert "error" not in said
         yield arrays
 

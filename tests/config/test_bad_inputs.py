@@ -8,12 +8,12 @@ import pytest
 from flwr.app import Context, RecordDict
 from scipy.sparse import csr_array
 
+from fedpca_flwr import run
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.model.loadings import Loadings
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.python_words import POLICY
-from fedpca_flwr.strategies import build_client, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 from tests.refusals import refused, unnamed
@@ -31,8 +31,8 @@ def said(node, method="p-cov", phase="statistics", **options):
     """The error that a site's client reports in its first round, as (kind, text)."""
     node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, "may-show": "inner products", **node}
     values = {"method": method, "n-components": 2, **options}
-    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=run_config_of(values))
-    metrics = build_client(context).fit([], {"phase": phase})[2]
+    context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=METHODS.run_config(values))
+    metrics = FACTORY.client(context).fit([], {"phase": phase})[2]
     return metrics.get("error"), metrics.get("message", "")
 
 

@@ -15,7 +15,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.admission import LONGEST_MESSAGE, ErrorReport
 from fedpca_flwr.site_app import client_fn
-from fedpca_flwr.strategies import build_strategy
+from fedpca_flwr.strategies import FACTORY
 from tests.refusals import refused, unnamed
 
 LONG = "x" * 10**6
@@ -194,7 +194,7 @@ def test_what_is_longer_than_any_is_refused_before_it_is_compared(config, text, 
         assert len(said["message"]) <= 2000
     assert max(map(len, compared), default=0) <= run_config.LONGEST_KEY
     with pytest.raises(ConfigError):
-        build_strategy(config)
+        FACTORY.strategy(config)
     assert max(map(len, compared), default=0) <= run_config.LONGEST_KEY
     assert len(compared) <= 2 * 2 * run_config.MOST_KEYS
 

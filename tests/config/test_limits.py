@@ -8,7 +8,7 @@ import pytest
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.strategies import build_strategy
+from fedpca_flwr.strategies import FACTORY
 from tests.refusals import refused
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
@@ -19,7 +19,7 @@ def test_pyproject_offers_every_key_with_the_defaults_of_the_code():
     offered = set(PROJECT["tool"]["flwr"]["app"]["config"])
     assert offered == set(RunConfig.keys())
     config = PROJECT["tool"]["flwr"]["app"]["config"]
-    strategy = build_strategy(config)
+    strategy = FACTORY.strategy(config)
     assert strategy.config == RunConfig()
     assert strategy.options == strategy.card.options()
 

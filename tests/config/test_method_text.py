@@ -5,11 +5,11 @@ from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpca_flwr import run
 from fedpca_flwr.config.method_text import canonical, options_of
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.records import parsed
-from fedpca_flwr.strategies import METHODS, build_client, build_strategy, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
 from tests.harness import differences
 from tests.refusals import refused, unnamed
@@ -23,7 +23,7 @@ def read(text):
 
 def refusal(run_config):
     with pytest.raises(ConfigError) as caught:
-        build_strategy(run_config)
+        FACTORY.strategy(run_config)
     return str(caught.value)
 
 
@@ -89,7 +89,7 @@ def test_options_and_keys_stand_where_they_belong():
     with refused(ConfigError, "block_size"):
         run("sub-it block-size=3", cut(rows(60), 40, 20), n_components=2, block_size=4)
     assert not unnamed(refusal({"method": "p-cov n-components=3"}), "n-components", "'method'")
-    assert build_strategy({"method": "p-cov", "n-components": 0.9}).options.n_components == 0.9
+    assert FACTORY.strategy({"method": "p-cov", "n-components": 0.9}).options.n_components == 0.9
     assert not unnamed(refusal({"method": "dsa", "n-components": 0.9}), "n-components", 0.9, 1)
     assert "quote" in refusal({"method": "streaming leave='hospital 1"})
     told = refusal({"method": "sub-it wire=float32", "block-size": 10, "rank": 3, "seed": 1})
@@ -120,11 +120,13 @@ def test_the_text_of_a_run_is_read_back_as_that_run(leave, mu, bits, scale):
 
 
 def test_server_and_party_read_the_same_options():
-    config = run_config_of({"method": "sub-it", "block-size": 4, "scale": True, "n-components": 3, "max-rounds": 7})
+    config = METHODS.run_config(
+        {"method": "sub-it", "block-size": 4, "scale": True, "n-components": 3, "max-rounds": 7}
+    )
     assert config == {"method": "sub-it block-size=4 max-rounds=7 scale=true", "n-components": 3}
     node = {"partition-id": 0, "num-partitions": 3}
-    client = build_client(Context(1, 1, node, RecordDict(), config))
-    strategy = build_strategy(config)
+    client = FACTORY.client(Context(1, 1, node, RecordDict(), config))
+    strategy = FACTORY.strategy(config)
     assert client.options == strategy.options
     assert list(client.script) == list(strategy.phases)
 
@@ -134,7 +136,7 @@ def test_what_parties_agree_on_does_not_depend_on_how_the_run_was_written():
 
     def agreed(**config):
         node = {"partition-id": 0, "num-partitions": 3}
-        client = build_client(Context(1, 1, node, RecordDict(), {"secure-aggregation": True, "bound": 1.0, **config}))
+        client = FACTORY.client(Context(1, 1, node, RecordDict(), {"secure-aggregation": True, "bound": 1.0, **config}))
         return client.site.configuration(client.card, client.options)
 
     assert len({agreed(), agreed(method="p-cov", seed=42), agreed(method="p-cov  center=true scale=false")}) == 1

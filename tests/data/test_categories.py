@@ -10,16 +10,16 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
+from fedpca_flwr.cli import main
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded, found_levels, level_of
 from fedpca_flwr.maths.rows import pieces
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.site import policy
-from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.policy import permit_levels
-from fedpca_flwr.strategies import build_client, client_of_rows, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
 from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused, unnamed
@@ -96,8 +96,8 @@ def test_a_flower_app_hands_over_data_frames_with_categories():
     """The site's own minimum says which levels are told."""
     node = {"partition-id": 0, "num-partitions": 3, "min-rows": 20}
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config={})
-    own = run_config_of({"method": "p-cov", "n-components": 2, "scale": True, "levels": json.dumps(LEVELS)})
-    client = client_of_rows(context, table(), own)
+    own = METHODS.run_config({"method": "p-cov", "n-components": 2, "scale": True, "levels": json.dumps(LEVELS)})
+    client = FACTORY.client_of_rows(context, table(), own)
     counts = np.asarray(client.site.table.rows)[:, 3:].sum(axis=0)
     assert counts.sum() == 2 * 150
     assert not ((counts > 0) & (counts < 20)).any()
@@ -135,9 +135,9 @@ def test_levels_are_counted_among_the_rows_that_take_part(round_rows, tmp_path):
     frame.to_csv(tmp_path / "rows.csv", index=False)
     declared = json.dumps({"ward": ["a", "b", "c"]})
     node = {"partition-id": 0, "num-partitions": 3, "round-rows": round_rows, "min-rows": 10}
-    run = run_config_of({"method": "p-cov", "n-components": 2, "scale": True, "levels": declared})
+    run = METHODS.run_config({"method": "p-cov", "n-components": 2, "scale": True, "levels": declared})
     of_file = Context(1, 1, {**node, "data": str(tmp_path / "rows.csv"), "categories": "ward"}, RecordDict(), run)
-    for client in (build_client(of_file), client_of_rows(Context(1, 1, node, RecordDict(), {}), frame, run)):
+    for client in (FACTORY.client(of_file), FACTORY.client_of_rows(Context(1, 1, node, RecordDict(), {}), frame, run)):
         fields, rows_told, said = client.fit([], {"phase": "moments"})
         assert "error" not in said
         assert rows_told == n - n % round_rows
@@ -261,9 +261,9 @@ def test_parties_with_levels_of_other_names_have_a_note(tmp_path, capsys):
     assert not any("sex" in n for n in fit("p-cov", [one, subset], levels=["sex"], **options).log["notes"])
     for name, frame in (("a", one), ("b", two)):
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
-        main(["levels", str(tmp_path / f"{name}.csv"), "--categories", "sex"])
+        main(["site", "levels", str(tmp_path / f"{name}.csv"), "--categories", "sex"])
         (tmp_path / f"{name}.json").write_text(capsys.readouterr().out)
-    main(["levels", *[str(tmp_path / f"{name}.json") for name in "ab"]])
+    main(["site", "levels", *[str(tmp_path / f"{name}.json") for name in "ab"]])
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {"sex": ["F", "M", "female", "male"]}
     assert not unnamed(printed.err, "'sex'", "a.json", "b.json", "'female', 'male'")

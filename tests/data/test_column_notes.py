@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
+from fedpca_flwr import run
 from fedpca_flwr.data.column_notes import notes_of
-from fedpca_flwr.simulations import run
 
 RNG = np.random.default_rng(0)
 N = 120

@@ -10,14 +10,13 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from fedpca_flwr import FederatedPCA
+from fedpca_flwr import FederatedPCA, run
 from fedpca_flwr.data import table
 from fedpca_flwr.data.apart import apart, text_of
 from fedpca_flwr.data.frames import as_array, as_rows, listed
 from fedpca_flwr.data.table import check, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, whole
-from fedpca_flwr.simulations import run
 from fedpca_flwr.site.readers import read
 from tests.families import cut, rows
 from tests.refusals import refused, unnamed

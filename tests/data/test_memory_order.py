@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
+from fedpca_flwr import run
 from fedpca_flwr.data.table import HELD_BYTES, check
 from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, server_of
 

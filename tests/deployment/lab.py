@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from fedpca_flwr.site.deployment import HOST, Deployment
-from fedpca_flwr.strategies import run_config_of
+from fedpca_flwr.strategies import METHODS
 
 ROOT = Path(__file__).parents[2]
 
 
 def told(method: str, **values: Any) -> str:
     """A method, its options and keys of the run as `--run-config` takes them."""
-    return as_text(run_config_of({"method": method, **{key.replace("_", "-"): value for key, value in values.items()}}))
+    return as_text(
+        METHODS.run_config({"method": method, **{key.replace("_", "-"): value for key, value in values.items()}})
+    )
 
 
 def as_text(config: dict[str, Any]) -> str:

@@ -10,12 +10,12 @@ import numpy as np
 import psycopg
 import pytest
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.protocol.fleet import require_registered
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks.postgresql_server import programs, running
 from fedpca_flwr.site.certificates import make_node_key
 from fedpca_flwr.site.deployment import HOST, sites, written

@@ -4,7 +4,8 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from fedpca_flwr.simulations import ray_engine, run
+from fedpca_flwr import run
+from fedpca_flwr.simulations import ray_engine
 from tests.families import cut, rows
 from tests.harness import differences
 

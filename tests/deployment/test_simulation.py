@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import ray
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import QuorumError
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.simulations import ray_engine, run
-from fedpca_flwr.strategies import METHODS, transports_of
+from fedpca_flwr.simulations import ray_engine
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import transports_of
 from tests.families import cut, rows
 from tests.harness import differences, own
 from tests.refusals import refused

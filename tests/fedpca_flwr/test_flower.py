@@ -12,7 +12,7 @@ from flwr.server.compat.app import start_grid
 
 from fedpca_flwr import ConfigError, ContractError, FedPCA, PooledCovariance, SubspaceIteration, client_app, run
 from fedpca_flwr.simulations.hunt.options import option_values
-from fedpca_flwr.strategies import METHODS, client_of_rows, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.grid import GridOfThisProcess
 from tests.harness import identities
 from tests.refusals import refused
@@ -85,7 +85,7 @@ def test_every_option_that_the_two_sides_have_differently_is_named(method):
     def settings(**options):
         return FedPCA(method, clients=3, **{**needed, **options}).strategy.quorum.settings
 
-    party = client_of_rows(context, PARTIES[0], run_config_of({"method": method, **needed}))
+    party = FACTORY.client_of_rows(context, PARTIES[0], METHODS.run_config({"method": method, **needed}))
     answer = party.get_properties({"settings": settings(output="elsewhere", round_deadline=5.0)})
     assert "at the server" not in answer.get("message", "")
     tried = 0

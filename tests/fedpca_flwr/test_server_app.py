@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedpca_flwr import server_app, site_app
+from fedpca_flwr import run, server_app, site_app
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.errors import ConfigError, QuorumError
@@ -19,9 +19,8 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.output import Output
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations import run
 from fedpca_flwr.state import files
-from fedpca_flwr.strategies import run_config_of
+from fedpca_flwr.strategies import METHODS
 from tests.grid import GridOfThisProcess
 from tests.harness import finish, proxy_of, server_of
 from tests.refusals import refused, unnamed
@@ -65,7 +64,7 @@ def test_an_error_is_told_once_and_without_a_traceback(monkeypatch, capsys, capl
 
 def simulated(parties, folder, **values):
     """The model of a run with both apps on a grid of this process."""
-    config = run_config_of({**values, "output": str(folder / "model")})
+    config = METHODS.run_config({**values, "output": str(folder / "model")})
     main(GridOfThisProcess(parties, site_app.app, **config), **config)
     return PCAModel.load(folder / "model")
 
@@ -225,6 +224,6 @@ def test_space_for_the_result_is_taken_before_the_first_question(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system takes no space beforehand")
 def test_a_run_whose_result_has_no_place_is_refused(tmp_path):
-    output = Output.of(RunConfig.parse(run_config_of({"method": "p-cov", "output": str(tmp_path / "model")})), 1)
+    output = Output.of(RunConfig.parse(METHODS.run_config({"method": "p-cov", "output": str(tmp_path / "model")})), 1)
     with refused(ConfigError, "'output'", tmp_path, f"{2**62:,}"):
         output.reserve(2**62)

@@ -11,13 +11,12 @@ from matplotlib.colors import to_hex
 from matplotlib.path import Path as MatplotlibPath
 from scipy import sparse
 
-from fedpca_flwr import analyses
+from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.figures import analysis_plots, markdown, plots
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused
 

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpca_flwr import PCAModel, analyses
+from fedpca_flwr import PCAModel, analyses, run
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.model import federation, stream_state
 from fedpca_flwr.model.federation import Federation
-from fedpca_flwr.simulations import run
 from fedpca_flwr.state.store import Schema, Store
 from tests.families import cut, rows
 

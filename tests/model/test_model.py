@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from sklearn.pipeline import Pipeline
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.model import model_file
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca, principal_angles
-from fedpca_flwr.simulations import run
 from fedpca_flwr.state import files
 from tests.families import cut, rows
 from tests.harness import reconstruction_error

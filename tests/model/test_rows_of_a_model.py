@@ -10,7 +10,7 @@ from matplotlib.collections import PathCollection
 from scipy import sparse
 from sklearn.decomposition import PCA
 
-from fedpca_flwr import FederatedPCA, Federation, analyses
+from fedpca_flwr import FederatedPCA, Federation, analyses, run
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
@@ -21,7 +21,6 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.summary import TOLD, shrinkage_notes
-from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, reconstruction_error, server_of
 from tests.refusals import refused, unnamed

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.simulations import run
 from fedpca_flwr.state import files
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows

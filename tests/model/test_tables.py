@@ -11,11 +11,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.model import tables
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.tables import Share, Shown
-from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.refusals import refused
 

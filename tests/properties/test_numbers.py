@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpca_flwr import strategies
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.records import card_of
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import TRAVEL, script_of
 from tests.harness import fit
 from tests.properties.definitions import Matrix, centred, cut_rows, degrees, eigenpairs, spread_over
 
@@ -23,11 +24,11 @@ pytestmark = pytest.mark.engine
 WAYS = {"clear": {}, "masked": {"secure_aggregation": True, "min_parties": 2}}
 SETS = [
     pytest.param(name, dict(example), way, id=f"{name}-{way}-{example}")
-    for name in strategies.METHODS
+    for name in METHODS
     for example in card_of(name).examples
     for way in WAYS
     if not (card_of(name).after or "robust-parties" in example)  # of an earlier run; of parties that are alike
-    and strategies.script_of(strategies.METHODS[name], strategies.TRAVEL[way], dict(example)) is not None
+    and script_of(METHODS[name], TRAVEL[way], dict(example)) is not None
 ]
 NARROW = {"rank": 4, "landmarks": 20, "prune": 0.5}
 """Options that must suit the size of the data."""

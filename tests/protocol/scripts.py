@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.strategies import METHODS, TRAVEL, script_of, transports_of
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import TRAVEL, script_of, transports_of
 
 WAYS: dict[str, dict[str, Any]] = {
     "clear": {},

@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.strategies import METHODS, build_client, build_strategy
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
 from tests.harness import identities
 
@@ -54,7 +54,7 @@ RUNS: dict[str, dict[str, Any]] = {
 def test_a_site_refuses_by_itself_what_the_servers_half_refuses(name, tmp_path):
     run = {"n-components": 2, **RUNS[name]}
     with pytest.raises(ConfigError) as caught:
-        build_strategy(run)
+        FACTORY.strategy(run)
     np.save(tmp_path / "rows.npy", np.abs(rows(60, 4)) + 1)
     node = {
         "partition-id": 0,
@@ -65,7 +65,7 @@ def test_a_site_refuses_by_itself_what_the_servers_half_refuses(name, tmp_path):
         **({"epsilon-budget": 1.0} if run["method"] == "dp-pca" else {"weights": "0"}),
         **identities(3)[0],
     }
-    client = build_client(Context(1, 1, node, RecordDict(), run))
+    client = FACTORY.client(Context(1, 1, node, RecordDict(), run))
     said = client.get_properties({})
     assert said["error"] in ("ConfigError", "TravelError")
     assert said["message"].splitlines()[0] in str(caught.value)

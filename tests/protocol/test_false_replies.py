@@ -7,8 +7,9 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
 from fedpca_flwr.protocol.replies import Sizes
-from fedpca_flwr.strategies import METHODS, transports_of
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import encoding, masked, surviving
+from fedpca_flwr.transports.recommendation import transports_of
 from tests.families import cut, rows
 from tests.harness import finish, fit, own, server_of, tamper_arrays
 from tests.refusals import refused, unnamed

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError, QuorumError
 from fedpca_flwr.protocol import quorum
-from fedpca_flwr.strategies import build_strategy, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
 from tests.harness import Clock, context_of, finish, proxy_of, server_of
 from tests.refusals import refused, unnamed
@@ -96,10 +96,10 @@ def test_scores_of_an_earlier_run_are_still_there_after_a_refused_one(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"own.npy": b"of an earlier run"}
 
 
-@pytest.mark.parametrize("begin", [build_strategy, run_config_of])
+@pytest.mark.parametrize("begin", [FACTORY.strategy, METHODS.run_config])
 def test_all_that_is_wrong_with_keys_and_options_is_told_together(begin):
     with pytest.raises(ConfigError) as caught:
         begin({"method": "sub-it tolerance=-1", "seed": -1, "n-components": 0.5})
     assert [line.split("'")[1] for line in str(caught.value).splitlines()] == ["n-components", "tolerance", "seed"]
     with refused(ConfigError, "'clip'", "'honest-parties'"):
-        build_strategy({"method": "dp-pca release=joint trust=distributed", "secure-aggregation": True})
+        FACTORY.strategy({"method": "dp-pca release=joint trust=distributed", "secure-aggregation": True})

@@ -5,11 +5,12 @@ import re
 import numpy as np
 import pytest
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.protocol import memory
-from fedpca_flwr.simulations import run
 from fedpca_flwr.site.site import Site
-from fedpca_flwr.strategies import METHODS, transports_of
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import transports_of
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.refusals import refused

@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 from fedpca_flwr import server_app, site_app
 from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.protocol import metrics, strategy
-from fedpca_flwr.strategies import run_config_of
+from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import context_of, fail_at, finish, server_of
 from tests.hostile import HostileSession
@@ -47,7 +47,7 @@ def of_server(monkeypatch, folder, change=lambda server: None, method="p-cov", *
     server = server_of(method, cut(rows(60), 40, 20), n_components=2, metrics=str(folder / "run"), **options)
     context_of(server, 1).node_config["name"] = "south"
     change(server)
-    monkeypatch.setattr(server_app, "strategies", SimpleNamespace(build_strategy=lambda config: server.strategy))
+    monkeypatch.setattr(server_app, "FACTORY", SimpleNamespace(strategy=lambda config: server.strategy))
     monkeypatch.setattr(server_app, "run_on", lambda grid, strategy: finish(server))
     server_app.main(None, Context(1, 0, {}, RecordDict(), {}))
 
@@ -101,7 +101,7 @@ def test_a_place_for_numbers_that_is_none_is_named_before_any_work(place, monkey
     monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
     values = {"method": "p-cov", "metrics": place, "output": str(tmp_path / "model")}
     with refused(ConfigError, Path(place).parent if place[0] == "/" else "'metrics'"):
-        server_app.main(None, Context(1, 0, {}, RecordDict(), run_config_of(values)))
+        server_app.main(None, Context(1, 0, {}, RecordDict(), METHODS.run_config(values)))
 
 
 def test_a_site_has_the_numbers_of_its_journal(tmp_path, monkeypatch):

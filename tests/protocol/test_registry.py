@@ -7,16 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.protocol import registry
+from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed
 
 MODULE = """
 from dataclasses import replace
 
-from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.protocol.registry import Method
+from fedpca_flwr.strategies import METHODS
 
 strategy, client = METHODS["p-cov"]
 
@@ -38,6 +39,7 @@ checks = battery("foreign")
 checks["exact"]()
 print(list(checks))
 print(METHODS["p-cov"].strategy.__name__, list(METHODS).count("p-cov"))
+print(METHODS["foreign"].strategy(n_components=2, clients=2).public.parties)
 """
 POINTS = """
 [fedpca_flwr.methods]
@@ -55,10 +57,11 @@ def test_a_method_of_another_package_runs_by_its_name_and_replaces_none_of_ours(
     (about / "entry_points.txt").write_text(POINTS)
     code = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}]\n{RUN}"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True)
-    first, checks, ours = done.stdout.strip().splitlines()
+    first, checks, ours, parties = done.stdout.strip().splitlines()
     assert first == "foreign True foreign 1"
     assert not unnamed(checks, "'exact'", "'masked'")
     assert ours == "PooledCovariance 1"
+    assert parties == "2", "its class takes keywords, too"
 
 
 @pytest.mark.parametrize("given", [METHODS["p-cov"].strategy, METHODS["p-cov"]], ids=["no method", "of another name"])
@@ -68,3 +71,9 @@ def test_what_is_no_method_of_its_name_is_refused_with_its_package(given, monkey
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     with refused(ConfigError, "'foreign'", "foreign_pca:NONE", "foreign-pca", registry.GROUP):
         registry.Registry("fedpca_flwr.strategies", {})["foreign"]
+
+
+def test_a_class_that_no_registry_was_handed_to_says_what_to_import(monkeypatch):
+    monkeypatch.delattr(PCAStrategy, "factory")
+    with refused(ContractError, "PooledCovariance", "import fedpca_flwr.strategies"):
+        METHODS["p-cov"].strategy(n_components=2)

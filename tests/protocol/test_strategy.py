@@ -5,7 +5,7 @@ import pytest
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import EXACT
-from fedpca_flwr.strategies import build_strategy, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 from tests.refusals import refused
@@ -32,7 +32,7 @@ OVER = float(np.nextafter(EXACT, 1))
     ],
 )
 def test_exact_is_what_is_neither_cut_nor_rounded_and_certified_to_a_millionth_of_a_degree(method, found, exact):
-    strategy = build_strategy(run_config_of({"method": method, "n-components": 2, "clients": 3}))
+    strategy = FACTORY.strategy(METHODS.run_config({"method": method, "n-components": 2, "clients": 3}))
     vars(strategy).update(found)
     assert strategy.exact is exact
     assert EXACT == 1e-6
@@ -41,7 +41,7 @@ def test_exact_is_what_is_neither_cut_nor_rounded_and_certified_to_a_millionth_o
 @pytest.mark.parametrize(("k", "keep", "columns"), [(2, "nothing", 2), ("auto", "moments", 7), (0.9, "parties", 7)])
 def test_a_model_takes_its_components_eight_vectors_and_the_moments_that_it_keeps(k, keep, columns):
     """A packed triangle, sums and their low halves of 7 features each; and one MiB for what is said of the run."""
-    strategy = build_strategy(run_config_of({"method": "p-cov", "n-components": k, "clients": 3, "keep": keep}))
+    strategy = FACTORY.strategy(METHODS.run_config({"method": "p-cov", "n-components": k, "clients": 3, "keep": keep}))
     strategy.quorum.features = 7
     matrices = {"nothing": 0, "moments": 1, "parties": 4}[keep]
     assert strategy.model_bytes == 8 * 7 * (columns + 8 + 10 * matrices) + 2**20

@@ -11,6 +11,7 @@ import pytest
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import influence
 from fedpca_flwr.maths.adjustment import other_units
@@ -21,7 +22,6 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import check_together
 from fedpca_flwr.questions.fields import MOMENTS
 from fedpca_flwr.questions.influence import UNSEEN, PartyInfluence, _require_below, largest_of, notes_on
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks.influence import (
     LIES,
     digits,

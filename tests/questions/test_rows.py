@@ -29,10 +29,10 @@ from fedpca_flwr.questions import (
     short_words,
 )
 from fedpca_flwr.questions.columns_run import ColumnsRun
+from fedpca_flwr.questions.pooling import party_names
 from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
 from fedpca_flwr.questions.rows import PARTS, pooled_centre, projection_phase
-from fedpca_flwr.questions.rows_run import party_names
 from fedpca_flwr.site.vault import Vault, left_of, worth_forming
 from fedpca_flwr.stages import odd_rows
 from fedpca_flwr.stages.clusters import harmony

@@ -17,7 +17,7 @@ from fedpca_flwr.site.journal import FileJournal
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
-from fedpca_flwr.simulations import run
+from fedpca_flwr import run
 from fedpca_flwr.simulations.benchmarks import (
     as_written,
     databases,

@@ -3,21 +3,24 @@
 import argparse
 import csv
 import stat
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
 
-from fedpca_flwr import PCAModel, analyses, cli
-from fedpca_flwr.simulations import cells, compare, genotypes, monitor, report, run
-from fedpca_flwr.site import __main__ as site
+from fedpca_flwr import PCAModel, analyses, cli, run
+from fedpca_flwr.simulations import cells, compare, genotypes, monitor, report
+from fedpca_flwr.site import commands as site
+from fedpca_flwr.strategies import FACTORY
 from tests.families import cut, rows
 from tests.genotypes import linked_people, plinks_rule, standardised_by_hand
 from tests.refusals import unnamed
 
 SIMULATIONS = {"compare": compare, "report": report, "genotypes": genotypes, "monitor": monitor}
-COMMANDS = {f"python -m fedpca_flwr {name}": module.main for name, module in {**SIMULATIONS, "site": site}.items()}
+COMMANDS = {f"python -m fedpca_flwr {name}": module.main for name, module in SIMULATIONS.items()}
+COMMANDS["python -m fedpca_flwr site"] = partial(site.main, factory=FACTORY)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -8,8 +8,9 @@ import pytest
 import ray
 from flwr import simulation
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.simulations import ray_engine, run
+from fedpca_flwr.simulations import ray_engine
 from fedpca_flwr.simulations.loopback import _with_deadline
 from tests.families import cut, rows
 from tests.refusals import refused

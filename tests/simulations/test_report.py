@@ -23,7 +23,8 @@ from fedpca_flwr.simulations.compare import main
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.recommending import choices
 from fedpca_flwr.simulations.records import COUNTED, RUNS, by_setting, identity, read, title
-from fedpca_flwr.strategies import METHODS, transports_of
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import transports_of
 from tests.needed import need
 from tests.refusals import unnamed
 from tests.simulations.test_compare import WINE, draw_pictures, undrawn

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 from pyarrow import table
 
-from fedpca_flwr import FederatedPCA
+from fedpca_flwr import FederatedPCA, run
 from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, value_text
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.python_words import python_words
 from tests.families import cut, rows
 from tests.refusals import refused

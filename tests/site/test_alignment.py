@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from pyarrow import parquet, table
 
+from fedpca_flwr import run
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.simulations import run
 from fedpca_flwr.site.local_table import difference, digests, ids_secret, local_table
 from fedpca_flwr.site.readers import read, read_ids
 from tests.families import rows

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from fedpca_flwr import site_app
+from fedpca_flwr.cli import main
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.audit import Audit, audit
 from fedpca_flwr.site.journal import Event, FileJournal
 from fedpca_flwr.site.repeats import ACCOUNTS, Bounded, HeldOut, Opened, Release, sentence
@@ -52,7 +52,7 @@ def changed(folder, *statements):
 def told(capsys, folder, *more):
     """Exit code of `site journal`, and what is printed."""
     try:
-        main(["journal", str(folder), *more])
+        main(["site", "journal", str(folder), *more])
     except SystemExit as ended:
         return ended.code, capsys.readouterr().err
     return 0, capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_a_journal_with_a_gap_goes_on_is_read_and_exported_but_not_without_its_l
     FileJournal(str(tmp_path / "1"), "33", 3).end("QuorumError")
     for command in (["journal"], ["journal", "--export", str(tmp_path / "out")], ["status", "--json"]):
         with pytest.raises(SystemExit, match="1"):
-            main([*command, str(tmp_path / "1")])
+            main(["site", *command, str(tmp_path / "1")])
     printed = capsys.readouterr()
     table, found = printed.out.split("[", 1)
     assert len(table.splitlines()) == 14
@@ -182,7 +182,7 @@ def test_of_a_run_it_is_told_when_it_was_and_what_was_asked_and_has_left():
 def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
     FileJournal(str(tmp_path), "11", 3, about="p-cov\x1b[2J").refused("ConfigError\x1b[2J")
     for command in ("journal", "status"):
-        main([command, str(tmp_path)])
+        main(["site", command, str(tmp_path)])
         printed = capsys.readouterr().out
         assert "p-cov" in printed
         assert "\x1b" not in printed
@@ -263,21 +263,21 @@ def test_status_says_what_became_of_each_run_and_which_copies_of_rows_are_left(s
     context.node_config["min-rows"] = 70
     proxy_of(sites, 0).make().numpy_client.get_properties({})
     folder = Path(context.node_config["journal"])
-    main(["status", str(folder), "--json"])
+    main(["site", "status", str(folder), "--json"])
     first, second = json.loads(capsys.readouterr().out)
     answers = [event.bytes for event in events_of(sites)]
     assert first["questions"] == answers.count(0) - 4 > 1  # without two lines on what a run is, one on rows, a refusal
     assert first["bytes"] == sum(answers) > 0
     assert "sub-it" in first["about"]
     assert (second["questions"], second["bytes"], second["refused"]) == (0, 0, "DisclosureError")
-    main(["status", str(folder)])
+    main(["site", "status", str(folder)])
     said = capsys.readouterr().out
     assert f"{sum(answers):,} bytes" in said
     assert "refused: DisclosureError" in said
     assert "--remove-rows" not in said
     for name in ("rows.0123456789abcdef", "rows.0123456789abcdef.part", "rows.fedcba9876543210"):
         (folder / name).mkdir()
-    main(["status", str(folder)])
+    main(["site", "status", str(folder)])
     assert f"copies of rows of 2 runs are in {folder}" in capsys.readouterr().out
     assert "2" in told(capsys, folder, "--remove-rows")[1]
     assert not list(folder.glob("rows.*"))

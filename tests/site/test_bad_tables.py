@@ -19,9 +19,9 @@ from flwr.app import Context, RecordDict
 from pyarrow import parquet
 from scipy import sparse
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.simulations import run
-from fedpca_flwr.strategies import build_client, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
 
 SECRET = "4711"
@@ -186,10 +186,10 @@ def test_a_bad_file_gets_one_clear_error_and_never_a_number(kind, tmp_path, capl
     file = tmp_path / f"patients{suffix}"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, "data": str(file)}
-    values = run_config_of({"method": "p-cov", "n-components": 1})
+    values = METHODS.run_config({"method": "p-cov", "n-components": 1})
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=values)
     with caplog.at_level(logging.ERROR, "fedpca_flwr.client"):
-        arrays, _, said = build_client(context).fit([], {"phase": "statistics"})
+        arrays, _, said = FACTORY.client(context).fit([], {"phase": "statistics"})
     assert arrays == []
     assert said["error"] == ("ConfigError" if suffix == ".ods" else "DataError")
     assert re.search(text, said["message"]), said["message"]

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpca_flwr.cli import main
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import table
@@ -13,7 +14,6 @@ from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.rows import Blocks, whole
 from fedpca_flwr.site import bed_file, relatives
-from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.bed_file import Variant, matched, read_bim
 from fedpca_flwr.site.local_table import of_run
 from fedpca_flwr.site.readers import read
@@ -124,7 +124,7 @@ def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path,
     second = [swap(known[0]), *known[2:], Variant("7", 900, "A", "T")]
     twice = [Variant("7", 970, "A", "G")] * 2
     first = write_list(tmp_path / "a.bim", [*known, Variant("7", 900, "A", "T"), Variant("7", 950, "0", "T"), *twice])
-    main(["variants", first, write_list(tmp_path / "b.bim", second)])
+    main(["site", "variants", first, write_list(tmp_path / "b.bim", second)])
     printed = capsys.readouterr()
     (tmp_path / "list.bim").write_text(printed.out)
     G = people(30, 12)
@@ -140,7 +140,7 @@ def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path,
     ):
         assert said in printed.err
     with pytest.raises(SystemExit):
-        main(["variants", first, write_list(tmp_path / "d.bim", [Variant("1", 1, "A", "G")])])
+        main(["site", "variants", first, write_list(tmp_path / "d.bim", [Variant("1", 1, "A", "G")])])
 
 
 def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):
@@ -158,7 +158,7 @@ def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):
     expected.insert(0, "2:3:A:G")
     for order in ("abc", "cab", "bca"):
         for flags, more in (([], []), (["--ambiguous"], ["2:5:A:C", "2:1:A:T"])):
-            main(["variants", *flags, *[paths[name] for name in order]])
+            main(["site", "variants", *flags, *[paths[name] for name in order]])
             printed = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
             assert printed == sorted(expected + more)
 
@@ -279,7 +279,7 @@ def test_those_with_most_relatives_go_until_nobody_is_related(tmp_path, capsys, 
     monkeypatch.setattr(relatives, "AT_ONCE", 700)
     monkeypatch.setattr(relatives, "kinship", noted)
     assert np.flatnonzero(to_leave_out(kinship([families()]))).tolist() == [4, 9, 10, 11]
-    main(["relatives", write(tmp_path / "b.bed", families(), variants(3000))])
+    main(["site", "relatives", write(tmp_path / "b.bed", families(), variants(3000))])
     assert capsys.readouterr().out.splitlines() == ["0 person_4", "0 person_9", "0 person_10", "0 person_11"]
     np.testing.assert_array_equal(np.hstack(read), families())
 

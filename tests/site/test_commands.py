@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
-from fedpca_flwr.site.__main__ import main
+from fedpca_flwr.cli import main
 from fedpca_flwr.site.local_table import ids_secret
 from tests.refusals import unnamed
 
@@ -20,7 +20,7 @@ HOSTS = ["link.example.org", "10.0.0.7", "*.example.org", "link", "::1", "xn--hs
 
 @pytest.mark.parametrize(("more", "days"), [(["--days", "30"], 30), ([], 365)])
 def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(more, days, tmp_path):
-    main(["certificates", str(tmp_path), "--host", *HOSTS, *more])
+    main(["site", "certificates", str(tmp_path), "--host", *HOSTS, *more])
     leaf = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
     root = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
     leaf.verify_directly_issued_by(root)
@@ -35,12 +35,12 @@ def test_certificates_name_hosts_of_every_kind_and_a_client_trusts_them(more, da
 
 
 def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
-    main(["node-key", str(tmp_path / "site0")])
+    main(["site", "node-key", str(tmp_path / "site0")])
     key = load_ssh_private_key((tmp_path / "site0").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     assert (tmp_path / "site0.pub").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
     for name in ("one", "other"):
-        main(["ids-secret", str(tmp_path / name)])
+        main(["site", "ids-secret", str(tmp_path / name)])
     one, other = (ids_secret(str(tmp_path / name)) for name in ("one", "other"))
     assert len(one) == len(other) == 32
     assert one != other
@@ -60,13 +60,13 @@ def test_secrets_are_for_their_owner_and_never_overwritten(command, files, tmp_p
     monkeypatch.chdir(tmp_path)
     usual = os.umask(0)
     try:
-        main(command)
+        main(["site", *command])
     finally:
         os.umask(usual)
     before = [(tmp_path / file).read_bytes() for file in files]
     assert [stat.S_IMODE((tmp_path / file).stat().st_mode) for file in files] == [0o600] * len(files)
     with pytest.raises(SystemExit) as ended:
-        main(command)
+        main(["site", *command])
     assert ended.value.code == 1
     assert not unnamed(capsys.readouterr().err, files[0])
     assert [(tmp_path / file).read_bytes() for file in files] == before
@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_named(command, told, tmp_path, capsys, monkeypat
     for file, text in (("no.json", "no json"), ("list.json", '["a"]'), ("empty.json", '{"ward": []}')):
         (tmp_path / file).write_text(text)
     with pytest.raises(SystemExit):
-        main(command)
+        main(["site", *command])
     said = capsys.readouterr().err.replace("level of", "levels of")
     assert [text for text in told if text not in said] == []
     assert not list(tmp_path.glob("new/*"))
@@ -105,7 +105,7 @@ SITES = {"north": ["a"] * 12 + ["b"] * 11 + ["rare"] + [None] * 12, "south": ["c
 
 def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys):
     def told(*arguments):
-        main(["levels", *map(str, arguments)])
+        main(["site", "levels", *map(str, arguments)])
         return json.loads(capsys.readouterr().out)
 
     for name, cells in SITES.items():

@@ -12,8 +12,8 @@ from importlib import metadata
 import numpy as np
 import pytest
 
+from fedpca_flwr.cli import main
 from fedpca_flwr.protocol import memory
-from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.certificates import make_certificates
 from fedpca_flwr.site.identity import make_key
 from tests.families import rows
@@ -38,7 +38,7 @@ def examined(site, capsys):
     def of(changes=(), *more):
         code, config = None, " ".join(f"{key}={json.dumps(value)}" for key, value in {**site, **dict(changes)}.items())
         try:
-            main(["doctor", "--node-config", config, *more])
+            main(["site", "doctor", "--node-config", config, *more])
         except SystemExit as ended:
             code = ended.code
         printed = re.findall(r"^(ok|TO DO) +([\w -]+): (.*)$", capsys.readouterr().out, re.M)

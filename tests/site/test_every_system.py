@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fedpca_flwr.cli import main
 from fedpca_flwr.site import deployment
-from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.bed_file import read_bim
 from fedpca_flwr.site.identity import read_members
 
@@ -35,12 +35,12 @@ for name in gone.split():
 for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGALRM", "SIGSTOP", "alarm", "setitimer"):
     delattr(signal, name)
 load()
-from fedpca_flwr.site.__main__ import main
+from fedpca_flwr.cli import main
 from tests.harness import at_sites, finish, server_of
 folder = Path(sys.argv[1])
-main(["certificates", str(folder), "--host", "localhost"])
-main(["node-key", str(folder / "site")])
-main(["ids-secret", str(folder / "salt")])
+main(["site", "certificates", str(folder), "--host", "localhost"])
+main(["site", "node-key", str(folder / "site")])
+main(["site", "ids-secret", str(folder / "salt")])
 X = np.random.default_rng(0).normal(size=(60, 5))
 nodes = []
 for i, part in enumerate(np.split(X, [30])):
@@ -49,7 +49,7 @@ for i, part in enumerate(np.split(X, [30])):
     nodes[-1]["journal"] = str(folder / f"journal{i}")
 server = server_of("p-cov", np.split(X, [30]), n_components=2, secure_aggregation=True, bound=10.0)
 print(finish(at_sites(server, nodes)).n_samples_)
-main(["journal", str(folder / "journal0"), "--check"])
+main(["site", "journal", str(folder / "journal0"), "--check"])
 """
 
 
@@ -74,7 +74,7 @@ def test_a_list_of_identities_is_in_utf_8_whatever_the_machine_writes(tmp_path, 
     """The fault: on Windows a name went into the file in the machine's own code page, or the command failed."""
     with open(tmp_path / "identities", "w", encoding="cp1252") as printed:
         monkeypatch.setattr(sys, "stdout", printed)
-        main(["keys", str(tmp_path / "0"), "--partition-id", "0", "--name", "Łódź Zürich"])
+        main(["site", "keys", str(tmp_path / "0"), "--partition-id", "0", "--name", "Łódź Zürich"])
     assert "Łódź Zürich" in (tmp_path / "identities").read_text(encoding="utf-8")
     assert len(read_members(str(tmp_path / "identities"), 1)) == 1
 

@@ -8,9 +8,9 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from fedpca_flwr.cli import main
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.identity import FORGEABLE, identity_of, make_key, read_members, read_private_key
 from fedpca_flwr.state.files import write_new
 from tests.refusals import refused
@@ -36,7 +36,7 @@ def listed(folder, *lines):
 
 
 def test_one_command_makes_a_key_and_prints_its_line(tmp_path, capsys):
-    main(["keys", str(tmp_path / "site.pem"), "--partition-id", "2", "--name", "hospital 2"])
+    main(["site", "keys", str(tmp_path / "site.pem"), "--partition-id", "2", "--name", "hospital 2"])
     public = read_private_key(str(tmp_path / "site.pem")).public_key().public_bytes_raw().hex()
     assert capsys.readouterr().out == f"2 {public}  # hospital 2\n"
 

@@ -8,8 +8,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ContractError, DisclosureError
-from fedpca_flwr.site.__main__ import main
 from fedpca_flwr.site.audit import audit
 from fedpca_flwr.site.journal import REFUSALS, FileJournal
 from fedpca_flwr.state import store
@@ -124,7 +124,7 @@ def test_runs_that_are_refused_without_end_are_one_counted_line_until_one_is_ans
     assert not known.gap
     assert [event.kind for event in known.events].count("refused") == REFUSALS
     assert [(counted.times, counted.run) for counted in known.further] == [(60 - REFUSALS, "62")]
-    main(["status", str(tmp_path / "journal")])
+    main(["site", "status", str(tmp_path / "journal")])
     assert "50 further refusals" in capsys.readouterr().out
     with closing(CONNECT(tmp_path / "journal" / "site.sqlite")) as database:
         assert not database.execute("SELECT * FROM secret WHERE run > 2").fetchall()

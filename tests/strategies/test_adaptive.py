@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedpca_flwr import run
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import split
 from fedpca_flwr.errors import ContractError, DisclosureError
@@ -12,7 +13,6 @@ from fedpca_flwr.maths.forecast import Forecast, Heterogeneity, Survey
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import CORRECTION_BITS, block_bits, coded_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.benchmarks.harness import PARTITIONS
 from fedpca_flwr.strategies.adaptive import SPARE, AdaptiveOptions, candidates
 from tests.families import cut, rows

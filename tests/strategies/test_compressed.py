@@ -6,11 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
 from fedpca_flwr.maths.codecs import Coded, encoded_block, encoded_components, orthonormal_block
 from fedpca_flwr.maths.refine import block_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.harness import differences, finish, heard, on_request, server_of, tamper_arrays
 from tests.refusals import refused

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.graph import diameter, graph_of, metropolis_weights, mixing_rate, orthonormalised
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.questions.graph import GraphOptions
-from fedpca_flwr.simulations import run
 from tests.families import rows
 from tests.harness import client_of, finish, heard, on_request, server_of
 from tests.refusals import refused, unnamed

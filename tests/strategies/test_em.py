@@ -11,6 +11,7 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import scale
 
+from fedpca_flwr import run
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths import eigen, moments
@@ -19,7 +20,6 @@ from fedpca_flwr.maths.factor_em import FactorGaussian
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
-from fedpca_flwr.simulations import run
 from fedpca_flwr.strategies import em
 from tests.families import cut, rows
 from tests.harness import fit

@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 from scipy.linalg import subspace_angles
 
+from fedpca_flwr import run
 from fedpca_flwr.data import table
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.errors import DataError
@@ -18,10 +19,10 @@ from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.ray_engine import save
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.strategies import METHODS, transports_of
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import transports_of
 from tests.families import cut, rows
 from tests.harness import differences, finish, fit, server_of, tamper
 from tests.refusals import refused

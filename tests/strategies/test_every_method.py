@@ -11,7 +11,8 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.protocol import quorum
-from fedpca_flwr.strategies import METHODS, transports_of
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports.recommendation import transports_of
 from tests.families import FAMILIES, cut, rows
 from tests.harness import Clock, differences, exits, finish, fit, late, proxy_of, say, server_of, tamper_arrays
 from tests.refusals import refused

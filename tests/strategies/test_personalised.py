@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
@@ -12,7 +13,6 @@ from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.rows import held_out
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.papers.hierarchical import Federation
 from fedpca_flwr.simulations.papers.personalised import kept, lost, personal
 from fedpca_flwr.strategies.personalised import method

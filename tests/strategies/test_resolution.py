@@ -6,9 +6,9 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
+from fedpca_flwr import run
 from fedpca_flwr.maths.moments import Moments, certainly_varying, safe_deviation
 from fedpca_flwr.model.federation import Federation
-from fedpca_flwr.simulations import run
 from tests.families import cut, rows
 from tests.harness import fit
 

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.federation import Federation, digest
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.fields import head_fields, moments_in
-from fedpca_flwr.simulations import run
 from fedpca_flwr.strategies.streaming import squared_error
 from tests.families import cut, rows
 from tests.harness import differences, fail_at, finish, proxy_of, say, server_of, tamper_arrays

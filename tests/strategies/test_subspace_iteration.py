@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.factors import truncated
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.fields import head_fields
-from fedpca_flwr.simulations import run
 from fedpca_flwr.strategies import subspace_iteration
 from tests.families import cut, rows
 from tests.harness import finish, server_of

@@ -11,15 +11,15 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.questions.columns_run import COLUMNS
-from fedpca_flwr.simulations import run
 from fedpca_flwr.simulations.loopback import assemble
-from fedpca_flwr.strategies import build_strategy, run_config_of
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
 from tests.harness import at_sites, finish, server_of
 from tests.refusals import refused, unnamed
@@ -249,8 +249,8 @@ REACHED = [
 
 @pytest.mark.parametrize(("named", "phase", "most"), REACHED, ids=str)
 def test_limits_of_sums_are_what_the_bound_and_all_columns_allow(named, phase, most):
-    config = run_config_of({"method": named, "clients": 3, "secure-aggregation": True, "bound": 1.5})
-    running = build_strategy(config)
+    config = METHODS.run_config({"method": named, "clients": 3, "secure-aggregation": True, "bound": 1.5})
+    running = FACTORY.strategy(config)
     limits = running.phases[phase].limits({"scaled": np.asarray(0)}, replace(running.public, rows=2))
     assert limits[phase] >= most * COLUMNS ** (0.5 if phase == "scores" else 1)
     if phase != "scores":  # whose rows are about another mean

@@ -6,9 +6,9 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.decomposition import KernelPCA
 from sklearn.preprocessing import minmax_scale
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.simulations import run
 from tests.families import rows
 from tests.harness import client_of, server_of
 from tests.refusals import refused, unnamed

@@ -6,13 +6,13 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.decomposition import KernelPCA
 from sklearn.preprocessing import minmax_scale
 
+from fedpca_flwr import run
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.columns import direction, local_product, merged, overwritten, power_iteration
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.questions.merging import merge_phases
-from fedpca_flwr.simulations import run
 from fedpca_flwr.strategies.vfedakpca import VFedAKPCAOptions
 from fedpca_flwr.strategies.vfedpca import VFedPCAOptions
 from tests.families import rows

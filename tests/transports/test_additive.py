@@ -9,8 +9,9 @@ import pytest
 
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.simulations.hunt.options import option_values
-from fedpca_flwr.strategies import METHODS, TRAVEL, script_of
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.encoding import MaskedSum
+from fedpca_flwr.transports.recommendation import TRAVEL, script_of
 from tests.harness import fit, own
 from tests.hostile import HostileSession
 from tests.refusals import unnamed

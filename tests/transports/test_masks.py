@@ -15,13 +15,14 @@ from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import secure
 from fedpca_flwr.maths.secure import expected_arcs
 from fedpca_flwr.site.identity import simulated
-from fedpca_flwr.strategies import METHODS, TRAVEL, script_of
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import double_masks, neighbours, pairwise_masks
 from fedpca_flwr.transports.double_masks import SHARE, Channels, Ring, unmasked
 from fedpca_flwr.transports.encoding import Group
 from fedpca_flwr.transports.masked import Masked
 from fedpca_flwr.transports.neighbours import COMPLETE, commitment, degree, require_opened, seed_of
 from fedpca_flwr.transports.pairwise_masks import BLOCK, keystream, mask, new_private_key, public_key, transcript
+from fedpca_flwr.transports.recommendation import TRAVEL, script_of
 from fedpca_flwr.transports.signed import Signer
 from tests.families import cut, rows
 from tests.harness import fit

@@ -12,10 +12,11 @@ from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.site.identity import simulated
-from fedpca_flwr.strategies import METHODS, transports_of
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import masked, surviving
 from fedpca_flwr.transports.double_masks import SHARE
 from fedpca_flwr.transports.encoding import Group
+from fedpca_flwr.transports.recommendation import transports_of
 from fedpca_flwr.transports.signed import Signer
 from fedpca_flwr.transports.surviving import SurvivingParty, _whole
 from tests import harness

@@ -28,9 +28,9 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, ROWS
-from fedpca_flwr.questions.rows_run import RowsClient, RowsStrategy
-from fedpca_flwr.questions.stage import Closing, Projection, RowsStage
+from fedpca_flwr.questions.rows_run import Closing, RowsClient, RowsStage, RowsStrategy
 from fedpca_flwr.site.scores import beside
 from fedpca_flwr.stages.clusters import harmony
 

@@ -24,7 +24,6 @@ from fedpca_flwr.questions.row_limits import ROWS
 
 if TYPE_CHECKING:
     from fedpca_flwr.questions.rows_run import RowsClient
-    from fedpca_flwr.stages.genotypes.stage import GenotypeOptions
 
 PAIRS = 2**21
 """Pairs that one question is about, at most: 16 MiB a number."""
@@ -81,7 +80,7 @@ def _chromosomes(names: tuple[str, ...], variants: int) -> NDArray[np.float64]:
     return np.array([float(place == 0 or of[place] != of[place - 1]) for place in range(variants)])
 
 
-def left_out(public: Public, counts: AlleleCounts, options: GenotypeOptions) -> Generator[Ask, Any, NDArray[np.bool_]]:
+def left_out(public: Public, counts: AlleleCounts, options: Any) -> Generator[Ask, Any, NDArray[np.bool_]]:
     """Which variants (d,) pruning leaves out; without ``prune`` none.
 
     Raises

@@ -54,9 +54,10 @@ from fedpca_flwr.protocol.question import (
 )
 from fedpca_flwr.protocol.transport import relayed
 from fedpca_flwr.questions.fields import COUNT
+from fedpca_flwr.questions.pooling import Fitting
+from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.row_limits import ROWS, Pooled, rows_in
-from fedpca_flwr.questions.rows_run import Fitting, RowsClient, RowsStrategy
-from fedpca_flwr.questions.stage import Projection, RowsStage
+from fedpca_flwr.questions.rows_run import RowsClient, RowsStage, RowsStrategy
 from fedpca_flwr.site.policy import permit_calls
 from fedpca_flwr.stages.genotypes import linkage
 

@@ -1,4 +1,4 @@
-"""`python -m fedpca_flwr site`: what whoever runs a site does beside the runs."""
+"""The commands of `python -m fedpca_flwr site`: what whoever runs a site does beside the runs."""
 
 import argparse
 import json
@@ -6,22 +6,25 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from io import TextIOWrapper
 from itertools import compress
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
+from fedpca_flwr.protocol.strategy import Factory
 from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity, kept_rows, levels, relatives
 from fedpca_flwr.state.files import writable, write_new
 
 Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str], factory: Factory) -> None:
+    """Run a command; the doctor's makes halves of runs by the ``factory``."""
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     data, keys = (_variants, _relatives, _levels), (_certificates, _node_key, _ids_secret)
-    for add in (_keys, _journal, _status, _doctor, *data, *keys, _rehearse):
+    for add in (_keys, _journal, _status, partial(_doctor, factory), *data, *keys, _rehearse):
         add(commands.add_parser)
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
@@ -101,7 +104,7 @@ def _state(given: argparse.Namespace) -> None:
         raise ContractError(found.verdict)
 
 
-def _doctor(command: Command) -> None:
+def _doctor(factory: Factory, command: Command) -> None:
     parser = command(
         "doctor",
         help="look for what would keep this site out of a run",
@@ -115,13 +118,13 @@ def _doctor(command: Command) -> None:
     )
     parser.add_argument("--root-certificates", type=Path, help="ca.crt of the coordinator; without it there is no TLS")
     parser.add_argument("--auth-supernode-private-key", type=Path, help="with which this site signs in")
-    parser.set_defaults(run=_examined)
+    parser.set_defaults(run=partial(_examined, factory))
 
 
-def _examined(given: argparse.Namespace) -> None:
+def _examined(factory: Factory, given: argparse.Namespace) -> None:
     key = given.auth_supernode_private_key
     site = doctor.Site(given.node_config, given.run_config, given.superlink, given.root_certificates, key)
-    found = list(doctor.findings(site))
+    found = list(doctor.findings(site, factory))
     print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in found))
     if not all(right for right, _ in found):
         raise ConfigError("this site is not ready: see the lines that begin with TO DO")
@@ -261,7 +264,3 @@ def _stop(signum: int, frame: object) -> None:
     """End by an exception, so that SuperLink and SuperNodes are stopped, too; once, since that takes a moment."""
     signal.signal(signum, signal.SIG_IGN)
     sys.exit(128 + signum)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,169 @@
+"""What a fitted PCA has: its attributes, what follows from them, and projection of rows."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedpca_flwr.data.categories import encoded, indicator_names, others_in
+from fedpca_flwr.data.frames import column_names, finite_matrix, rows_of
+from fedpca_flwr.errors import ContractError
+from fedpca_flwr.maths.adjustment import Adjustment
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.factor_em import filled_by
+from fedpca_flwr.maths.inference import shrinkage
+from fedpca_flwr.maths.moments import most_rows
+from fedpca_flwr.maths.rows import Rows, chunks
+from fedpca_flwr.model import model_file
+from fedpca_flwr.model.second_moments import SecondMoments
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPCA:
+    """The attributes of `fedpca_flwr.model.model.PCAModel`, which says what they are, and what they are used for."""
+
+    components_: Array | None
+    mean_: Array | None
+    explained_variance_: Array
+    explained_variance_ratio_: Array
+    singular_values_: Array
+    noise_variance_: float
+    n_samples_: int | float
+    scale_: Array | None = None
+    scores_: Array | None = None
+    feature_names_in_: NDArray[Any] | None = None
+    covariance_: Array | None = None
+    factors_: Array | None = None
+    adjustment_: Adjustment | None = None
+    moments_: SecondMoments | None = None
+    log: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_components_(self) -> int:
+        return self.explained_variance_.size
+
+    @property
+    def n_features_in_(self) -> int:
+        if self.components_ is None:
+            return sum(party["features"] for party in self.log["parties"])
+        return int(self.components_.shape[1])
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the fit, without the last one, in which each party projects its own rows."""
+        return len(self._fit)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that all parties together sent in these rounds: payloads, without Flower's envelope and TLS."""
+        return sum(self.bytes_up_by_party)
+
+    @property
+    def bytes_up_by_party(self) -> list[int]:
+        """The same of each party, in the order of their partitions."""
+        return [sum(sent) for sent in zip(*(entry["up"] for entry in self._fit), strict=True)]
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes that all parties together received, in the last round too: the components that they project with."""
+        return sum(sum(entry["down"]) for entry in self.log.get("rounds", []))
+
+    @property
+    def _fit(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
+
+    def loadings(self) -> tuple[Array, Array]:
+        """Components (k, d) and mean (d,).
+
+        Raises
+        ------
+        ContractError
+            Where they lie at the parties.
+        """
+        if self.components_ is None or self.mean_ is None:
+            raise ContractError(
+                f"method '{self.log.get('method', '')}' leaves the loadings with the parties, each those of its own "
+                "columns: use 'scores_', or let every party compute its part of new scores (fedpca_flwr.model.loadings)"
+            )
+        return self.components_, self.mean_
+
+    @property
+    def total_variance(self) -> float:
+        """Sum of the variances of all features (divisor n - 1), kept components or not."""
+        first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])
+        if share > 0:
+            return first / share
+        left = min(most_rows(self.n_samples_), self.n_features_in_) - self.n_components_
+        return float(self.explained_variance_.sum()) + left * self.noise_variance_
+
+    @property
+    def squared_error(self) -> float:
+        """Mean squared error per row that projection leaves, by the eigenvalues: the variance of what is left out."""
+        left = self.total_variance - float(self.explained_variance_.sum())
+        return float(np.maximum(left, 0.0)) * (self.n_samples_ - 1) / self.n_samples_
+
+    def aligned(self, X: ArrayLike) -> Rows:
+        """Rows ``X`` (n, d), columns of a data frame in the order of the model's features (`frames.rows_of`)."""
+        names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
+        levels = self.log.get("levels", {})
+        own: Any = X
+        if levels and column_names(X) and not set(indicator_names(levels)) <= set(column_names(X)):
+            own = encoded(X, levels, "X")
+            if others := others_in(own, levels):
+                text = f"X has {others} cells of levels that the model does not know: they count as 'other'"
+                warnings.warn(text, UserWarning, stacklevel=3)
+        return rows_of(own, self.n_features_in_, names, digest=self.log.get("columns", ""))
+
+    def centred(self, X: ArrayLike) -> Array:
+        """Rows ``X`` (n, d) less the mean, over the scale; NaN as the model expects it, of genotypes as the mean.
+
+        A `DataError`, as scikit-learn's, for columns of other names or number, infinity, no numbers, and other NaN.
+        """
+        return self._centred(self.aligned(X))
+
+    def _centred(self, aligned: Rows) -> Array:
+        _, mean = self.loadings()
+        of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
+        incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
+        rows = finite_matrix(aligned, mean.size, "X", incomplete=incomplete)
+        centred = filled_by(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
+        centred = np.nan_to_num(centred) if of_genotypes else centred
+        if self.adjustment_ is not None:
+            model_file.require_pooled_means(self.log)
+            centred = self.adjustment_.residuals(centred)
+        return centred if self.scale_ is None else centred / self.scale_
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Scores (n, k) of rows ``X`` (n, d), of which few are centred, or dense, at once; errors: `centred`."""
+        components, _ = self.loadings()
+        return np.vstack([self._centred(part) @ components.T for part in chunks(self.aligned(X))])
+
+    def inverse_transform(self, scores: ArrayLike) -> Array:
+        """Rows (n, d) that the scores (n, k) stand for, in the units of the data.
+
+        Raises
+        ------
+        DataError
+        """
+        components, mean = self.loadings()
+        rows = finite_matrix(scores, self.n_components_, "scores") @ components
+        if self.scale_ is not None:
+            rows *= self.scale_
+        return rows + mean
+
+    @property
+    def shrinkage_(self) -> Array:
+        """What scores of new rows are of those of the rows in the PCA (k,): `fedpca_flwr.maths.inference.shrinkage`.
+
+        NaN for components that do not stand out of the noise.
+        """
+        components, _ = self.loadings()
+        first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])
+        if np.isnan(share):
+            return np.full(self.n_components_, np.nan)
+        total = first / share if share > 0 else 0.0
+        return shrinkage(self.explained_variance_, total, self.n_samples_, int(components.any(axis=0).sum()))

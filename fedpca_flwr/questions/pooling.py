@@ -1,0 +1,88 @@
+"""What the server has of all rows: their moments, what these say of themselves, and which of it a run keeps."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.solution import Solution
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
+from fedpca_flwr.protocol.question import Ask
+from fedpca_flwr.questions.influence import AddedContributions, Contributions
+
+KEPT = "the moments of all rows were kept; they tell far more than this model (docs/statistics.md)"
+
+
+def kept(
+    options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, missed: Array
+) -> SecondMoments | None:
+    """What a run with these options keeps.
+
+    Only a method whose options say so keeps anything: one that releases less than the moments has no such option.
+    """
+    if not isinstance(options, MomentsOptions) or options.keep == "nothing":
+        return None
+    own = parties if options.keep == "parties" else {}
+    return SecondMoments(pooled, parties=own, missed=missed if missed.any() else np.zeros(0))
+
+
+def party_names(replies: Sequence[Reply]) -> list[str]:
+    """A name for each party that no other has."""
+    names = [reply.member for reply in replies]
+    return names if len(set(names)) == len(names) else [reply.sender for reply in replies]
+
+
+def require_kept_sums(keep: str, *, within: bool) -> None:
+    """Refuse by a `ConfigError` to keep what the server does not have where it has sums only.
+
+    These are each party's moments; ``within`` the parties, also those of all rows.
+    """
+    if within and keep != "nothing":
+        raise ConfigError(
+            f"run-config: 'keep' is '{keep}', but with secure-aggregation and 'harmonise' the server has no moments "
+            "with what lies between the parties; use keep=nothing"
+        )
+    if keep == "parties":
+        raise ConfigError(
+            "run-config: 'keep' is 'parties', but with secure-aggregation the server has the sum over all parties "
+            "only; use keep=moments"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the statistics say of the moments that they gave, for the model that is made of these."""
+
+    missed: Array = field(default_factory=lambda: np.zeros(1))
+    """Bound on what fixed point rounded off the variances, times rows."""
+    cautions: Sequence[str] = ()  # what a reader must know of them
+    contributions: Contributions | AddedContributions | None = None  # what each party added, where the server sees that
+    units: Sequence[dict[str, Any]] = ()
+    """Features that a party has in another unit, where the server sees each party's means and deviations."""
+    kept: SecondMoments | None = None  # the moments of all rows, where the run is to keep them
+
+
+Fitting = Generator[Ask, Any, Solution]
+"""The server's half of a method: it asks, and returns what it found."""
+
+
+class PooledMoments(NamedTuple):
+    """What the parties' moments add up to."""
+
+    moments: Moments  # of all rows, or without what lies between the parties' means
+    diagonal: Array  # of the scatter of all rows
+    whole: Moments | None = None  # those of all rows, where the server has them
+    parts: Mapping[str, Moments] = MappingProxyType({})
+    """By how texts name the party: what each of them sent, where the server has kept it."""
+    names: Sequence[str] = ()  # how else they are named, in the same order: a name that is the same in every run
+    evidence: Evidence = Evidence()
+
+
+Pooling = Generator[Ask, Any, PooledMoments]
