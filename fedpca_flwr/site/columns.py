@@ -7,7 +7,8 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from fedpca_flwr.config.run_config import names_in
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig, names_in
 from fedpca_flwr.data.frames import listed, match
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
@@ -116,13 +117,13 @@ def column_position(name: str, names: list[str], width: int, key: str) -> int:
     return column_positions(name, names, width, key)[0]
 
 
-def in_order_of(features: Sequence[str], table: Table) -> Table:
-    """The table with its columns in the order of the run's ``features``.
+def in_order(table: Table, node: NodeConfig, config: RunConfig) -> Table:
+    """The table with its columns in the order of the run's features.
 
     It must have exactly these: a run that could choose among a site's columns could ask about the same rows in parts.
     An error tells how many it lacks, or has besides; which, stays in the site's own log.
     """
-    own = [name.strip() for name in table.names]
+    own, features = [name.strip() for name in table.names], config.feature_names
     if own == list(features):
         return table
     if not own:

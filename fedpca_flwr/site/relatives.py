@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.site.bed_file import read_bim, read_fam, some_of
@@ -61,6 +64,11 @@ def _by_variants(file: Path) -> Iterator[Array]:
     with open_bed(file, iid_count=people, sid_count=variants) as bed:
         for start in range(0, variants, AT_ONCE):
             yield bed.read(index=np.s_[:, start : start + AT_ONCE], dtype="float32", num_threads=1)
+
+
+def apart(table: Table, node: NodeConfig, config: RunConfig) -> Table:
+    """Return the table with the people marked whom the site's list names: they take no part, and have scores."""
+    return table._replace(apart=listed(Path(node.data).expanduser(), Path(node.apart).expanduser()))
 
 
 def listed(file: Path, names: Path) -> NDArray[np.bool_]:

@@ -39,9 +39,8 @@ from fedpca_flwr.site import (
     policy,
     rare_values,
     readers,
-    relatives,
     repeats,
-    weights,
+    table_steps,
 )
 from fedpca_flwr.site.repeats import Selection
 
@@ -110,12 +109,7 @@ class Site:
             databases.require_same(known.decode(), found.digest)
         elif found.digest:
             self.journal.keep("rows", found.digest.encode())
-        found = weights.apart(found, self.node, self.config)
-        if self.node.apart:
-            people = relatives.listed(Path(self.node.data).expanduser(), Path(self.node.apart).expanduser())
-            found = found._replace(apart=people)
-        features = self.config.feature_names
-        return columns.in_order_of(features, found) if features else found
+        return table_steps.prepared(found, self.node, self.config)
 
     @cached_property
     def journal(self) -> Journal:

@@ -37,8 +37,6 @@ def apart(table: Table, node: NodeConfig, config: RunConfig) -> Table:
             "has weights: set its own 'weights' to the same column, or run without"
         )
     name = node.weights or config.weights
-    if not name:
-        return table
     d = table.rows.shape[1]
     place = column_position(name, list(table.names), d, "weights")
     others = np.delete(np.arange(d), place)

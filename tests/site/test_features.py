@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import check, names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.site.columns import in_order_of
+from fedpca_flwr.site.columns import in_order
 from fedpca_flwr.site.readers import read
 from tests.families import cut, rows
 from tests.harness import at_sites, differences, finish, fit, server_of
@@ -57,7 +58,7 @@ def test_lacking_and_further_columns_are_counted_to_others_and_named_to_the_site
         finish(at_sites(server_of("p-cov", [first, second], n_components=2, features=FEATURES), nodes))
     assert "bmi" not in str(caught.value)
     spaced = check(X, [f" {name} " for name in NAMES])
-    assert in_order_of(NAMES, spaced) is spaced
+    assert in_order(spaced, NodeConfig(), RunConfig(features=FEATURES)) is spaced
     assert re.search("'age'.*'Age', 'bmi'", caplog.text)
 
 
