@@ -41,6 +41,8 @@ CARD = method.MethodCard(
         "mean, variances and number of rows of all; the pooled components",
     ),
     pools_moments=True,
+    weighted=True,
+    mixed=True,
     options=AveragedOptions,
     phases=lambda config, options: {
         **method.moments_phases(config, within=options.center),
@@ -81,7 +83,7 @@ class ApproximateCovariance(method.Strategy):
         return solution.extended(notes=[NOTE], measured=measured)
 
     def _solved(self, moments: Moments, diagonal: method.Array) -> method.Solution:
-        return method.solve(moments, diagonal, **self.options.decomposition)
+        return method.solve(moments, diagonal, indicators=self.config.indicators, **self.options.decomposition)
 
 
 def _left_out(diagonal: method.Array, solution: method.Solution) -> float:

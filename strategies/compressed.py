@@ -128,7 +128,7 @@ def phases(config: method.RunConfig, options: CompressedOptions) -> method.Quest
         instead=INSTEAD,
     )
     correction = method.Question(
-        asked=method.Payload((*CODE, method.Field("bits", (), "int64", kind="count"))),
+        asked=method.Payload((*CODE, method.Field("bits", (), "int64", kind="size"))),
         reply=method.Payload((*CODE, ERRORS)),
         answer=lambda party, asked: _correction(party, _block(party, asked)),
         forms=TRIANGLE,
@@ -178,7 +178,7 @@ def _block(party: method.Party, asked: method.Fields) -> method.Array:
     """The block (d, b) that is asked about."""
     coded, d = codecs.Coded(asked["scales"], asked["code"]), party.vault.features
     most, bits = party.options.block(d), int(asked["bits"])
-    if coded.scales.size > most or bits > refine.MOST_BITS:
+    if coded.scales.size > most or not 0 < bits <= refine.MOST_BITS:
         raise method.ContractError(
             f"{method.SERVER}: asked about a block of {coded.scales.size} columns in {bits} bits, expected at most "
             f"{most} columns and {refine.MOST_BITS} bits"
@@ -221,6 +221,7 @@ CARD = method.MethodCard(
     ),
     options=CompressedOptions,
     phases=phases,
+    weighted=True,
     reference="this project; `fedpca_flwr.maths.codecs` and `fedpca_flwr.maths.refine` derive it",
     examples=({}, {"codec": "shared-step", "corrections": 10}, {"corrections": 10}),
 )

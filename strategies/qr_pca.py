@@ -90,6 +90,7 @@ CARD = method.MethodCard(
         "components)"
     ),
     pools_moments=True,
+    mixed=True,
     options=QROptions,
     phases=phases,
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
@@ -125,7 +126,9 @@ class QRPCA(method.Strategy):
     def _whole(self, pooled: factors.Factor) -> method.Solution:
         rows, head = pooled.rows, pooled.head
         diagonal = pooled.diagonal()
-        scale = moments.safe_deviation(diagonal, head.n, head.mean) if self.options.scale else np.ones_like(head.mean)
+        scale = np.ones_like(head.mean)
+        if self.options.scale:
+            scale = moments.unit_of(diagonal, head.n, head.mean, self.config.indicators)
         rank = moments.certainly_varying(diagonal, head.mean) + (not self.options.center)
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(head.n) * (head.mean + head.remainder)])

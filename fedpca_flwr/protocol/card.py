@@ -73,6 +73,11 @@ class PCAOptions(Config):
         return {}
 
     @property
+    def of_stages(self) -> frozenset[str]:
+        """Names of those that belong to stages."""
+        return frozenset()
+
+    @property
     def additive(self) -> bool:
         """Whether the same pooled rows give the same sums, however they are divided among the parties."""
         return not self.site_sums

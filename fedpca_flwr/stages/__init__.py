@@ -68,4 +68,10 @@ def _of_stages(own: type[PCAOptions], stages: tuple[type[Stage], ...]) -> dict[s
     def takes_gaps(options: Any) -> bool:
         return any(stage.takes_gaps for stage in active(options)) or own.takes_gaps.__get__(options)
 
-    return {"exposes": property(exposes), "site_sums": property(site_sums), "takes_gaps": property(takes_gaps)}
+    names = frozenset(name for stage in stages for name in stage.Options.model_fields.keys() - own.model_fields.keys())
+    return {
+        "of_stages": property(lambda options: names),
+        "exposes": property(exposes),
+        "site_sums": property(site_sums),
+        "takes_gaps": property(takes_gaps),
+    }

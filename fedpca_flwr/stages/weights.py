@@ -19,8 +19,8 @@ from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.question import Questions
 from fedpca_flwr.questions.rows_run import RowsStage
 
-TAKE_WEIGHTS = {"n_components", "center", "scale", "block_size", "acceleration", "tolerance", "max_rounds"}
-"""Options that mean the same of weighted rows. Others need the number of independent rows, or read rows one by one."""
+OF_EQUAL_ROWS = {"keep", "certify", "warm_start", "warm_rank", "wire"}
+"""Options of methods that need the number of independent rows, or factors of rows; those of other stages are too."""
 
 
 class Weights(RowsStage):
@@ -34,9 +34,8 @@ class Weights(RowsStage):
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options = self.options
-        others = [
-            name.replace("_", "-") for name in sorted(options.model_dump(exclude_defaults=True).keys() - TAKE_WEIGHTS)
-        ]
+        chosen = options.model_dump(exclude_defaults=True).keys()
+        others = [name.replace("_", "-") for name in sorted(chosen & (OF_EQUAL_ROWS | options.of_stages))]
         others += ["n-components='auto'"] * isinstance(options.n_components, str)
         if others:
             raise ConfigError(

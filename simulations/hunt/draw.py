@@ -16,7 +16,7 @@ from fedpca_flwr.simulations.hunt import data
 from fedpca_flwr.simulations.hunt import options as offered
 from fedpca_flwr.simulations.hunt.data import Case, case_of
 from fedpca_flwr.simulations.records import card_of
-from fedpca_flwr.stages.weights import TAKE_WEIGHTS
+from fedpca_flwr.stages.weights import OF_EQUAL_ROWS
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import TRAVEL, script_of
 
@@ -152,7 +152,9 @@ def weighable(drawn: Draw) -> bool:
     """Whether rows may have weights in such a run, and none is spoilt."""
     own = {key for key in drawn.options if key in drawn.known}
     whole = isinstance(drawn.options["n_components"], int)
-    return drawn.card.weighted and own <= TAKE_WEIGHTS and whole and not (drawn.hostile or drawn.earlier or drawn.unit)
+    of_stages = {name for stage in drawn.card.stages for name in stage.names}
+    plain = not own & (OF_EQUAL_ROWS | of_stages)
+    return drawn.card.weighted and plain and whole and not (drawn.hostile or drawn.earlier or drawn.unit)
 
 
 def mixable(drawn: Draw) -> bool:

@@ -58,7 +58,7 @@ def test_lacking_and_further_columns_are_counted_to_others_and_named_to_the_site
         finish(at_sites(server_of("p-cov", [first, second], n_components=2, features=FEATURES), nodes))
     assert "bmi" not in str(caught.value)
     spaced = check(X, [f" {name} " for name in NAMES])
-    assert in_order(spaced, NodeConfig(), RunConfig(features=FEATURES)) is spaced
+    assert in_order(spaced, NodeConfig(partition_id=0, num_partitions=2), RunConfig(features=FEATURES)) is spaced
     assert re.search("'age'.*'Age', 'bmi'", caplog.text)
 
 

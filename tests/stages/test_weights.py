@@ -49,6 +49,8 @@ def oracle(weights, k, *, scale=False):
         ("p-cov", {**SECURE, "survivors": 3}),
         ("sub-it scale=true block-size=2", {}),
         ("sub-it", SECURE),
+        ("compressed tolerance=1e-6 corrections=10", {}),
+        ("compressed tolerance=1e-6 corrections=10", SECURE),
     ],
 )
 def test_a_run_is_the_weighted_pca_of_all_rows(method, travel):
@@ -105,7 +107,7 @@ def test_the_minimum_of_rows_is_the_same_for_weights_in_any_unit(unit):
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
-        ("em", {}, "p-cov, sub-it"),
+        ("em", {}, "p-cov, ap-cov, sub-it, compressed"),
         ("p-cov", {"keep": "moments"}, "keep"),
         ("p-cov", {"n_components": "auto"}, "n_components='auto'"),
         ("sub-it", {"warm_start": "svd"}, "warm_start"),
