@@ -15,7 +15,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from fedpca_flwr.config.run_config import LONGEST_KEY, MOST_KEYS, Config, RunConfig, require_short
@@ -29,25 +29,20 @@ OF_BOTH_SIDES = ("features", "weights", "levels", "seed", "secure-aggregation", 
 OF_MOMENTS = ("adjust-for", "harmonise")  # options that only a method with all moments can have
 
 
-def words_of(text: str, source: str = "run-config") -> tuple[str, list[str]]:
+@lru_cache
+def words_of(text: str, source: str = "run-config") -> tuple[str, tuple[str, ...]]:
     """A method's name, and the words of its options; refuses a quote that is not closed, and a text that is longer
     than any method's."""
     require_short({"method": text}, source)
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
     try:
-        name, *words = _split(text) or [""]
+        name, *words = list(lexer) or [""]
     except ValueError:
         raise ConfigError(f"{source}: 'method' is {value_text(text)}: a quote in it is not closed") from None
     if len(words) > MOST_KEYS:
         raise ConfigError(f"{source}: 'method' has {len(words):,} options, expected at most {MOST_KEYS}")
-    return name, words
-
-
-@lru_cache
-def _split(text: str) -> tuple[str, ...]:
-    """The words of a method's text, which every message of a run has; raises `ValueError` where a quote is open."""
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
-    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
-    return tuple(lexer)
+    return name, tuple(words)
 
 
 def options_of(text: str, kind: type[Options], beside: Mapping[str, Any], source: str = "run-config") -> Options:
@@ -111,10 +106,11 @@ def run_config_of(name: str, kind: type[Config], values: Mapping[str, Any]) -> d
     return {**run, "method": canonical(name, options_in_run(run, run["method"], kind, beside))}
 
 
-def own_keys(kind: type[Config]) -> list[str]:
+@cache
+def own_keys(kind: type[Config]) -> tuple[str, ...]:
     """The options that belong into a method's text."""
     known = kind.keys()
-    return [key for key in known if key not in OF_THE_RUN]
+    return tuple(key for key in known if key not in OF_THE_RUN)
 
 
 def _unknown(name: str, key: str, own: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
@@ -267,6 +267,7 @@ class Config(BaseModel):
     """Keys whose texts may be longer than others, and how long."""
 
     @classmethod
+    @cache
     def keys(cls) -> tuple[str, ...]:
         return tuple(name.replace("_", "-") for name in cls.model_fields)
 
@@ -280,12 +281,26 @@ class Config(BaseModel):
             With the key, the value, what is allowed, and the nearest known key for a misspelt one. ``source`` is how
             it names the configuration.
         """
-        given = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
-        require_short(given, source, cls.long)
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            raise ConfigError(explain(cls, error.errors(), source)) from None
+        kept = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
+        kinds = tuple(map(type, kept.values()))
+        validated = _validated if SCALARS.issuperset(kinds) else _validated.__wrapped__
+        config: Self = validated(cls, source, tuple(zip(kept, kinds, kept.values(), strict=True)))
+        return config
+
+
+SCALARS = {bool, int, float, str}
+"""Types of values, as Flower's configs have them, by which a configuration is known again."""
+
+
+@lru_cache
+def _validated(kind: type[Config], source: str, given: tuple[tuple[str, type, Any], ...]) -> Any:
+    """Return the configuration of these keys, types and values: every message of a run has the same."""
+    values = {key: value for key, _, value in given}
+    require_short(values, source, kind.long)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(explain(kind, error.errors(), source)) from None
 
 
 class RunConfig(Config):
@@ -363,7 +378,7 @@ class RunConfig(Config):
         """So many parties a sum over them has at least: all, where none may drop out."""
         return self.survivors or math.inf
 
-    @property
+    @cached_property
     def transport(self) -> Literal["clear", "masked", "surviving"]:
         """How answers travel."""
         if not self.secure_aggregation:

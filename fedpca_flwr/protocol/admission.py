@@ -3,15 +3,12 @@
 All of it must fit the run and what the other clients say before anything that they reply counts.
 """
 
-import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Annotated, Any
 
-import numpy as np
 from flwr.common import FitRes
 from numpy.typing import NDArray
 from pydantic import Field as Limits
@@ -77,6 +74,7 @@ class Reply:
 
     party: int  # the partition
     name: str
+    sender: str  # how texts name it
     rows: int
     tensors: list[bytes]
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -85,10 +83,6 @@ class Reply:
     @property
     def nbytes(self) -> int:
         return self.taken or sum(map(len, self.tensors))
-
-    @property
-    def sender(self) -> str:
-        return sender(self.party, self.name)
 
     @property
     def member(self) -> str:
@@ -124,33 +118,7 @@ def reply_of(result: FitRes, info: PartyInfo) -> Reply:
     """A party's reply, and what it says of itself, before its arrays are read."""
     if result.num_examples < 1:
         raise ContractError(f"{info.sender}: it says that it has {result.num_examples} rows, expected at least 1")
-    return Reply(info.partition_id, info.name, result.num_examples, result.parameters.tensors)
-
-
-def arrays_in(reply: Reply) -> list[NDArray[Any]]:
-    """The arrays of a reply, as views of the message, or a `ContractError`."""
-    try:
-        return [_view(tensor) for tensor in reply.tensors]
-    except Exception:  # NumPy evaluates the header as a Python literal, which can fail in many ways
-        raise ContractError(f"{reply.sender}: its reply does not hold whole arrays") from None
-
-
-def _view(tensor: bytes) -> NDArray[Any]:
-    """The array in a message of Flower's (NumPy's own file format), without a copy and without pickle."""
-    start = 10 + int.from_bytes(tensor[8:10], "little")
-    shape, fortran, dtype = _header(tensor[:start])
-    return np.frombuffer(tensor, dtype, offset=start).reshape(shape, order="F" if fortran else "C")
-
-
-@lru_cache(maxsize=64)  # a party's arrays begin as those of the others
-def _header(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    stream = io.BytesIO(text)
-    if np.lib.format.read_magic(stream) != (1, 0):  # what NumPy writes for plain arrays
-        raise ValueError("not the file format of plain arrays")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if dtype.hasobject:
-        raise ValueError("objects are not accepted")
-    return shape, fortran, dtype
+    return Reply(info.partition_id, info.name, info.sender, result.num_examples, result.parameters.tensors)
 
 
 MOST_FEATURES = 2**24

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -156,6 +157,12 @@ class Shown(NamedTuple):
     server: str
     parties: str = "the pooled components and mean"
     network: str = "sizes and times of messages"
+
+
+@lru_cache(maxsize=32)
+def questions_of(phases: Callable[[RunConfig, Any], Questions], config: RunConfig, options: PCAOptions) -> Questions:
+    """Return a method's own questions in a run (`MethodCard.phases`): every message of the run has the same."""
+    return phases(config, options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import Rows
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, questions_of
 from fedpca_flwr.protocol.journal import Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, largest, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER, Fields
@@ -60,7 +60,7 @@ class Site(Protocol):
 
     def about(self, split: str) -> dict[str, Any]: ...
 
-    def permit(self, card: MethodCard, *, sums_only: bool) -> None: ...
+    def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None: ...
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None: ...
 
@@ -134,7 +134,7 @@ class PCAClient(NumPyClient):
     @cached_property
     def questions(self) -> Questions:
         """The method's own questions in this run, each with its answer."""
-        return self.card.phases(self.site.config, self.options)
+        return questions_of(self.card.phases, self.site.config, self.options)
 
     @cached_property
     def script(self) -> Questions:
@@ -150,7 +150,7 @@ class PCAClient(NumPyClient):
     def journal(self) -> Journal:
         return self.site.journal
 
-    @property
+    @cached_property
     def public(self) -> Public:
         """What the server knows too."""
         return self.site.public(self.card.split, self.options)
@@ -180,8 +180,9 @@ class PCAClient(NumPyClient):
             phase = str(config.get("phase", ""))
             asked = self._question(phase, parameters)
             self.take(asked)
-            arrays = self._answer(phase, asked)
-            return arrays, 1 if self._hidden else len(self.data), self.about()
+            rows = len(self.data)
+            arrays = self._answer(phase, asked, rows)
+            return arrays, 1 if self._hidden else rows, self.about()
         except Exception as error:
             return [], 0, self._report(error)
 
@@ -203,7 +204,7 @@ class PCAClient(NumPyClient):
 
     def _permit(self) -> None:
         """The site's own policy, before anything is computed."""
-        self.site.permit(self.card, sums_only=self.transport.sums_only)
+        self.site.permit(self.card, self.options, sums_only=self.transport.sums_only)
         self.require_ready()
         if self._of_moments:
             self.site.permit_moments(self.card, self.data, sums_only=self.transport.sums_only)
@@ -246,23 +247,26 @@ class PCAClient(NumPyClient):
         self.journal.begin(phase, _digest(phase, arrays), self.site.settings, permit)
         return asked
 
-    def _answer(self, phase: str, asked: Fields) -> list[NDArray[Any]]:
-        """The arrays that leave in answer to a question."""
+    def _answer(self, phase: str, asked: Fields, rows: int) -> list[NDArray[Any]]:
+        """The arrays that leave in answer to a question, of so many rows."""
         known = self.script[phase]
-        sizes = {"n": len(self.data), **known.reply_sizes(asked, self.public)}
-        self._permit_sizes(known.nbytes(sizes), known.memory(sizes))
+        sizes = known.reply_sizes(asked, self.public)
+        nbytes, memory = known.cost({"n": rows, **sizes})
+        self._permit_sizes(nbytes, memory)
         with without_warnings(asked):
             fields = self.transport.answer(self, phase, asked)
-        known.reply.check(fields, "this site's reply", known.reply_sizes(asked, self.public))
+        known.reply.check(fields, "this site's reply", sizes)
         arrays = known.reply.to_arrays(fields)
-        self._permit_sizes(size := sum(HEADER + array.nbytes for array in arrays), 0)  # of what is compressed, too
+        size = HEADER * len(arrays) + sum(array.nbytes for array in arrays)
+        if size > nbytes:  # of what is compressed, only the least was known
+            self._permit_sizes(size, 0)
         if self._of_moments and not self.transport.sums_only:
             self.site.note_clear(self.card)
         self.journal.answered(", ".join(field.name for field in known.reply.fields), size)
         logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
         if phase == list(self.script)[-1] and not self.card.goes_on_as:
             self.journal.forget()
-            if not self.about()["simulated"]:
+            if self.site.node.data:
                 self.site.state.clear()
         return arrays
 

@@ -34,11 +34,8 @@ def no_alternatives(public: Public, rows: int, most: int) -> str:
 
 def largest(phases: Questions, public: Public, rows: int) -> tuple[int, int]:
     """Bytes of the largest reply that a run is sure to ask for, at least, and of the memory that a party needs."""
-    asked = [(phase, phase.least_sizes(public, rows)) for phase in phases.values() if not phase.optional]
-    return (
-        max((phase.nbytes(sizes) for phase, sizes in asked), default=0),
-        max((phase.memory(sizes) for phase, sizes in asked), default=0),
-    )
+    costs = [phase.cost(phase.least_sizes(public, rows)) for phase in phases.values() if not phase.optional]
+    return max([nbytes for nbytes, _ in costs], default=0), max([memory for _, memory in costs], default=0)
 
 
 def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int], str]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -45,8 +46,8 @@ class Public:
     features: int = 0  # d, where the parties hold rows of the same features
     rows: int = 0  # n, where they hold columns of the same rows
 
-    @property
-    def sizes(self) -> dict[str, int]:
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
         """What the symbols ``d`` and ``n`` in shapes stand for, where they are known."""
         return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
 
@@ -58,10 +59,6 @@ Answer = Callable[[Any, Fields], Fields | Sequence[Fields]]
 No row leaves."""
 
 
-def _no_sizes(public: Public) -> Mapping[str, int]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """One kind of question."""
@@ -71,7 +68,7 @@ class Question:
     reply: Payload  # what a party returns
     answer: Answer | None = None
     """How it makes that: see `Answer`. A question of a transport has none: the transport answers it."""
-    sizes: Callable[[Public], Mapping[str, int]] = _no_sizes
+    sizes: Callable[[Public], Mapping[str, int]] = lambda public: {}
     """From what is public: what symbols in the shapes stand for, besides ``d`` and ``n``."""
     limits: Callable[[Fields, Public], SumLimits] | None = None
     """From what was asked and what is public: limits on the sum of the replies. A phase without them is no sum, and
@@ -138,10 +135,10 @@ class Question:
         """Whether `nbytes` is the size of a reply, and not a lower limit."""
         return self.summed is not None or self.reply.sized
 
-    def memory(self, sizes: Mapping[str, int]) -> int:
-        """Bytes that a party needs at least to answer."""
-        held = Payload((Field("", self.forms),)).nbytes(sizes) if self.forms else 0
-        return max(held, self.nbytes(sizes))
+    def cost(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Bytes of a reply, at least, and of the memory that a party needs to answer."""
+        nbytes = self.nbytes(sizes)
+        return nbytes, max(Payload((Field("", self.forms),)).nbytes(sizes), nbytes) if self.forms else nbytes
 
     def least_sizes(self, public: Public, rows: int) -> dict[str, int]:
         """What the symbols stand for at least, before anything is asked, at a party of so many ``rows``."""
@@ -157,8 +154,9 @@ class Question:
         found = self.asked_sizes(public)
         for known in self.asked.fields:
             if known.name in asked:
-                lengths = zip(known.shape, asked[known.name].shape, strict=True)
-                found |= {symbol[2:]: length for symbol, length in lengths if symbol.startswith("<=")}
+                for symbol, length in zip(known.shape, asked[known.name].shape, strict=True):
+                    if symbol.startswith("<="):
+                        found[symbol[2:]] = length
         return found
 
 

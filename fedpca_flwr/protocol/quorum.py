@@ -108,7 +108,10 @@ class Quorum:
         admission.raise_all(admission.impostors(nodes, said, self.seats))
         admission.raise_all(admission.reported(said))
         known = [info for info in said if isinstance(info, PartyInfo)]  # all of them, or it was raised
-        self._check_partitions(known)
+        admission.raise_all(admission.unlike(known, partitions=None if self.open_membership else self.total))
+        self.columns = admission.columns_of(known) or self.columns
+        self.covariates = known[0].covariates if known else self.covariates
+        self.simulated = all(info.simulated for info in known)
         replies = []
         for info in reversed(known):
             client, result = results.pop()  # the caller's list is emptied, so that no payload outlives its use
@@ -116,7 +119,9 @@ class Quorum:
             self.seats[client.cid] = replies[-1].party
         replies.sort(key=lambda reply: reply.party)
         admission.raise_all(admission.doubled(known))
-        self._check_members(replies)
+        members = Counter(reply.member for reply in replies) if self.open_membership else {}
+        if doubled := [member for member, times in members.items() if times > 1]:
+            raise QuorumError(f"several clients say they are '{doubled[0]}': give each a name of its own")
         if missing := self._missing({reply.party for reply in replies}, said):
             reasons = sorted({reason_of(failure) for failure in failures}) or ["no reply"]
             self._go_on_without(missing, "; ".join(reasons))
@@ -245,17 +250,6 @@ class Quorum:
             everyone |= set(range(self.expected))
         lacking = self.expected - len(answered)
         return (sorted(everyone - answered) or [-1] * lacking) if lacking > 0 else []
-
-    def _check_members(self, replies: Sequence[Reply]) -> None:
-        doubled = [member for member, times in Counter(r.member for r in replies).items() if times > 1]
-        if doubled and self.open_membership:
-            raise QuorumError(f"several clients say they are '{doubled[0]}': give each a name of its own")
-
-    def _check_partitions(self, said: Sequence[PartyInfo]) -> None:
-        admission.raise_all(admission.unlike(said, partitions=None if self.open_membership else self.total))
-        self.columns = admission.columns_of(said) or self.columns
-        self.covariates = said[0].covariates if said else self.covariates
-        self.simulated = all(info.simulated for info in said)
 
 
 def _most_common(values: Iterable[int]) -> int:

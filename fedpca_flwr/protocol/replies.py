@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 from flwr.common import FitRes, Parameters
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, together
 from fedpca_flwr.maths.sums import ReproducibleSum
-from fedpca_flwr.protocol.admission import PartyInfo, Reply, arrays_in, reply_of
+from fedpca_flwr.protocol.admission import PartyInfo, Reply, reply_of
 from fedpca_flwr.protocol.payload import Fields, Payload, check_together
 from fedpca_flwr.protocol.question import Ask, Total
 
@@ -182,9 +181,9 @@ class Replies:
             return
         try:
             reply = reply_of(result, PartyInfo.parse(result.metrics))
-            fields = self._named(reply)
-            check_together(self.payload, {reply.sender: fields}, self.sizes)
+            fields = self.payload.read(reply.tensors, reply.sender)
             claim = self.payload.features(fields)
+            self.payload.check(fields, reply.sender, self.sizes if claim is None else {**self.sizes, "d": claim})
             if claim not in {None, self.sizes.get("d", claim)}:
                 return  # which is the odd one is told when all have come
             self.sizes_of_numbers[reply.sender] = size_of(fields)
@@ -204,14 +203,9 @@ class Replies:
     def check(self, replies: Sequence[Reply]) -> None:
         """Set the fields of those that are not taken, once all have come, or raise a `ContractError`."""
         whole = [reply for reply in replies if not reply.taken]
-        named = {reply.sender: self._named(reply) for reply in whole}
+        named = {reply.sender: self.payload.read(reply.tensors, reply.sender) for reply in whole}
         check_together(self.payload, named, self.sizes, self._claims)
         for reply in whole:
             reply.fields = named[reply.sender]
             self.sizes_of_numbers[reply.sender] = size_of(reply.fields)
             reply.tensors.clear()
-
-    def _named(self, reply: Reply) -> dict[str, NDArray[Any]]:
-        """The fields of a reply by name, before their values are checked."""
-        self.payload.require_count(len(reply.tensors), reply.sender)
-        return self.payload.named(arrays_in(reply), reply.sender)

@@ -26,12 +26,12 @@ from fedpca_flwr.maths.eigen import EXACT, Eigenpairs
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import FACTORS, SCALED, Certainty, certainty, check_features
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, questions_of
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.progress import tell
-from fedpca_flwr.protocol.question import NO_FIELDS, Ask, Program, Public, Question, most_rounds
+from fedpca_flwr.protocol.question import NO_FIELDS, Ask, Program, Public, most_rounds
 from fedpca_flwr.protocol.quorum import Quorum, Results
 from fedpca_flwr.protocol.replies import Replies, Sizes
 from fedpca_flwr.protocol.transport import ServerTransport
@@ -92,7 +92,7 @@ class PCAStrategy(Strategy):
         self.config = config
         self.options = options
         self.transport = transport
-        self.phases = transport.script(self.card.name, self.card.phases(config, options))
+        self.phases = transport.script(self.card.name, questions_of(self.card.phases, config, options))
         rows = self.card.split == "rows"
         settings = json.dumps(settings_of(self.card.name, options, config))
         self.quorum = Quorum(config, settings, open_membership=self.card.open_membership, same_features=rows)
@@ -161,8 +161,16 @@ class PCAStrategy(Strategy):
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         """How the model is made, and what it may say of itself: its ``log``."""
-        parties = self.transport.parties(self.quorum)
+        parties, config = self.transport.parties(self.quorum), self.config
         measured = dict(measured)
+        all_notes = [*notes, *certainty.notes]
+        if not self.sees_each:
+            sums = self.options.site_sums.items()
+            all_notes += [f"the sums of '{word}' tell of single parties: {text}" for word, text in sums]
+        all_notes += self.transport.notes(self.quorum)
+        if config.bound and not config.secure_aggregation:
+            idle = f"'bound' is {config.bound:g} and had no effect"
+            all_notes.append(f"{idle}: it bounds the values in secure sums only")
         if certainty.resolved is not None and "certified_components" in measured:
             measured["certified_components"] = min(measured["certified_components"], certainty.resolved)
         return {
@@ -173,14 +181,8 @@ class PCAStrategy(Strategy):
             "rounds": self.rounds_so_far,
             "measured": {**measured, **self.transport.measured(self.quorum)},
             "columns": self.quorum.columns,
-            **({"levels": self.config.levels_by_column} if self.config.levels else {}),
-            "notes": [
-                *notes,
-                *certainty.notes,
-                *self._site_sums_notes,
-                *self.transport.notes(self.quorum),
-                *self._idle_settings(),
-            ],
+            **({"levels": config.levels_by_column} if config.levels else {}),
+            "notes": all_notes,
         }
 
     @property
@@ -232,7 +234,7 @@ class PCAStrategy(Strategy):
             self.before_questions()
             self._program = self.transport.questions(self.program(), self)
             self._asked = next(self._program)
-        question, payload = self._asked, self._phase.asked
+        question, phase = self._asked, self.phases[self._asked.phase]
         config: dict[str, Scalar] = {"phase": question.phase}
         if question.method:
             config["method"] = question.method
@@ -241,10 +243,17 @@ class PCAStrategy(Strategy):
         for client in clients:
             own = question.each.get(self.quorum.seats.get(client.cid, -1), {})
             tensors = {**shared, **{name: ndarrays_to_parameters([array]).tensors[0] for name, array in own.items()}}
-            ordered = [tensors[field.name] for field in payload.fields]
+            ordered = [tensors[field.name] for field in phase.asked.fields]
             instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), config)))
-        self._tell_what_is_awaited()
-        self._sending(instructions)
+        public = self.public
+        sizes = phase.reply_sizes(question.asked, public)
+        least = phase.nbytes({"n": public.features + 1, "d": public.features, **sizes}) if phase.sized else 0
+        upload = f", each sends at most {least:,} bytes" if phase.sized else ""
+        about = f"round {len(self.rounds_so_far) + 1} of at most {most_rounds(self.phases, public)} ({question.phase})"
+        tell("%s: waiting for %s parties%s", about, self.quorum.expected, upload)
+        self._sent = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
+        self._since = time.monotonic()
+        self._incoming = Replies(phase.reply, sizes, question.take)
         return instructions
 
     def receive(self, client: ClientProxy, result: FitRes) -> None:
@@ -291,25 +300,9 @@ class PCAStrategy(Strategy):
     # Inside
 
     @property
-    def _site_sums_notes(self) -> list[str]:
-        """What the server learns of single parties although it sees sums only."""
-        told = {} if self.sees_each else self.options.site_sums
-        return [f"the sums of '{word}' tell of single parties: {text}" for word, text in told.items()]
-
-    @property
     def _tells_rows(self) -> bool:
         """Whether a message tells how many rows a party has."""
         return self.sees_each and not self.card.differentially_private
-
-    def _idle_settings(self) -> list[str]:
-        """What was set and has no effect in this run."""
-        if not self.config.bound or self.config.secure_aggregation:
-            return []
-        return [f"'bound' is {self.config.bound:g} and had no effect: it bounds the values in secure sums only"]
-
-    @property
-    def _phase(self) -> Question:
-        return self.phases[self._asked.phase]
 
     def _checked(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies of all parties, in the order of their partitions, checked field by field."""
@@ -317,26 +310,12 @@ class PCAStrategy(Strategy):
         self._incoming.count(replies)
         self._record(self._asked.phase, replies)
         self._incoming.check(replies)
+        told = self._tells_rows and not self.config.weights
         for reply in replies:
-            told = self._tells_rows and not self.config.weights and "count" in reply.fields
-            if told and reply.rows != int(reply.fields["count"]):
+            if told and "count" in reply.fields and reply.rows != int(reply.fields["count"]):
                 count = int(reply.fields["count"])
                 raise ContractError(f"{reply.sender}: its count is {count}, but its message says {reply.rows} rows")
         return replies
-
-    def _tell_what_is_awaited(self) -> None:
-        d, number = self.quorum.features, len(self.rounds_so_far) + 1
-        sizes = {"n": d + 1, "d": d, **self._phase.reply_sizes(self._asked.asked, self.public)}
-        upload = f", each sends at most {self._phase.nbytes(sizes):,} bytes" if self._phase.sized else ""
-        about = f"round {number} of at most {self.rounds} ({self._asked.phase})"
-        tell("%s: waiting for %s parties%s", about, self.quorum.expected, upload)
-
-    def _sending(self, instructions: Sequence[tuple[ClientProxy, FitIns]]) -> None:
-        self._sent = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
-        self._since = time.monotonic()
-        self._incoming = Replies(
-            self._phase.reply, self._phase.reply_sizes(self._asked.asked, self.public), self._asked.take
-        )
 
     def _record(self, phase: str, replies: list[Reply]) -> None:
         sizes, nobody = {reply.party: reply.nbytes for reply in replies}, self.quorum.total

@@ -110,8 +110,10 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
     ------
     DisclosureError
     """
+    if not (node.data and sums_only):
+        return
     strangers = {word: text for word, text in options.site_sums.items() if word not in allowed_methods(node)}
-    if node.data and sums_only and strangers:
+    if strangers:
         words = ", ".join(map(repr, strangers))
         raise DisclosureError(
             f"in a secure sum {words} tells of single sites: the server learns {'; '.join(strangers.values())}. This "
@@ -136,6 +138,8 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
     DisclosureError
     """
     allowed = node.may_show or ("nothing" if node.data else EXPOSURES[-1])
+    if allowed == EXPOSURES[-1]:
+        return
     by_method = EXPOSURES.index(card.exposes or "nothing")
     by_options = EXPOSURES.index(options.exposes or "nothing")
     if card.exposes == "distribution" and card.name in allowed_methods(node):
@@ -201,8 +205,6 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
     """Refuse indicators that are not the last columns of the table, under their ``names``, or no 0 and 1; and levels of
     which, among the rows that take part, one row has a larger share than each of as many rows of equal weight as this
     site's own minimum."""
-    if not names:
-        return
     if table.names[-len(names) :] != tuple(names):
         raise DataError(
             "the run declares levels of columns (run-config 'levels'), and the last columns of this site's data are "

@@ -130,8 +130,10 @@ class Site:
 
     def data(self, split: str) -> Rows:
         """This party's rows (n, d), checked: those that take part."""
-        if split == "columns":  # the same rows at every party
-            return self.table.rows
+        return self.table.rows if split == "columns" else self._participants  # of columns, all parties have all rows
+
+    @cached_property
+    def _participants(self) -> Rows:
         return participants(self.table, self.node.round_rows)
 
     def public(self, split: str, options: PCAOptions) -> Public:
@@ -152,9 +154,8 @@ class Site:
 
     # Its rules (`fedpca_flwr.site.policy`)
 
-    def permit(self, card: MethodCard, *, sums_only: bool) -> None:
+    def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
         """Refuse what this site does not allow, before anything is computed."""
-        options = self.options(card.options)
         require_compatible(self.config, card, options, self.methods)
         policy.permit_method(self.node, card, sums_only=sums_only)
         policy.permit_sums(self.node, card, options, sums_only=sums_only)
@@ -162,7 +163,8 @@ class Site:
         policy.permit_exposure(self.node, card, options)
         policy.permit_split(self.node, card, self.table.split)
         policy.permit_weights(self.node, card, self.config.weights)
-        policy.permit_levels(self.node, self.table, indicator_names(self.config.levels_by_column))
+        if self.config.levels:
+            policy.permit_levels(self.node, self.table, indicator_names(self.config.levels_by_column))
         policy.permit_rows(self.node, len(self.data(card.split)))
         if card.incomplete or options.takes_gaps:
             policy.permit_values(self.node, self.table)

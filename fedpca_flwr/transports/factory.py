@@ -26,6 +26,8 @@ from fedpca_flwr.site.site import Load, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
 from fedpca_flwr.transports.recommendation import alternatives, transports_of
 
+DEFAULTS = RunConfig()
+
 ROWS_OF_AN_APP = "rows of the app"
 """What stands for the file of a party whose rows an app has loaded."""
 
@@ -54,7 +56,7 @@ class RunFactory:
         """
         text, card = _method(run_config), strategy.card
         self._refuse_options_as_keys(run_config, text, card)
-        beside = {"n-components": run_config.get("n-components", RunConfig().n_components)}
+        beside = {"n-components": run_config.get("n-components", DEFAULTS.n_components)}
         options = options_in_run(run_config, text, card.options, beside)
         config = RunConfig.parse(run_config)
         require_compatible(config, card, options, self.methods)
@@ -114,7 +116,7 @@ class RunFactory:
 
 
 def _method(run_config: Mapping[str, Any]) -> str:
-    return str(run_config.get("method", RunConfig().method))
+    return str(run_config.get("method", DEFAULTS.method))
 
 
 def _in_a_simulation() -> bool:

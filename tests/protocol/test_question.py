@@ -75,8 +75,8 @@ def test_bytes_and_memory_of_questions_and_answers():
     assert summed.nbytes({"d": 5}) == HEADER + 8 * (1 + 3 * (5 + 1))
     shared = replace(summed, words=lambda sizes: {"values": (1, sizes["d"] - 2)})  # the second digits of three a word
     assert shared.nbytes({"d": 5}) == HEADER + 8 * (1 + 5 + 2 + 1)
-    assert SCRIPT["first"].memory({"d": 5}) == HEADER + 8 * 5
-    assert Question(reply=VALUES, forms=("d", "d")).memory({"d": 5}) == HEADER + 8 * 5**2
+    assert SCRIPT["first"].cost({"d": 5})[1] == HEADER + 8 * 5
+    assert Question(reply=VALUES, forms=("d", "d")).cost({"d": 5})[1] == HEADER + 8 * 5**2
     wide = Question(reply=Payload((Field("wide", ("d", "d")),)), optional=True)
     assert largest({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER + 8 * 5, HEADER + 8 * 5)
 
