@@ -8,8 +8,6 @@ scores together. FOLDER has the model and of each file the scores, and what Harm
 cells. The page docs/single-cells.md says what a laboratory shows.
 """
 
-import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +19,12 @@ from scipy import sparse
 from fedpca_flwr import analyses
 from fedpca_flwr.data.frames import listed
 from fedpca_flwr.data.table import Table
-from fedpca_flwr.errors import DataError, FedPCAError
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, as_blocks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.programs import described, status_of
 from fedpca_flwr.site.readers import read
 
 PER_CELL = 10_000.0
@@ -33,9 +32,7 @@ PER_CELL = 10_000.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m fedpca_flwr cells", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described("fedpca_flwr cells", __doc__)
     parser.add_argument("files", nargs="+", type=Path, help="counts of cells, .h5ad, with the same genes")
     parser.add_argument("--output", type=Path, required=True, help="a folder for the model and the files of scores")
     parser.add_argument("--layer", default="", help="the layer that holds the counts; without it X does")
@@ -43,13 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--components", type=int, default=20, help="so many components (%(default)s)")
     parser.add_argument("--clusters", type=int, default=20, help="so many clusters of Harmony (%(default)s)")
     args = parser.parse_args(arguments)
-    try:
-        model = embedded(args.files, args.output, args.layer, args.genes, args.components, args.clusters)
-    except (FedPCAError, OSError) as error:
-        print(f"{type(error).__name__}: {error} {getattr(error, 'local', '')}".rstrip(), file=sys.stderr)
-        return 2
-    print(model.summary())
-    return 0
+    return status_of(lambda: print(embedded(**vars(args)).summary()))
 
 
 def embedded(files: Sequence[Path], output: Path, layer: str, genes: int, components: int, clusters: int) -> PCAModel:

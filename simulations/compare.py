@@ -21,6 +21,7 @@ from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import PARTITIONS
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.simulations import ENGINES
+from fedpca_flwr.simulations.programs import described
 
 if TYPE_CHECKING:
     from fedpca_flwr.simulations.comparing import Comparison
@@ -48,9 +49,7 @@ HELP = {
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m fedpca_flwr compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = described("fedpca_flwr compare", __doc__)
 
     def add(name: str, **keywords: Any) -> None:
         made.add_argument(f"--{name}", help=HELP[name], **keywords)

@@ -77,22 +77,24 @@ def run(
     >>> model.components_.shape
     (2, 6)
     """
-    on, method = _engine(engine), _named(method)
+    on = _engine(engine)
+    if not isinstance(method, str | None):
+        raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
+    method = method or "(none)"
     with in_words_of_python():
         split = METHODS.of_text(method).strategy.card.split
-    values = _by_key({"n_components": n_components, "method": method, **options})
+    options = {"n_components": n_components, "method": method, **options}
+    values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     tables, notes = _encoded(parties, values)
     site = _taken_out(values, held := parties_of(tables, split))
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
-        model = on(METHODS.run_config(values), held.rows, site, held.names, held.places)
+        model = on(METHODS.run_config(values), held, site)
     if split == "rows" and model.feature_names_in_ is not None:  # the run's own `features` say the order
         return model
     model.log["notes"].extend([*held.notes, *notes])
-    return _named_by(model, held.features(values.get("weights"))) if split == "rows" else model
-
-
-def _named_by(model: PCAModel, names: tuple[str, ...]) -> PCAModel:
-    """Return the model with the names of its features, and a note where a component is one of these."""
+    if split == "columns":
+        return model
+    names = held.features(values.get("weights"))
     model.log["notes"].extend(one_column_notes(np.asarray(model.components_), names))
     return model.named(names)
 
@@ -136,17 +138,6 @@ def _engine(engine: Any) -> Callable[..., PCAModel]:
     from fedpca_flwr.simulations.ray_engine import on_ray  # Ray is imported by those who use it
 
     return on_ray
-
-
-def _named(method: Any) -> str:
-    if not isinstance(method, str | None):
-        raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
-    return method or "(none)"
-
-
-def _by_key(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Python's keyword arguments as the keys of a run."""
-    return {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
 
 
 def _taken_out(values: dict[str, Any], held: Parties) -> dict[str, Any]:

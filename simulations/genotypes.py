@@ -9,7 +9,6 @@ what a site shows.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
@@ -17,20 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.errors import DataError, FedPCAError
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.figures import plots
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.programs import described, status_of
 from fedpca_flwr.site import bed_file, relatives
 from fedpca_flwr.site.readers import read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m fedpca_flwr genotypes",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described("fedpca_flwr genotypes", __doc__)
     parser.add_argument("files", nargs="+", type=Path, help=".bed files, their .bim and .fam beside them")
     parser.add_argument("--output", type=Path, required=True, help="a folder for all that it writes")
     parser.add_argument("--components", type=int, default=4, help="so many components (%(default)s)")
@@ -40,12 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
     parser.add_argument("--secure", action="store_true", help="by secure sums (sub-it); else in clear (qr-pca)")
     args = parser.parse_args(arguments)
-    try:
-        print(analysed(args).summary())
-    except (FedPCAError, OSError) as error:
-        print(f"{type(error).__name__}: {error} {getattr(error, 'local', '')}".rstrip(), file=sys.stderr)
-        return 2
-    return 0
+    return status_of(lambda: print(analysed(args).summary()))
 
 
 def analysed(args: argparse.Namespace) -> PCAModel:

@@ -21,10 +21,9 @@ from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.server import PCAServer, libraries
+from fedpca_flwr.simulations.parties import Parties
 from fedpca_flwr.strategies import FACTORY
 
-Names = tuple[str, ...]
-Places = NDArray[np.int64] | None
 Result = TypeVar("Result")
 
 FILES = ("scores", "loadings")
@@ -66,23 +65,9 @@ class LoopbackProxy(ClientProxy):
         return common.DisconnectRes(reason="")
 
 
-def on_loopback(
-    run_config: dict[str, Any],
-    parties: Sequence[Rows],
-    site: dict[str, Any],
-    names: Sequence[Names] = (),
-    places: Sequence[Places] = (),
-) -> PCAModel:
-    """Run in this process (see `fedpca_flwr.run`).
-
-    Parameters
-    ----------
-    names : sequence of tuple of str
-        Of each party's columns, empty where it has none.
-    places : sequence of ndarray of shape (n,)
-        Where the rows that each party handed over are in its ``parties``; None where they are in their order.
-    """
-    server = assemble(run_config, parties, site, names, places)
+def on_loopback(run_config: dict[str, Any], held: Parties, site: dict[str, Any]) -> PCAModel:
+    """Run in this process (see `fedpca_flwr.run`)."""
+    server = assemble(run_config, held.rows, site, held.names, held.places)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
     return strategy.model
@@ -92,10 +77,13 @@ def assemble(
     run_config: dict[str, Any],
     parties: Sequence[Rows],
     site: dict[str, Any],
-    names: Sequence[Names] = (),
-    places: Sequence[Places] = (),
+    names: Sequence[tuple[str, ...]] = (),
+    places: Sequence[NDArray[np.int64] | None] = (),
 ) -> PCAServer:
-    """A server whose clients wait in this process; with much data as many work at once as BLAS has threads."""
+    """A server whose clients wait in this process; with much data as many work at once as BLAS has threads.
+
+    Names and places are as in `Parties`.
+    """
     server = PCAServer(FACTORY.strategy(run_config), lambda: libraries().limit(limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in libraries().info() if pool["user_api"] == "blas"]
     large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
@@ -106,11 +94,8 @@ def assemble(
     for i, rows in enumerate(parties):
         node = {**own_site(site, i), "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=run_id, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
-        server.client_manager().register(
-            LoopbackProxy(
-                str(i + 1), _client_builder(context, rows, tuple(*names[i : i + 1]), *places[i : i + 1]), context
-            )
-        )
+        table = rows, tuple(*names[i : i + 1]), places[i] if places else None
+        server.client_manager().register(LoopbackProxy(str(i + 1), _client_builder(context, *table), context))
     return server
 
 
@@ -120,7 +105,9 @@ def own_site(site: dict[str, Any], party: int) -> dict[str, Any]:
     return {key: value[party] if key in lists else value for key, value in site.items()}
 
 
-def _client_builder(context: Context, rows: Rows, names: Names, places: Places = None) -> Callable[[], client.Client]:
+def _client_builder(
+    context: Context, rows: Rows, names: tuple[str, ...], places: NDArray[np.int64] | None
+) -> Callable[[], client.Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
         return check(rows, names)._replace(places=places)

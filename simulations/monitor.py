@@ -9,7 +9,6 @@ whether either exceeds its limit, and the three features (from 0) that add most 
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpca_flwr.errors import DataError, FedPCAError
+from fedpca_flwr.simulations.programs import described
 from fedpca_flwr.state.files import written_whole
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ OF_HERE = {"data": "ROWS", "label": "--label"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m fedpca_flwr monitor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described("fedpca_flwr monitor", __doc__)
     parser.add_argument("model", type=Path, help="the model's file (.npz), as a run has written it")
     parser.add_argument("rows", help="the site's rows: .npy, .npz, .csv, .parquet or .h5ad")
     parser.add_argument("--label", default="", help="the column that is no feature: its name, or its number from 0")

@@ -20,12 +20,24 @@ def run_named(
         given = "" if name in {"", "-h", "--help"} else f"there is no {kind} '{name}'\n\n"
         print(f"{given}{doc}\n{kind.capitalize()}s: {', '.join(sorted(programs))}", file=sys.stderr)
         return 2
+    return status_of(lambda: programs[name](rest))
+
+
+def status_of(program: Callable[[], object]) -> int:
+    """Run a program; the status of the process, 2 where an error stands on standard error."""
     try:
-        programs[name](rest)
-    except FedPCAError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        program()
+    except (FedPCAError, OSError) as error:
+        print(f"{type(error).__name__}: {error} {getattr(error, 'local', '')}".rstrip(), file=sys.stderr)
         return 2
     return 0
+
+
+def described(module: str, doc: str | None) -> argparse.ArgumentParser:
+    """A parser for what stands behind ``python -m``, with its help as it is written."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def parser(module: str, doc: str | None, options: Mapping[str, Any]) -> argparse.ArgumentParser:
@@ -34,9 +46,7 @@ def parser(module: str, doc: str | None, options: Mapping[str, Any]) -> argparse
     An option is given by its default, which is of the same type: a list takes several values, False is a switch. A
     dictionary has the keywords of argparse.
     """
-    made = argparse.ArgumentParser(
-        prog=f"python -m {module}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = described(module, doc)
     for name, default in options.items():
         keywords: dict[str, Any] = {"type": type(default), "default": default}
         if isinstance(default, dict):

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from logging import WARNING
@@ -21,7 +21,8 @@ from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.flower import one_blas_thread, run_on
 from fedpca_flwr.maths.rows import Blocks, Rows, joined, whole
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.simulations.loopback import Names, Places, own_site
+from fedpca_flwr.simulations.loopback import own_site
+from fedpca_flwr.simulations.parties import Parties
 from fedpca_flwr.site.readers import read
 from fedpca_flwr.strategies import FACTORY
 
@@ -31,21 +32,15 @@ BACKEND: dict[str, Any] = {
 }
 
 
-def on_ray(
-    run_config: dict[str, Any],
-    parties: Sequence[Rows],
-    site: dict[str, Any],
-    names: Sequence[Names] = (),
-    places: Sequence[Places] = (),
-) -> PCAModel:
-    """Run in Flower's simulation (see `fedpca_flwr.run`); ``names`` and ``places`` as of `on_loopback`.
+def on_ray(run_config: dict[str, Any], held: Parties, site: dict[str, Any]) -> PCAModel:
+    """Run in Flower's simulation (see `fedpca_flwr.run`).
 
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
     there, or ``.npz`` where they are sparse.
     """
     strategy = FACTORY.strategy(run_config)
     with TemporaryDirectory(prefix="fedpca-") as folder:
-        for i, rows in enumerate(parties):
+        for i, rows in enumerate(held.rows):
             save(Path(folder, str(i)), rows)
         server_app = serverapp.ServerApp()
 
@@ -55,10 +50,8 @@ def on_ray(
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
             _start_ray()
-            client_app = clientapp.ClientApp(
-                _client_fn(run_config, site, folder, names, places), mods=[one_blas_thread]
-            )
-            simulation.run_simulation(server_app, client_app, len(parties), backend_config=BACKEND)
+            client_app = clientapp.ClientApp(_client_fn(run_config, site, folder, held), mods=[one_blas_thread])
+            simulation.run_simulation(server_app, client_app, len(held.rows), backend_config=BACKEND)
     return strategy.model
 
 
@@ -84,18 +77,19 @@ def _start_ray() -> None:
 
 
 def _client_fn(
-    run_config: dict[str, Any], site: dict[str, Any], folder: str, names: Sequence[Names], places: Sequence[Places]
+    run_config: dict[str, Any], site: dict[str, Any], folder: str, held: Parties
 ) -> Callable[[app.Context], client.Client]:
+    names, places = held.names, held.places  # workers are sent these, and not the rows
+
     def load(node: NodeConfig, config: RunConfig) -> Table:
         (own,) = Path(folder).glob(f"{node.partition_id}.*")
-        party = node.partition_id
-        own_places = places[party] if places else None
-        return read(str(own))._replace(names=tuple(*names[party : party + 1]), places=own_places)
+        return read(str(own))._replace(names=names[node.partition_id], places=places[node.partition_id])
 
     def client_fn(context: app.Context) -> client.Client:
         own = own_site(site, int(context.node_config["partition-id"]))
         node_config = {**context.node_config, "may-show": "inner products", **own}
-        return FACTORY.client(replace(context, node_config=node_config, run_config=run_config), load).to_client()
+        own_context = replace(context, node_config=node_config, run_config=run_config)
+        return FACTORY.client(own_context, load).to_client()
 
     return client_fn
 

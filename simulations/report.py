@@ -3,14 +3,14 @@
 python -m fedpca_flwr report FOLDER        # of a comparison: writes FOLDER/report.html anew
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.simulations.programs import described, status_of
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
@@ -23,28 +23,23 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m fedpca_flwr report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = described("fedpca_flwr report", __doc__)
     parser.add_argument("folder", type=Path, help="the --output of a comparison")
     parser.add_argument("--data-root", help="where the data are now, if not where they were")
     args = parser.parse_args(arguments)
 
+    return status_of(lambda: print(_again(args.folder, args.data_root)))
+
+
+def _again(folder: Path, data_root: str | None) -> Path:
     from fedpca_flwr.simulations.records import RUNS, read  # here: a help needs nothing of it
 
-    try:
-        records = read(args.folder)
-        if not records:
-            raise ConfigError(
-                f"{args.folder / RUNS} does not exist, or is empty; name the --output folder of a comparison"
-            )
-        if args.data_root:
-            records = [{**one, "data root": args.data_root} if one["data root"] != "." else one for one in records]
-        print(write_report(args.folder, records))
-    except FedPCAError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    return 0
+    records = read(folder)
+    if not records:
+        raise ConfigError(f"{folder / RUNS} does not exist, or is empty; name the --output folder of a comparison")
+    if data_root:
+        records = [{**one, "data root": data_root} if one["data root"] != "." else one for one in records]
+    return write_report(folder, records)
 
 
 if __name__ == "__main__":

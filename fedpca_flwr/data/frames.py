@@ -63,8 +63,11 @@ class Frame:
 
     @property
     def counted(self) -> bool:
-        """Whether the labels of rows are a plain range of numbers, or there are none."""
-        return _is_range(self.index)
+        """Whether the labels of rows are a plain range of numbers, as texts too, or there are none."""
+        index = self.index
+        if not len(index) or type(index).__name__ == "RangeIndex":
+            return True
+        return all(str(label) == str(place) for place, label in enumerate(index))
 
 
 def frame_of(X: Any) -> Frame | None:
@@ -107,13 +110,6 @@ OWN_NAME = "give each a name of its own"
 def _doubled(labels: Iterable[Hashable]) -> str:
     """Name the labels that occur twice."""
     return listed([label for label, times in Counter(labels).items() if times > 1])
-
-
-def _is_range(index: Any) -> bool:
-    """Whether labels of rows are numbers that a library counts, as texts too, or there are none."""
-    if not len(index) or type(index).__name__ == "RangeIndex":
-        return True
-    return all(str(label) == str(place) for place, label in enumerate(index))
 
 
 def is_frame(X: object) -> bool:

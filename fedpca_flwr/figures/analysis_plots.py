@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.figures.plots import MOST
-from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, few_ticks, thinned
+from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, canvas, few_ticks, thinned
 from fedpca_flwr.maths.arrays import Array
 
 SHOWN = 30  # eigenvalues, and names of features, of which more would not be legible
@@ -24,8 +24,7 @@ def how_many(found: HowMany) -> Figure:
     """The leading eigenvalues with the band of unrelated features, and where each rule stops."""
     first = found.spectrum[:SHOWN]
     number, band = np.arange(1, first.size + 1), found.null_band[:SHOWN]
-    figure = Figure(figsize=(7.5, 3.8))
-    axes = figure.subplots()
+    figure, axes = canvas(7.5, 3.8)
     axes.plot(number, first, "o-", color=COLOURS[0], markersize=4, fillstyle="none", label="eigenvalues")
     axes.fill_between(
         number[: band.size], 0, band, color=GREY, alpha=0.3, linewidth=0, label="unrelated features, up to 95 %"
@@ -45,8 +44,7 @@ def outlier_map(found: Outliers) -> Figure:
     odd = found.odd
     others = np.flatnonzero(~odd)
     others = others[thinned(others.size, MOST)]
-    figure = Figure(figsize=(5.5, 4.2))
-    axes = figure.subplots()
+    figure, axes = canvas(5.5, 4.2)
     for rows, marker, colour, name in (
         (others, "o", COLOURS[0], "rows"),
         (np.flatnonzero(odd), "x", COLOURS[3], f"odd rows: {odd.sum()} of {odd.size}"),
@@ -79,8 +77,7 @@ def biplot(found: Reading, scores: Array) -> Figure:
         )
     unit = np.abs(scores[:, :2]).max(axis=0)
     rows = (scores[thinned(len(scores), MOST), :2] / unit).T
-    figure = Figure(figsize=(6.8, 6.5))
-    axes = figure.subplots()
+    figure, axes = canvas(6.8, 6.5)
     axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
     _arrows(figure, axes, found)
     return figure
@@ -92,8 +89,7 @@ def variables(found: Reading) -> Figure:
     the two hold, an arrow's length is the root. Supplementary features have dashed arrows."""
     if len(found.correlations) < 2:
         raise ConfigError("a circle of correlations shows the first two components; read at least two")
-    figure = Figure(figsize=(6.8, 6.5))
-    axes = figure.subplots()
+    figure, axes = canvas(6.8, 6.5)
     turn = np.linspace(0, 2 * np.pi, 200)
     axes.plot(np.cos(turn), np.sin(turn), color=GREY, linewidth=1)
     _arrows(figure, axes, found)
@@ -113,8 +109,7 @@ def levels(found: Categories, scores: Array) -> Figure:
     """
     if found.coordinates.shape[1] < 2 or scores.ndim != 2 or scores.shape[1] < 2:
         raise ConfigError("a figure of levels shows the first two components; give at least two, and scores of both")
-    figure = Figure(figsize=(6.8, 5.2))
-    axes = figure.subplots()
+    figure, axes = canvas(6.8, 5.2)
     rows = scores[thinned(len(scores), MOST), :2].T
     axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
     shown = np.argsort(-found.squared_cosines[:, :2].sum(axis=1), kind="stable")[:SHOWN]
@@ -131,8 +126,7 @@ def squared_correlations(found: Categories) -> Figure:
     """How much of each of the first two components a column tells, numbers and categories alike, from 0 to 1."""
     if found.coordinates.shape[1] < 2:
         raise ConfigError("squared correlations are shown with the first two components; the model has one")
-    figure = Figure(figsize=(5.6, 5.4))
-    axes = figure.subplots()
+    figure, axes = canvas(5.6, 5.4)
     shown = np.argsort(-found.squared_correlations[:, :2].sum(axis=1), kind="stable")[:SHOWN]
     tips = found.squared_correlations[shown, :2]
     axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
@@ -150,8 +144,7 @@ def contributions(found: Reading, component: int = 1) -> Figure:
         raise ConfigError(f"'component' is {value_text(component)}, expected 1 to {len(shares)}")
     own, d = 100 * shares[component - 1], shares.shape[1]
     shown = np.argsort(-own, kind="stable")[:SHOWN]
-    figure = Figure(figsize=(5.6, 1.2 + 0.21 * shown.size))
-    axes = figure.subplots()
+    figure, axes = canvas(5.6, 1.2 + 0.21 * shown.size)
     axes.barh(range(shown.size), own[shown], color=COLOURS[0])
     axes.axvline(100 / d, color=GREY, linestyle="--", label="if all features had the same")
     axes.set_yticks(range(shown.size), [found.features[j] if found.features else str(j) for j in shown.tolist()])

@@ -30,7 +30,7 @@ try:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
-    from fedpca_flwr.figures.style import few_ticks, thinned
+    from fedpca_flwr.figures.style import canvas, few_ticks, thinned
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
@@ -82,8 +82,7 @@ def scores(
     of_class = np.array([one for own in classes for one in own])
     colours = dict(zip(points if labels is None else np.unique(of_class).tolist(), cycle(COLOURS), strict=False))
     whole = np.concatenate(list(points.values()))
-    figure = Figure(figsize=(7, 4.6))
-    axes = figure.subplots()
+    figure, axes = canvas(7, 4.6)
     for own, its, mark in zip(points.values(), classes, _marks(), strict=False):
         shown = thinned(len(own), max(1, MOST_SCORES // len(points)))
         paint: dict[str, Any] = {"c": [colours[one] for one in its[shown]], "alpha": 0.6, "linewidths": 0}
@@ -194,8 +193,7 @@ def loadings(model: PCAModel, *, most: int = 3) -> Figure:
         panel.invert_yaxis()
         figure.supxlabel("loading")
         return figure
-    figure = Figure(figsize=(max(4.0, 2 + 0.45 * k), min(8, 1.5 + 0.16 * d)))
-    axes = figure.subplots()
+    figure, axes = canvas(max(4.0, 2 + 0.45 * k), min(8, 1.5 + 0.16 * d))
     image = axes.imshow(components.T, cmap="PuOr", vmin=-largest, vmax=largest, aspect="auto", interpolation="none")
     axes.grid(visible=False)
     axes.set_xticks(range(k), [f"PC{i + 1}" for i in range(k)])
@@ -223,8 +221,7 @@ def projection_overlay(
         A colour and a mark for each, and its name where its rows are on the average.
     title : str, optional
     """
-    figure = Figure(figsize=(6, 5))
-    axes = figure.subplots()
+    figure, axes = canvas(6, 5)
     _overlay(axes, reference, model, X, None if labels is None else np.asarray(labels))
     axes.set(title=title, xlabel="first component", ylabel=_second(reference, model))
     axes.legend(*_legend(axes), loc="center left", bbox_to_anchor=(1, 0.5))
@@ -282,8 +279,7 @@ def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
 @rc_context(STYLE)
 def angle_by_round(curves: Mapping[str, Sequence[float]], *, tolerance: float | None = None) -> Figure:
     """Largest angle to the exact components (degrees) after each round, for methods by name."""
-    figure = Figure(figsize=(6, 4))
-    axes = figure.subplots()
+    figure, axes = canvas(6, 4)
     for (name, angles), colour, marker in zip(curves.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
         axes.semilogy(range(1, len(angles) + 1), np.maximum(angles, 1e-14), color=colour, marker=marker, label=name)
     if tolerance is not None:
@@ -307,8 +303,7 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
     small = max(megabytes for pairs in points.values() for megabytes, _ in pairs) < 1
     if small:
         points = {name: [(1e3 * megabytes, angle) for megabytes, angle in pairs] for name, pairs in points.items()}
-    figure = Figure(figsize=(6.5, 4.2))
-    axes = figure.subplots()
+    figure, axes = canvas(6.5, 4.2)
     for (name, pairs), colour, marker in zip(points.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
         sizes, degrees = np.transpose(pairs)
         axes.loglog(sizes, np.maximum(degrees, EXACT), marker, color=colour, label=name, fillstyle="none")

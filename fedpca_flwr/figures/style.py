@@ -10,7 +10,9 @@ Numbers along logarithmic axes, of figures; needs the extra ``plots``.
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fedpca_flwr.maths.arrays import Array
@@ -45,6 +47,12 @@ STYLE: Any = {
     "ytick.labelcolor": INK,
     "font.size": 10,
 }
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of that size in inches, and its one pair of axes."""
+    figure = Figure(figsize=(width, height))
+    return figure, figure.subplots()
 
 
 def thinned(rows: int, most: int) -> slice:

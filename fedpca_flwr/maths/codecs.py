@@ -114,12 +114,6 @@ def _nearly_orthonormal(block: Array) -> bool:
     return bool(np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= NEAR)
 
 
-def _planes(integers: Array) -> NDArray[np.uint8]:
-    """Signed integers as unsigned ones (0, -1, 1, -2, ... to 0, 1, 2, 3, ...), first all low bytes, then the next."""
-    zigzag = np.where(integers < 0, -2 * integers - 1, 2 * integers).astype("<u4")
-    return np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 4).T)
-
-
 def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Compress bytes without loss."""
     return np.frombuffer(lzma.compress(content.tobytes(), lzma.FORMAT_RAW, filters=FILTERS), np.uint8)
@@ -184,7 +178,9 @@ class SharedStep:
         candidates = (integers, mixed_differences(integers, d))
         bits = [_bits(candidate, np.ones(1))[0] for candidate in candidates]
         best = int(bits[1] < bits[0])
-        code = compress(_planes(candidates[best]))
+        chosen = candidates[best]
+        zigzag = np.where(chosen < 0, -2 * chosen - 1, 2 * chosen).astype("<u4")  # of 0, -1, 1, -2, ... 0, 1, 2, 3, ...
+        code = compress(np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 4).T))  # all low bytes, then the next
         return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), code]))
 
     def decode(self, coded: Coded, d: int) -> Array:

@@ -226,14 +226,12 @@ class FactorEM:
         P, D, R = svd((TV + self.prior * V) / weight, full_matrices=False, check_finite=False)
         noise = max((self.total + d * self.prior) / weight - float(D.sum()), (d - q) * self.prior / weight) / (d - q)
         sizes = np.sqrt((D - noise).clip(min=ABOVE * noise))
-        likelihood = sums.likelihood - self.prior * self._distance() / 2
+        L, before = self.model.variances, self.model.noise
+        # minus twice the log density of a prior that is worth one row
+        distance = float((np.log(L) + 1 / L).sum()) + (d - L.size) * (math.log(before) + 1 / before)
+        likelihood = sums.likelihood - self.prior * distance / 2
         self._anderson.add(_point(self.mean, (P * sizes) @ R @ self._turn, noise), likelihood)
         self.model, self._turn = _factors(self._anderson.point, d, q)
-
-    def _distance(self) -> float:
-        """Minus twice the log density of a prior that is worth one row."""
-        others, noise, L = len(self.model.basis) - self.model.variances.size, self.model.noise, self.model.variances
-        return float((np.log(L) + 1 / L).sum()) + others * (math.log(noise) + 1 / noise)
 
 
 def _point(mean: Array, block: Array, noise: float) -> Array:

@@ -155,7 +155,7 @@ class Moments:
                 heads.append(head)
                 _add_stripes(scatter.T, stripes)
         pooled, between = rows_between(heads)
-        _syrk(scatter, between)
+        blas.dsyrk(1.0, np.ascontiguousarray(between).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
         return cls(*pooled, scatter=pack(scatter))
 
     @property
@@ -272,11 +272,6 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     s = a + b
     b_seen = s - a
     return s, (a - (s - b_seen)) + (b - b_seen)
-
-
-def _syrk(scatter: Array, rows: Array) -> None:
-    """``scatter += rows.T @ rows`` in the lower triangle, in place (scatter is in Fortran order)."""
-    blas.dsyrk(1.0, np.ascontiguousarray(rows).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
 
 
 def _stripes(rows: NDArray[Any]) -> list[Stripe]:

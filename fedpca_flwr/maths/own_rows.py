@@ -49,7 +49,11 @@ class OwnRows:
 
     def times(self, X: Array) -> Array:
         """The scatter times ``X`` (..., d, r)."""
-        found = self._about_mean(X)
+        rows = self.centred
+        if isinstance(rows, Columns):
+            found = np.stack([gram_product(rows.T, block) for block in X.reshape(-1, *X.shape[-2:])]).reshape(X.shape)
+        else:
+            found = transposed(rows) @ (rows @ X)
         found += self.shift[:, None] * (self.shift @ X)[..., None, :]
         return found
 
@@ -71,13 +75,6 @@ class OwnRows:
         """The sum of squares, a number from 0, that a projection to the orthonormal ``U`` (d, k) leaves."""
         kept = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
         return max(0.0, self.energy - kept)
-
-    def _about_mean(self, X: Array) -> Array:
-        rows = self.centred
-        if not isinstance(rows, Columns):
-            return transposed(rows) @ (rows @ X)
-        own = np.stack([gram_product(rows.T, block) for block in X.reshape(-1, *X.shape[-2:])])
-        return own.reshape(X.shape)
 
 
 def own_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> OwnRows:

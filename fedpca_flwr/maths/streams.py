@@ -87,7 +87,9 @@ class Band:
             return self.rank
         share = sigma[r - 1] / sigma[:r].sum()
         change = 0
-        if share > self.beta and self._may_grow(sigma, r):
+        if share > self.beta and (
+            not self.hysteresis or (sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha)
+        ):
             change = 1
         elif share < self.alpha and r > 1 and self._stood >= self.hold:
             change = -1
@@ -103,11 +105,6 @@ class Band:
             if self.step(sigma, 0.0) == before:
                 break
         return self.rank
-
-    def _may_grow(self, sigma: Array, r: int) -> bool:
-        if not self.hysteresis:
-            return True
-        return sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha
 
 
 @dataclass(frozen=True)
