@@ -79,6 +79,11 @@ class PCAOptions(Config):
         return frozenset()
 
     @property
+    def stages(self) -> tuple[type[Stage], ...]:
+        """The stages that they name."""
+        return ()
+
+    @property
     def additive(self) -> bool:
         """Whether the same pooled rows give the same sums, however they are divided among the parties."""
         return not self.site_sums
@@ -229,11 +234,8 @@ class MethodCard:
 
     def active(self, config: RunConfig, options: Any) -> tuple[Any, ...]:
         """Return the stages that the options of a run name."""
-        return tuple(
-            stage(options)
-            for stage in self.stages
-            if stage.named_by(config if stage.Options is PCAOptions else options)
-        )
+        of_run = [stage for stage in self.stages if stage.Options is PCAOptions and stage.named_by(config)]
+        return tuple(stage(options) for stage in (*of_run, *options.stages))
 
 
 class Stage:

@@ -159,7 +159,7 @@ class RowsClient(PCAClient):
             rows = stage.rows(self, rows)
         return rows
 
-    @property
+    @cached_property
     def unscaled(self) -> Rows:
         """This party's rows as they are."""
         return self.site.data(self.card.split)

@@ -5,6 +5,7 @@ A stage is one file or folder here and one line in `STAGES`. It says by a method
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from fedpca_flwr.config.run_config import RunConfig
@@ -49,28 +50,29 @@ def composed(card: MethodCard) -> MethodCard:
     return whole
 
 
-def _of_stages(own: type[PCAOptions], stages: tuple[type[Stage], ...]) -> dict[str, property]:
+def _of_stages(own: type[PCAOptions], fitting: tuple[type[Stage], ...]) -> dict[str, Any]:
     """What a run's options show, and may read, by the stages that they name; else as the method's ``own`` say."""
+    names = frozenset(name for stage in fitting for name in stage.Options.model_fields.keys() - own.model_fields.keys())
 
-    def active(options: Any) -> list[Stage]:
-        return [stage(options) for stage in stages if stage.Options is not PCAOptions and stage.named_by(options)]
+    def stages(options: Any) -> tuple[type[Stage], ...]:
+        return tuple(stage for stage in fitting if stage.Options is not PCAOptions and stage.named_by(options))
 
     def exposes(options: Any) -> str:
-        shown = [stage.exposes for stage in active(options) if stage.exposes]
-        return shown[0] if shown else own.exposes.__get__(options)
+        shown = [stage(options).exposes for stage in options.stages]
+        return str(next(filter(None, shown), own.exposes.__get__(options)))
 
     def site_sums(options: Any) -> Mapping[str, str]:
         sums = dict(own.site_sums.__get__(options))
-        for stage in active(options):
-            sums |= stage.site_sums
+        for stage in options.stages:
+            sums |= stage(options).site_sums
         return sums
 
     def takes_gaps(options: Any) -> bool:
-        return any(stage.takes_gaps for stage in active(options)) or own.takes_gaps.__get__(options)
+        return any(stage.takes_gaps for stage in options.stages) or own.takes_gaps.__get__(options)
 
-    names = frozenset(name for stage in stages for name in stage.Options.model_fields.keys() - own.model_fields.keys())
     return {
         "of_stages": property(lambda options: names),
+        "stages": cached_property(stages),
         "exposes": property(exposes),
         "site_sums": property(site_sums),
         "takes_gaps": property(takes_gaps),
