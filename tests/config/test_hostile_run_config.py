@@ -219,3 +219,13 @@ def test_a_run_config_lets_no_site_look_into_a_home(path):
     with refused(ConfigError, "data-root", "~"):
         RunConfig.parse({"data-root": path})
     assert not unnamed(told({"data-root": path})[0]["message"], "data-root", "'~'")
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [({"secure-aggregation": True}, {"secure-aggregation": 1}), ({"clients": 1}, {"clients": True})],
+)
+def test_an_equal_value_of_another_type_is_not_taken_for_the_one_that_was_read_before(good, bad):
+    RunConfig.parse(good)
+    with refused(ConfigError, next(iter(bad))):
+        RunConfig.parse(bad)
