@@ -77,12 +77,7 @@ def run(
     >>> model.components_.shape
     (2, 6)
     """
-    on = _engine(engine)
-    if not isinstance(method, str | None):
-        raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
-    method = method or "(none)"
-    with in_words_of_python():
-        split = METHODS.of_text(method).strategy.card.split
+    on, split = _engine(engine), _split(method)
     options = {"n_components": n_components, "method": method, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     tables, notes = _encoded(parties, values)
@@ -97,6 +92,14 @@ def run(
     names = held.features(values.get("weights"))
     model.log["notes"].extend(one_column_notes(np.asarray(model.components_), names))
     return model.named(names)
+
+
+def _split(method: Any) -> str:
+    """How the parties' data are split for a method, which a text names."""
+    if not isinstance(method, str | None):
+        raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
+    with in_words_of_python():
+        return METHODS.of_text(method or "(none)").strategy.card.split
 
 
 def _encoded(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data.apart import apart, text_of
-from fedpca_flwr.data.column_notes import notes_of
+from fedpca_flwr.data.column_notes import apart, notes_of, text_of
 from fedpca_flwr.data.frames import Frame, as_rows, column_labels, frame_of, is_frame, listed, match
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError

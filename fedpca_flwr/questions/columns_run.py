@@ -23,7 +23,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Columns, Kernel, columns_of
 from fedpca_flwr.maths.columns import Name as KernelName
 from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.model import PCAModel, require_fit
 from fedpca_flwr.model.solution import Certainty, check_components, require_variance
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, PCAOptions
@@ -32,7 +32,6 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Ask, Program, Public, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.row_limits import permit_fixed_point
 from fedpca_flwr.site.local_table import difference
 from fedpca_flwr.site.scores import score_file

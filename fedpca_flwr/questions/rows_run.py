@@ -19,7 +19,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.moments import most_rows
 from fedpca_flwr.maths.rows import Rows, count_of
-from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.model import PCAModel, require_fit
 from fedpca_flwr.model.solution import Solution, check_components
 from fedpca_flwr.model.summary import shrinkage_notes, unit_notes
 from fedpca_flwr.protocol.card import PCAOptions, Stage
@@ -30,7 +30,6 @@ from fedpca_flwr.protocol.question import Ask, Program, Public, Sum, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.influence import UNSEEN, largest_of, notes_on
-from fedpca_flwr.questions.last_round import require_fit
 from fedpca_flwr.questions.pooling import KEPT, Evidence, Fitting, Pooling
 from fedpca_flwr.questions.projection import Observer, Projection
 from fedpca_flwr.questions.row_limits import Pooled, permit_fixed_point

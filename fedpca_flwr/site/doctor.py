@@ -15,8 +15,7 @@ from typing import NoReturn
 import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.data.apart import apart, text_of
-from fedpca_flwr.data.column_notes import notes_of, one_column_text
+from fedpca_flwr.data.column_notes import apart, notes_of, one_column_text, text_of
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient

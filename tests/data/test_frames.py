@@ -12,7 +12,7 @@ from scipy import sparse
 
 from fedpca_flwr import FederatedPCA, run
 from fedpca_flwr.data import table
-from fedpca_flwr.data.apart import apart, text_of
+from fedpca_flwr.data.column_notes import apart, text_of
 from fedpca_flwr.data.frames import as_array, as_rows, listed
 from fedpca_flwr.data.table import check, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
