@@ -84,12 +84,16 @@ def run(
     site = _taken_out(values, held := parties_of(tables, split))
     with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
         model = on(METHODS.run_config(values), held, site)
-    if split == "rows" and model.feature_names_in_ is not None:  # the run's own `features` say the order
-        return model
+    own_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
+    return model if own_order else _noted(model, held, notes, split, values.get("weights"))
+
+
+def _noted(model: PCAModel, held: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:
+    """The model with what is known of the parties' columns, and with their names where all have the same."""
     model.log["notes"].extend([*held.notes, *notes])
     if split == "columns":
         return model
-    names = held.features(values.get("weights"))
+    names = held.features(weights)
     model.log["notes"].extend(one_column_notes(np.asarray(model.components_), names))
     return model.named(names)
 
