@@ -256,11 +256,9 @@ class Adaptive(method.Strategy):
     others: ClassVar[Mapping[str, Method]] = {}
     """All methods, which the registry gives it: it imports none, and goes on as one of `CANDIDATES`."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._inner: method.Strategy | None = None
-        self._chosen: Candidate
-        self._candidates: list[Candidate] = []
+    _inner: method.Strategy | None = None
+    _chosen: Candidate
+    _candidates: list[Candidate]
 
     @property
     def exact(self) -> bool:
