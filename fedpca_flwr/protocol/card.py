@@ -51,11 +51,6 @@ class PCAOptions(Config):
         return isinstance(self, ScaleOptions) and not self.scale
 
     @property
-    def takes_gaps(self) -> bool:
-        """Whether with these options rows may have missing values."""
-        return False
-
-    @property
     def exposes(self) -> str:
         """What these options show of single rows, where that is more than `MethodCard.exposes` says.
 

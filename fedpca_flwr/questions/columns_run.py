@@ -86,9 +86,10 @@ class ColumnsClient(PCAClient):
     site: Site
 
     def require_ready(self) -> None:
-        permit_fixed_point(self)
-        if self.in_fixed_point and self.data.shape[1] > COLUMNS // self.site.node.num_partitions:
-            raise DataError(f"this site has more columns than its part of {COLUMNS:,}, the most in a secure sum")
+        if self.in_fixed_point:
+            permit_fixed_point(self)
+            if self.data.shape[1] > COLUMNS // self.site.node.num_partitions:
+                raise DataError(f"this site has more columns than its part of {COLUMNS:,}, the most in a secure sum")
         self._permit_products(counted=False)
 
     @cached_property

@@ -87,8 +87,6 @@ def require_bound(config: RunConfig) -> None:
 
 def permit_fixed_point(party: PCAClient) -> None:
     """Refuse, before anything is answered, what sums in fixed point have no room for or this site does not allow."""
-    if not party.in_fixed_point:
-        return
     if party.site.config.bound:
         require_bound(party.site.config)
         party.site.permit_bound(party.card.split)

@@ -142,7 +142,8 @@ class RowsClient(PCAClient):
 
     def require_ready(self) -> None:
         assert self.script  # or options contradict each other
-        permit_fixed_point(self)
+        if self.in_fixed_point:
+            permit_fixed_point(self)
         for stage in self.stages:
             stage.ready(self)
 

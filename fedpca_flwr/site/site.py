@@ -161,16 +161,17 @@ class Site:
         policy.permit_sums(self.node, card, options, sums_only=sums_only)
         policy.require_files(self.node)
         policy.permit_exposure(self.node, card, options)
+        policy.require_journal(self.node, card, sums_only=sums_only)
+        n = len(self.data(card.split))
         policy.permit_split(self.node, card, self.table.split)
         policy.permit_weights(self.node, card, self.config.weights)
         if self.config.levels:
             policy.permit_levels(self.node, self.table, indicator_names(self.config.levels_by_column))
-        policy.permit_rows(self.node, len(self.data(card.split)))
-        if card.incomplete or options.takes_gaps:
+        policy.permit_rows(self.node, n)
+        if card.incomplete or any(stage.takes_gaps for stage in options.stages):
             policy.permit_values(self.node, self.table)
         else:
             complete(self.table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)")
-        policy.require_journal(self.node, card, sums_only=sums_only)
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
         """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not."""

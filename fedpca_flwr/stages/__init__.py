@@ -67,13 +67,9 @@ def _of_stages(own: type[PCAOptions], fitting: tuple[type[Stage], ...]) -> dict[
             sums |= stage(options).site_sums
         return sums
 
-    def takes_gaps(options: Any) -> bool:
-        return any(stage.takes_gaps for stage in options.stages) or own.takes_gaps.__get__(options)
-
     return {
         "of_stages": property(lambda options: names),
         "stages": cached_property(stages),
         "exposes": property(exposes),
         "site_sums": property(site_sums),
-        "takes_gaps": property(takes_gaps),
     }
