@@ -224,31 +224,20 @@ class Format:
     settings: tuple[str, ...] = ()
 
 
-def _text_rows(
-    as_text: Callable[[Path], Text], file: Path, selection: Selection, *, written: CsvKeys, notes: list[str]
-) -> tuple[Rows, list[str]]:
-    text = as_text(file)
-    table = csv_file.open_csv(text.open, text.keys(written), selection, file.name)
-    notes += filter(None, (text.note, table.note))
-    return table.rows, table.feature_names
-
-
-def _text_cells(
-    as_text: Callable[[Path], Text],
-    file: Path,
-    column: str,
-    rows: int,
-    label: str,
-    *,
-    written: CsvKeys,
-    selection: Selection,
-) -> list[str]:
-    text = as_text(file)
-    return csv_file.cells_of(text.open, text.keys(written), selection, column, file.name)[-rows:]
-
-
 def _format_of_texts(as_text: Callable[[Path], Text]) -> Format:
-    return Format(partial(_text_rows, as_text), partial(_text_cells, as_text), ("written", "notes"))
+    """The kind of a file of which a text is made, that is written as .csv files are."""
+
+    def rows(file: Path, selection: Selection, *, written: CsvKeys, notes: list[str]) -> tuple[Rows, list[str]]:
+        text = as_text(file)
+        table = csv_file.open_csv(text.open, text.keys(written), selection, file.name)
+        notes += filter(None, (text.note, table.note))
+        return table.rows, table.feature_names
+
+    def ids(file: Path, column: str, count: int, label: str, *, written: CsvKeys, selection: Selection) -> list[str]:
+        text = as_text(file)
+        return csv_file.cells_of(text.open, text.keys(written), selection, column, file.name)[-count:]
+
+    return Format(rows, ids, ("written", "notes"))
 
 
 FORMATS = {
