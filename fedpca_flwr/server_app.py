@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from logging import WARNING, StreamHandler
 
@@ -21,12 +23,19 @@ from fedpca_flwr.strategies import FACTORY
 
 app = ServerApp()
 
+WATCHES: list[Callable[[PCAStrategy, int], AbstractContextManager[None]]] = [
+    measured,
+]
+"""What goes on around the rounds of a run."""
+
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     try:
         strategy = FACTORY.strategy(context.run_config)
-        with measured(strategy, context.run_id), shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
+        with ExitStack() as around, shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
+            for watch in WATCHES:
+                around.enter_context(watch(strategy, context.run_id))
             output = Output.of(strategy.config, context.run_id)
             strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
             print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)

@@ -292,13 +292,14 @@ class Adaptive(method.Strategy):
         return replace(solution, measured={**measured, **solution.measured}, notes=[*solution.notes, *notes])
 
     def _with_stages(self, ways: list[Candidate]) -> list[Candidate]:
-        """The ways that can have the stages of this run, with the options of these."""
+        """The ways that there are and that can have the stages of this run, with the options of these."""
         keys = {key for stage in self.card.stages for key in method_text.own_keys(stage.Options)}
         shared = {key: value for key, value in method_text.non_defaults(self.options).items() if key in keys}
         return [
             replace(way, options={**way.options, **shared})
             for way in ways
-            if shared.keys() <= set(method_text.own_keys(self.others[way.method].strategy.card.options))
+            if way.method in self.others
+            and shared.keys() <= set(method_text.own_keys(self.others[way.method].strategy.card.options))
         ]
 
     def _shortfall(self, solution: method.Solution) -> tuple[Candidate, str] | None:

@@ -5,7 +5,7 @@ import itertools
 import tempfile
 import threading
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -292,3 +292,11 @@ def reconstruction_error(model: PCAModel, X: Any) -> float:
     """Mean squared error per row of ``X`` (n, d) after projection and back, in squared units of the data."""
     difference = whole(model.aligned(X)) - model.inverse_transform(model.transform(X))
     return float(np.einsum("ij,ij->", difference, difference) / len(difference))
+
+
+def require_limits(limits: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Hold the limits of sums against what they are in closed form."""
+    assert limits.keys() == expected.keys()
+    for name, value in expected.items():
+        assert np.shape(limits[name]) in ((), np.shape(value))
+        np.testing.assert_allclose(limits[name], value, rtol=1e-14)

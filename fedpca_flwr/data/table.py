@@ -230,3 +230,13 @@ def _require_sizes(sizes: Array, names: Sequence[str]) -> None:
 def _refuse(columns: NDArray[np.bool_], what: str, names: Sequence[str]) -> None:
     if columns.any():
         raise DataError(f"the data hold {what}", local=columns_text(columns, names))
+
+
+def require_same_rows(earlier: str, now: str) -> None:
+    """Refuse rows that are not those of a pass before, by the digests of both."""
+    if earlier != now:
+        raise DataError(
+            "the data are other rows, or the same in another order, than before in this run. A file must not be "
+            "written while a run lasts; order a query by a key that no two rows share (ORDER BY), and ask for a "
+            "table that stands still, such as a materialised view or a copy"
+        )

@@ -1,22 +1,16 @@
 """A site's journal for its reader: as a table, as a file for others, and whether any line was changed."""
 
 import json
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, printable
-from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
-from fedpca_flwr.protocol.metrics import Record, write_records
 from fedpca_flwr.site.journal import SCHEMA, Event, Further, events, first_gap, further
-from fedpca_flwr.site.repeats import Release, sentence
+from fedpca_flwr.site.repeats import sentence
 from fedpca_flwr.state.files import written_whole
 from fedpca_flwr.state.store import Store
-
-logger = logging.getLogger("fedpca_flwr.client")
 
 SHOWN = ("time", "run", "party", "kind", "about", "bytes")
 
@@ -107,34 +101,6 @@ def audit(folder: str) -> Audit:
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")
     with store.transaction() as database:
         return Audit(list(events(database)), first_gap(database), further(database))
-
-
-def write_metrics(node_config: Mapping[str, Any]) -> None:
-    """Write the numbers of a site's runs, as its journal has them, where its node-config says; a fault is logged."""
-    try:
-        node = NodeConfig.parse(node_config, source="node-config")
-        found = audit(node.journal)
-        spent = composed([Release.of(event.about).multiplier for event in found.events if event.kind == Release.kind])
-        epsilon = gaussian_epsilon(spent, node.delta_budget)
-        write_records(
-            node.metrics, node.name or f"client {node.partition_id}", [_record(run, epsilon) for run in found.runs()]
-        )
-    except Exception as error:  # whatever it is, it costs no answer
-        logger.warning("this site's numbers were not written: %s: %s", type(error).__name__, error)
-
-
-def _record(run: Mapping[str, Any], epsilon: float) -> Record:
-    refused = run["ended"] or run["refused"]
-    return Record(
-        time=run["last"],
-        run=run["run"],
-        about=run["about"],
-        status="refused" if refused else "answered",
-        refused=refused,
-        rounds=run["questions"],
-        upload_bytes={f"client {run['party']}": run["bytes"]},
-        epsilon=epsilon,
-    )
 
 
 def _counted(runs: Further) -> str:

@@ -8,8 +8,9 @@ same on both. A call takes 2 bits until a block of people is read.
 
 import logging
 import sys
+from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import Selection, extra
+from fedpca_flwr.site.file_format import Format
 from fedpca_flwr.state.files import text_in
 
 UNKNOWN = "0"  # an allele that nobody in a file has, and that it does not name
@@ -288,3 +290,21 @@ def _blocks(file: Path, found: Matched, people: int, variants: int) -> Iterator[
             block = bed.read(index=which, dtype="float32", order="C", num_threads=1)
             block[:, found.swapped] = 2 - block[:, found.swapped]
             yield block
+
+
+BED = Format(read_bed, settings=("variants", "ambiguous"))
+
+
+def add_variants(command: Callable[..., ArgumentParser]) -> None:
+    """Add the command ``variants``."""
+    variants = command(
+        "variants",
+        help="print the variants that several .bim files have in common",
+        description="Print, as a .bim file, the variants that all given .bim files have by chromosome, position and "
+        "pair of alleles, coded as most files do, for every site's node-config 'variants'; and to stderr which of "
+        "them a file lacks or codes with swapped alleles. A .bim file holds no genotypes.",
+    )
+    variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
+    variants.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
+    variants.add_argument("--exclude", default="", help="file of regions to leave out: chromosome, first, last")
+    variants.set_defaults(run=lambda given: write_common(given.files, ambiguous=given.ambiguous, exclude=given.exclude))

@@ -6,26 +6,27 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from io import TextIOWrapper
-from itertools import compress
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
 from fedpca_flwr.protocol.strategy import Factory
-from fedpca_flwr.site import audit, bed_file, certificates, doctor, identity, kept_rows, levels, relatives
+from fedpca_flwr.site import audit, certificates, identity, kept_rows, levels
+from fedpca_flwr.site.bed_file import add_variants
+from fedpca_flwr.site.doctor import add_doctor
+from fedpca_flwr.site.relatives import add_relatives
 from fedpca_flwr.state.files import writable, write_new
 
 Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
 
 
 def main(arguments: Sequence[str], factory: Factory) -> None:
-    """Run a command; the doctor's makes halves of runs by the ``factory``."""
+    """Run a command, to which the ``factory`` makes halves of runs."""
     parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    data, keys = (_variants, _relatives, _levels), (_certificates, _node_key, _ids_secret)
-    for add in (_keys, _journal, _status, partial(_doctor, factory), *data, *keys, _rehearse):
+    for add in COMMANDS:
         add(commands.add_parser)
+    parser.set_defaults(factory=factory)
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # other sites read such a file; Windows has an encoding of its own
@@ -102,66 +103,6 @@ def _state(given: argparse.Namespace) -> None:
         print("'site journal FOLDER --remove-rows' removes them")
     if found.gap:
         raise ContractError(found.verdict)
-
-
-def _doctor(factory: Factory, command: Command) -> None:
-    parser = command(
-        "doctor",
-        help="look for what would keep this site out of a run",
-        description="Print a line for each thing that a run needs of this site, right or with what to do; the exit "
-        "code is 1 where something is to be done. Configs are those of 'flower-supernode' and 'flwr run'.",
-    )
-    parser.add_argument("--node-config", required=True, help="of this site")
-    parser.add_argument("--run-config", default="method='p-cov'", help="of the run (%(default)s)")
-    parser.add_argument(
-        "--superlink", default="", metavar="HOST:PORT", help="of the SuperLink; without it the SuperLink is not asked"
-    )
-    parser.add_argument("--root-certificates", type=Path, help="ca.crt of the coordinator; without it there is no TLS")
-    parser.add_argument("--auth-supernode-private-key", type=Path, help="with which this site signs in")
-    parser.set_defaults(run=partial(_examined, factory))
-
-
-def _examined(factory: Factory, given: argparse.Namespace) -> None:
-    key = given.auth_supernode_private_key
-    site = doctor.Site(given.node_config, given.run_config, given.superlink, given.root_certificates, key)
-    found = list(doctor.findings(site, factory))
-    print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in found))
-    if not all(right for right, _ in found):
-        raise ConfigError("this site is not ready: see the lines that begin with TO DO")
-
-
-def _variants(command: Command) -> None:
-    variants = command(
-        "variants",
-        help="print the variants that several .bim files have in common",
-        description="Print, as a .bim file, the variants that all given .bim files have by chromosome, position and "
-        "pair of alleles, coded as most files do, for every site's node-config 'variants'; and to stderr which of "
-        "them a file lacks or codes with swapped alleles. A .bim file holds no genotypes.",
-    )
-    variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
-    variants.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
-    variants.add_argument("--exclude", default="", help="file of regions to leave out: chromosome, first, last")
-    variants.set_defaults(
-        run=lambda given: bed_file.write_common(given.files, ambiguous=given.ambiguous, exclude=given.exclude)
-    )
-
-
-def _relatives(command: Command) -> None:
-    parser = command(
-        "relatives",
-        help="print whom of a .bed file to leave out so that nobody is related",
-        description="Print family and person id of the people of one .bed file who have relatives in it, so many that "
-        "none remain without them (KING's robust kinship), for this site's node-config 'apart'. Relatives at other "
-        "sites are not found.",
-    )
-    parser.add_argument("file", type=Path, help="the .bed file, its .bim and .fam beside it")
-    parser.add_argument("--kinship", type=float, default=relatives.SECOND_DEGREE, help="limit (%(default)s)")
-    parser.set_defaults(run=_unrelated)
-
-
-def _unrelated(given: argparse.Namespace) -> None:
-    people = bed_file.read_fam(given.file.with_suffix(".fam"))
-    print("\n".join(compress(people, relatives.relatives(given.file, given.kinship))))
 
 
 def _levels(command: Command) -> None:
@@ -264,3 +205,19 @@ def _stop(signum: int, frame: object) -> None:
     """End by an exception, so that SuperLink and SuperNodes are stopped, too; once, since that takes a moment."""
     signal.signal(signum, signal.SIG_IGN)
     sys.exit(128 + signum)
+
+
+COMMANDS: tuple[Callable[[Command], None], ...] = (
+    _keys,
+    _journal,
+    _status,
+    add_doctor,
+    add_variants,
+    add_relatives,
+    _levels,
+    _certificates,
+    _node_key,
+    _ids_secret,
+    _rehearse,
+)
+"""What adds each command."""

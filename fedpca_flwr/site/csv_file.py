@@ -8,9 +8,10 @@ is looked up by `fedpca_flwr.site.csv_faults`, which names lines and columns.
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -22,8 +23,9 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.site.columns import DO_INSTEAD, Selection, column_position
 from fedpca_flwr.site.csv_faults import TOTALS, Faults, nameless_or_doubled
-from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, Opener, cells_within_limits, format_of
+from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, Opener, cells_within_limits, format_of, opener
 from fedpca_flwr.site.csv_header import header_of
+from fedpca_flwr.site.file_format import Format
 
 CHARACTERS = 2**20  # of a block; more where there are many columns, each of which takes its time in every block
 END = 4096  # bytes of the end of a file, in which its last line is looked at
@@ -310,3 +312,52 @@ def _faults(table: CsvTable) -> Faults:
                 faults.take(line, row, table.features, written)
             line = written.skipped + reader.line_num + 1
     return faults
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text of a file.
+
+    Parameters
+    ----------
+    open : callable
+        Opens its bytes anew.
+    plain : bool
+        Whether it was written here: with commas, decimal points, in UTF-8.
+    header : bool, optional
+        Whether its first line holds names, where the kind of file says so.
+    note : str
+        What was left out, or taken as numbers.
+    """
+
+    open: Opener
+    plain: bool = False
+    header: bool | None = None
+    note: str = ""
+
+    def keys(self, keys: CsvKeys) -> CsvKeys:
+        """Return what a site says of the text, where this is not known."""
+        if not self.plain:
+            return keys
+        keys.require_none("workbooks and files of statistics", "header", "comment", "missing", "thousands", "decimal")
+        known = replace(keys, delimiter=",", encoding="utf-8")
+        return known if self.header is None else replace(known, header=self.header)
+
+
+def format_of_texts(as_text: Callable[[Path], Text]) -> Format:
+    """Return the kind of a file of which a text is made, that is written as .csv files are."""
+
+    def rows(file: Path, selection: Selection, *, written: CsvKeys, notes: list[str]) -> tuple[Rows, list[str]]:
+        text = as_text(file)
+        table = open_csv(text.open, text.keys(written), selection, file.name)
+        notes += filter(None, (text.note, table.note))
+        return table.rows, table.feature_names
+
+    def ids(file: Path, column: str, count: int, label: str, *, written: CsvKeys, selection: Selection) -> list[str]:
+        text = as_text(file)
+        return cells_of(text.open, text.keys(written), selection, column, file.name)[-count:]
+
+    return Format(rows, ids, ("written", "notes"))
+
+
+CSV = format_of_texts(lambda file: Text(opener(file)))

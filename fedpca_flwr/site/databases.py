@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL, kind_of
-from fedpca_flwr.data.table import INEXACT, Table, check
+from fedpca_flwr.data.table import INEXACT, Table, check, require_same_rows
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks
@@ -328,7 +328,7 @@ class Query:
                 digest.update(np.ascontiguousarray(block).data)
                 yield block
         self.digest = self.digest or digest.hexdigest()
-        require_same(self.digest, digest.hexdigest())
+        require_same_rows(self.digest, digest.hexdigest())
 
     @property
     def _source(self) -> str:
@@ -349,16 +349,6 @@ class Query:
         doubled = sorted({name for name in self.names if self.names.count(name) > 1})
         if doubled:
             raise DataError("the query gives several columns of one name: name each anew", local=", ".join(doubled))
-
-
-def require_same(earlier: str, now: str) -> None:
-    """Refuse rows that are not those of a pass before, by the digests of both."""
-    if earlier != now:
-        raise DataError(
-            "the data are other rows, or the same in another order, than before in this run. A file must not be "
-            "written while a run lasts; order a query by a key that no two rows share (ORDER BY), and ask for a "
-            "table that stands still, such as a materialised view or a copy"
-        )
 
 
 def read_query(url: str, query: str, label: str = "", ids: str = "") -> tuple[Table, list[str]]:

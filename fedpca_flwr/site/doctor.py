@@ -2,6 +2,7 @@
 
 import ssl
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -184,3 +185,30 @@ def _key(site: Site) -> str:
     assert site.key is not None
     fleet.require_registered(site.superlink, site.root_certificates, site.key.expanduser())
     return "registered"
+
+
+def add_doctor(command: Callable[..., ArgumentParser]) -> None:
+    """Add the command ``doctor``."""
+    parser = command(
+        "doctor",
+        help="look for what would keep this site out of a run",
+        description="Print a line for each thing that a run needs of this site, right or with what to do; the exit "
+        "code is 1 where something is to be done. Configs are those of 'flower-supernode' and 'flwr run'.",
+    )
+    parser.add_argument("--node-config", required=True, help="of this site")
+    parser.add_argument("--run-config", default="method='p-cov'", help="of the run (%(default)s)")
+    parser.add_argument(
+        "--superlink", default="", metavar="HOST:PORT", help="of the SuperLink; without it the SuperLink is not asked"
+    )
+    parser.add_argument("--root-certificates", type=Path, help="ca.crt of the coordinator; without it there is no TLS")
+    parser.add_argument("--auth-supernode-private-key", type=Path, help="with which this site signs in")
+    parser.set_defaults(run=_examined)
+
+
+def _examined(given: Namespace) -> None:
+    key = given.auth_supernode_private_key
+    site = Site(given.node_config, given.run_config, given.superlink, given.root_certificates, key)
+    found = list(findings(site, given.factory))
+    print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in found))
+    if not all(right for right, _ in found):
+        raise ConfigError("this site is not ready: see the lines that begin with TO DO")

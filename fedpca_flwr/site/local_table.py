@@ -20,15 +20,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.config.node_config import FILE_KEYS, NodeConfig, is_url
+from fedpca_flwr.config.node_config import FILE_KEYS, NodeConfig, is_url, kind_of
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import datasets, partition
 from fedpca_flwr.data.categories import joined, level_notes
 from fedpca_flwr.data.table import Table, check
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import whole
-from fedpca_flwr.site import databases, kept_rows, policy
-from fedpca_flwr.site.readers import Keep, as_they_are, holds_texts, read, read_ids, read_texts
+from fedpca_flwr.site import kept_rows, policy
+from fedpca_flwr.site.readers import DATABASES, Keep, as_they_are, holds_texts, read, read_ids, read_texts
 from fedpca_flwr.state.files import unreadable
 
 SHORTEST_SECRET = 16  # bytes
@@ -131,7 +131,7 @@ def local_table(node: NodeConfig, config: RunConfig, keep: Keep = as_they_are) -
 def _own(node: NodeConfig, config: RunConfig, keep: Keep) -> tuple[Table, list[str]]:
     """What the node-config names, and the ids where it names a column of them."""
     if is_url(node.data):
-        return databases.read_query(node.data, node.query, node.label, node.ids)
+        return DATABASES[kind_of(node.data)](node.data, node.query, node.label, node.ids)
     written = _written(node.data)  # before it is read: what is written meanwhile then shows with the next question
     ambiguous = node.ambiguous == "keep"
     levels = config.levels_by_column if holds_texts(node.data) else {}

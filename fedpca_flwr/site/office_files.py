@@ -8,44 +8,14 @@ import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.site.csv_format import CsvKeys, Opener
-
-
-@dataclass(frozen=True)
-class Text:
-    """The text of a file.
-
-    Parameters
-    ----------
-    open : callable
-        Opens its bytes anew.
-    plain : bool
-        Whether it was written here: with commas, decimal points, in UTF-8.
-    header : bool, optional
-        Whether its first line holds names, where the kind of file says so.
-    note : str
-        What was left out, or taken as numbers.
-    """
-
-    open: Opener
-    plain: bool = False
-    header: bool | None = None
-    note: str = ""
-
-    def keys(self, keys: CsvKeys) -> CsvKeys:
-        """Return what a site says of the text, where this is not known."""
-        if not self.plain:
-            return keys
-        keys.require_none("workbooks and files of statistics", "header", "comment", "missing", "thousands", "decimal")
-        known = replace(keys, delimiter=",", encoding="utf-8")
-        return known if self.header is None else replace(known, header=self.header)
+from fedpca_flwr.site.csv_file import Text, format_of_texts
+from fedpca_flwr.site.csv_format import Opener
 
 
 @contextmanager
@@ -127,3 +97,6 @@ def _cell(value: Any) -> str:
         number = float(value)
         return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
     return str(value)
+
+
+SPREADSHEET, STATISTICS = format_of_texts(spreadsheet), format_of_texts(statistics_file)

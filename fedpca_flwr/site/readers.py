@@ -4,252 +4,47 @@ A kind of file is an entry of `FORMATS`. `read` checks the rows that its reader 
 words whatever goes wrong in any reader: its own error may quote the file.
 """
 
-import itertools
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
 
-from fedpca_flwr.data.frames import KINDS, arrow_column, arrow_kind, listed
+from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL
 from fedpca_flwr.data.table import INEXACT, Table, check, inexact
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
-from fedpca_flwr.maths.rows import (
-    CACHE_ELEMENTS,
-    ENTRIES,
-    Block,
-    Blocks,
-    Rows,
-    as_blocks,
-    csr,
-    of_columns,
-    sparse_rows,
-)
-from fedpca_flwr.site import csv_file
-from fedpca_flwr.site.bed_file import read_bed
-from fedpca_flwr.site.columns import DO_INSTEAD, Selection, column_position, extra
-from fedpca_flwr.site.csv_format import CsvKeys, is_missing, opener
-from fedpca_flwr.site.office_files import Text, spreadsheet, statistics_file
-
-
-def read_parquet(file: Path, selection: Selection) -> tuple[Rows, list[str]]:
-    """The rows, of the dtype that holds all columns and what is missing in them, and the names of these."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(file) as source:
-        schema, metadata = source.schema_arrow, source.metadata
-    every = list(schema.names)
-    of_pandas = (schema.pandas_metadata or {}).get("index_columns", ())  # where a data frame's index was written
-    index = {name for name in of_pandas if isinstance(name, str)}  # a range of numbers is no column, but a mapping
-    features = [place for place in selection.positions(every, len(every)) if every[place] not in index]
-    names = [every[position] for position in features]
-    _require_numbers(schema, features, names)
-    dtype = np.result_type(*(_dtype(schema.field(position).type, metadata, position) for position in features))
-    return Blocks(lambda: _parquet_blocks(file, features, len(every), dtype), len(features), dtype), names
-
-
-def _require_numbers(schema: Any, features: Sequence[int], names: Sequence[str]) -> None:
-    if not features or any(name.startswith("__index_level_") for name in names):
-        raise DataError("the .parquet file has an unnamed index as a column, or no feature: write it without its index")
-    by_kind: dict[str, list[object]] = {}
-    for position, name in zip(features, names, strict=True):
-        if kind := arrow_kind(schema.field(position).type):
-            by_kind.setdefault(kind, []).append(name)
-    if by_kind:
-        advice = "; ".join(f"{kind} ({KINDS[kind]})" for kind in by_kind)
-        raise DataError(
-            f"the .parquet file has columns that are not numbers: {advice}. Or leave them out, or name one as "
-            "node-config 'label'",
-            local="; ".join(f"{kind} in {listed(own)}" for kind, own in by_kind.items()),
-        )
-    _require_own_names(names, "the .parquet file has columns of the same name; give each a name of its own")
-
-
-def _require_own_names(names: Sequence[str], fault: str) -> None:
-    """Refuse names of which one occurs twice, by the text of the ``fault``."""
-    doubled = [name for name, times in Counter(names).items() if times > 1]
-    if doubled:
-        raise DataError(fault, local=listed(doubled))
-
-
-def _dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
-    """The dtype of a column: that of its kind where this has NaN, or the file says that no value is missing."""
-    from pyarrow import types
-
-    groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))
-    complete = all(group is not None and group.has_null_count and not group.null_count for group in groups)
-    as_it_is = types.is_floating(kind) or (complete and (types.is_integer(kind) or types.is_boolean(kind)))
-    found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype() if as_it_is else np.float64)
-    return found
-
-
-def _parquet_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(file) as source:
-        for batch in source.iter_batches(max(64, CACHE_ELEMENTS // width)):
-            columns = [arrow_column(batch.column(position)) for position in features]
-            lost = [isinstance(one, str) or (dtype.kind == "f" and bool(inexact(one).any())) for one in columns]
-            if any(lost):
-                names = [batch.schema.names[position] for position in itertools.compress(features, lost)]
-                raise DataError(f"the .parquet file holds {INEXACT}: {DO_INSTEAD}", local=listed(names))
-            yield np.column_stack(columns).astype(dtype, copy=False)
-
-
-def parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
-    """The values of one column as texts; an empty one for what is missing."""
-    from pyarrow import parquet
-
-    table = parquet.read_table(file)
-    position = column_position(column, table.column_names, table.num_columns, "ids")
-    return ["" if value is None else str(value).strip() for value in table.column(position).to_pylist()]
-
-
-def read_h5ad(file: Path, selection: Selection, layer: str = "") -> tuple[Rows, list[str]]:
-    """The rows of ``X`` or of a layer, and the names of its variables."""
-    with extra("cells", "an .h5ad file needs anndata"):
-        import anndata  # noqa: F401
-        import h5py
-    with h5py.File(file) as held:
-        if layer and layer not in held.get("layers", {}):
-            raise ConfigError(
-                "node-config: 'layer' names no layer of the .h5ad file",
-                local=f"layer '{layer}', layers {list(held.get('layers', {}))} of {file}",
-            )
-        if not layer and "X" not in held:
-            raise DataError("the .h5ad file has no X; name a layer of it as node-config 'layer'", local=str(file))
-        matrix = _matrix(held, layer)
-        width, dtype, sparse = matrix.shape[1], matrix.dtype, not isinstance(matrix, h5py.Dataset)
-        every = _variable_names(held["var"])
-    fault = "the .h5ad file has genes of the same name; give each a name of its own: cells.var_names_make_unique()"
-    _require_own_names(every, fault)
-    columns = np.asarray(selection.positions(every, width), np.int64)
-    rows = Blocks(lambda: _h5ad_blocks(file, layer, columns), columns.size, dtype, sparse=sparse)
-    return rows, [every[position] for position in columns]
-
-
-def _variable_names(variables: Any) -> list[str]:
-    """Return the names of the variables; a file from before anndata 0.7 has them in the first field of its records."""
-    from anndata.io import read_elem
-
-    if hasattr(variables, "dtype"):
-        first = variables[variables.dtype.names[0]].tolist()
-        return [name.decode() if isinstance(name, bytes) else str(name) for name in first]
-    return list(map(str, read_elem(variables).index))
-
-
-def _matrix(held: Any, layer: str) -> Any:
-    from anndata.io import sparse_dataset
-
-    found = held[f"layers/{layer}" if layer else "X"]
-    return found if hasattr(found, "dtype") else sparse_dataset(found)
-
-
-def _h5ad_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator[Block]:
-    import h5py
-
-    with h5py.File(file) as held:
-        matrix = _matrix(held, layer)
-        n, d = matrix.shape
-        few = max(64, ENTRIES // d)
-        if not isinstance(matrix, h5py.Dataset):
-            few = max(64, ENTRIES * n // max(1, len(matrix.group["data"])))
-            if matrix.format == "csc":  # its rows are all over the file
-                matrix = csr(matrix.to_memory())
-        for start in range(0, n, few):
-            block = matrix[start : start + few]
-            block = block if isinstance(block, np.ndarray) else csr(block)
-            yield block if columns.size == d else block[:, columns]
-
-
-def _npy(file: Path, selection: Selection) -> tuple[Rows, list[str]]:
-    try:
-        rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    except ValueError:
-        rows = None
-    if not isinstance(rows, np.ndarray):  # NumPy opens an archive under any name
-        raise DataError("the .npy file is not a plain array of numbers", local=str(file))
-    return _without(rows, selection), []
-
-
-def _npz(file: Path, selection: Selection) -> tuple[Rows, list[str]]:
-    with np.load(file, allow_pickle=False) as archive:
-        if {"format", "shape", "data"} <= set(archive.files):
-            return _without(sparse_rows(sparse.load_npz(file)), selection), []
-        key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
-        if key is None:
-            raise DataError(f"the .npz file holds {len(archive.files)} arrays and none is named 'X'", local=str(file))
-        try:
-            rows = archive[key]
-            if not isinstance(rows, np.ndarray):  # NumPy gives the bytes of what is no array
-                raise ValueError
-        except ValueError:
-            raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
-    return _without(rows, selection), []
-
-
-def _without(rows: Rows, selection: Selection) -> Rows:
-    """The rows without columns that are told by their numbers."""
-    if not selection.keys or rows.ndim != 2:
-        return rows
-    return of_columns(rows, np.asarray(selection.positions([], rows.shape[1]), np.int64))
-
-
-@dataclass(frozen=True)
-class Format:
-    """A kind of file.
-
-    Parameters
-    ----------
-    rows : callable
-        Makes of a path, a `Selection` of the columns and the ``settings`` by name the rows, and the names of their
-        columns. What needs no memory for all rows gives `Blocks` whose ``read`` opens the file anew.
-    ids : callable, optional
-        Makes of a path, a column, the number of rows and the column of labels the cells of the column, without spaces
-        around them; of a text also of the ``written`` and the ``selection``.
-    settings : tuple of str
-        What only this kind of file has: keys of the node-config; ``written``, the `CsvKeys` of a text; ``notes``, a
-        list for what a reader of the rows must know.
-    """
-
-    rows: Callable[..., tuple[Rows, list[str]]]
-    ids: Callable[..., list[str]] | None = None
-    settings: tuple[str, ...] = ()
-
-
-def _format_of_texts(as_text: Callable[[Path], Text]) -> Format:
-    """The kind of a file of which a text is made, that is written as .csv files are."""
-
-    def rows(file: Path, selection: Selection, *, written: CsvKeys, notes: list[str]) -> tuple[Rows, list[str]]:
-        text = as_text(file)
-        table = csv_file.open_csv(text.open, text.keys(written), selection, file.name)
-        notes += filter(None, (text.note, table.note))
-        return table.rows, table.feature_names
-
-    def ids(file: Path, column: str, count: int, label: str, *, written: CsvKeys, selection: Selection) -> list[str]:
-        text = as_text(file)
-        return csv_file.cells_of(text.open, text.keys(written), selection, column, file.name)[-count:]
-
-    return Format(rows, ids, ("written", "notes"))
-
+from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, Rows, as_blocks
+from fedpca_flwr.site.bed_file import BED
+from fedpca_flwr.site.columns import DO_INSTEAD, Selection
+from fedpca_flwr.site.csv_file import CSV
+from fedpca_flwr.site.csv_format import CsvKeys, is_missing
+from fedpca_flwr.site.databases import read_query
+from fedpca_flwr.site.h5ad_file import H5AD
+from fedpca_flwr.site.numpy_files import NPY, NPZ
+from fedpca_flwr.site.office_files import SPREADSHEET, STATISTICS
+from fedpca_flwr.site.parquet_file import PARQUET
 
 FORMATS = {
-    ".npy": Format(_npy),
-    ".npz": Format(_npz),
-    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), _format_of_texts(lambda file: Text(opener(file)))),
-    ".parquet": Format(read_parquet, parquet_cells),
-    ".h5ad": Format(read_h5ad, settings=("layer",)),
-    ".bed": Format(read_bed, settings=("variants", "ambiguous")),
-    **dict.fromkeys((".xlsx", ".xls"), _format_of_texts(spreadsheet)),
-    **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".xpt"), _format_of_texts(statistics_file)),
+    ".npy": NPY,
+    ".npz": NPZ,
+    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), CSV),
+    ".parquet": PARQUET,
+    ".h5ad": H5AD,
+    ".bed": BED,
+    **dict.fromkeys((".xlsx", ".xls"), SPREADSHEET),
+    **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".xpt"), STATISTICS),
 }
+"""By the ending of a file's name, how its rows are read."""
+
+DATABASES = {
+    POSTGRESQL: read_query,
+    DUCKDB: read_query,
+}
+"""By the kind of a database, how the rows of a query are read."""
 
 
 def format_of(path: str | os.PathLike[str]) -> str:

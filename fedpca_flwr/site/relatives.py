@@ -4,7 +4,9 @@ Kinship compares two people at every variant, so it needs the rows of both in on
 people; nobody looks for relatives at two sites.
 """
 
-from collections.abc import Iterable, Iterator
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -83,3 +85,22 @@ def listed(file: Path, names: Path) -> NDArray[np.bool_]:
             local=some_of(strangers),
         )
     return np.isin(people, sorted(wanted))
+
+
+def add_relatives(command: Callable[..., ArgumentParser]) -> None:
+    """Add the command ``relatives``."""
+    parser = command(
+        "relatives",
+        help="print whom of a .bed file to leave out so that nobody is related",
+        description="Print family and person id of the people of one .bed file who have relatives in it, so many that "
+        "none remain without them (KING's robust kinship), for this site's node-config 'apart'. Relatives at other "
+        "sites are not found.",
+    )
+    parser.add_argument("file", type=Path, help="the .bed file, its .bim and .fam beside it")
+    parser.add_argument("--kinship", type=float, default=SECOND_DEGREE, help="limit (%(default)s)")
+    parser.set_defaults(run=_unrelated)
+
+
+def _unrelated(given: Namespace) -> None:
+    people = read_fam(given.file.with_suffix(".fam"))
+    print("\n".join(compress(people, relatives(given.file, given.kinship))))

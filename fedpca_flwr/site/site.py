@@ -21,7 +21,7 @@ from fedpca_flwr.config.method_text import canonical, options_of
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
-from fedpca_flwr.data.table import Table, complete, participants
+from fedpca_flwr.data.table import Table, complete, participants, require_same_rows
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.rows import Rows, of_columns, whole
 from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
@@ -32,7 +32,6 @@ from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.site import (
     columns,
-    databases,
     fold,
     journal,
     local_table,
@@ -106,7 +105,7 @@ class Site:
         else:
             found = self.load(self.node, self.config)
         if known:
-            databases.require_same(known.decode(), found.digest)
+            require_same_rows(known.decode(), found.digest)
         elif found.digest:
             self.journal.keep("rows", found.digest.encode())
         return table_steps.prepared(found, self.node, self.config)

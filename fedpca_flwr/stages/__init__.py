@@ -17,7 +17,13 @@ from fedpca_flwr.stages.genotypes.stage import Genotypes
 from fedpca_flwr.stages.odd_rows import OddRows
 from fedpca_flwr.stages.weights import Weights
 
-STAGES: tuple[type[Stage], ...] = (Weights, Adjust, Genotypes, Clusters, OddRows)
+STAGES: tuple[type[Stage], ...] = (
+    Weights,
+    Adjust,
+    Genotypes,
+    Clusters,
+    OddRows,
+)
 
 
 def composed(card: MethodCard) -> MethodCard:

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.simulations.hunt import data
 from fedpca_flwr.simulations.hunt import options as offered
 from fedpca_flwr.simulations.hunt.data import Case, case_of
 from fedpca_flwr.simulations.records import card_of
-from fedpca_flwr.stages.weights import OF_EQUAL_ROWS
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import TRAVEL, script_of
 
@@ -150,11 +150,10 @@ WEIGHT = "weight"
 
 def weighable(drawn: Draw) -> bool:
     """Whether rows may have weights in such a run, and none is spoilt."""
-    own = {key for key in drawn.options if key in drawn.known}
-    whole = isinstance(drawn.options["n_components"], int)
-    of_stages = {name for stage in drawn.card.stages for name in stage.names}
-    plain = not own & (OF_EQUAL_ROWS | of_stages)
-    return drawn.card.weighted and plain and whole and not (drawn.hostile or drawn.earlier or drawn.unit)
+    if not drawn.card.weighted or drawn.hostile or drawn.earlier or drawn.unit:
+        return False
+    own = {key.replace("_", "-"): value for key, value in drawn.options.items() if key in drawn.known}
+    return script_of(METHODS.of_text(drawn.method), RunConfig(weights=WEIGHT), own) is not None
 
 
 def mixable(drawn: Draw) -> bool:

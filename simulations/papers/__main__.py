@@ -24,7 +24,13 @@ def reproduce_all(arguments: Sequence[str]) -> None:
     import_module(f"{__package__}.published").everything(arguments)
 
 
-NAMES = ("adaptive-rank", "decentralised", "notes", "personalised", "vertical")
+NAMES = (
+    "adaptive-rank",
+    "decentralised",
+    "notes",
+    "personalised",
+    "vertical",
+)
 PAPERS: dict[str, Callable[[Sequence[str]], None]] = {
     "all": reproduce_all,
     **{name: partial(reproduce, name) for name in NAMES},

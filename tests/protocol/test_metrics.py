@@ -11,9 +11,10 @@ from unittest.mock import Mock
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedpca_flwr import server_app, site_app
+from fedpca_flwr import server_app
 from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.protocol import metrics, strategy
+from fedpca_flwr.site.metrics import metrics_of_site
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import context_of, fail_at, finish, server_of
@@ -111,9 +112,9 @@ def test_a_site_has_the_numbers_of_its_journal(tmp_path, monkeypatch):
     session.context.node_config["metrics"] = str(tmp_path / "site")
     phases: list[Any] = ["joint", "project"]
     said: Any = session.client.get_properties({})
-    assert site_app.metrics_of_site(phases[0], session.context, lambda *_: said) is said  # nothing is noted yet
+    assert metrics_of_site(phases[0], session.context, lambda *_: said) is said  # nothing is noted yet
     for phase in phases:
-        site_app.metrics_of_site(phase, session.context, lambda message, context: session.ask(message, []) and message)
+        metrics_of_site(phase, session.context, lambda message, context: session.ask(message, []) and message)
     found = samples(tmp_path / "site.prom")
     assert found["fedpca_refusals_total", "north", "ContractError"] == 1
     assert found["fedpca_rounds", "north"] == 1

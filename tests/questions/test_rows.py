@@ -12,10 +12,7 @@ from scipy import sparse
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import LARGEST
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.maths import clustering
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.genotypes import AlleleCounts
-from fedpca_flwr.maths.harmony import WIDTH
 from fedpca_flwr.maths.incomplete_rows import FLOOR
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.rows import sparse_rows
@@ -34,15 +31,10 @@ from fedpca_flwr.questions.products import require_possible
 from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
 from fedpca_flwr.questions.rows import PARTS, pooled_centre, projection_phase
 from fedpca_flwr.site.vault import Vault, left_of, worth_forming
-from fedpca_flwr.stages import odd_rows
-from fedpca_flwr.stages.clusters import harmony
-from fedpca_flwr.stages.clusters import stage as clusters
-from fedpca_flwr.stages.genotypes import linkage
-from fedpca_flwr.stages.genotypes import stage as genotypes
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
-from tests.harness import context_of, finish, fit, heard, server_of, tamper_arrays
+from tests.harness import context_of, finish, fit, heard, require_limits, server_of, tamper_arrays
 from tests.hostile import HostileSession
 from tests.refusals import refused
 
@@ -225,9 +217,6 @@ SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a devi
 PROJECTED = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
 NEAR = {"mean": np.array([1.0, 0.0]), "centre": np.zeros(2), "spread": np.ones(2)}
 NAMES = ("energy", "sum", "spread")
-# Clusters of rows whose scores are at most 2.5 in size.
-PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
-FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
 # Ten rows by a model of one factor: variances along the features of 3 and 0.5, and expected squares below these.
 FACTOR = {"basis": np.array([[1.0], [0.0]]), "variances": np.array([3.0]), "noise": 0.5, "spread": SPREAD}
 BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 10)])
@@ -250,10 +239,6 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
         (row_limits.scatter_limits(SPREAD), {"scatter": [4.0, 6.0, 9.0]}),
         (row_limits.product_limits(SPREAD, 1), {"product": 2 * ROWS * 13**0.5 * SPREAD[:, None]}),
         (
-            genotypes.ALLELES["alleles"].limits({}, None),  # two copies of every allele at most
-            {"count": ROWS, "called": ROWS, "alleles": 2 * ROWS, "squares": 4 * ROWS},
-        ),
-        (
             incomplete._deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
             {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
         ),
@@ -274,33 +259,6 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
             incomplete._observed_limits(THREE, pairs=True),
             {"count": ROWS, "empty": ROWS, "pairs": [ROWS] * 3, "sum": [3.0 * ROWS] * 2},
         ),
-        (linkage.linkage_phases()["neighbours"].limits({}, None), {"sums": 4 * ROWS, "chromosomes": ROWS}),
-        (
-            odd_rows._sum_limits(PROJECTION, (odd_rows.ABOVE, odd_rows.FOURTH), PROJECTED, THREE),
-            {
-                "count": ROWS,
-                "squared": 2 * 2 * 3.0**2 * ROWS,
-                "above": ROWS,
-                "fourth": [0.0, (2 * 2 * 3.0**2 / 0.5) ** 2 * ROWS],
-            },
-        ),
-        (
-            clusters._cell_limits({"centres": PLACES[None]}, 2.5),
-            {"counts": 2 * ROWS, "sums": [2 * ROWS * 5.5, 2 * ROWS * 6.5], "inertia": 2 * ROWS * (5.5**2 + 6.5**2)},
-        ),
-        (
-            clusters._share_limits({"means": PLACES}, 2.5),
-            {
-                "counts": 2 * ROWS,
-                "sums": 2 * ROWS * FARTHEST,
-                "products": 2 * ROWS * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
-                "log_density": 2 * ROWS * clustering.MOST_LOG_DENSITY,
-            },
-        ),
-        (
-            harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5),
-            {"counts": 2 * ROWS, "units": 2 * ROWS, "sums": 5 * ROWS, "objective": 2 * ROWS * (4 + WIDTH * np.log(4))},
-        ),
         (
             short_words._product_limits(
                 {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}, THREE
@@ -310,10 +268,7 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
     ],
 )
 def test_limits_in_closed_form(limits, expected):
-    assert limits.keys() == expected.keys()
-    for name, value in expected.items():
-        assert np.shape(limits[name]) in ((), np.shape(value))
-        np.testing.assert_allclose(limits[name], value, rtol=1e-14)
+    require_limits(limits, expected)
 
 
 def test_what_a_nearly_singular_model_expects_is_within_the_limits():
@@ -329,17 +284,6 @@ def test_what_a_nearly_singular_model_expects_is_within_the_limits():
     )
     opened, _ = layout.decode(layout.encode(sums))
     np.testing.assert_allclose(opened["second"], sums["second"])
-
-
-def test_what_counts_tell_of_standardised_genotypes():
-    """Of four people with three copies, and of two who are called with two: the last variant is left out."""
-    counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
-    stage = genotypes.Genotypes(None)
-    stage.counts, stage.left_out = counts, np.array([False, False, True])
-    pooled = stage.head()
-    p = np.array([3 / 8, 1 / 2])
-    diagonal = [(3 - 4 * 4 * p[0] ** 2) / (2 * p[0] * (1 - p[0])), 0.0, 0.0]
-    np.testing.assert_allclose(pooled.diagonal, diagonal, rtol=1e-12)
 
 
 def test_what_is_observed_of_features_in_closed_form():

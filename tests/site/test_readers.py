@@ -13,6 +13,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
 from fedpca_flwr.site import csv_file, readers
+from fedpca_flwr.site.file_format import Format
 from fedpca_flwr.site.readers import read, read_ids, read_texts
 from tests.families import rows
 from tests.refusals import refused
@@ -227,7 +228,7 @@ def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
     def columns_of(file, left_out, variants=""):
         return np.array([line.split("/") for line in file.read_text().splitlines()], float), [f"a{variants}", "b"]
 
-    kind = readers.Format(columns_of, lambda file, column, rows, label: [column] * rows, settings=("variants",))
+    kind = Format(columns_of, lambda file, column, rows, label: [column] * rows, settings=("variants",))
     monkeypatch.setitem(readers.FORMATS, ".slashes", kind)
     path, other = csv(tmp_path, "1/2\n3/4\n", "own.SLASHES"), csv(tmp_path, "", "own.npy")
     np.testing.assert_array_equal(read(path).rows, [[1, 2], [3, 4]])

@@ -10,12 +10,13 @@ from sklearn.neighbors import NearestNeighbors
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import clustering, harmony
-from fedpca_flwr.maths.harmony import Steps
+from fedpca_flwr.maths.harmony import WIDTH, Steps
 from fedpca_flwr.protocol.question import Total
+from fedpca_flwr.questions.row_limits import ROWS
 from fedpca_flwr.stages.clusters import harmony as steps_of_harmony
 from fedpca_flwr.stages.clusters import stage as questions
 from tests.families import cut
-from tests.harness import finish, fit, server_of, tamper_arrays
+from tests.harness import finish, fit, require_limits, server_of, tamper_arrays
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
@@ -296,3 +297,34 @@ def test_the_objective_counts_rows_of_a_batch_beyond_its_part_of_a_cluster():
     total = Total({"counts": np.array([[3.0, 1.0], [1.0, 3.0]]), "objective": np.asarray(5.0)}, 2)
     expected = 5 + 0.1 * 2 * (6 * np.log(4 / 3) + 2 * np.log(2 / 3))
     assert steps_of_harmony._objective(total) == pytest.approx(expected, rel=1e-14)
+
+
+# Clusters of rows whose scores are at most 2.5 in size.
+PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
+FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (
+            questions._cell_limits({"centres": PLACES[None]}, 2.5),
+            {"counts": 2 * ROWS, "sums": [2 * ROWS * 5.5, 2 * ROWS * 6.5], "inertia": 2 * ROWS * (5.5**2 + 6.5**2)},
+        ),
+        (
+            questions._share_limits({"means": PLACES}, 2.5),
+            {
+                "counts": 2 * ROWS,
+                "sums": 2 * ROWS * FARTHEST,
+                "products": 2 * ROWS * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
+                "log_density": 2 * ROWS * clustering.MOST_LOG_DENSITY,
+            },
+        ),
+        (
+            steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5),
+            {"counts": 2 * ROWS, "units": 2 * ROWS, "sums": 5 * ROWS, "objective": 2 * ROWS * (4 + WIDTH * np.log(4))},
+        ),
+    ],
+)
+def test_limits_in_closed_form(limits, expected):
+    require_limits(limits, expected)

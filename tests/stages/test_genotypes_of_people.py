@@ -6,12 +6,13 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.genotypes import columns_of_others
+from fedpca_flwr.maths.genotypes import AlleleCounts, columns_of_others
 from fedpca_flwr.protocol.question import Total
+from fedpca_flwr.questions.row_limits import ROWS
 from fedpca_flwr.stages.genotypes import linkage
 from fedpca_flwr.stages.genotypes import stage as genotypes
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
-from tests.harness import client_of, finish, fit, on_request, server_of, tamper_arrays
+from tests.harness import client_of, finish, fit, on_request, require_limits, server_of, tamper_arrays
 from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
@@ -228,3 +229,28 @@ def test_sums_that_no_genotypes_have_and_pairs_beyond_the_variants_are_refused(a
     tamper_arrays(server, 1, change, "gapped_neighbours")
     with refused(ContractError, *named):
         finish(server)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (
+            genotypes.ALLELES["alleles"].limits({}, None),  # two copies of every allele at most
+            {"count": ROWS, "called": ROWS, "alleles": 2 * ROWS, "squares": 4 * ROWS},
+        ),
+        (linkage.linkage_phases()["neighbours"].limits({}, None), {"sums": 4 * ROWS, "chromosomes": ROWS}),
+    ],
+)
+def test_limits_in_closed_form(limits, expected):
+    require_limits(limits, expected)
+
+
+def test_what_counts_tell_of_standardised_genotypes():
+    """Of four people with three copies, and of two who are called with two: the last variant is left out."""
+    counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
+    stage = genotypes.Genotypes(None)
+    stage.counts, stage.left_out = counts, np.array([False, False, True])
+    pooled = stage.head()
+    p = np.array([3 / 8, 1 / 2])
+    diagonal = [(3 - 4 * 4 * p[0] ** 2) / (2 * p[0] * (1 - p[0])), 0.0, 0.0]
+    np.testing.assert_allclose(pooled.diagonal, diagonal, rtol=1e-12)

@@ -10,9 +10,11 @@ from scipy.stats import kurtosis
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.stages.odd_rows import limits_of, told_count
+from fedpca_flwr.questions.row_limits import ROWS
+from fedpca_flwr.questions.rows import projection_phase
+from fedpca_flwr.stages.odd_rows import ABOVE, FOURTH, _sum_limits, limits_of, told_count
 from tests.families import cut, rows
-from tests.harness import fit
+from tests.harness import fit, require_limits
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
@@ -175,3 +177,17 @@ def test_variances_are_as_many_as_components(tmp_path):
     question[3] = np.ones(2)
     refusal = asked_for_moments(tmp_path).refusal("project", question)
     assert refusal.startswith(("ContractError", "PartyError"))
+
+
+def test_limits_in_closed_form():
+    asked = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
+    three = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
+    require_limits(
+        _sum_limits(projection_phase()["project"], (ABOVE, FOURTH), asked, three),
+        {
+            "count": ROWS,
+            "squared": 2 * 2 * 3.0**2 * ROWS,
+            "above": ROWS,
+            "fourth": [0.0, (2 * 2 * 3.0**2 / 0.5) ** 2 * ROWS],
+        },
+    )

@@ -1,0 +1,50 @@
+"""Numbers about the runs at a site, from its journal (`fedpca_flwr.protocol.metrics`)."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
+from fedpca_flwr.protocol.journal import Context
+from fedpca_flwr.protocol.metrics import Record, write_records
+from fedpca_flwr.site.audit import audit
+from fedpca_flwr.site.repeats import Release
+
+logger = logging.getLogger("fedpca_flwr.client")
+
+
+def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, Any], Any]) -> Any:
+    """Bring a site's numbers up to date after each message, where its node-config names a file for them."""
+    reply = call_next(message, context)
+    if context.node_config.get("metrics"):
+        write_metrics(context.node_config)
+    return reply
+
+
+def write_metrics(node_config: Mapping[str, Any]) -> None:
+    """Write the numbers of a site's runs, as its journal has them, where its node-config says; a fault is logged."""
+    try:
+        node = NodeConfig.parse(node_config, source="node-config")
+        found = audit(node.journal)
+        spent = composed([Release.of(event.about).multiplier for event in found.events if event.kind == Release.kind])
+        epsilon = gaussian_epsilon(spent, node.delta_budget)
+        write_records(
+            node.metrics, node.name or f"client {node.partition_id}", [_record(run, epsilon) for run in found.runs()]
+        )
+    except Exception as error:  # whatever it is, it costs no answer
+        logger.warning("this site's numbers were not written: %s: %s", type(error).__name__, error)
+
+
+def _record(run: Mapping[str, Any], epsilon: float) -> Record:
+    refused = run["ended"] or run["refused"]
+    return Record(
+        time=run["last"],
+        run=run["run"],
+        about=run["about"],
+        status="refused" if refused else "answered",
+        refused=refused,
+        rounds=run["questions"],
+        upload_bytes={f"client {run['party']}": run["bytes"]},
+        epsilon=epsilon,
+    )

@@ -1,0 +1,83 @@
+"""What holds however many methods, stages and kinds of file there are: `test_rooms` deletes them in turn."""
+
+import ast
+import re
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import METHODS, cli, read
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.stages import STAGES
+from tests.families import cut, rows
+from tests.harness import fit
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("fedpca_flwr", "strategies", "simulations")
+ABSOLUTE = re.compile(r"fedpca_flwr(\.\w+)+")
+
+
+def modules() -> dict[str, ast.Module]:
+    """The code by the names of its modules; examples are pages."""
+    found = {}
+    for folder in FOLDERS:
+        for file in (ROOT / folder).rglob("*.py"):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            if "examples" not in file.parts:
+                found[name if folder == "fedpca_flwr" else f"fedpca_flwr.{name}"] = ast.parse(file.read_text("utf-8"))
+    return found
+
+
+def test_all_that_is_imported_is_there():
+    known = modules()
+    bound: dict[str, set[str]] = {name: set() for name in known}
+    imported = []
+    for name, module in known.items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                bound[name].add(node.name)
+            elif isinstance(node, ast.Name):
+                bound[name].add(node.id)
+            elif isinstance(node, ast.ImportFrom):
+                bound[name] |= {alias.asname or alias.name for alias in node.names}
+                imported += [(name, str(node.module), alias.name) for alias in node.names]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ABSOLUTE.fullmatch(node.value):
+                home, _, last = node.value.rpartition(".")  # in a table of what is imported when it is named
+                imported += [(name, home, last)] if home != "fedpca_flwr" else []
+    assert [
+        f"{name}: {home}.{last}"
+        for name, home, last in imported
+        if home.startswith("fedpca_flwr") and f"{home}.{last}" not in known and last not in bound.get(home, ())
+    ] == []
+
+
+def test_every_command_says_what_it_does(capsys):
+    for command, (home, _) in cli.COMMANDS.items():
+        assert callable(import_module(home).main)
+        with suppress(SystemExit):
+            cli.main([command, "-h"])
+    assert "usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.strategy.card.after])
+def test_every_method_makes_a_plain_run(method):
+    by_rows = METHODS[method].strategy.card.split == "rows"
+    parties = cut(rows(60, 6), 30, 20, 10) if by_rows else np.split(rows(60, 6), 3, axis=1)
+    assert fit(method, parties, n_components=2).n_components_ == 2
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
+def test_every_stage_fits_a_method_whose_options_it_has(stage):
+    cards = [method.strategy.card for method in METHODS.values() if stage in method.strategy.card.stages]
+    assert cards
+    assert all(stage.Options.model_fields.keys() <= card.options.model_fields.keys() for card in cards)
+
+
+def test_a_file_of_an_unknown_kind_is_told_which_there_are(tmp_path):
+    np.save(tmp_path / "rows.npy", rows(9, 3))
+    assert read(tmp_path / "rows.npy").rows.shape == (9, 3)
+    with pytest.raises(ConfigError, match=r"\.npy, \.npz"):
+        read(tmp_path / "rows.other")
