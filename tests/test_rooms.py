@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 TREE = ("fedpca_flwr", "strategies", "simulations", "tests", "pyproject.toml")
 EVERYWHERE = ("test_core.py", "maths/test_moments.py", "maths/test_eigen.py", "protocol/test_question.py")
 """Tests that name no room."""
-OF_RUNS = ("questions/test_rows.py", "questions/test_influence.py", "protocol/test_payload.py")
+OF_RUNS = ("questions/test_rows.py", "protocol/test_payload.py")
 """Tests that name methods as examples."""
 
 
@@ -84,7 +84,7 @@ BED = Room(
         "fedpca_flwr/site/site.py": [r"\brelatives\b", r"\bif self\.node\.apart\b", r"apart=people"],
     },
 )
-H5AD = Room(
+CELLS = Room(
     ["fedpca_flwr/site/h5ad_file.py", "simulations/cells.py", "tests/site/test_readers.py"],
     {READERS: [r"\bH5AD\b"], COMMANDS: ['"cells"']},
 )
@@ -99,7 +99,6 @@ ROOMS = {
     "reader parquet": Room(
         ["fedpca_flwr/site/parquet_file.py", "tests/site/test_readers.py"], {READERS: [r"\bPARQUET\b"]}
     ),
-    "reader h5ad": H5AD,
     "reader bed": BED,
     "reader office": Room(
         ["fedpca_flwr/site/office_files.py", "tests/site/test_readers.py"], {READERS: [r"\b(SPREADSHEET|STATISTICS)\b"]}
@@ -128,7 +127,7 @@ ROOMS = {
         ),
         Room(["tests/maths/test_linkage.py"], {}),
     ),
-    "cells": H5AD,
+    "cells": CELLS,
     "metrics": Room(
         ["fedpca_flwr/protocol/metrics.py", "fedpca_flwr/site/metrics.py", "tests/protocol/test_metrics.py"],
         {
