@@ -12,7 +12,7 @@ from fedpca_flwr.data.table import check, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
-from fedpca_flwr.site import csv_file, readers
+from fedpca_flwr.site import csv_file, h5ad_file, parquet_file, readers
 from fedpca_flwr.site.file_format import Format
 from fedpca_flwr.site.readers import read, read_ids, read_texts
 from tests.families import rows
@@ -45,7 +45,7 @@ def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_
     np.testing.assert_array_equal(read(path, label).rows, expected)
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     monkeypatch.setattr(csv_file, "CHARACTERS", 100)
-    for module in (readers, blocks):
+    for module in (readers, parquet_file, blocks):
         monkeypatch.setattr(module, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
     in_blocks = read(path, label).rows
     assert isinstance(in_blocks, Blocks)
@@ -138,7 +138,7 @@ def cells(tmp_path, monkeypatch):
     """A dense X, and layers that are sparse."""
     anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(readers, "ENTRIES", 0)  # blocks of 64 rows
+    monkeypatch.setattr(h5ad_file, "ENTRIES", 0)  # blocks of 64 rows
     layers = {"counts": sparse.csr_matrix(COUNTS), "by columns": sparse.csc_matrix(COUNTS)}
     held = anndata.AnnData(X=COUNTS.toarray() + 1, layers=layers, var={"var_names": GENES})
     held.write_h5ad(tmp_path / "cells.h5ad")
