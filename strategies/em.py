@@ -17,6 +17,7 @@ from pydantic import Field as Limits
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
+from fedpca_flwr.config.run_config import Wanted
 from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.maths.factor_em import FactorEM
 from fedpca_flwr.maths.gaussian_em import GaussianEM
@@ -24,6 +25,7 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import incomplete, method
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
+from fedpca_flwr.questions.pooling import kept
 from fedpca_flwr.questions.rows import sums_of_rows
 
 MORE = 10
@@ -32,6 +34,12 @@ MORE = 10
 
 class EMOptions(method.PCAOptions):
     """Options of EM."""
+
+    n_components: Annotated[Wanted, Limits(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, this can
+    """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
+    unrelated features of the same variances (parallel analysis)."""
+    keep: Literal["nothing", "moments"] = "nothing"
+    """'moments': keep the expected moments of all rows at the server (docs/statistics.md)."""
 
     model: Literal["gaussian", "factors"] = "gaussian"
     """'gaussian': by a covariance of all features; 'factors': by few directions, for more than some 500 features."""
@@ -51,13 +59,19 @@ class EMOptions(method.PCAOptions):
         if self.model == "gaussian" and self.factors:
             text = "'factors' is {q}, but 'model' is 'gaussian', which has none; set model='factors'"
             raise PydanticCustomError("factors", text, {"q": self.factors})
-        if self.model == "factors" and self.n_components < 1:
+        if self.model == "factors" and (isinstance(self.n_components, str) or self.n_components < 1):
             text = "'n-components' is {k}, and model='factors' takes a number, since it does not find all variances"
             raise PydanticCustomError("factors", text, {"k": self.n_components})
-        if 0 < self.factors < self.n_components:
+        if self.model == "factors" and self.keep != "nothing":
+            text = "'keep' is '{keep}', and model='factors' has no moments of all features; set model='gaussian'"
+            raise PydanticCustomError("keep", text, {"keep": self.keep})
+        if self.model == "factors" and 0 < self.factors < int(self.n_components):
             text = "'factors' is {q}, expected at least n-components = {k}"
             raise PydanticCustomError("factors", text, {"q": self.factors, "k": self.n_components})
         return self
+
+    def moments_kept(self, parties: int) -> int:
+        return int(self.keep == "moments")
 
 
 def phases(config: method.RunConfig, options: EMOptions) -> method.Questions:
@@ -147,6 +161,8 @@ class EM(method.Strategy):
     """Rows of all parties, also those without any value."""
     covariance: method.Array | None = None
     """The one under which missing values are expected (d, d)."""
+    expected: moments.Moments | None = None
+    """The moments of all rows, with what is expected of missing values."""
     factors: method.Array | None = None
     """The same as loadings and noise, of a model of factors (q + 1, d)."""
 
@@ -155,9 +171,10 @@ class EM(method.Strategy):
         self.every = observed.every
         by_model = self._by_factors if self.options.model == "factors" else self._by_covariance
         solution, missed, ahead = yield from by_model(observed)
-        solution = replace(
-            solution, evidence=method.Evidence(missed=missed, cautions=observed.cautions, units=observed.units)
-        )
+        evidence = method.Evidence(missed=missed, cautions=observed.cautions, units=observed.units)
+        if self.expected is not None:
+            evidence = replace(evidence, kept=kept(self.options, self.expected, {}, missed=missed))
+        solution = replace(solution, evidence=evidence)
         measured = {"missing_share": observed.share, "degrees_ahead": ahead}
         return solution.extended(notes=_notes(observed, ahead, self.options), measured=measured)
 
@@ -181,6 +198,7 @@ class EM(method.Strategy):
             if ahead <= options.tolerance or steps == options.max_rounds:
                 break
             before = solution
+        self.expected = now
         self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
         return solution, missed * observed.spread**2, ahead
 
@@ -236,6 +254,10 @@ def _notes(observed: incomplete.ObservedValues, ahead: float, options: EMOptions
         notes.append(f"{observed.apart} pairs of features have no row in common: how they go together is the model's")
     if observed.rows < observed.every:
         notes.append(f"{observed.every - observed.rows} rows without any value were left out")
+    if options.keep == "moments":
+        notes.append(
+            "the kept moments are those expected of the rows: intervals and tests by them take missing values for known"
+        )
     if ahead > options.tolerance:
         notes.append(
             f"after max-rounds = {options.max_rounds} steps the components had an estimated {ahead:.2g} degrees to go; "

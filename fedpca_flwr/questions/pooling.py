@@ -13,7 +13,7 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import Solution
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MomentsOptions, PCAOptions
+from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.question import Ask
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 
@@ -27,9 +27,10 @@ def kept(
 
     Only a method whose options say so keeps anything: one that releases less than the moments has no such option.
     """
-    if not isinstance(options, MomentsOptions) or options.keep == "nothing":
+    sets = options.moments_kept(len(parties))
+    if not sets:
         return None
-    own = parties if options.keep == "parties" else {}
+    own = parties if sets > 1 else {}
     return SecondMoments(pooled, parties=own, missed=missed if missed.any() else np.zeros(0))
 
 

@@ -124,6 +124,19 @@ def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(o
     assert (ours.rounds == 3) == any("no value is missing" in note for note in ours.log["notes"]) == by_covariance
 
 
+@every_way
+def test_expected_moments_are_kept_and_tell_how_many_components_stand_out(way):
+    """With no gap they are those that p-cov keeps; with gaps the model's variances are those of the kept moments."""
+    whole = cut(rows(300), 180, 100, 20)
+    ours, theirs = (fit(method, whole, n_components="auto", keep="moments", **way) for method in ("em", "p-cov"))
+    np.testing.assert_allclose(ours.moments_.covariance, theirs.moments_.covariance, rtol=1e-9, atol=1e-9)
+    assert ours.components_.shape == theirs.components_.shape
+    model = fit("em", parties_of_three(), n_components=2, keep="moments", **way)
+    variances = np.linalg.eigvalsh(model.moments_.covariance)[::-1][:2]
+    np.testing.assert_allclose(variances, model.explained_variance_, rtol=1e-12)
+    assert any("missing values for known" in note for note in model.log["notes"])
+
+
 TABLE = {  # of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds
     ("wine", 0.05): (4.5, 10),
     ("wine", 0.4): (21.0, 20),
@@ -395,6 +408,8 @@ def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
         ({"factors": 1}, ["'factors'", 1, "n_components", 2]),
         ({"n_components": 6}, [5, "model='factors'"]),
         ({"factors": 6}, [5, "model='factors'"]),
+        ({"n_components": "auto"}, ["n_components", "auto", "model='factors'"]),
+        ({"keep": "moments"}, ["'keep'", "'moments'", "model='factors'"]),
     ],
 )
 def test_what_factors_cannot_be_is_refused(options, named):
