@@ -46,7 +46,7 @@ class Site(Protocol):
     @property
     def config(self) -> RunConfig: ...
 
-    @property
+    @cached_property
     def journal(self) -> Journal: ...
 
     @property
@@ -146,7 +146,7 @@ class PCAClient(NumPyClient):
         """This party's rows (n, d): those that take part."""
         return self.site.data(self.card.split)
 
-    @property
+    @cached_property
     def journal(self) -> Journal:
         return self.site.journal
 
@@ -155,7 +155,7 @@ class PCAClient(NumPyClient):
         """What the server knows too."""
         return self.site.public(self.card.split, self.options)
 
-    @property
+    @cached_property
     def in_fixed_point(self) -> bool:
         """Whether its answers are added to those of others in fixed point, within limits that follow from `bound`."""
         return self.transport.sums_only and not self.card.differentially_private
@@ -192,12 +192,12 @@ class PCAClient(NumPyClient):
 
     # Inside
 
-    @property
+    @cached_property
     def _hidden(self) -> bool:
         """Whether a message tells no number of rows."""
         return self.card.differentially_private or self.transport.sums_only
 
-    @property
+    @cached_property
     def _of_moments(self) -> bool:
         """Whether its answers are sums over rows without noise, which few rows may be read from."""
         return self.card.split == "rows" and not self.card.differentially_private
