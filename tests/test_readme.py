@@ -77,7 +77,8 @@ def test_every_method_has_a_page_of_its_own_and_stands_in_the_tables_of_methods_
 def test_pages_are_short_and_every_data_set_is_in_its_table():
     assert not [dataset for dataset in DATASETS if f"`{dataset}`" not in PAGES["docs/data.md"]]
     assert len(PAGES["SECURITY.md"].encode()) <= 8192
-    assert len(PAGES["README.md"].splitlines()) <= 120
+    own_words = re.sub(r"```text\n.*?```", "", PAGES["README.md"], flags=re.S)  # what a run prints is as long as it is
+    assert len(own_words.splitlines()) <= 105
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -111,7 +111,8 @@ def test_every_model_is_well_formed(method, name):
     if not CARDS[method].own_total:
         share, truth = model.explained_variance_ratio_.sum(), pooled_pca(family.pooled, family.k)
         total = float(family.pooled.var(axis=0, ddof=1).sum())
-        np.testing.assert_allclose(model.explained_variance_.sum() / share, total, rtol=1e-9)
+        said = "shares of the rows' variance; of another, say own_total on the card"
+        np.testing.assert_allclose(model.explained_variance_.sum() / share, total, rtol=1e-9, err_msg=said)
         assert share <= truth.explained_variance_ratio_.sum() * (1 + CODEC)
 
 

@@ -229,7 +229,7 @@ def test_parties_that_are_unlike_and_replies_that_are_not_in_clear_are_refused()
     unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
     with refused(DataError, "'robust_parties'", "30%"):
         fit("robust robust-parties=true", unlike, n_components=3)
-    with refused(ConfigError, "'secure_aggregation'", True):
+    with refused(ConfigError, "'secure_aggregation'"):
         fit("robust robust-parties=true", parties(CLEAN), n_components=3, secure_aggregation=True, bound=100.0)
 
 

@@ -223,7 +223,7 @@ def test_what_does_not_fit_the_running_model_or_cannot_be_one_is_named(tmp_path)
     fit(parties(100, 80), state=state)
     with refused(ContractError, 11, 12):
         fit(parties(50, 50, d=11), state=state)
-    with refused(ConfigError, "'center'", "False", "True"):
+    with refused(ConfigError, "'center'"):
         fit(parties(50, 50, seed=2), state=state, center=False)
     (tmp_path / "file").touch()
     for place in ("file", "file/deeper"):

@@ -117,10 +117,7 @@ def test_the_certificate_takes_in_the_rounding_of_fixed_point(monkeypatch):
         ("qr-pca", {}, ["qr-pca", "p-cov", "ap-cov", "sub-it", "em", "streaming"]),
         ("sub-it", {"warm_start": "svd"}, ["warm_start='random'", "'sub-it'"]),
         ("vertical", {"solver": "merge"}, ["'merge'", "'krylov'", "'gram'"]),
-        *(
-            (name, {"bound": 0.0}, ["secure_aggregation", "True", "'bound'", 0, "1e-100"])
-            for name in ["p-cov", *COLUMNS]
-        ),
+        *((name, {"bound": 0.0}, ["secure_aggregation", "'bound'", 0, "1e-100"]) for name in ["p-cov", *COLUMNS]),
         *((method, {"bound": 1e60}, ["'bound'", "1e+60"]) for method in COLUMNS),
         *((method, {"bound": 1e40}, ["'bound'", "1e+40"]) for method in ROWS),
     ],
