@@ -8,7 +8,7 @@ def test_my_method(check):
 """
 
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
-from fedpca_flwr.protocol.card import MethodCard
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Stage
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
@@ -59,6 +59,7 @@ def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
     if not card.differentially_private:
         ways = SURVIVORS.keys() & set(transports_of(METHODS[method]))
         checks |= {"order of parties": bench.any_order, **{way: partial(bench.sums, way) for way in sorted(ways)}}
+    checks |= {f"stage {stage.__name__}": partial(bench.like_reference, stage) for stage in card.stages}
     return checks
 
 
@@ -121,6 +122,27 @@ class _Bench:
         assert_allclose(off, 0, atol=ALIKE, err_msg="degrees from the run in clear")
         assert_allclose(summed.explained_variance_, clear.explained_variance_, rtol=1e-6)
 
+    def like_reference(self, stage: type[Stage]) -> None:
+        """With a stage an exact method gives what the first one gives, and sums open what the run in clear had."""
+        parties, (pooled,) = (self.people(count, weighed=stage.Options is PCAOptions) for count in (3, 1))
+        secure = {"secure_aggregation": True, "bound": 2 * float(np.abs(pooled).max()), "min_parties": 2}
+        cards = (method.strategy.card for method in METHODS.values())
+        reference = _Bench(next(card for card in cards if card.exact and stage in card.stages), {})
+        plain = self.fit(parties).log
+        for own in _trials(stage, pooled.shape[1]):
+            clear = self.fit(parties, **own)
+            if self.exact:
+                _require_alike(clear, reference.fit(parties, **own), plain, EXACT)
+            if "masked" in transports_of(METHODS[self.card.name]):
+                _require_alike(self.fit(parties, **own, **secure), clear, plain, ALIKE)
+
+    def people(self, count: int, *, weighed: bool) -> list[Array]:
+        """Parties of genotypes, which are numbers as well, of whom three are unlike the others; maybe with weights."""
+        rows = np.random.default_rng(1).binomial(2, np.linspace(0.1, 0.4, 6), size=(60, 6)).astype(np.float64)
+        rows[::20, :3] = 2
+        rows = np.hstack([rows, 1 + np.arange(60)[:, None] % 4]) if weighed else rows
+        return np.split(rows, [30, 50][: count - 1])
+
     def bytes_are_foretold(self) -> None:
         """A limit of as many bytes as the largest reply has lets a run through, and one less does not."""
         most = max(max(entry["up"]) for entry in self.fit(self.parties()).log["rounds"])
@@ -141,6 +163,45 @@ class _Bench:
                     if name.replace("_", "-") in str(error):
                         continue
                 raise AssertionError(f"{name}={value!r} is allowed, or refused without its name")
+
+
+def _trials(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
+    """Options that name a stage: its examples, else each value of its flags and lists; a key of every run names the
+    last column."""
+    if stage.Options is PCAOptions:
+        yield dict.fromkeys(stage.names, str(width - 1))
+    yield from map(dict, stage.examples)
+    for name in () if stage.examples or stage.Options is PCAOptions else stage.names:
+        field = stage.Options.model_fields[name]
+        values = (True, False) if field.annotation is bool else typing.get_args(field.annotation)
+        yield from ({name: value} for value in values if value != field.default)
+
+
+def _require_alike(one: PCAModel, other: PCAModel, plain: Mapping[str, Any], tolerance: float) -> None:
+    """The same components (degrees) and variances, and the same of what both logs have and a ``plain`` one has not."""
+    assert_allclose(principal_angles(_directions(one), _directions(other)), 0, atol=tolerance)
+    assert_allclose(one.explained_variance_, other.explained_variance_, rtol=tolerance)
+    logs = (one.log, other.log, plain)
+    for own, others, known in (logs, [log["measured"] for log in logs]):
+        for key in (own.keys() & others.keys()) - known.keys():
+            if own[key] != []:  # of each party, where only sums open
+                _require_same(own[key], others[key], tolerance)
+
+
+def _require_same(one: Any, other: Any, tolerance: float) -> None:
+    """Numbers within the tolerance, wherever they stand in lists and mappings; all else the same."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            _require_same(one[key], other[key], tolerance)
+    elif isinstance(one, list) and not all(isinstance(item, int | float) for item in one):
+        assert len(one) == len(other)
+        for item, its in zip(one, other, strict=True):
+            _require_same(item, its, tolerance)
+    elif isinstance(one, int | float | list):
+        assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+    else:
+        assert one == other
 
 
 def _directions(model: PCAModel) -> Array:

@@ -70,9 +70,8 @@ def test_every_method_makes_a_plain_run(method):
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
-def test_every_stage_fits_a_method_whose_options_it_has(stage):
+def test_methods_have_the_options_of_their_stages(stage):
     cards = [method.strategy.card for method in METHODS.values() if stage in method.strategy.card.stages]
-    assert cards
     assert all(stage.Options.model_fields.keys() <= card.options.model_fields.keys() for card in cards)
 
 

@@ -22,9 +22,9 @@ from fedpca_flwr.stages import STAGES
 
 ROOT = Path(__file__).parents[1]
 TREE = ("fedpca_flwr", "strategies", "simulations", "tests", "pyproject.toml")
-EVERYWHERE = ("test_core.py", "maths/test_moments.py", "maths/test_eigen.py", "protocol/test_question.py")
+EVERYWHERE = ("test_core.py", "maths/test_eigen.py", "maths/test_columns.py", "maths/test_factors.py")
 """Tests that name no room."""
-OF_RUNS = ("questions/test_rows.py", "protocol/test_payload.py")
+OF_RUNS = ("questions/test_rows.py", "maths/test_moments.py", "protocol/test_question.py", "protocol/test_payload.py")
 """Tests that name methods as examples."""
 
 
@@ -107,8 +107,9 @@ ROOMS = {
         [
             *(f"fedpca_flwr/site/{name}.py" for name in ("csv_file", "csv_faults", "csv_header", "office_files")),
             *(f"tests/site/{name}.py" for name in ("test_readers", "test_header", "test_texts")),
+            "simulations/benchmarks/databases.py",
         ],
-        {READERS: [r"\b(CSV|SPREADSHEET|STATISTICS)\b"]},
+        {READERS: [r"\b(CSV|SPREADSHEET|STATISTICS)\b"], BENCHMARKS: ['"databases"']},
     ),
     "databases": Room(
         [
