@@ -119,8 +119,8 @@ class NodeConfig(Config):
     num_partitions: Count
     name: Name = ""
     data: Annotated[str, AfterValidator(_place)] = ""
-    """The site's rows: path of a file (docs/data.md lists which), or url of a database (postgresql://, duckdb:///), which
-    holds no password; empty: a partition of the run's data set."""
+    """The site's rows: path of a file (docs/data.md lists which), or url of a database (postgresql://, duckdb:///),
+    which holds no password; empty: a partition of the run's data set."""
     query: Annotated[str, AfterValidator(_query)] = ""
     """With a database: the SELECT that gives the rows, one number a feature; it holds no password either."""
     label: str = ""
