@@ -70,9 +70,9 @@ def test_which_moments_a_run_keeps(whole):
     assert model.moments_ is None
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("p-cov", "compressed")])
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("p-cov", "em")])
 def test_no_other_method_keeps_them(method):
-    """Above all dp-pca, which releases noisy sums and nothing else; compressed has another option of this name."""
+    """Above all dp-pca, which releases noisy sums and nothing else."""
     with refused(ConfigError, method, "'keep'"):
         run(method, cut(X, 50, 40), n_components=2, keep="moments", **own(method))
 
