@@ -39,6 +39,7 @@ class Room(NamedTuple):
 STAGES_TABLE = "fedpca_flwr/stages/__init__.py"
 READERS = "fedpca_flwr/site/readers.py"
 SITE_COMMANDS = "fedpca_flwr/site/commands.py"
+TABLE_STEPS = "fedpca_flwr/site/table_steps.py"
 COMMANDS = "fedpca_flwr/cli.py"
 BENCHMARKS = "simulations/benchmarks/__main__.py"
 
@@ -81,7 +82,7 @@ BED = Room(
         READERS: [r"\bBED\b"],
         SITE_COMMANDS: [r"\badd_(variants|relatives)\b"],
         COMMANDS: ['"genotypes"'],
-        "fedpca_flwr/site/site.py": [r"\brelatives\b", r"\bif self\.node\.apart\b", r"apart=people"],
+        TABLE_STEPS: [r"\bpeople_apart\b"],
     },
 )
 CELLS = Room(
@@ -91,7 +92,10 @@ CELLS = Room(
 GENOTYPES = _stage("genotypes", "Genotypes", "test_genotypes_of_people")
 
 ROOMS = {
-    "stage weights": _stage("weights.py", "Weights", "test_weights"),
+    "stage weights": _together(
+        _stage("weights.py", "Weights", "test_weights"),
+        Room(["fedpca_flwr/site/weights.py"], {TABLE_STEPS: [r"\bweights_apart\b"]}),
+    ),
     "stage adjust": _stage("adjust.py", "Adjust", "test_adjusting"),
     "stage genotypes": GENOTYPES,
     "stage clusters": _stage("clusters", "Clusters", "test_clusters"),

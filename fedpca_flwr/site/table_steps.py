@@ -6,7 +6,9 @@ from typing import NamedTuple
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
-from fedpca_flwr.site import columns, relatives, weights
+from fedpca_flwr.site.columns import in_order
+from fedpca_flwr.site.relatives import apart as people_apart
+from fedpca_flwr.site.weights import apart as weights_apart
 
 
 class Step(NamedTuple):
@@ -18,9 +20,9 @@ class Step(NamedTuple):
 
 
 STEPS = (
-    Step(weights.apart, node="weights", run="weights"),
-    Step(relatives.apart, node="apart"),
-    Step(columns.in_order, run="features"),
+    Step(weights_apart, node="weights", run="weights"),
+    Step(people_apart, node="apart"),
+    Step(in_order, run="features"),
 )
 
 
