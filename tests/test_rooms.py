@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,7 +142,7 @@ ROOMS = {
     "doctor": Room(["fedpca_flwr/site/doctor.py", "tests/site/test_doctor.py"], {SITE_COMMANDS: [r"\badd_doctor\b"]}),
     **{f"method {name}": _method(name) for name in METHODS},
 }
-TODAY = list(ROOMS)[datetime.now(UTC).toordinal() % len(ROOMS)]
+BY_DAY = "stage clusters"
 
 
 def test_all_stages_and_kinds_of_file_are_rooms():
@@ -156,7 +155,7 @@ def test_all_stages_and_kinds_of_file_are_rooms():
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == TODAY else pytest.mark.nightly) for name in ROOMS]
+    "name", [pytest.param(name, marks=() if name == BY_DAY else pytest.mark.nightly) for name in ROOMS]
 )
 def test_without_a_room_the_rest_is_as_it_was(name, tmp_path):
     room = ROOMS[name]
