@@ -243,8 +243,9 @@ class AdaptiveClient(method.Client):
             self.journal.keep("chosen then", text.encode())
         if kept[0] is None or text.encode() == kept[0]:
             return self.card.phases(self.site.config, self.options)
-        asked = self._chosen(kept[0].decode()).script
-        return {phase: question for phase, question in asked.items() if phase != "project"}
+        script = self._chosen(kept[0].decode()).script
+        after_the_fit = {"rows", "files"}  # what stages ask of a model, and the last round
+        return {phase: question for phase, question in script.items() if question.needs not in after_the_fit}
 
 
 class Adaptive(method.Strategy):

@@ -142,8 +142,8 @@ def line(name: str, text: str | Text, **numbers: str) -> Measurement:
     return Measurement(name, numbers, filled(text) if isinstance(text, str) else text)
 
 
-CLIPPED = ("centre", "variances", "products", "joint")  # DP-PCA's sums
-SUMS = (*CLIPPED, "octaves", "nearer_octaves", "nearer_centre", "directions")
+CLIPPED = ("variances", "joint")  # DP-PCA's sums
+SUMS = (*CLIPPED, "centre", "octaves", "nearer_octaves", "nearer_centre", "directions")
 
 
 def lines(model: FittedPCA) -> list[tuple[str, str]]:

@@ -129,7 +129,10 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"fixed point of secure sums does not tell these rows apart", lambda d, t: _below_rounding(d, t, 10)),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
     (r"the rows of each party are identical", _none_within),
-    (r"most rows lie in one place|honest parties must be alike", lambda draw, truth: draw.card.own_centre),
+    (
+        r"most rows lie in one place|honest parties must be alike|was unlike the others in some step",
+        lambda draw, truth: draw.card.own_centre,
+    ),
     (
         r"next to it (the rows of all parties have no|\d+ features have too little) variance",
         lambda d, t: _coarse(d, t) or _no_variance(d, t),

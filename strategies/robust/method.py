@@ -276,6 +276,11 @@ class Robust(method.Strategy):
         alike = unlike <= APART * typical
         unheard = [reply.sender for reply, near in zip(replies, alike, strict=True) if not near]
         self.left_out += [sender for sender in unheard if sender not in self.left_out]
+        if len(self.left_out) >= len(replies):
+            raise method.DataError(
+                f"with 'robust-parties' each of the {len(replies)} parties was unlike the others in some step: none is "
+                "left; leave the option out"
+            )
         measured = {"unlike_parties": typical, "most_unlike_party": float(unlike.max())}
         return np.mean([matrix for matrix, near in zip(own, alike, strict=True) if near], axis=0), measured
 

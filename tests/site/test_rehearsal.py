@@ -102,7 +102,8 @@ def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypat
 
 STUBBED = """
 from pathlib import Path
-from fedpca_flwr.site import __main__, deployment
+from fedpca_flwr import cli
+from fedpca_flwr.site import deployment
 
 class Stubbed(deployment.Deployment):
     def start_link(self):
@@ -110,7 +111,7 @@ class Stubbed(deployment.Deployment):
         self.spawn("superlink", ["flower-superlink"])
 
 deployment.Deployment = Stubbed
-__main__.main(["rehearse", "{folder}", "--app", "{app}"])
+cli.main(["rehearse", "{folder}", "--app", "{app}"])
 """
 
 WAITS = "echo > {pids}/$$\nexec sleep 600\n"

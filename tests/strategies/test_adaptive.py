@@ -235,6 +235,9 @@ def test_components_too_small_for_a_covariance_are_had_from_factors():
     assert model.log["exact"]
     assert model.log["candidates"][0]["method"] == "p-cov"
     assert any("so qr-pca went on" in note for note in model.log["notes"])
+    clustered = run("adaptive", cut(X, 30, 30, 30), n_components=3, min_rows=1, clusters=2)  # after the second method
+    assert sum(clustered.log["clusters"]["rows"]) == 90
+    assert [entry["phase"] for entry in clustered.log["rounds"]][1:3] == ["moments", "factor"]
 
 
 def test_a_server_chooses_once_more_at_most_and_no_approximation_then(tmp_path):

@@ -213,7 +213,7 @@ def test_a_step_that_is_too_large_is_named_and_one_of_its_own_never_is(method, m
     client: Any = client_of(server_of(method, parties(), n_components=2, step_size=0.2), 0)
     for wrong in (np.nan, np.inf):
         with refused(ConfigError, "step-size", 0.2):
-            client.direction(np.full((8, 2), wrong))
+            client.party.direction(np.full((8, 2), wrong))
     monkeypatch.setattr("fedpca_flwr.questions.graph.safe_step", lambda largest, mixing: 40 / largest)
     with refused(ConfigError, "step_size", "'auto'"):
         run(method, parties(), n_components=2, iterations=50)

@@ -233,6 +233,13 @@ def test_parties_that_are_unlike_and_replies_that_are_not_in_clear_are_refused()
         fit("robust robust-parties=true", parties(CLEAN), n_components=3, secure_aggregation=True, bound=100.0)
 
 
+def test_where_each_party_was_unlike_the_others_in_some_step_none_is_left():
+    scatters = {"a": [1.0, 0.0, 0.0], "b": [1.0, 0.0, 0.0], "c": [0.0, 0.0, 1.0]}
+    replies = [SimpleNamespace(sender=name, fields={"scatter": np.array(own)}) for name, own in scatters.items()]
+    with refused(DataError, "'robust-parties'", 3):
+        Robust._of_parties(SimpleNamespace(left_out=["a", "b"]), replies, 2)
+
+
 def found_of(step, told):
     """What a step of a run with robust-parties makes of what its parties told, and the run itself."""
     options, quorum = SimpleNamespace(robust_parties=True), SimpleNamespace(features=2)
