@@ -26,6 +26,7 @@ from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import incomplete, method
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
 from fedpca_flwr.questions.pooling import kept
+from fedpca_flwr.questions.row_limits import require_resolved
 from fedpca_flwr.questions.rows import sums_of_rows
 
 MORE = 10
@@ -171,6 +172,8 @@ class EM(method.Strategy):
         self.every = observed.every
         by_model = self._by_factors if self.options.model == "factors" else self._by_covariance
         solution, missed, ahead = yield from by_model(observed)
+        weights = 1.0 if solution.scale is None else solution.scale**-2
+        require_resolved(self.config.bound, missed * weights, np.array([max(0.0, solution.total)]))
         evidence = method.Evidence(missed=missed, cautions=observed.cautions, units=observed.units)
         if self.expected is not None:
             evidence = replace(evidence, kept=kept(self.options, self.expected, {}, missed=missed))
@@ -188,6 +191,7 @@ class EM(method.Strategy):
             with sums_of_rows():
                 found.add(sums)
             now, k = observed.moments(found.mean, found.scatter), options.n_components
+            require_resolved(self.config.bound, missed * observed.spread**2, now.diagonal().clip(min=0.0))
             solution = method.solve(now, now.diagonal(), n_components=k, center=True, scale=options.scale)
             if not observed.share:
                 ahead = 0.0

@@ -291,6 +291,13 @@ def test_rows_at_both_ends_of_the_bound_are_within_the_limits():
     assert fit("em", cut(X, 100, 60, 40), n_components=2, tolerance=1.0, **{**MASKED, "bound": 100.0}).n_samples_ == 200
 
 
+def test_a_bound_beside_which_the_expected_products_have_no_digits_is_refused():
+    """The observed deviations are resolved, and products of features 1e20 times apart are not: they would be noise."""
+    far = cut(rows(100, 6) * np.geomspace(1e10, 1e-10, 6), 50, 30, 20)
+    with refused(ConfigError, "'bound'"):
+        fit("em", far, n_components=4, secure_aggregation=True, bound=1e17)
+
+
 @pytest.mark.engine
 @every_model
 def test_rows_and_features_without_any_value_are_counted_or_named(own):
