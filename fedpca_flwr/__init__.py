@@ -56,7 +56,7 @@ if not Path(__file__).with_name("strategies").is_dir():
     # Flower's archive, and a clone on a system without symbolic links, have both other packages beside this one.
     __path__.append(str(Path(__file__).parents[1]))
 
-HOMES = {
+PUBLIC_MODULES = {
     "FedPCA": "fedpca_flwr.flower",
     "FederatedPCA": "fedpca_flwr.simulations.estimator",
     "Federation": "fedpca_flwr.model.federation",
@@ -119,8 +119,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in HOMES:
-        return getattr(import_module(HOMES[name]), name)
+    if name in PUBLIC_MODULES:
+        return getattr(import_module(PUBLIC_MODULES[name]), name)
     strategy = None
     if name[:1].isupper():
         strategy = import_module("fedpca_flwr.strategies").METHODS.strategy_named(name)

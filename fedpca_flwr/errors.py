@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from numbers import Number
 from os import PathLike
 
-LONGEST = 200  # characters of a value in an error
+MAX_VALUE_CHARACTERS = 200  # characters of a value in an error
 
 
 class FedPCAError(Exception):
@@ -27,8 +27,8 @@ class FedPCAError(Exception):
     """
 
     def __init__(self, message: str, *, local: str = "") -> None:
-        super().__init__(printable(message, lines=True))
-        self.local = printable(local, lines=True)
+        super().__init__(printable_text(message, lines=True))
+        self.local = printable_text(local, lines=True)
         if local:
             self.add_note(self.local)
 
@@ -42,14 +42,14 @@ def value_text(value: object) -> str:
     if not (words or value is None or isinstance(value, str | PathLike | Number)):
         return f"of type {type(value).__name__}"
     text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[:MAX_VALUE_CHARACTERS]}..."
 
 
 class ConfigError(FedPCAError, ValueError):
     """A run-config or node-config key or value is not allowed."""
 
 
-def together(errors: Sequence[FedPCAError]) -> FedPCAError:
+def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:
     """Several errors as one, of the kind of the first; each is a line or more, and none is told twice."""
     lines = dict.fromkeys(line for error in errors for line in str(error).splitlines())
     return type(errors[0])("\n".join(lines))
@@ -79,13 +79,13 @@ class PartyError(FedPCAError):
     """A party failed for a reason that its own log explains; the text names only the kind of failure."""
 
 
-BY_NAME: dict[str, type[FedPCAError]] = {
+ERRORS_BY_NAME: dict[str, type[FedPCAError]] = {
     cls.__name__: cls for cls in (ConfigError, DataError, ContractError, QuorumError, DisclosureError, PartyError)
 }
 """How a party's error, named on the wire, becomes the same error at the server."""
 
 
-def printable(text: str, *, lines: bool = False) -> str:
+def printable_text(text: str, *, lines: bool = False) -> str:
     """The text, with "?" for every character that does not show as itself, but line feeds in a text of several lines.
 
     These are control characters, line breaks, marks of writing direction, what has no width, halves of surrogate
@@ -93,4 +93,4 @@ def printable(text: str, *, lines: bool = False) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or (lines and one == "\n") else "?" for one in text)
+    return "".join(character if character.isprintable() or (lines and character == "\n") else "?" for character in text)

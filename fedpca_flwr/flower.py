@@ -28,7 +28,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.server import PCAServer, libraries, poll_promptly
+from fedpca_flwr.protocol.server import PCAServer, numerical_libraries, poll_promptly
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import FACTORY, METHODS
 
@@ -86,8 +86,8 @@ class FedPCA(Strategy):
         """
         run_on(grid, self.strategy, timeout)
         model = self.model
-        found = [model.scores_] if model.components_ is None else [model.components_, model.mean_]
-        arrays = ArrayRecord([array for array in (*found, model.explained_variance_) if array is not None])
+        parameters = [model.scores_] if model.components_ is None else [model.components_, model.mean_]
+        arrays = ArrayRecord([array for array in (*parameters, model.explained_variance_) if array is not None])
         result = Result(arrays=arrays)
         for number, entry in enumerate(model.log["rounds"], start=1):
             metrics = {"bytes-up": sum(entry["up"]), "bytes-down": sum(entry["down"]), "seconds": entry["seconds"]}
@@ -121,8 +121,8 @@ class PCAClientApp(ClientApp):
         self._pca = ClientApp(client_fn, mods=[one_blas_thread])
 
     def __call__(self, message: Message, context: Context) -> Message:
-        asked = message.content.config_records.get("fitins.config", ConfigRecord())
-        ours = message.metadata.message_type == MessageTypeLegacy.GET_PROPERTIES or "phase" in asked
+        fields = message.content.config_records.get("fitins.config", ConfigRecord())
+        ours = message.metadata.message_type == MessageTypeLegacy.GET_PROPERTIES or "phase" in fields
         return self._pca(message, context) if ours else super().__call__(message, context)
 
 
@@ -150,7 +150,7 @@ def run_on(grid: Grid, strategy: PCAStrategy, timeout: float | None = None) -> P
 
 def one_blas_thread(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Compute with one BLAS thread: the order of BLAS's sums, and so the last bits, depend on their number."""
-    with libraries().limit(limits=1, user_api="blas"):
+    with numerical_libraries().limit(limits=1, user_api="blas"):
         return call_next(message, context)
 
 

@@ -17,13 +17,13 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.output import Output
 from fedpca_flwr.model.reference import captured_variance, pooled_pca, principal_angles
 from fedpca_flwr.protocol.metrics import measured
-from fedpca_flwr.protocol.progress import flower_from, shown_by
+from fedpca_flwr.protocol.progress import limit_flower_log, route_to
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import FACTORY
 
 app = ServerApp()
 
-WATCHES: list[Callable[[PCAStrategy, int], AbstractContextManager[None]]] = [
+RUN_CONTEXTS: list[Callable[[PCAStrategy, int], AbstractContextManager[None]]] = [
     measured,
 ]
 """What goes on around the rounds of a run."""
@@ -33,9 +33,9 @@ WATCHES: list[Callable[[PCAStrategy, int], AbstractContextManager[None]]] = [
 def main(grid: Grid, context: Context) -> None:
     try:
         strategy = FACTORY.strategy(context.run_config)
-        with ExitStack() as around, shown_by(StreamHandler(sys.stdout)), flower_from(WARNING):
-            for watch in WATCHES:
-                around.enter_context(watch(strategy, context.run_id))
+        with ExitStack() as contexts, route_to(StreamHandler(sys.stdout)), limit_flower_log(WARNING):
+            for watch in RUN_CONTEXTS:
+                contexts.enter_context(watch(strategy, context.run_id))
             output = Output.of(strategy.config, context.run_id)
             strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
             print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)
@@ -43,12 +43,12 @@ def main(grid: Grid, context: Context) -> None:
         written, faults = output.save(model)  # before anything else can go wrong
     except FedPCAError as error:
         print(f"\nThe run failed, and no model was written.\n  {type(error).__name__}: {error}\n", flush=True)
-        _log_no_more(error)
+        _silence_flower(error)
         raise
     if strategy.config.reference and strategy.quorum.simulated and not strategy.config.weights:
-        model.log["measured"] |= _compared_with_pooled(model, strategy)
-        written, more = written.save(model)
-        faults += more
+        model.log["measured"] |= _compare_with_pooled(model, strategy)
+        written, reference_faults = written.save(model)
+        faults += reference_faults
     files = f"  {'model':<22}{written.model}\n"
     if model.moments_ is not None:
         files += f"  {'moments':<22}{written.moments}\n"
@@ -56,17 +56,17 @@ def main(grid: Grid, context: Context) -> None:
     print(f"\nFederated PCA\n{model.summary()}\n{files}{elsewhere}", flush=True)
 
 
-def _log_no_more(error: FedPCAError) -> None:
+def _silence_flower(error: FedPCAError) -> None:
     """Keep Flower, which must know of an error, from logging it once more: with its traceback, and as 'unhandled'."""
 
     def is_news(record: logging.LogRecord) -> bool:
-        told = record.exc_info is not None and record.exc_info[1] is error
-        return not told and not str(record.msg).startswith("Exit Code")
+        already_printed = record.exc_info is not None and record.exc_info[1] is error
+        return not already_printed and not str(record.msg).startswith("Exit Code")
 
     logging.getLogger("flwr").addFilter(is_news)
 
 
-def _compared_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
+def _compare_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
     """What only a simulation can measure: it holds all rows. Nothing with a kernel, or where the model is of others
     or of what covariates leave."""
     rows = datasets.load(strategy.config.dataset, strategy.config.data_root).all_rows()

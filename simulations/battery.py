@@ -45,9 +45,9 @@ def battery(method: str, **options: Any) -> dict[str, Callable[[], object]]:
     **options
         With which it runs, beside those of its card's first example.
     """
-    card = METHODS.named(method).strategy.card
+    card = METHODS.lookup(method).strategy.card
     bench = _Bench(card, options)
-    if card.after:  # it fits nothing
+    if card.loadings_source:  # it fits nothing
         return {"options": bench.options_are_refused}
     checks: dict[str, Callable[[], object]] = {
         "options": bench.options_are_refused,
@@ -73,7 +73,7 @@ class _Bench:
     @property
     def exact(self) -> bool:
         """Whether the model is that of scikit-learn's PCA."""
-        return self.card.exact and not self.card.own_total
+        return self.card.exact and not self.card.variance_base
 
     def parties(self, count: int = 3) -> list[Array]:
         """Parties, three or one, whose pooled rows have well separated variances."""
@@ -169,9 +169,9 @@ def _trials(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
     """Options that name a stage: its examples, else each value of its flags and lists; a key of every run names the
     last column."""
     if stage.Options is PCAOptions:
-        yield dict.fromkeys(stage.names, str(width - 1))
+        yield dict.fromkeys(stage.option_names, str(width - 1))
     yield from map(dict, stage.examples)
-    for name in () if stage.examples or stage.Options is PCAOptions else stage.names:
+    for name in () if stage.examples or stage.Options is PCAOptions else stage.option_names:
         field = stage.Options.model_fields[name]
         values = (True, False) if field.annotation is bool else typing.get_args(field.annotation)
         yield from ({name: value} for value in values if value != field.default)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpca_flwr import analyses
-from fedpca_flwr.data.frames import listed
+from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
@@ -74,12 +74,12 @@ def _notes(tables: dict[str, Table]) -> list[str]:
     notes = []
     if fractions:
         notes.append(
-            f"values of {listed(fractions)} are not whole numbers, so they may be no counts: name the layer that holds "
+            f"values of {labels_text(fractions)} are not whole numbers, so they may be no counts: name the layer that holds "
             "the counts as --layer"
         )
     if len(tables) == 1:
         notes.append(
-            f"{listed(list(tables))} is the only file: Harmony had no other laboratory to bring it together with"
+            f"{labels_text(list(tables))} is the only file: Harmony had no other laboratory to bring it together with"
         )
     return notes
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.figures import markdown
-from fedpca_flwr.model.tables import Shown, in_html, pandas_library
+from fedpca_flwr.model.tables import DisplayTable, import_pandas, table_to_html
 from fedpca_flwr.simulations import sources
 from fedpca_flwr.simulations.measuring import measured
 from fedpca_flwr.simulations.progress import with_a_bar
@@ -32,7 +32,7 @@ from fedpca_flwr.simulations.records import (
     title,
 )
 from fedpca_flwr.simulations.report import write_report
-from fedpca_flwr.state.files import writable
+from fedpca_flwr.state.files import require_writable_folder
 from fedpca_flwr.strategies import METHODS
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Comparison(list[Record]):
         """A data frame with a line for each run, and a column for each result and whatever the settings differ in."""
         own = [key for key in SETTING if len({one[key] for one in self}) > 1]
         keys = [*own, *columns_of(self), *(["error"] if any("error" in one for one in self) else [])]
-        return pandas_library().DataFrame(
+        return import_pandas().DataFrame(
             [{"method": named(one), **{key: one.get(key) for key in keys}} for one in self]
         )
 
@@ -72,7 +72,7 @@ class Comparison(list[Record]):
         return "\n".join([table(self), *(f"\n{title(runs[0])}:\n{sentence(best)}" for runs, best in found if best)])
 
     def _repr_html_(self) -> str:
-        return in_html(Shown("", *cells(self)))
+        return table_to_html(DisplayTable("", *cells(self)))
 
 
 def settings(
@@ -146,7 +146,7 @@ def compare(
     places, partitions, clients = _places(parties, datasets, data_root, partitions, clients)
     every = settings(methods, list(places), partitions, alphas, clients, bounds)
     wanted = [{**one, **common, "data root": places[one["dataset"]]} for one in every]
-    folder = writable(Path(output).expanduser()) if output else None
+    folder = require_writable_folder(Path(output).expanduser()) if output else None
     known = {identity(record): record for record in read(folder)} if folder else {}
     bar = with_a_bar(wanted, lambda one: f"{named(one)} on {one['dataset']}, {one['clients']} clients")
     made = Comparison(known.get(identity(one)) or _recorded(one, folder) for one in bar)

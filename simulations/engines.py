@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.categories import agreed_levels, encoded, level_notes
+from fedpca_flwr.data.categories import encoded, level_notes, levels_of_frames
 from fedpca_flwr.data.column_notes import one_column_notes
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.progress import flower_from
+from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.simulations import ENGINES
 from fedpca_flwr.simulations.loopback import FILES, on_loopback
 from fedpca_flwr.simulations.parties import Parties, by_text, parties_of
@@ -82,7 +82,12 @@ def run(
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     tables, notes = _encoded(parties, values)
     site = _taken_out(values, held := parties_of(tables, split))
-    with shown(method) if progress else nullcontext(), flower_from(logging.ERROR), _told_once(), in_words_of_python():
+    with (
+        shown(method) if progress else nullcontext(),
+        limit_flower_log(logging.ERROR),
+        _told_once(),
+        in_words_of_python(),
+    ):
         model = on(METHODS.run_config(values), held, site)
     own_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
     return model if own_order else _noted(model, held, notes, split, values.get("weights"))
@@ -103,7 +108,7 @@ def _split(method: Any) -> str:
     if not isinstance(method, str | None):
         raise ConfigError(f"method is {value_text(method)}, expected a name such as 'p-cov': run(method, parties)")
     with in_words_of_python():
-        return METHODS.of_text(method or "(none)").strategy.card.split
+        return METHODS.parse_method(method or "(none)").strategy.card.split
 
 
 def _encoded(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
@@ -118,7 +123,7 @@ def _encoded(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
     )
     called = by_text(parties)
     if isinstance(levels, Sequence) and not isinstance(levels, str):  # of columns: their levels follow from the rows
-        levels = agreed_levels(called, levels, least)
+        levels = levels_of_frames(called, levels, least)
     values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
     known = RunConfig.parse({"levels": values["levels"]}).levels_by_column
     tables = {name: encoded(rows, known, name, least, round_rows) for name, rows in called.items()}

@@ -12,14 +12,14 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from fedpca_flwr.data.frames import as_rows, frame_of, is_frame, listed
+from fedpca_flwr.data.frames import as_rows, is_frame, labels_text, open_frame
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.model.tables import pandas_library
+from fedpca_flwr.model.tables import import_pandas
 from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.parties import is_name
@@ -148,7 +148,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         unlike = [key for key in LEFT_TO_FIT if found.log["options"].get(key, "nothing") not in (False, "", "nothing")]
         unlike += ["levels"] if found.log.get("levels") else []
         if unlike:
-            raise ConfigError(f"partial_fit adds moments of rows as they are, and takes no {listed(unlike)}: use fit")
+            raise ConfigError(
+                f"partial_fit adds moments of rows as they are, and takes no {labels_text(unlike)}: use fit"
+            )
         assert moments is not None
         about = {key: found.log[key] for key in ("method", "columns", "parties", "rounds")}
         if before is not None:
@@ -162,7 +164,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             n_components=min(moments.n_samples, moments.n_features) if wanted is None else wanted,
             center=found.log["options"]["center"],
             scale=found.log["options"]["scale"],
-            missed=moments.missed,
+            error_bound=moments.error_bound,
         )
         names = found.feature_names_in_
         self._take(model if names is None else model.named(tuple(names)), parties)
@@ -181,7 +183,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             if len(indexes) < len(tables) or _get_output_config("transform", self)["dense"] != "pandas":
                 return scores
             index = indexes[0].append(indexes[1:])  # type: ignore[union-attr]  # of pandas
-            return pandas_library().DataFrame(scores, index=index, columns=self.get_feature_names_out())
+            return import_pandas().DataFrame(scores, index=index, columns=self.get_feature_names_out())
         table = _for_scikit_learn(X)
         if not _is_labelled_array(table):  # which scikit-learn does not know; the model checks its names
             finite = "allow-nan" if self._card().incomplete else True
@@ -282,7 +284,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _card(self) -> MethodCard:
         with in_words_of_python():
-            card = METHODS.of_text(self.method).strategy.card
+            card = METHODS.parse_method(self.method).strategy.card
         if card.split == "columns":
             raise ConfigError(
                 f"method '{card.name}' is for parties that hold columns and keep their loadings: nothing is left "
@@ -369,7 +371,7 @@ def _shape(table: Any) -> tuple[int, int]:
 
 def _for_scikit_learn(X: Any) -> Any:
     """Return a data frame as one of those that scikit-learn knows; anything else as it is."""
-    frame = frame_of(X)
+    frame = open_frame(X)
     held = frame.values() if frame is not None and not _is_labelled_array(X) else None
     return X if held is None else held.to_native()
 
@@ -384,6 +386,6 @@ def _is_single(table: Any) -> bool:
     held = table.rows if isinstance(table, Table) else table
     if _is_labelled_array(table):
         held = table.X if hasattr(type(table), "var_names") else table
-    elif (frame := frame_of(table)) is not None:
+    elif (frame := open_frame(table)) is not None:
         return all(dtype == "Float32" for dtype in map(str, frame.values().schema.values()))
     return getattr(held, "dtype", None) == np.float32

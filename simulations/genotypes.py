@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="a folder for all that it writes")
     parser.add_argument("--components", type=int, default=4, help="so many components (%(default)s)")
     parser.add_argument("--prune", type=float, default=0.2, help="largest squared correlation; 0: all (%(default)s)")
-    parser.add_argument("--kinship", type=float, default=relatives.SECOND_DEGREE, help="largest kinship (%(default)s)")
+    parser.add_argument(
+        "--kinship", type=float, default=relatives.SECOND_DEGREE_KINSHIP, help="largest kinship (%(default)s)"
+    )
     parser.add_argument("--exclude", default="", metavar="FILE", help="leave out its regions: chromosome, first, last")
     parser.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
     parser.add_argument("--secure", action="store_true", help="by secure sums (sub-it); else in clear (qr-pca)")
@@ -48,11 +50,11 @@ def analysed(args: argparse.Namespace) -> PCAModel:
     common = args.output / "common.bim"
     with common.open("w", encoding="utf-8") as out:
         own = [str(file.with_suffix(".bim")) for file in args.files]
-        bed_file.write_common(own, ambiguous=args.ambiguous, exclude=args.exclude, out=out)
+        bed_file.write_common_variants(own, ambiguous=args.ambiguous, exclude=args.exclude, out=out)
     tables: dict[str, Any] = {
         name: read(str(file), variants=str(common), ambiguous=args.ambiguous) for name, file in files.items()
     }
-    apart = {name: relatives.relatives(file, args.kinship) for name, file in files.items()}
+    apart = {name: relatives.find_relatives(file, args.kinship) for name, file in files.items()}
     parties: dict[str, Any] = {name: table._replace(rows=table.rows[~apart[name]]) for name, table in tables.items()}
     method = "sub-it tolerance=1e-4" if args.secure else "qr-pca"
     options = {"genotypes": True, "prune": args.prune, "secure_aggregation": args.secure}

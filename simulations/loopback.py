@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import Table, check
+from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.server import PCAServer, libraries
+from fedpca_flwr.protocol.server import PCAServer, numerical_libraries
 from fedpca_flwr.simulations.parties import Parties
 from fedpca_flwr.strategies import FACTORY
 
@@ -84,12 +84,12 @@ def assemble(
 
     Names and places are as in `Parties`.
     """
-    server = PCAServer(FACTORY.strategy(run_config), lambda: libraries().limit(limits=1, user_api="blas"))
-    threads = [pool["num_threads"] for pool in libraries().info() if pool["user_api"] == "blas"]
+    server = PCAServer(FACTORY.strategy(run_config), lambda: numerical_libraries().limit(limits=1, user_api="blas"))
+    threads = [pool["num_threads"] for pool in numerical_libraries().info() if pool["user_api"] == "blas"]
     large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
     workers = max(threads, default=os.cpu_count() or 1) if large else 1
     server.set_max_workers(workers)
-    server.strategy.quorum.at_once = workers
+    server.strategy.quorum.max_concurrent = workers
     run_id = secrets.randbits(62)  # as Flower's: a privacy ledger tells runs apart by it
     for i, rows in enumerate(parties):
         node = {**own_site(site, i), "partition-id": i, "num-partitions": len(parties)}
@@ -110,7 +110,7 @@ def _client_builder(
 ) -> Callable[[], client.Client]:
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        return check(rows, names)._replace(places=places)
+        return check_rows(rows, names)._replace(row_positions=places)
 
     return lambda: FACTORY.client(context, load).to_client()
 

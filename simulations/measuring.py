@@ -103,11 +103,11 @@ def _extra_options(one: Record, parties: Sequence[NDArray[Any]], common: dict[st
     card = card_of(one["method"])
     with TemporaryDirectory(prefix="fedpca-compare-") as folder:
         files = [f"{folder}/{party}.npz" for party in range(len(parties))]
-        if card.after:
-            run(card.after, parties, **common, loadings=files)
+        if card.loadings_source:
+            run(card.loadings_source, parties, **common, loadings=files)
         if "state" in card.examples[0] and "state" not in one["options"]:
             yield {"state": f"{folder}/state"}
-        elif card.after or card.own_components == "personal":
+        elif card.loadings_source or card.local_components == "personal":
             yield {"loadings": files}
         else:
             yield {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from fedpca_flwr.errors import DataError, FedPCAError
 from fedpca_flwr.simulations.programs import described
-from fedpca_flwr.state.files import written_whole
+from fedpca_flwr.state.files import atomic_file
 
 if TYPE_CHECKING:
     from fedpca_flwr.analyses import Outliers
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
 
     from fedpca_flwr.analyses import drift, outliers  # here: a help needs none of it
-    from fedpca_flwr.maths.rows import whole
+    from fedpca_flwr.maths.rows import to_array
     from fedpca_flwr.model.model import PCAModel
     from fedpca_flwr.site.readers import read
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model, table = PCAModel.load(args.model), read(args.rows, args.label)
         if table.columns and model.log.get("columns") and table.columns != model.log["columns"]:
             raise DataError("the columns of the rows, or their order, are not those of the model")
-        rows = whole(table.rows)
+        rows = to_array(table.rows)
         found = outliers(model, rows, level=args.level)
         told = drift(model, rows, false_alarms=args.false_alarms)
         if args.output:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write(target: Path, found: Outliers) -> None:
     order = (-found.spe_contributions).argsort(axis=1)[:, :TOP]
-    with written_whole(target, 0o600) as stream:
+    with atomic_file(target, 0o600) as stream:
         stream.write(b"row,T2,SPE,odd,features\n")
         for i, features in enumerate(order.tolist()):
             told = f"{found.t_squared[i]:.9g},{found.spe[i]:.9g},{int(found.odd[i])},{' '.join(map(str, features))}"

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data.column_notes import apart, notes_of, text_of
-from fedpca_flwr.data.frames import Frame, as_rows, column_labels, frame_of, is_frame, listed, match
+from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text
+from fedpca_flwr.data.frames import Frame, as_rows, column_labels, is_frame, labels_text, match_labels, open_frame
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.rows import Blocks, Rows, joined, of_columns, sparse_rows, whole
+from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, select_columns, sparse_rows, to_array
 
 Labels = tuple[Hashable, ...]
 
@@ -70,7 +70,7 @@ def parties_of(given: Any, split: str) -> Parties:
         for note in one.notes
     ]
     rows_of, names_of = dict(zip(called, found.rows, strict=True)), dict(zip(called, found.names, strict=True))
-    odd = notes_of(rows_of, names_of, same_columns=split == "rows")
+    odd = column_fault_notes(rows_of, names_of, same_columns=split == "rows")
     return found._replace(notes=[*found.notes, *read, *_far_off(found, called), *odd])
 
 
@@ -83,7 +83,7 @@ def by_text(given: Any) -> dict[str, Any]:
 
 def _far_off(parties: Parties, called: list[str]) -> list[str]:
     """A note that names columns in which some values lie far from all others, where there are any."""
-    told = [text_of(apart(rows), names) for rows, names in zip(parties.rows, parties.names, strict=True)]
+    told = [isolated_text(count_isolated(rows), names) for rows, names in zip(parties.rows, parties.names, strict=True)]
     held = [f"{text} ({name})" for name, text in zip(called, told, strict=True) if text]
     if not held:
         return []
@@ -115,7 +115,7 @@ def _require_parties(given: Any) -> None:
             others = any(not isinstance(key, str) for key in wrong)
             texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" if others else ""
             raise ConfigError(
-                f"'parties' has the keys {listed(wrong)}, expected names of the parties: at most 64 letters, digits, "
+                f"'parties' has the keys {labels_text(wrong)}, expected names of the parties: at most 64 letters, digits, "
                 f"spaces, '.', '-' and '_'{texts}"
             )
 
@@ -135,12 +135,12 @@ def _in_one_order(parties: Parties, called: list[str]) -> Parties:
         own = parties.labels[place]
         if own == first:
             continue
-        lacking, alone, order = match(own, first)
+        lacking, alone, order = match_labels(own, first)
         if order is None or alone:
-            what = [f"lacks {listed(lacking)}"] * bool(lacking) + [f"alone has {listed(alone)}"] * bool(alone)
+            what = [f"lacks {labels_text(lacking)}"] * bool(lacking) + [f"alone has {labels_text(alone)}"] * bool(alone)
             faults.append(f"{called[place]} {' and '.join(what)}")
             continue
-        rows[place] = of_columns(rows[place], order)
+        rows[place] = select_columns(rows[place], order)
         labels[place] = first
         turned.append(called[place])
     if faults:
@@ -166,8 +166,10 @@ def _of_same_rows(parties: Parties, tables: list[Any], called: list[str]) -> Par
     Rows of arrays, and of frames whose index is a plain range of other labels, are taken by position: a note names
     them. Other labels are refused, and labels that occur twice in another order.
     """
-    frames = [frame_of(table) for table in tables]
-    first = next((place for place, frame in enumerate(frames) if frame is not None and not frame.counted), None)
+    frames = [open_frame(table) for table in tables]
+    first = next(
+        (place for place, frame in enumerate(frames) if frame is not None and not frame.has_default_index), None
+    )
     if first is None:
         return parties
     witness, labels = called[first], tuple(_index(frames[first]))
@@ -176,8 +178,8 @@ def _of_same_rows(parties: Parties, tables: list[Any], called: list[str]) -> Par
         own = tuple(_index(frame))
         if own == labels:
             continue
-        lacking, alone, order = match(own, labels)
-        if (lacking or alone) and (frame is None or frame.counted):
+        lacking, alone, order = match_labels(own, labels)
+        if (lacking or alone) and (frame is None or frame.has_default_index):
             bare.append(called[place])
         elif lacking or alone:
             faults.append(f"{called[place]} lacks {len(lacking)} of the labels, and alone has {len(alone)}")
@@ -208,6 +210,6 @@ def _index(frame: Frame | None) -> Iterable[Hashable]:
 def _in_order(rows: Rows, order: list[int]) -> Rows:
     """The rows in another order."""
     if isinstance(rows, Blocks) and rows.sparse:
-        return sparse_rows(joined(list(rows.read()))[order])
-    found: Rows = whole(rows)[order]
+        return sparse_rows(join_blocks(list(rows.read()))[order])
+    found: Rows = to_array(rows)[order]
     return found

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from fedpca_flwr.protocol.progress import shown_by
+from fedpca_flwr.protocol.progress import route_to
 
 Item = TypeVar("Item")
 
@@ -104,7 +104,7 @@ def shown(name: str) -> Iterator[None]:
         return
     handler = LatestLine(show, name)
     try:
-        with shown_by(handler):
+        with route_to(handler):
             yield
     finally:
         handler.close()

@@ -19,7 +19,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.flower import one_blas_thread, run_on
-from fedpca_flwr.maths.rows import Blocks, Rows, joined, whole
+from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, to_array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.loopback import own_site
 from fedpca_flwr.simulations.parties import Parties
@@ -83,7 +83,7 @@ def _client_fn(
 
     def load(node: NodeConfig, config: RunConfig) -> Table:
         (own,) = Path(folder).glob(f"{node.partition_id}.*")
-        return read(str(own))._replace(names=names[node.partition_id], places=places[node.partition_id])
+        return read(str(own))._replace(names=names[node.partition_id], row_positions=places[node.partition_id])
 
     def client_fn(context: app.Context) -> client.Client:
         own = own_site(site, int(context.node_config["partition-id"]))
@@ -97,9 +97,9 @@ def _client_fn(
 def save(stem: Path, rows: Rows) -> None:
     """Write rows to a file that `fedpca_flwr.site.readers.read` reads; its suffix is added."""
     if isinstance(rows, Blocks) and rows.sparse:
-        sparse.save_npz(stem.with_suffix(".npz"), joined(list(rows.read())), compressed=False)
+        sparse.save_npz(stem.with_suffix(".npz"), join_blocks(list(rows.read())), compressed=False)
     else:
-        np.save(stem.with_suffix(".npy"), whole(rows), allow_pickle=False)
+        np.save(stem.with_suffix(".npy"), to_array(rows), allow_pickle=False)
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedpca_flwr.config.method_text import non_defaults, options_of, text_of, words_of
+from fedpca_flwr.config.method_text import format_method, non_defaults, parse_options, split_method_text
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.model.model_file import from_json, to_json
+from fedpca_flwr.model.model_file import measurements_from_json, measurements_to_json
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.state.files import written_whole
+from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.strategies import METHODS
 
 Record = dict[str, Any]
@@ -53,12 +53,12 @@ def parsed(method: str) -> tuple[str, Record]:
     which is a flag here.
     """
     source = f"method '{method}'"
-    keys = [word.partition("=")[0].replace("_", "-") for word in words_of(method, source)[1]]
+    keys = [word.partition("=")[0].replace("_", "-") for word in split_method_text(method, source)[1]]
     if flags := [key for key in keys if key in FLAGS]:
         said = (f"{source}: '{key}' is of all methods of a comparison: use {FLAGS[key]}" for key in flags)
         raise ConfigError("\n".join(said))
-    card = METHODS.of_text(method, source).strategy.card
-    return card.name, non_defaults(options_of(method, card.options, {}, source))
+    card = METHODS.parse_method(method, source).strategy.card
+    return card.name, non_defaults(parse_options(method, card.options, {}, source))
 
 
 def card_of(method: str) -> MethodCard:
@@ -69,7 +69,7 @@ def card_of(method: str) -> MethodCard:
 
 def named(record: Record) -> str:
     """A run's method with its options, as `parsed` reads it."""
-    return text_of(record["method"], record["options"])
+    return format_method(record["method"], record["options"])
 
 
 def by_setting(records: Iterable[Record]) -> list[list[Record]]:
@@ -142,7 +142,7 @@ def read(folder: Path) -> list[Record]:
                 "folder"
             ) from None
     if cut:  # no newline at the end: the line was being written
-        with written_whole(target) as stream:
+        with atomic_file(target) as stream:
             stream.write("".join(f"{line}\n" for line in lines).encode())
     return records
 
@@ -153,7 +153,7 @@ def _record(line: str) -> Record:
     if isinstance(record, dict):
         record.setdefault("bound", 0.0)  # a record of before there was this key
     require_record(record)
-    return {**record, "measured": from_json(record["measured"])}
+    return {**record, "measured": measurements_from_json(record["measured"])}
 
 
 def forget(folder: Path) -> None:
@@ -166,7 +166,9 @@ def forget(folder: Path) -> None:
 def append(folder: Path, record: Record) -> None:
     """Add a record to those in a folder."""
     with (folder / RUNS).open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps({**record, "measured": to_json(record["measured"])}, allow_nan=False) + "\n")
+        stream.write(
+            json.dumps({**record, "measured": measurements_to_json(record["measured"])}, allow_nan=False) + "\n"
+        )
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]

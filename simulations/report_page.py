@@ -9,9 +9,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from fedpca_flwr.errors import FedPCAError, printable
+from fedpca_flwr.errors import FedPCAError, printable_text
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.tables import by_name
+from fedpca_flwr.model.tables import tables_by_name
 from fedpca_flwr.simulations.recommending import EXACT, choices, sentence
 from fedpca_flwr.simulations.records import (
     COUNTED,
@@ -27,14 +27,14 @@ from fedpca_flwr.simulations.records import (
     title,
 )
 from fedpca_flwr.simulations.report_drawing import figures, figures_of_pool
-from fedpca_flwr.state.files import written_whole
+from fedpca_flwr.state.files import atomic_file
 
 
 def write_page(folder: Path, records: Sequence[Record]) -> Path:
     """Write ``report.html`` of a comparison whose models are in ``folder``, whole or not at all."""
     target = folder / "report.html"
     page = _page(folder, records)
-    with written_whole(target) as stream:
+    with atomic_file(target) as stream:
         stream.write(page.encode())
     return target
 
@@ -98,7 +98,7 @@ def _policy() -> str:
 
 def _text(value: object) -> str:
     """Whatever a record holds, as the text of a page."""
-    return html.escape(printable(str(value)))
+    return html.escape(printable_text(str(value)))
 
 
 def _filters(records: Sequence[Record]) -> str:
@@ -197,7 +197,7 @@ def _influence(folder: Path, records: Sequence[Record]) -> Iterable[str]:
         return
     heads = ("client", "rows", "variance", "most of a component", "angle of the first without it (degrees)")
     try:
-        called = by_name([one["party"] for one in model.log["influence"]], model.log)
+        called = tables_by_name([one["party"] for one in model.log["influence"]], model.log)
         lines = [_influence_of(name, one) for name, one in zip(called, model.log["influence"], strict=True)]
     except (LookupError, TypeError, ValueError):  # the file of the model is of somebody else
         return

@@ -35,7 +35,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
         raise ConfigError(f"there is no file or folder {', '.join(gone)}; name those that hold the parties' rows")
     found: list[str] = []
     for path in (Path(text).expanduser().resolve() for text in paths):
-        inside = [file for file in sorted(path.iterdir()) if readers.format_of(file)] if path.is_dir() else [path]
+        inside = [file for file in sorted(path.iterdir()) if readers.file_suffix(file)] if path.is_dir() else [path]
         if not inside:
             raise ConfigError(f"the folder {path} holds no file of rows, expected: {', '.join(readers.FORMATS)}")
         found += map(str, inside)
@@ -47,7 +47,7 @@ def tables_of(files: Sequence[str]) -> dict[str, Any]:
     tables: dict[str, Any] = {}
     faults = []
     for file in map(Path, files):
-        stem = file.name[: -len(readers.format_of(file))] or file.stem
+        stem = file.name[: -len(readers.file_suffix(file))] or file.stem
         name = stem if stem not in tables else f"{stem} {len(tables)}"
         try:
             tables[name] = readers.read(str(file))

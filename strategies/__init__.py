@@ -2,7 +2,7 @@
 
 from fedpca_flwr.protocol.registry import Registry
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.stages import composed
+from fedpca_flwr.stages import compose
 from fedpca_flwr.transports.factory import RunFactory
 
 METHODS = Registry(
@@ -29,7 +29,7 @@ METHODS = Registry(
         "vfedpca": "vfedpca:VFedPCA",
         "vfedakpca": "vfedakpca:VFedAKPCA",
     },
-    composed,
+    compose,
 )
 """By name, where the strategy is; a method is imported when it is first asked for."""
 

@@ -16,17 +16,17 @@ from textwrap import dedent
 
 from pydantic.fields import FieldInfo
 
-from fedpca_flwr.config.method_text import own_keys, text_of
+from fedpca_flwr.config.method_text import format_method, method_option_keys
 from fedpca_flwr.config.run_config import Config, RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.model.measurements import MEASUREMENTS
-from fedpca_flwr.protocol.card import MethodCard, Shown
+from fedpca_flwr.protocol.card import Disclosure, MethodCard
 from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.protocol.registry import Method
-from fedpca_flwr.stages import composed
+from fedpca_flwr.stages import compose
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.transports.recommendation import TRAVEL, script_of, transports_of
+from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 
 HEADS = ("method", "result", "rounds", "privacy", "split")
 OPTION = ("values", "meaning")
@@ -104,7 +104,7 @@ def options_page() -> str:
 
 def measurements_page() -> str:
     """What ``model.log["measured"]`` may hold."""
-    rows = ((one.line, "; ".join(_numbers(one.numbers))) for one in MEASUREMENTS)
+    rows = ((one.label, "; ".join(_numbers(one.numbers))) for one in MEASUREMENTS)
     return f"{MEASUREMENTS_PAGE}\n{table(['line of the summary', 'its numbers'], rows)}\n"
 
 
@@ -116,7 +116,9 @@ def _numbers(numbers: Mapping[str, str]) -> Iterator[str]:
 
 def questions_table() -> str:
     """All that whoever holds the server may ask a party in one run, in this order: each run's script."""
-    rows = [[f"`{name}`", *(_questions(method, travel) for travel in TRAVEL)] for name, method in METHODS.items()]
+    rows = [
+        [f"`{name}`", *(_questions(method, travel) for travel in EXAMPLE_CONFIGS)] for name, method in METHODS.items()
+    ]
     cells = [["the same" if text in row[:at] and text != "-" else text for at, text in enumerate(row)] for row in rows]
     lines = table(["method", "in clear", "secure aggregation", "with `survivors`"], cells).splitlines()
     return "".join(_each_once(line.replace(DEVIATIONS, "*deviations*")) + "\n" for line in lines)
@@ -139,11 +141,11 @@ def _questions(method: Method, travel: str) -> str:
     """The scripts of a method's examples, over one transport."""
     card, texts = method.strategy.card, dict[str, str]()
     for options in card.examples:
-        script = script_of(method, TRAVEL[travel], options)
+        script = script_or_none(method, EXAMPLE_CONFIGS[travel], options)
         if script is not None:
             own = {key: value for key, value in options.items() if card.examples[0].get(key) != value}
-            with_them = f"`{text_of('', own).strip()}`: " if own else ""
-            chosen = card.phases(TRAVEL[travel], card.options.parse(options))
+            with_them = f"`{format_method('', own).strip()}`: " if own else ""
+            chosen = card.script(EXAMPLE_CONFIGS[travel], card.options.parse(options))
             own_names = [name for name in script if name in chosen and not chosen[name].closing]
             asked = ", ".join(_question(name, script[name], chosen[name]) for name in own_names)
             first = next(iter(texts), asked)
@@ -151,13 +153,13 @@ def _questions(method: Method, travel: str) -> str:
             unpruned = asked.replace(PRUNING, "`alleles`").replace("frequencies, left_out", "frequencies")
             if unpruned not in texts:  # else the page says above the table what `prune` changes
                 texts[asked] = f"{with_them}{told}"
-    further = f"; then those of {' or '.join(f'`{name}`' for name in card.goes_on_as)}" if card.goes_on_as else ""
+    further = f"; then those of {' or '.join(f'`{name}`' for name in card.successors)}" if card.successors else ""
     return f"{'; or '.join(texts.values())}{further}" if texts else "-"
 
 
 def _question(name: str, phase: Question, own: Question) -> str:
     """A question of the method's own, and the fields that come with it."""
-    fields = ", ".join(field.name for field in own.asked.fields)
+    fields = ", ".join(field.name for field in own.request.fields)
     text = f"`{name}({fields})`" if fields else f"`{name}`"
     if callable(phase.times):
         return f"{text}\\*"
@@ -205,7 +207,7 @@ def _linked(text: str, docs: str = "") -> str:
 def _shown(method: Method) -> str:
     """Who sees what, in clear and, where only sums open, of these."""
     card, ways = method.strategy.card, transports_of(method)
-    clear, summed = card.shows, card.shows_summed or card.shows
+    clear, summed = card.disclosure, card.summed_disclosure or card.disclosure
     lines, sees = {}, "The server sees of each party"
     if "masked" in ways:
         summed_ways = "with secure aggregation" + (" or `survivors`" if "surviving" in ways else "")
@@ -220,7 +222,7 @@ def _shown(method: Method) -> str:
     lines["Other parties see"] = clear.parties
     if "masked" in ways and summed.parties != clear.parties:
         lines["With secure aggregation, other parties see"] = summed.parties
-    if clear.network != Shown._field_defaults["network"]:
+    if clear.network != Disclosure._field_defaults["network"]:
         lines["A network observer sees"] = clear.network
     return "".join(f"- {who}: {what}.\n" for who, what in lines.items())
 
@@ -232,14 +234,14 @@ def _site_sums(card: MethodCard) -> dict[str, str]:
     chosen = [{name: value} for name, field in fields.items() for value in _choices(field.annotation)]
     for own in (*card.examples, *chosen):
         with suppress(ConfigError):  # of options that need others
-            found |= card.options.parse({**card.examples[0], **own}).site_sums
+            found |= card.options.parse({**card.examples[0], **own}).sum_disclosures
     return found
 
 
 def _own_options(card: MethodCard) -> str:
     """The options of one method, and the names of those that others have too."""
     shared = _shared()
-    rows = [tuple(cells) for cells in _options(card.options, own_keys(card.options))]
+    rows = [tuple(cells) for cells in _options(card.options, method_option_keys(card.options))]
     own = [cells for cells in rows if cells not in shared]
     others = ", ".join(cells[0] for cells in rows if cells in shared)
     text = f"\n{table(('option', *OPTION), own)}\n" if own else ""
@@ -253,7 +255,7 @@ def _shared() -> dict[tuple[str, ...], list[str]]:
     found: dict[tuple[str, ...], list[str]] = {}
     for name, method in METHODS.items():
         options = method.strategy.card.options
-        for cells in _options(options, own_keys(options)):
+        for cells in _options(options, method_option_keys(options)):
             found.setdefault(cells, []).append(f"`{name}`")
     return {cells: names for cells, names in found.items() if len(names) > 1}
 
@@ -262,7 +264,7 @@ def descriptions(config: type[Config]) -> dict[str, str]:
     """By field, the text below it in the source; read here, so that no run parses sources."""
     found: dict[str, str] = {}
     for kind in reversed(config.__mro__):
-        if issubclass(kind, Config) and kind.__module__ != composed.__module__:  # those have what their bases have
+        if issubclass(kind, Config) and kind.__module__ != compose.__module__:  # those have what their bases have
             (parsed,) = ast.parse(dedent(getsource(kind))).body
             assert isinstance(parsed, ast.ClassDef)
             for field, below in itertools.pairwise(parsed.body):

@@ -13,15 +13,15 @@ from dataclasses import replace
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.questions import method
-from fedpca_flwr.questions.rows import WITHIN
+from fedpca_flwr.questions.rows import WITHIN_DISCLOSURE
 
 
 class AveragedOptions(method.ScaledOptions):
     """Options of AP-COV."""
 
     @property
-    def site_sums(self) -> Mapping[str, str]:
-        return {"ap-cov": WITHIN} if self.center else {}  # averaged raw second moments leave nothing out
+    def sum_disclosures(self) -> Mapping[str, str]:
+        return {"ap-cov": WITHIN_DISCLOSURE} if self.center else {}  # averaged raw second moments leave nothing out
 
 
 CARD = method.MethodCard(
@@ -32,11 +32,11 @@ CARD = method.MethodCard(
     rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows, mean, covariance matrix, count and squared error of the last round",
         "the pooled components, mean and scales",
     ),
-    shows_summed=method.Shown(
+    summed_disclosure=method.Disclosure(
         "number of rows, mean, variances, scatter without that between means, squared error",
         "mean, variances and number of rows of all; the pooled components",
     ),
@@ -44,16 +44,16 @@ CARD = method.MethodCard(
     weighted=True,
     mixed=True,
     options=AveragedOptions,
-    phases=lambda config, options: {
-        **method.moments_phases(config, within=options.center),
-        **method.projection_phase(),
+    script=lambda config, options: {
+        **method.moments_questions(config, within=options.center),
+        **method.projection_questions(),
     },
     reference="this project: P-COV without the scatter between the means, as covariances are often averaged",
 )
 
-NOTE = "averaged covariances leave out the variance between parties; p-cov costs the same and is exact"
+OMISSION_NOTE = "averaged covariances leave out the variance between parties; p-cov costs the same and is exact"
 
-NOTHING_WITHIN = (
+NO_VARIANCE_WITHIN = (
     "the rows of each party are identical (it may have one row only): averaged covariances hold no variance; take "
     "'p-cov', which costs the same and keeps the variance between parties"
 )
@@ -67,26 +67,26 @@ class ApproximateCovariance(method.Strategy):
 
     def aggregate(self) -> method.Fitting:
         # averaged raw second moments leave nothing out
-        found = yield from method.pooled_moments(self, within=self.options.center)
-        averaged, diagonal, pooled = found.moments, found.diagonal, found.whole
+        pooling = yield from method.pooled_moments(self, within=self.options.center)
+        averaged, diagonal, pooled = pooling.moments, pooling.diagonal, pooling.total
         # of what is left out between the parties the averaged scatter tells no directions
-        solution = replace(self._solved(averaged, diagonal), evidence=found.evidence, measured={})
+        solution = replace(self._solve(averaged, diagonal), evidence=pooling.evidence, measurements={})
         if solution.pairs.values[0] <= 0:
-            raise method.DataError(NOTHING_WITHIN)
-        measured = {"between_parties_variance_share": _left_out(diagonal - averaged.diagonal(), solution)}
+            raise method.DataError(NO_VARIANCE_WITHIN)
+        measured = {"between_parties_variance_share": _omitted_share(diagonal - averaged.diagonal(), solution)}
         if pooled is not None:
-            exact = self._solved(pooled, diagonal).pairs.vectors
+            exact = self._solve(pooled, diagonal).pairs.vectors
             k = min(exact.shape[1], solution.pairs.vectors.shape[1])
             angles = principal_angles(solution.pairs.vectors[:, :k], exact[:, :k])
             measured["angle_to_exact_max_degrees"] = float(angles.max())
             measured["angle_to_exact_mean_degrees"] = float(angles.mean())
-        return solution.extended(notes=[NOTE], measured=measured)
+        return solution.with_details(notes=[OMISSION_NOTE], measurements=measured)
 
-    def _solved(self, moments: Moments, diagonal: method.Array) -> method.Solution:
-        return method.solve(moments, diagonal, indicators=self.config.indicators, **self.options.decomposition)
+    def _solve(self, moments: Moments, diagonal: method.Array) -> method.Solution:
+        return method.solve(moments, diagonal, indicators=self.config.indicators, **self.options.solve_options)
 
 
-def _left_out(diagonal: method.Array, solution: method.Solution) -> float:
+def _omitted_share(diagonal: method.Array, solution: method.Solution) -> float:
     """What share of the variance, in the units of the solution, a scatter with this ``diagonal`` (d,) has."""
     weights = 1.0 if solution.scale is None else solution.scale**-2
     return max(0.0, float((diagonal * weights).sum()) / solution.total)

@@ -28,10 +28,10 @@ class StackOptions(method.Options):
     """Parties count the same, or by their rows and with their means."""
 
 
-def phases(config: method.RunConfig, options: StackOptions) -> method.Questions:
+def stack_script(config: method.RunConfig, options: StackOptions) -> method.Questions:
     """One truncated factor."""
-    truncated = fields.truncated_phase(lambda public: min(max(options.rank, options.n_components), public.features))
-    return {**truncated, **method.projection_phase()}
+    truncated = fields.truncated_questions(lambda public: min(max(options.rank, options.n_components), public.features))
+    return {**truncated, **method.projection_questions()}
 
 
 CARD = method.MethodCard(
@@ -42,14 +42,14 @@ CARD = method.MethodCard(
     rounds="1",
     upload="d `rank` + d + 3",
     server_sees="leading local components",
-    shows=method.Shown("number of rows, mean, total variance, its leading components"),
+    disclosure=method.Disclosure("number of rows, mean, total variance, its leading components"),
     options=StackOptions,
-    phases=phases,
+    script=stack_script,
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",
-    own_total="the parties' own variances, with party-weights='none' each of equal weight",
+    variance_base="the parties' own variances, with party-weights='none' each of equal weight",
 )
 
-UNBOUNDED = "no bound on the angle: row counts and means are left out; party-weights='rows' has one"
+NO_BOUND_NOTE = "no bound on the angle: row counts and means are left out; party-weights='rows' has one"
 
 
 class ApproximateStack(method.Strategy):
@@ -59,19 +59,19 @@ class ApproximateStack(method.Strategy):
     options: StackOptions
 
     def aggregate(self) -> method.Fitting:
-        parts = [fields.factor_of(reply) for reply in (yield method.Ask("truncated"))]
-        pooled = factors.stack(parts)
-        wanted = self.n_components(pooled.head.n, pooled.head.mean.size)
+        parts = [fields.read_factor(reply) for reply in (yield method.Round("truncated"))]
+        pooled = factors.stack_factors(parts)
+        n_components = self.n_components(pooled.head.n, pooled.head.mean.size)
         method.require_variance(pooled.diagonal(), pooled.head.n, pooled.head.mean)
         if self.options.party_weights == "none":
-            pooled = _average(parts, pooled)
+            pooled = _average_parties(parts, pooled)
             if not pooled.trace > 0:
                 raise method.DataError(
                     "the rows of each party are identical (it may have one row only): party-weights='none' leaves out "
                     "the variance between parties, and there is no other; set party-weights='rows', or take 'qr-pca'"
                 )
         pairs = replace(
-            factors.leading_of_factor(pooled, wanted), resolution=None
+            factors.factor_eigenpairs(pooled, n_components), resolution=None
         )  # truncated factors come from scatters
         bounded = self.options.party_weights == "rows"
         return method.Solution(
@@ -79,12 +79,12 @@ class ApproximateStack(method.Strategy):
             mean=pooled.head.mean,
             total=pooled.trace,
             rows=pooled.head.n,
-            notes=[] if bounded else [UNBOUNDED],
-            measured={"angle_bound_degrees": angle_bound(pooled.error, pairs)} if bounded else {},
+            notes=[] if bounded else [NO_BOUND_NOTE],
+            measurements={"angle_bound_degrees": angle_bound(pooled.error, pairs)} if bounded else {},
         )
 
 
-def _average(parts: list[factors.Factor], pooled: factors.Factor) -> factors.Factor:
+def _average_parties(parts: list[factors.Factor], pooled: factors.Factor) -> factors.Factor:
     """All parties' local covariances with equal weight, in units of the pooled scatter."""
     ordered = sorted(parts, key=lambda part: (part.head.n, part.head.mean.tobytes(), part.trace))
     weights = [pooled.head.n / len(parts) / part.head.n for part in ordered]

@@ -12,7 +12,7 @@ twice the bytes.
 
 from fedpca_flwr.questions import graph, method
 
-EXCHANGED = ("iterate",)
+BLOCK_NAMES = ("iterate",)
 
 CARD = method.MethodCard(
     name="dsa",
@@ -22,30 +22,30 @@ CARD = method.MethodCard(
     rounds="the graph's diameter + `iterations` + 1",
     upload="d k in each iteration; at first K(2d + 3) for K parties",
     server_sees="all that it relays: heads, iterates",
-    shows=graph.SHOWS,
+    disclosure=graph.GRAPH_DISCLOSURE,
     options=graph.GraphOptions,
-    phases=lambda config, options: graph.graph_phases(config, options, EXCHANGED),
+    script=lambda config, options: graph.graph_questions(config, options, BLOCK_NAMES),
     reference="Gang and Bajwa 2022, A Linearly Convergent Algorithm for Distributed PCA",
-    own_components="iterates",
+    local_components="iterates",
 )
 
 
 class DSAParty(graph.GraphParty):
     """Follows its own Sanger direction."""
 
-    exchanged = EXCHANGED
+    block_names = BLOCK_NAMES
 
     def begin(self, X: method.Array) -> list[method.Array]:
         return [X, self.direction(X)]
 
-    def advance(self, own: list[method.Array], average: list[method.Array]) -> list[method.Array]:
-        return self.begin(average[0] + self.step_size * own[1])
+    def advance(self, iterate: list[method.Array], average: list[method.Array]) -> list[method.Array]:
+        return self.begin(average[0] + self.step_size * iterate[1])
 
 
 class DSAClient(graph.GraphClient):
     """A party of it."""
 
-    kind = DSAParty
+    party_type = DSAParty
 
 
 class DSA(graph.GraphStrategy):

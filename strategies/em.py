@@ -17,7 +17,7 @@ from pydantic import Field as Limits
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config.run_config import Wanted
+from fedpca_flwr.config.run_config import ComponentChoice
 from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.maths.factor_em import FactorEM
 from fedpca_flwr.maths.gaussian_em import GaussianEM
@@ -25,18 +25,18 @@ from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import incomplete, method
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
-from fedpca_flwr.questions.pooling import kept
+from fedpca_flwr.questions.pooling import stored_moments
 from fedpca_flwr.questions.row_limits import require_resolved
-from fedpca_flwr.questions.rows import sums_of_rows
+from fedpca_flwr.questions.rows import refuse_impossible_sums
 
-MORE = 10
+EXTRA_FACTORS = 10
 """Factors than components: what is beside the components is not all noise (docs/missing.md measures it)."""
 
 
 class EMOptions(method.PCAOptions):
     """Options of EM."""
 
-    n_components: Annotated[Wanted, Limits(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, this can
+    n_components: Annotated[ComponentChoice, Limits(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, this can
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
     unrelated features of the same variances (parallel analysis)."""
     keep: Literal["nothing", "moments"] = "nothing"
@@ -56,7 +56,7 @@ class EMOptions(method.PCAOptions):
     """At most so many; the model says how near it came."""
 
     @model_validator(mode="after")
-    def _factors_are_counted(self) -> Self:
+    def _check_factors(self) -> Self:
         if self.model == "gaussian" and self.factors:
             text = "'factors' is {q}, but 'model' is 'gaussian', which has none; set model='factors'"
             raise PydanticCustomError("factors", text, {"q": self.factors})
@@ -71,52 +71,50 @@ class EMOptions(method.PCAOptions):
             raise PydanticCustomError("factors", text, {"q": self.factors, "k": self.n_components})
         return self
 
-    def moments_kept(self, parties: int) -> int:
+    def stored_moments_count(self, parties: int) -> int:
         return int(self.keep == "moments")
 
 
-def phases(config: method.RunConfig, options: EMOptions) -> method.Questions:
+def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
     """What was observed, the steps, and the last question, with what rows are completed by."""
     if options.model == "factors":
-        most = options.factors or int(options.n_components) + MORE
-        step = {"products": incomplete.factor_phase(options.max_rounds, most)}
+        max_factors = options.factors or int(options.n_components) + EXTRA_FACTORS
+        step = {"products": incomplete.factor_question(options.max_rounds, max_factors)}
         expects = method.Field("factors", ("any", "d"))
     else:
-        step = {"expected": incomplete.expected_phase(options.max_rounds)}
+        step = {"expected": incomplete.expected_question(options.max_rounds)}
         expects = method.Field("covariance", ("d(d+1)/2",), kind="scatter")
-    last = method.projection_phase(further=(expects,))["project"]
+    last = method.projection_questions(extra_fields=(expects,))["project"]
     return {
-        **incomplete.observed_phases(config, pairs=options.model == "gaussian"),
+        **incomplete.observed_questions(config, pairs=options.model == "gaussian"),
         **step,
         "project": replace(last, limits=incomplete.filled_limits),
     }
 
 
-def _factors(k: int, wanted: int, rows: int, features: int) -> int:
+def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
     """How many factors, of which one less than rows and features must be left for noise."""
     check_components(k, rows, features)
-    most = min(rows, features) - 1
-    if max(k, wanted) > most:
-        key = "factors" if wanted > k else "n-components"
+    limit = min(rows, features) - 1
+    if max(k, requested) > limit:
+        key = "factors" if requested > k else "n-components"
         raise method.ConfigError(
-            f"run-config: '{key}' is {max(k, wanted)}, at most {most} with "
+            f"run-config: '{key}' is {max(k, requested)}, at most {limit} with "
             f"model='factors', one less than there are rows ({rows}) and features ({features}): the noise needs one; "
             "model='gaussian' has no such limit"
         )
-    return min(wanted or k + MORE, most)
+    return min(requested or k + EXTRA_FACTORS, limit)
 
 
-def _solution(found: FactorEM, mean: method.Array, scale: method.Array, k: int, *, scaled: bool) -> method.Solution:
+def _factor_solution(em: FactorEM, mean: method.Array, scale: method.Array, k: int, *, scaled: bool) -> method.Solution:
     squared = 1.0 if scaled else float(scale[0]) ** 2
-    left = (found.total - float(found.values.sum())) / (scale.size - found.values.size)
-    following = found.values[k] if found.values.size > k else left
+    noise_variance = (em.total - float(em.values.sum())) / (scale.size - em.values.size)
+    following = em.values[k] if em.values.size > k else noise_variance
     return method.Solution(
-        pairs=eigen.Eigenpairs(
-            found.values[:k] * squared, eigen.fix_signs(found.vectors[:, :k]), float(following) * squared
-        ),
+        pairs=eigen.Eigenpairs(em.values[:k] * squared, eigen.fix_signs(em.vectors[:, :k]), float(following) * squared),
         mean=mean,
-        total=found.total * squared,
-        rows=found.rows,
+        total=em.total * squared,
+        rows=em.rows,
         scale=scale if scaled else None,
     )
 
@@ -130,7 +128,7 @@ CARD = method.MethodCard(
     upload="d(d+1)/2 + d in each round; `model='factors'` d(q+1) + 2, q = k + 10",
     server_sees="each party's expected covariances, how often each two features have values together; "
     "`model='factors'` their products with d x q blocks, how often each feature has a value",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows, how often each two features have values together, mean and variances of what is there; "
         "in each round the expected covariance under the model of that round: more than one covariance, see "
         "[missing values](../security/methods.md#missing-values-em)",
@@ -138,7 +136,7 @@ CARD = method.MethodCard(
         "components",
     ),
     options=EMOptions,
-    phases=phases,
+    script=em_script,
     incomplete=True,
     needs=("groups",),
     examples=({}, {"model": "factors"}),
@@ -147,7 +145,7 @@ CARD = method.MethodCard(
     beyond_moments="a group of rows for each pattern of gaps",
 )
 
-Found = Generator[method.Ask, Any, tuple[method.Solution, method.Array, float]]
+EMProgram = Generator[method.Round, Any, tuple[method.Solution, method.Array, float]]
 """Asks, and finds the solution; a bound on what fixed point rounded off each feature's variance, times rows (d,); and
 how many degrees the components have to go."""
 
@@ -158,7 +156,7 @@ class EM(method.Strategy):
     card = CARD
     party = IncompleteClient
     options: EMOptions
-    every: int
+    all_rows: int
     """Rows of all parties, also those without any value."""
     covariance: method.Array | None = None
     """The one under which missing values are expected (d, d)."""
@@ -169,67 +167,73 @@ class EM(method.Strategy):
 
     def aggregate(self) -> method.Fitting:
         observed = yield from incomplete.observed_values(self, scale=self.options.scale)
-        self.every = observed.every
-        by_model = self._by_factors if self.options.model == "factors" else self._by_covariance
-        solution, missed, ahead = yield from by_model(observed)
+        self.all_rows = observed.total_rows
+        fit = self._fit_factors if self.options.model == "factors" else self._fit_covariance
+        solution, error_bounds, remaining_degrees = yield from fit(observed)
         weights = 1.0 if solution.scale is None else solution.scale**-2
-        require_resolved(self.config.bound, missed * weights, np.array([max(0.0, solution.total)]))
-        evidence = method.Evidence(missed=missed, cautions=observed.cautions, units=observed.units)
+        require_resolved(self.config.bound, error_bounds * weights, np.array([max(0.0, solution.total)]))
+        evidence = method.Evidence(error_bound=error_bounds, cautions=observed.cautions, units=observed.units)
         if self.expected is not None:
-            evidence = replace(evidence, kept=kept(self.options, self.expected, {}, missed=missed))
+            evidence = replace(
+                evidence, stored=stored_moments(self.options, self.expected, {}, error_bound=error_bounds)
+            )
         solution = replace(solution, evidence=evidence)
-        measured = {"missing_share": observed.share, "degrees_ahead": ahead}
-        return solution.extended(notes=_notes(observed, ahead, self.options), measured=measured)
+        measured = {"missing_share": observed.missing_share, "degrees_ahead": remaining_degrees}
+        return solution.with_details(notes=_notes(observed, remaining_degrees, self.options), measurements=measured)
 
-    def _by_covariance(self, observed: incomplete.ObservedValues) -> Found:
-        options, steps, before = self.options, 0, None
-        found = GaussianEM(observed.rows, observed.mean, prior=options.prior)
+    def _fit_covariance(self, observed: incomplete.ObservedValues) -> EMProgram:
+        options, steps, previous = self.options, 0, None
+        em = GaussianEM(observed.rows, observed.mean, prior=options.prior)
         while True:
-            model = found.model
-            sums, missed = yield from incomplete.expected(self, observed, model)
+            model = em.model
+            sums, error_bounds = yield from incomplete.pooled_expected(self, observed, model)
             steps += 1
-            with sums_of_rows():
-                found.add(sums)
-            now, k = observed.moments(found.mean, found.scatter), options.n_components
-            require_resolved(self.config.bound, missed * observed.spread**2, now.diagonal().clip(min=0.0))
-            solution = method.solve(now, now.diagonal(), n_components=k, center=True, scale=options.scale)
-            if not observed.share:
-                ahead = 0.0
-            elif found.ahead is not None and before is not None:
-                ahead = min(90.0, found.ahead * _turned(before, solution))
+            with refuse_impossible_sums():
+                em.add(sums)
+            expected_moments, k = observed.moments(em.mean, em.scatter), options.n_components
+            require_resolved(
+                self.config.bound, error_bounds * observed.spread**2, expected_moments.diagonal().clip(min=0.0)
+            )
+            solution = method.solve(
+                expected_moments, expected_moments.diagonal(), n_components=k, center=True, scale=options.scale
+            )
+            if not observed.missing_share:
+                remaining_degrees = 0.0
+            elif em.steps_ahead is not None and previous is not None:
+                remaining_degrees = min(90.0, em.steps_ahead * _largest_turn(previous, solution))
             else:
-                ahead = 90.0
-            if ahead <= options.tolerance or steps == options.max_rounds:
+                remaining_degrees = 90.0
+            if remaining_degrees <= options.tolerance or steps == options.max_rounds:
                 break
-            before = solution
-        self.expected = now
+            previous = solution
+        self.expected = expected_moments
         self.covariance = model.covariance * np.outer(observed.deviation, observed.deviation)
-        return solution, missed * observed.spread**2, ahead
+        return solution, error_bounds * observed.spread**2, remaining_degrees
 
-    def _by_factors(self, observed: incomplete.ObservedValues) -> Found:
+    def _fit_factors(self, observed: incomplete.ObservedValues) -> EMProgram:
         """The same by a model of factors; ahead is the larger of the last two steps' turns."""
         options, spread = self.options, observed.spread
         k = int(options.n_components)
         method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
-        q = _factors(k, options.factors, observed.rows, spread.size)
-        unit = incomplete.factor_unit(observed.asked_about(observed.mean), scale=options.scale)
+        q = _factor_count(k, options.factors, observed.rows, spread.size)
+        unit = incomplete.factor_unit(observed.model_request(observed.mean), scale=options.scale)
         start = random_block(spread.size, q, self.config.seed)
-        found = FactorEM(observed.rows, observed.lost / unit, start, prior=options.prior)
+        em = FactorEM(observed.rows, observed.centre_error / unit, start, prior=options.prior)
         turns: list[float] = []
         while True:
-            model = found.model
-            sums, missed = yield from incomplete.expected_products(self, observed, model)
-            with sums_of_rows():
-                found.add(sums)
-            turns.append(float(eigen.principal_angles(model.basis[:, :k], found.model.basis[:, :k]).max()))
-            ahead = max(turns[-2:]) if len(turns) > 2 else 90.0
-            if ahead <= options.tolerance or len(turns) == options.max_rounds:
+            model = em.model
+            sums, error_bounds = yield from incomplete.pooled_products(self, observed, model)
+            with refuse_impossible_sums():
+                em.add(sums)
+            turns.append(float(eigen.principal_angles(model.basis[:, :k], em.model.basis[:, :k]).max()))
+            remaining_degrees = max(turns[-2:]) if len(turns) > 2 else 90.0
+            if remaining_degrees <= options.tolerance or len(turns) == options.max_rounds:
                 break
         scale = np.where(observed.constant & options.scale, 1.0, unit)
-        foretold = np.where(observed.constant, 0.0, unit)
-        self.factors = np.vstack([(model.loadings * foretold[:, None]).T, model.noise * scale**2])
-        mean, _ = moments.two_sum(observed.centre, np.where(observed.constant, observed.lost, unit * found.mean))
-        return _solution(found, mean, scale, k, scaled=options.scale), missed * unit**2, ahead
+        predicted_unit = np.where(observed.constant, 0.0, unit)
+        self.factors = np.vstack([(model.loadings * predicted_unit[:, None]).T, model.noise * scale**2])
+        mean, _ = moments.two_sum(observed.centre, np.where(observed.constant, observed.centre_error, unit * em.mean))
+        return _factor_solution(em, mean, scale, k, scaled=options.scale), error_bounds * unit**2, remaining_degrees
 
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
         if self.covariance is not None:
@@ -238,33 +242,39 @@ class EM(method.Strategy):
         return {**super().loadings(model, solution), "factors": self.factors}
 
     def modelled(self, solution: method.Solution) -> method.PCAModel:
-        return replace(super().modelled(solution), covariance_=self.covariance, factors_=self.factors)
+        return replace(super().build_model(solution), covariance_=self.covariance, factors_=self.factors)
 
     def rows_here(self, model: method.PCAModel) -> int:
-        return self.every
+        return self.all_rows
 
 
-def _turned(before: method.Solution, after: method.Solution) -> float:
+def _largest_turn(previous: method.Solution, current: method.Solution) -> float:
     """Largest angle between two solutions' components, in degrees; 90 where they are not as many."""
-    one, other = before.pairs.vectors, after.pairs.vectors
-    return float(eigen.principal_angles(one, other).max()) if one.shape == other.shape else 90.0
+    previous_vectors, vectors = previous.pairs.vectors, current.pairs.vectors
+    return (
+        float(eigen.principal_angles(previous_vectors, vectors).max())
+        if previous_vectors.shape == vectors.shape
+        else 90.0
+    )
 
 
-def _notes(observed: incomplete.ObservedValues, ahead: float, options: EMOptions) -> list[str]:
-    if not observed.share and options.model == "gaussian":
+def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, options: EMOptions) -> list[str]:
+    if not observed.missing_share and options.model == "gaussian":
         return ["no value is missing: these are the components of the rows"]
     notes = ["components by maximum likelihood (EM): those of the complete rows may be others"]
-    if observed.apart:
-        notes.append(f"{observed.apart} pairs of features have no row in common: how they go together is the model's")
-    if observed.rows < observed.every:
-        notes.append(f"{observed.every - observed.rows} rows without any value were left out")
+    if observed.unshared_pairs:
+        notes.append(
+            f"{observed.unshared_pairs} pairs of features have no row in common: how they go together is the model's"
+        )
+    if observed.rows < observed.total_rows:
+        notes.append(f"{observed.total_rows - observed.rows} rows without any value were left out")
     if options.keep == "moments":
         notes.append(
             "the kept moments are those expected of the rows: intervals and tests by them take missing values for known"
         )
-    if ahead > options.tolerance:
+    if remaining_degrees > options.tolerance:
         notes.append(
-            f"after max-rounds = {options.max_rounds} steps the components had an estimated {ahead:.2g} degrees to go; "
+            f"after max-rounds = {options.max_rounds} steps the components had an estimated {remaining_degrees:.2g} degrees to go; "
             "it may be more, the estimate is no bound"
         )
     return notes

@@ -12,7 +12,7 @@ default, and a note says so.
 
 from fedpca_flwr.questions import graph, method
 
-EXCHANGED = ("iterate", "tracked")
+BLOCK_NAMES = ("iterate", "tracked")
 
 CARD = method.MethodCard(
     name="fast-pca",
@@ -22,35 +22,35 @@ CARD = method.MethodCard(
     rounds="the graph's diameter + `iterations` + 1",
     upload="2d k in each iteration; at first K(2d + 3) for K parties",
     server_sees="all that it relays: heads, iterates",
-    shows=graph.SHOWS,
+    disclosure=graph.GRAPH_DISCLOSURE,
     options=graph.GraphOptions,
-    phases=lambda config, options: graph.graph_phases(config, options, EXCHANGED),
+    script=lambda config, options: graph.graph_questions(config, options, BLOCK_NAMES),
     reference="Gang and Bajwa 2021, arXiv 2108.12373",
-    own_components="iterates",
+    local_components="iterates",
 )
 
 
 class FastPCAParty(graph.GraphParty):
     """Follows the direction that it tracks."""
 
-    exchanged = EXCHANGED
+    block_names = BLOCK_NAMES
     share = 0.5
 
     def begin(self, X: method.Array) -> list[method.Array]:
         direction = self.direction(X)
         return [X, direction, direction]
 
-    def advance(self, own: list[method.Array], average: list[method.Array]) -> list[method.Array]:
-        _, tracked, before = own
+    def advance(self, iterate: list[method.Array], average: list[method.Array]) -> list[method.Array]:
+        _, tracked, previous_direction = iterate
         X = average[0] + self.step_size * tracked
         direction = self.direction(X)
-        return [X, average[1] + (direction - before), direction]
+        return [X, average[1] + (direction - previous_direction), direction]
 
 
 class FastPCAClient(graph.GraphClient):
     """A party of it."""
 
-    kind = FastPCAParty
+    party_type = FastPCAParty
 
 
 class FastPCA(graph.GraphStrategy):

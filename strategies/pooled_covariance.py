@@ -14,9 +14,9 @@ from dataclasses import replace
 from fedpca_flwr.questions import method
 
 
-def phases(config: method.RunConfig, options: method.MomentsOptions) -> method.Questions:
+def covariance_script(config: method.RunConfig, options: method.MomentsOptions) -> method.Questions:
     """The moments, and the last question."""
-    return {**method.moments_phases(config, keep=options.keep), **method.projection_phase()}
+    return {**method.moments_questions(config, keep=options.keep), **method.projection_questions()}
 
 
 CARD = method.MethodCard(
@@ -26,11 +26,11 @@ CARD = method.MethodCard(
     rounds="1",
     upload="d(d+1)/2 + d + 1",
     server_sees="each party's covariance",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows, mean, covariance matrix, count and squared error of the last round",
         "the pooled components, mean and scales",
     ),
-    shows_summed=method.Shown(
+    summed_disclosure=method.Disclosure(
         "number of rows, mean, variances, scatter, squared error",
         "mean, variances and number of rows of all; the pooled components",
     ),
@@ -38,7 +38,7 @@ CARD = method.MethodCard(
     weighted=True,
     mixed=True,
     options=method.MomentsOptions,
-    phases=phases,
+    script=covariance_script,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance (how moments pool)",
 )
 
@@ -50,7 +50,7 @@ class PooledCovariance(method.Strategy):
     options: method.MomentsOptions
 
     def aggregate(self) -> method.Fitting:
-        pooled = yield from method.moments_of_all(self)
-        indicators, options = self.config.indicators, self.options.decomposition
+        pooled = yield from method.staged_moments(self)
+        indicators, options = self.config.indicators, self.options.solve_options
         solution = method.solve(pooled.moments, pooled.diagonal, indicators=indicators, **options)
         return replace(solution, evidence=pooled.evidence)

@@ -21,12 +21,12 @@ import numpy as np
 from pydantic import Field as Limits
 
 from fedpca_flwr.maths import factors, moments
-from fedpca_flwr.maths.codecs import unit_of
+from fedpca_flwr.maths.codecs import power_of_two_unit
 from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.questions import fields, method
 from fedpca_flwr.questions.influence import Contributions
 
-NEGLIGIBLE = 1e-15
+NEGLIGIBLE_REMAINDER = 1e-15
 """A rounding error of the mean below this many standard deviations is below that of the factor."""
 
 
@@ -41,16 +41,16 @@ class QROptions(method.ScaleOptions):
     """Precision of a whole factor; with float32 the model says within which angle it is."""
 
 
-def phases(config: method.RunConfig, options: QROptions) -> method.Questions:
+def factor_script(config: method.RunConfig, options: QROptions) -> method.Questions:
     """One factor, whole or truncated."""
-    narrow = options.wire == "float32"
-    if narrow and (options.rank or options.scale):
+    in_float32 = options.wire == "float32"
+    if in_float32 and (options.rank or options.scale):
         raise method.ConfigError("run-config: 'wire' is 'float32', which goes only with rank=0 and scale=false")
     if not options.rank:
-        unit = (method.Field("unit", (), kind="positive"),) if narrow else ()
-        factor = method.Payload((*method.HEAD, *unit, method.Field("factor", ("trapezoid",), dtype=options.wire)))
-        answer = _narrow_factor if narrow else _whole_factor
-        return {"factor": method.Question(reply=factor, answer=answer), **method.projection_phase()}
+        unit = (method.Field("unit", (), kind="positive"),) if in_float32 else ()
+        reply = method.Payload((*method.HEAD, *unit, method.Field("factor", ("trapezoid",), dtype=options.wire)))
+        answer = _answer_float32_factor if in_float32 else _answer_factor
+        return {"factor": method.Question(reply=reply, answer=answer), **method.projection_questions()}
     if options.scale or not options.center:
         raise method.ConfigError("run-config: 'rank' goes only with center=true and scale=false")
     if isinstance(options.n_components, float):
@@ -60,20 +60,23 @@ def phases(config: method.RunConfig, options: QROptions) -> method.Questions:
             f"run-config: 'rank' is {options.rank}, expected at least n-components = {options.n_components}, "
             "and better twice that: with less, whole directions are lost"
         )
-    truncated = fields.truncated_phase(lambda public: min(options.rank, public.features))
-    return {**truncated, **method.projection_phase()}
+    truncated = fields.truncated_questions(lambda public: min(options.rank, public.features))
+    return {**truncated, **method.projection_questions()}
 
 
-def _whole_factor(party: method.Party, asked: method.Fields) -> method.Fields:
+def _answer_factor(party: method.Party, request: method.Fields) -> method.Fields:
     """The triangular factor of a party's centred rows."""
     head, R = party.vault.triangular()
-    return {**method.head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE), "factor": factors.pack_trapezoid(R)}
+    return {
+        **method.head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE_REMAINDER),
+        "factor": factors.pack_trapezoid(R),
+    }
 
 
-def _narrow_factor(party: method.Party, asked: method.Fields) -> method.Fields:
+def _answer_float32_factor(party: method.Party, request: method.Fields) -> method.Fields:
     """The same in float32, and its unit."""
-    fields = _whole_factor(party, asked)
-    unit = _unit_of(fields["factor"])
+    fields = _answer_factor(party, request)
+    unit = _magnitude_unit(fields["factor"])
     return {**fields, "unit": np.asarray(unit), "factor": (fields["factor"] / unit).astype(np.float32)}
 
 
@@ -85,14 +88,14 @@ CARD = method.MethodCard(
     rounds="1",
     upload="h d - h(h-1)/2 + d + 1, h = min(n - 1, d); `rank`: d `rank`",
     server_sees="each party's covariance, or its leading components",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows, mean, a factor of its covariance (all that a covariance tells; with `rank` its leading "
         "components)"
     ),
     pools_moments=True,
     mixed=True,
     options=QROptions,
-    phases=phases,
+    script=factor_script,
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
     examples=({}, {"rank": 20}),
 )
@@ -110,48 +113,50 @@ class QRPCA(method.Strategy):
 
     def aggregate(self) -> method.Fitting:
         if not self.options.rank:
-            parts = {reply.sender: _factor(reply) for reply in (yield method.Ask("factor"))}
+            parts = {reply.sender: _read_factor(reply) for reply in (yield method.Round("factor"))}
             evidence = method.Evidence(contributions=Contributions(parts))
-            return replace(self._whole(factors.stack(list(parts.values()))), evidence=evidence)
-        parts = {reply.sender: fields.factor_of(reply) for reply in (yield method.Ask("truncated"))}
+            return replace(self._solve_complete(factors.stack_factors(list(parts.values()))), evidence=evidence)
+        parts = {reply.sender: fields.read_factor(reply) for reply in (yield method.Round("truncated"))}
         if self.options.filler:
-            parts = {sender: factor.filled() for sender, factor in parts.items()}
+            parts = {sender: factor.with_floor() for sender, factor in parts.items()}
         evidence = method.Evidence(contributions=Contributions(parts))
-        pooled = factors.stack(list(parts.values()))
+        pooled = factors.stack_factors(list(parts.values()))
         solution = self._solve(pooled, pooled.trace)
         pairs = replace(solution.pairs, resolution=None)  # truncated factors come from scatters
         measured = {"angle_bound_degrees": angle_bound(pooled.error, pairs)}
-        return replace(solution, pairs=pairs, measured=measured, evidence=evidence)
+        return replace(solution, pairs=pairs, measurements=measured, evidence=evidence)
 
-    def _whole(self, pooled: factors.Factor) -> method.Solution:
+    def _solve_complete(self, pooled: factors.Factor) -> method.Solution:
         rows, head = pooled.rows, pooled.head
         diagonal = pooled.diagonal()
         scale = np.ones_like(head.mean)
         if self.options.scale:
-            scale = moments.unit_of(diagonal, head.n, head.mean, self.config.indicators)
-        rank = moments.certainly_varying(diagonal, head.mean) + (not self.options.center)
+            scale = moments.table_units(diagonal, head.n, head.mean, self.config.indicators)
+        rank = moments.count_varying_features(diagonal, head.mean) + (not self.options.center)
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(head.n) * (head.mean + head.remainder)])
             head = moments.Head(head.n, np.zeros_like(head.mean), np.zeros_like(head.mean))
         rows = rows / scale
         solution = self._solve(replace(pooled, head=head, rows=rows), float(np.vdot(rows, rows)), scale)
         if self.options.wire == "float32":
-            pairs = replace(solution.pairs, resolution=None, error=_float32_error(rows, solution.pairs.values[0]))
+            pairs = replace(solution.pairs, resolution=None, error=_float32_error_bound(rows, solution.pairs.values[0]))
             solution = replace(solution, pairs=pairs)
-            solution = solution.extended(measured={"angle_bound_degrees": angle_bound(pairs.error, pairs)})
-        return replace(solution, pairs=solution.pairs.of_rank(rank), scale=scale if self.options.scale else None)
+            solution = solution.with_details(measurements={"angle_bound_degrees": angle_bound(pairs.error, pairs)})
+        return replace(
+            solution, pairs=solution.pairs.with_rank_bound(rank), scale=scale if self.options.scale else None
+        )
 
     def _solve(self, pooled: factors.Factor, total: float, scale: method.Array | float = 1.0) -> method.Solution:
         head = pooled.head
-        wanted = self.n_components(head.n, head.mean.size)
+        n_components = self.n_components(head.n, head.mean.size)
         method.require_variance(pooled.diagonal(), head.n, head.mean / scale)
         return method.Solution(
-            pairs=factors.leading_of_factor(pooled, wanted), mean=head.mean, total=total, rows=head.n
+            pairs=factors.factor_eigenpairs(pooled, n_components), mean=head.mean, total=total, rows=head.n
         )
 
 
-def _factor(reply: method.Reply) -> factors.Factor:
-    head, packed = method.head_in(reply.fields), reply.fields["factor"].astype(np.float64, copy=False)
+def _read_factor(reply: method.Reply) -> factors.Factor:
+    head, packed = method.read_head(reply.fields), reply.fields["factor"].astype(np.float64, copy=False)
     if "unit" in reply.fields:
         packed *= float(reply.fields["unit"])
     d = head.mean.size
@@ -160,16 +165,16 @@ def _factor(reply: method.Reply) -> factors.Factor:
     )
 
 
-def _unit_of(values: method.Array) -> float:
-    return unit_of(float(np.abs(values).max(initial=0.0)))
+def _magnitude_unit(values: method.Array) -> float:
+    return power_of_two_unit(float(np.abs(values).max(initial=0.0)))
 
 
-def _float32_error(rows: method.Array, first: float) -> float:
+def _float32_error_bound(rows: method.Array, first: float) -> float:
     """Bound on the spectral norm of what float32 did to the scatter whose factor are ``rows`` (h, d).
 
     Every entry is off by half a unit in its last place, or by half the smallest number that float32 holds.
     """
     limits = np.finfo(np.float32)
-    smallest = float(limits.smallest_subnormal) * _unit_of(rows) * float(np.sqrt(rows.size))
-    off = (float(limits.eps) * float(np.linalg.norm(rows)) + smallest) / 2
-    return (2 * float(np.sqrt(first)) + off) * off
+    smallest = float(limits.smallest_subnormal) * _magnitude_unit(rows) * float(np.sqrt(rows.size))
+    rounding = (float(limits.eps) * float(np.linalg.norm(rows)) + smallest) / 2
+    return (2 * float(np.sqrt(first)) + rounding) * rounding

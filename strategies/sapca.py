@@ -21,24 +21,24 @@ from pydantic import model_validator
 from fedpca_flwr.config.run_config import refusal
 from fedpca_flwr.maths import eigen, streams
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.rows import pieces
+from fedpca_flwr.maths.rows import row_chunks
 from fedpca_flwr.model import stream_state
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.fields import remainder_if_needed
 from fedpca_flwr.site.policy import permit_rows
 
-MEASURES = ("weight", "energy", "omitted", "rank")
+MEASURE_NAMES = ("weight", "energy", "omitted", "rank")
 """Of a subspace: its rows, weighted; the trace of their scatter; the error bound; what the rule says of the rank."""
 
-DEEPEST = 32
+MAX_TREE_LEVELS = 32
 """Levels of a tree allowed for while the number of parties is not known yet."""
 
-UNKNOWN = 50
+DEFAULT_TRACKED = 50
 """Directions tracked where a fraction of the variance is asked for."""
 
 COUNT, MEAN, REMAINDER = method.HEAD
 
-SUBSPACE = (
+SUBSPACE_FIELDS = (
     method.Field("measures", ("4",)),
     REMAINDER,
     method.Field("mean", ("d",), optional=True),
@@ -46,11 +46,11 @@ SUBSPACE = (
 )
 """A subspace; ``directions`` are its vectors times their singular values. Of no rows all is zero."""
 
-SUMMARY = method.Payload((COUNT, *(MEAN if field.name == "mean" else field for field in SUBSPACE)))
+SUMMARY_PAYLOAD = method.Payload((COUNT, *(MEAN if field.name == "mean" else field for field in SUBSPACE_FIELDS)))
 """The first reply: of a party whose turn it is not to send its subspace everything but the directions."""
 
-NO_ROWS: method.Fields = {
-    "measures": np.zeros(len(MEASURES)),
+EMPTY_SUBSPACE: method.Fields = {
+    "measures": np.zeros(len(MEASURE_NAMES)),
     "remainder": np.empty(0),
     "mean": np.empty(0),
     "directions": np.empty((0, 0)),
@@ -86,7 +86,7 @@ class SAPCAOptions(method.CentreOptions):
     """Of the new ones: the paper's lambda 2."""
 
     @model_validator(mode="after")
-    def _go_together(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.rank_rule == "paper" and isinstance(self.n_components, float):
             raise refusal("rank-rule='paper' begins with a number of components; give n-components=10")
         if self.share_low >= self.share_high:
@@ -100,7 +100,7 @@ class SAPCAOptions(method.CentreOptions):
             raise refusal("'old-weight' and 'new-weight' are for a running model; give state='...'")
         return self
 
-    def rule(self) -> streams.RankRule:
+    def make_rule(self) -> streams.RankRule:
         """A new rule at its beginning."""
         if self.rank_rule == "paper":
             return streams.Band(int(self.n_components), self.share_low, self.share_high)
@@ -108,71 +108,73 @@ class SAPCAOptions(method.CentreOptions):
             return streams.Energy(self.n_components)
         return streams.Fixed(self.n_components)
 
-    def tracks(self, features: int) -> int:
+    def tracked_directions(self, features: int) -> int:
         """How many directions a party keeps."""
-        most = UNKNOWN if isinstance(self.n_components, float) else 2 * self.n_components
+        default = DEFAULT_TRACKED if isinstance(self.n_components, float) else 2 * self.n_components
         if self.rank_rule == "paper":
-            most = max(most, 2 * math.ceil(1 / self.share_high))  # the rank never grows beyond that half
-        return min(self.tracked or most, features)
+            default = max(default, 2 * math.ceil(1 / self.share_high))  # the rank never grows beyond that half
+        return min(self.tracked or default, features)
 
 
-def phases(config: method.RunConfig, options: SAPCAOptions) -> method.Questions:
+def sapca_script(config: method.RunConfig, options: SAPCAOptions) -> method.Questions:
     """Everybody's own subspace; in a tree, level by level, what two parties have together."""
     summary = method.Question(
-        reply=SUMMARY, answer=_summary, sizes=lambda public: {"r": options.tracks(public.features)}
+        reply=SUMMARY_PAYLOAD,
+        answer=_answer_summary,
+        sizes=lambda public: {"r": options.tracked_directions(public.features)},
     )
     merged = replace(
         summary,
-        asked=method.Payload(SUBSPACE),
-        reply=method.Payload((COUNT, *SUBSPACE)),
-        answer=_with_child,
-        times=lambda public: levels_of(public.parties) - 1 if public.parties else DEEPEST,
+        request=method.Payload(SUBSPACE_FIELDS),
+        reply=method.Payload((COUNT, *SUBSPACE_FIELDS)),
+        answer=_answer_merged,
+        times=lambda public: tree_levels(public.parties) - 1 if public.parties else MAX_TREE_LEVELS,
         optional=True,
     )
     tree = {"merged": merged} if options.topology == "tree" else {}
-    return {"summary": summary, **tree, **method.projection_phase()}
+    return {"summary": summary, **tree, **method.projection_questions()}
 
 
-def _summary(party: method.Client, asked: method.Fields) -> method.Fields:
+def _answer_summary(party: method.Client, request: method.Fields) -> method.Fields:
     """The subspace of a party's rows."""
     options, d = party.options, party.data.shape[1]
     r = options.tracks(d)
     tracker = streams.Tracker(d, options.rule(), tracked=r, forgetting=options.forgetting, center=options.center)
-    for block in pieces(party.data, options.block_size):
+    for block in row_chunks(party.data, options.block_size):
         tracker.update(block)
-    own = fields_of(tracker.subspace, tracker.rank, r)
-    return {**_kept(party, own, level=0), "measures": own["measures"], "mean": own["mean"]}
+    local = subspace_fields(tracker.subspace, tracker.rank, r)
+    return {**_store_subspace(party, local, level=0), "measures": local["measures"], "mean": local["mean"]}
 
 
-def _with_child(party: method.Client, asked: method.Fields) -> method.Fields:
+def _answer_merged(party: method.Client, request: method.Fields) -> method.Fields:
     """A party's subspace with what another gave it."""
     *arrays, level = party.site.state["subspace"]
-    own: method.Fields = dict(zip(NO_ROWS, arrays, strict=True))
-    if asked["measures"].any():
-        require_subspace(asked, method.SERVER)
-        r, rank = party.options.tracks(party.public.features), max(_rank_in(own), _rank_in(asked))
-        own = fields_of(streams.merge([subspace_in(own), subspace_in(asked)], r), rank, r)
-    return _kept(party, own, level=int(level) + 1)
+    local: method.Fields = dict(zip(EMPTY_SUBSPACE, arrays, strict=True))
+    if request["measures"].any():
+        require_subspace(request, method.SERVER)
+        r, rank = party.options.tracks(party.public.features), max(_read_rank(local), _read_rank(request))
+        local = subspace_fields(streams.merge([read_subspace(local), read_subspace(request)], r), rank, r)
+    return _store_subspace(party, local, level=int(level) + 1)
 
 
-def _kept(party: method.Client, own: method.Fields, *, level: int) -> method.Fields:
+def _store_subspace(party: method.Client, local: method.Fields, *, level: int) -> method.Fields:
     """Keep a party's subspace; return it where it is its turn to send."""
-    party.site.state["subspace"] = [*(own[name] for name in NO_ROWS), np.asarray(level)]
-    sends = sends_at(party.site.node.partition_id, level, party.public.parties, party.options.topology)
-    return {**(own if sends else NO_ROWS), "count": np.asarray(len(party.data))}
+    party.site.state["subspace"] = [*(local[name] for name in EMPTY_SUBSPACE), np.asarray(level)]
+    sends = sends_at_level(party.site.node.partition_id, level, party.public.parties, party.options.topology)
+    return {**(local if sends else EMPTY_SUBSPACE), "count": np.asarray(len(party.data))}
 
 
 def require_subspace(fields: method.Fields, sender: str) -> None:
     """Refuse what has no directions, or numbers that no subspace has."""
     if not fields["directions"].size or not fields["mean"].size:
         raise method.ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
-    smallest = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
-    for name, value, least in zip(MEASURES, fields["measures"].tolist(), smallest, strict=True):
-        if value < least:
-            raise method.ContractError(f"{sender}: its {name} is {value:g}, expected at least {least:g}")
+    minima = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
+    for name, value, minimum in zip(MEASURE_NAMES, fields["measures"].tolist(), minima, strict=True):
+        if value < minimum:
+            raise method.ContractError(f"{sender}: its {name} is {value:g}, expected at least {minimum:g}")
 
 
-def fields_of(subspace: streams.Subspace, rank: int, r: int) -> method.Fields:
+def subspace_fields(subspace: streams.Subspace, rank: int, r: int) -> method.Fields:
     """A subspace as it travels, with rows of zeros up to ``r`` directions."""
     directions = np.zeros((r, len(subspace.vectors)))
     directions[: subspace.sigma.size] = (subspace.vectors * subspace.sigma).T
@@ -185,7 +187,7 @@ def fields_of(subspace: streams.Subspace, rank: int, r: int) -> method.Fields:
     }
 
 
-def subspace_in(fields: method.Fields) -> streams.Subspace:
+def read_subspace(fields: method.Fields) -> streams.Subspace:
     """The subspace that has travelled."""
     weight, energy, omitted, _ = fields["measures"].tolist()
     mean, directions = fields["mean"], fields["directions"]
@@ -195,20 +197,20 @@ def subspace_in(fields: method.Fields) -> streams.Subspace:
     return streams.Subspace(Head(weight, mean, remainder), directions.T / sigma, sigma, energy, omitted)
 
 
-def _rank_in(fields: method.Fields) -> int:
+def _read_rank(fields: method.Fields) -> int:
     return int(fields["measures"][3])
 
 
-def levels_of(parties: int) -> int:
+def tree_levels(parties: int) -> int:
     """Levels of the tree: rounds until the server has all."""
     return max(1, (parties - 1).bit_length())
 
 
-def sends_at(party: int, level: int, parties: int, topology: str) -> bool:
+def sends_at_level(party: int, level: int, parties: int, topology: str) -> bool:
     """Whether a party sends its subspace in the round of this level."""
     if topology == "star":
         return True
-    last = level == levels_of(parties) - 1
+    last = level == tree_levels(parties) - 1
     return party % 2 ** (level + 1) == 2**level or (last and party == 0)
 
 
@@ -220,7 +222,7 @@ CARD = method.MethodCard(
     rounds="1; `topology='tree'` log2(parties)",
     upload="d `tracked` + d + 5",
     server_sees="mean, total variance, leading local components",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows, mean, total variance, its leading components and their variances, an error bound, in a "
         "tree merged ones too; with `state` it keeps what was merged, and a digest of each contribution, on disk",
         "the pooled components and mean; in a tree a party sees the **merged subspace, mean and weight of those "
@@ -228,7 +230,7 @@ CARD = method.MethodCard(
         "sizes and times of messages; in a tree who is whose parent",
     ),
     options=SAPCAOptions,
-    phases=phases,
+    script=sapca_script,
     reference="Grammenos et al. 2019, algorithms 1 to 3",
     examples=({}, {"topology": "tree"}),
     exposes="distribution",
@@ -261,8 +263,10 @@ class SAPCA(method.Strategy):
         assert isinstance(options, SAPCAOptions)
         super().prepare(config, options, transport)
         self.running = stream_state.RunningModel(options.state) if options.state else None
-        self._next: stream_state.Content | None = None  # of the running model, once this run has succeeded
-        self._rows_here = 0
+        self._next_content: stream_state.RunningContent | None = (
+            None  # of the running model, once this run has succeeded
+        )
+        self._present_rows = 0
 
     @property
     def exact(self) -> bool:
@@ -273,114 +277,125 @@ class SAPCA(method.Strategy):
     def program(self) -> method.Program:
         yield from super().program()
         if self.running:
-            assert self._next is not None
-            self.running.save(self._next)
+            assert self._next_content is not None
+            self.running.save(self._next_content)
 
     def aggregate(self) -> method.Fitting:
-        parties = self.quorum.total
-        replies: list[method.Reply] = yield method.Ask("summary")
-        sent = self._sent_at(0, replies)
-        for level in range(1, levels_of(parties) if self.options.topology == "tree" else 1):
-            passed = {reply.party - 2 ** (level - 1): reply.fields for reply in sent}
-            received = {party: passed.get(party, NO_ROWS) for party in range(parties)}
-            each = {party: {name: fields[name] for name in NO_ROWS} for party, fields in received.items()}
-            replies = yield method.Ask("merged", each=each)
-            sent = self._sent_at(level, replies)
-        self._rows_here = sum(reply.rows for reply in replies)
-        parts = [reply.fields for reply in sent]
-        return self._solved([subspace_in(part) for part in parts], [_rank_in(part) for part in parts])
+        parties = self.quorum.initial_parties
+        replies: list[method.Reply] = yield method.Round("summary")
+        due = self._due_replies(0, replies)
+        for level in range(1, tree_levels(parties) if self.options.topology == "tree" else 1):
+            passed_fields = {reply.party - 2 ** (level - 1): reply.fields for reply in due}
+            child_fields = {party: passed_fields.get(party, EMPTY_SUBSPACE) for party in range(parties)}
+            party_requests = {
+                party: {name: fields[name] for name in EMPTY_SUBSPACE} for party, fields in child_fields.items()
+            }
+            replies = yield method.Round("merged", party_requests=party_requests)
+            due = self._due_replies(level, replies)
+        self._present_rows = sum(reply.rows for reply in replies)
+        due_fields = [reply.fields for reply in due]
+        return self._solve([read_subspace(part) for part in due_fields], [_read_rank(part) for part in due_fields])
 
     def rows_here(self, model: method.PCAModel) -> int:
-        return self._rows_here
+        return self._present_rows
 
     # Inside
 
     @property
     def _tracked(self) -> int:
-        return self.options.tracks(self.quorum.features)
+        return self.options.tracked_directions(self.quorum.features)
 
-    def _sent_at(self, level: int, replies: Sequence[method.Reply]) -> list[method.Reply]:
+    def _due_replies(self, level: int, replies: Sequence[method.Reply]) -> list[method.Reply]:
         """The replies of those whose turn it was to send their subspace, checked."""
-        parties, topology = self.quorum.total, self.options.topology
-        sent = [reply for reply in replies if sends_at(reply.party, level, parties, topology)]
-        for reply in sent:
+        parties, topology = self.quorum.initial_parties, self.options.topology
+        due = [reply for reply in replies if sends_at_level(reply.party, level, parties, topology)]
+        for reply in due:
             require_subspace(reply.fields, reply.sender)
-        return sent
+        return due
 
-    def _solved(self, parts: list[streams.Subspace], ranks: Sequence[int]) -> method.Solution:
-        everything, rows = self._with_the_past(parts, self._rows_here)
-        self.n_components(rows, len(everything.vectors))
-        method.require_variance(everything.diagonal(), rows, everything.head.mean)
-        pairs = everything.pairs(self._rank(everything, ranks))
-        unit = rows / everything.head.n  # forgotten rows count less: the variances are those of the weighted rows
+    def _solve(self, subspaces: list[streams.Subspace], ranks: Sequence[int]) -> method.Solution:
+        merged, rows = self._merge_running_model(subspaces, self._present_rows)
+        self.n_components(rows, len(merged.vectors))
+        method.require_variance(merged.diagonal(), rows, merged.head.mean)
+        pairs = merged.pairs(self._rank(merged, ranks))
+        unit = rows / merged.head.n  # forgotten rows count less: the variances are those of the weighted rows
         return method.Solution(
             pairs=eigen.Eigenpairs(unit * pairs.values, pairs.vectors, unit * pairs.following),
-            mean=everything.head.mean,
-            total=unit * everything.energy,
+            mean=merged.head.mean,
+            total=unit * merged.energy,
             rows=rows,
-            measured=self._measured(everything, pairs, ranks),
+            measurements=self._measurements(merged, pairs, ranks),
         )
 
-    def _with_the_past(self, parts: list[streams.Subspace], rows: int) -> tuple[streams.Subspace, int]:
+    def _merge_running_model(self, subspaces: list[streams.Subspace], rows: int) -> tuple[streams.Subspace, int]:
         """All subspaces merged, with that of the running model where there is one, and how many rows that are."""
         options, running = self.options, self.running
         if running is None:
-            return streams.merge(parts, self._tracked), rows
-        old, digests, columns = running.content, sorted(map(stream_state.subspace_digest, parts)), self.quorum.columns
+            return streams.merge(subspaces, self._tracked), rows
+        old, digests, columns = (
+            running.content,
+            sorted(map(stream_state.subspace_digest, subspaces)),
+            self.quorum.columns,
+        )
         if old is None:
-            everything = streams.merge(parts, self._tracked)
-            self._next = stream_state.Content(everything, rows, options.center, columns, tuple(digests))
-            return everything, rows
-        _check_fit(old, parts, options.center, columns, digests, running)
-        factors = [options.old_weight] + [options.new_weight] * len(parts)
-        everything, rows = streams.merge([old.subspace, *parts], self._tracked, factors), rows + old.rows
-        known, columns = (*old.merged, *digests), columns or old.columns
-        self._next = stream_state.Content(everything, rows, options.center, columns, known, old.revision + 1)
-        return everything, rows
+            merged = streams.merge(subspaces, self._tracked)
+            self._next_content = stream_state.RunningContent(merged, rows, options.center, columns, tuple(digests))
+            return merged, rows
+        _require_compatible(old, subspaces, options.center, columns, digests, running)
+        factors = [options.old_weight] + [options.new_weight] * len(subspaces)
+        merged, rows = streams.merge([old.subspace, *subspaces], self._tracked, factors), rows + old.rows
+        merged_digests, columns = (*old.merged, *digests), columns or old.columns
+        self._next_content = stream_state.RunningContent(
+            merged, rows, options.center, columns, merged_digests, old.revision + 1
+        )
+        return merged, rows
 
-    def _rank(self, everything: streams.Subspace, ranks: Sequence[int]) -> int:
-        rule, sigma = self.options.rule(), everything.sigma
+    def _rank(self, merged: streams.Subspace, ranks: Sequence[int]) -> int:
+        rule, sigma = self.options.make_rule(), merged.sigma
         if isinstance(rule, streams.Band):
             rule.rank = min(sigma.size, max(ranks))
             return rule.stationary_rank(sigma)
-        rank = rule.step(sigma, everything.energy)
+        rank = rule.step(sigma, merged.energy)
         if isinstance(rule, streams.Energy) and rank > sigma.size:
-            held = float(sigma @ sigma) / everything.energy
+            tracked_share = float(sigma @ sigma) / merged.energy
             raise method.ConfigError(
-                f"run-config: 'tracked' is {self._tracked}, and so many directions hold {held:.4%} of the variance, "
+                f"run-config: 'tracked' is {self._tracked}, and so many directions hold {tracked_share:.4%} of the variance, "
                 f"less than n-components = {rule.target:g}; raise 'tracked', or lower n-components"
             )
         return rank
 
-    def _measured(
-        self, everything: streams.Subspace, pairs: eigen.Eigenpairs, ranks: Sequence[int]
+    def _measurements(
+        self, merged: streams.Subspace, pairs: eigen.Eigenpairs, ranks: Sequence[int]
     ) -> dict[str, float]:
-        left = max(0.0, 1 - float(everything.sigma @ everything.sigma) / everything.energy)
+        truncated_share = max(0.0, 1 - float(merged.sigma @ merged.sigma) / merged.energy)
         measured: dict[str, float] = {
             "tracked_directions": self._tracked,
-            "truncated_variance_share": left,
-            "angle_bound_degrees": eigen.angle_bound(everything.omitted, pairs),
+            "truncated_variance_share": truncated_share,
+            "angle_bound_degrees": eigen.angle_bound(merged.omitted, pairs),
         }
         if self.options.rank_rule == "paper" or isinstance(self.options.n_components, float):
             measured |= {"smallest_rank": min(ranks), "largest_rank": max(ranks)}
-        if self._next:
-            measured |= {"running_model_rows": self._next.rows, "running_model_revision": self._next.revision}
+        if self._next_content:
+            measured |= {
+                "running_model_rows": self._next_content.rows,
+                "running_model_revision": self._next_content.revision,
+            }
         return measured
 
 
-def _check_fit(
-    old: stream_state.Content,
-    parts: list[streams.Subspace],
+def _require_compatible(
+    old: stream_state.RunningContent,
+    subspaces: list[streams.Subspace],
     center: bool,
     columns: str,
     digests: list[str],
     running: stream_state.RunningModel,
 ) -> None:
     """Refuse what cannot be merged into a running model."""
-    features, here = len(old.subspace.vectors), len(parts[0].vectors)
-    if features != here:
+    features, row_features = len(old.subspace.vectors), len(subspaces[0].vectors)
+    if features != row_features:
         raise method.ContractError(
-            f"the rows have {here} features, those of the model in {running.path} have {features}"
+            f"the rows have {row_features} features, those of the model in {running.path} have {features}"
         )
     if old.center != center:
         raise method.ConfigError(

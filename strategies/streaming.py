@@ -17,12 +17,12 @@ from pydantic import Field as Limits
 
 from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.sums import pool
-from fedpca_flwr.model.federation import Federation, digest
+from fedpca_flwr.model.federation import Federation, moments_digest
 from fedpca_flwr.model.solution import Certainty
 from fedpca_flwr.questions import method
-from fedpca_flwr.questions.fields import moments_in
+from fedpca_flwr.questions.fields import read_moments
 from fedpca_flwr.questions.influence import Contributions
-from fedpca_flwr.questions.members import members_phases
+from fedpca_flwr.questions.members import members_questions
 
 
 class StreamingOptions(method.ScaledOptions):
@@ -36,7 +36,7 @@ class StreamingOptions(method.ScaledOptions):
     """Whether the parties' rows are new ones, to be added to those that they brought before."""
 
 
-TOGETHER = "sum of "
+SUM_KEY_PREFIX = "sum of "
 """How the key begins under which a sum over all parties is kept."""
 
 CARD = method.MethodCard(
@@ -47,13 +47,13 @@ CARD = method.MethodCard(
     rounds="1; 2 if anyone's rows changed",
     upload="d + 5; if rows changed 2d + 6, and d(d+1)/2 from whom they did",
     server_sees="each party's covariance, and keeps it",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "as `p-cov`, and whether a party's rows are those of the last run (a digest of its moments); it keeps all "
         "of it on disk until the member leaves",
         "the pooled components, mean and scales",
         "sizes and times of messages, and so who sent something new",
     ),
-    shows_summed=method.Shown(
+    summed_disclosure=method.Disclosure(
         "number of rows, mean, variances, scatter, squared error, which it keeps on disk; who takes part, by name",
         "mean, variances and number of rows of all; the pooled components",
     ),
@@ -61,16 +61,16 @@ CARD = method.MethodCard(
     open_membership=True,
     mixed=True,
     options=StreamingOptions,
-    phases=lambda config, options: {**members_phases(config), **method.projection_phase()},
+    script=lambda config, options: {**members_questions(config), **method.projection_questions()},
     examples=({"state": "federation"},),
     reference="that of `p-cov`",
 )
 
-ABSENT = (
+ABSENT_NOTE = (
     "{} members are absent and keep their rows: if this simulation has split the same data among fewer parties, those "
     "rows count twice"
 )
-UNNAMED = "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
+UNNAMED_NOTE = "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
 
 
 class Streaming(method.Strategy):
@@ -90,76 +90,78 @@ class Streaming(method.Strategy):
         self.federation = Federation.open(options.state)
         self.federation.prepare()
         self._leaving = sorted({key.strip() for key in options.leave.split(",")} - {""})
-        self._summed = "members" in self.phases
-        _require_one_kind(self.federation, options, summed=self._summed)
+        self._sums_only = "members" in self.script
+        _require_same_kind(self.federation, options, summed=self._sums_only)
         for key in self._leaving:
             self.federation.leave(key)
-        self._names: dict[str, list[str]] = {}  # of members, by what is true of them
-        self._here: moments.Moments | None = None  # of the rows that the parties of this run hold
+        self._member_groups: dict[str, list[str]] = {}  # of members, by what is true of them
+        self._present_moments: moments.Moments | None = None  # of the rows that the parties of this run hold
 
     def program(self) -> method.Program:
         yield from super().program()
         self.federation.save()
 
     def aggregate(self) -> method.Fitting:
-        operations, evidence = yield from (self._all_together() if self._summed else self._one_by_one())
+        operations, evidence = yield from (self._collect_sum() if self._sums_only else self._collect_members())
         parts = self.federation.parts()
         pooled = pool(parts.values())
-        options = self.options.decomposition
+        options = self.options.solve_options
         evidence = evidence or method.Evidence(contributions=Contributions(parts))
         solution = replace(
             method.solve(pooled, pooled.diagonal(), indicators=self.config.indicators, **options), evidence=evidence
         )
-        self._names = self._named(operations)
-        return solution.extended(notes=self._notes(operations), measured=self._measured(len(operations)))
+        self._member_groups = self._group_members(operations)
+        return solution.with_details(notes=self._notes(operations), measurements=self._measurements(len(operations)))
 
     def rows_here(self, model: method.PCAModel) -> float:
-        assert self._here is not None
-        return self._here.count
+        assert self._present_moments is not None
+        return self._present_moments.count
 
     def squared_error(self, model: method.PCAModel) -> float:
         """Of the rows that the parties of this run hold: absent members project nothing, and appended rows only."""
-        assert self._here is not None
-        return squared_error(model, self._here)
+        assert self._present_moments is not None
+        return squared_error(model, self._present_moments)
 
     # Inside
 
-    def _one_by_one(self) -> Generator[method.Ask, Any, tuple[dict[str, str], None]]:
+    def _collect_members(self) -> Generator[method.Round, Any, tuple[dict[str, str], None]]:
         """Bring every party's contribution up to date; what was done, in a word, by member."""
-        replies: list[method.Reply] = yield method.Ask("digest")
-        digests = self._announced(replies)
+        replies: list[method.Reply] = yield method.Round("digest")
+        digests = self._read_digests(replies)
         has = self.federation.has
-        wanted = {r.party: self.options.append or not has(r.member, digests[r.member]) for r in replies}
-        sent: dict[str, moments.Moments] = {}
-        if any(wanted.values()):
-            each = {party: {"wanted": np.asarray(new)} for party, new in wanted.items()}
-            replies = yield method.Ask("moments", each=each)
-            sent = {r.member: _received(r, digests[r.member]) for r in replies if wanted[r.party]}
-        operations = {key: self._update(key, sha, sent.get(key)) for key, sha in digests.items()}
-        self._here = pool(sent.get(key) or self.federation.moments_of(key) for key in digests)
+        requested = {r.party: self.options.append or not has(r.member, digests[r.member]) for r in replies}
+        received: dict[str, moments.Moments] = {}
+        if any(requested.values()):
+            party_requests = {party: {"wanted": np.asarray(new)} for party, new in requested.items()}
+            replies = yield method.Round("moments", party_requests=party_requests)
+            received = {r.member: _read_moments(r, digests[r.member]) for r in replies if requested[r.party]}
+        operations = {key: self._update_member(key, sha, received.get(key)) for key, sha in digests.items()}
+        self._present_moments = pool(received.get(key) or self.federation.moments_of(key) for key in digests)
         return operations, None
 
-    def _all_together(self) -> Generator[method.Ask, Any, tuple[dict[str, str], method.Evidence]]:
+    def _collect_sum(self) -> Generator[method.Round, Any, tuple[dict[str, str], method.Evidence]]:
         """The same for the sum over all parties, and what is known of that."""
-        replies: list[method.Reply] = yield method.Ask("members")
+        replies: list[method.Reply] = yield method.Round("members")
         names = sorted(reply.member for reply in replies)
-        key = f"{TOGETHER}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
+        key = f"{SUM_KEY_PREFIX}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
         if self.federation.members.keys() - {key}:
             raise method.ConfigError(
                 f"the federation in {self.options.state} is a sum over other parties than take part in this run; with "
                 "secure-aggregation they stay the same: let them all take part, or name another folder"
             )
         appended = self.options.append and self.federation.members
-        found = yield from method.pooled_moments(self, joined=self.federation.moments().diagonal() if appended else 0.0)
-        summed, evidence = found.moments, found.evidence
+        pooling = yield from method.pooled_moments(
+            self, joined=self.federation.moments().diagonal() if appended else 0.0
+        )
+        summed, evidence = pooling.moments, pooling.evidence
         # never below zero, as that of any rows
-        summed.scatter[moments.diagonal_positions(found.diagonal.size)] = found.diagonal
+        summed.scatter[moments.diagonal_positions(pooling.diagonal.size)] = pooling.diagonal
         if self.options.append:  # what rounding cost the sums before is not known, so no bound is told
-            evidence = replace(evidence, missed=np.zeros(1))
-        self._here = summed
-        return {key: self._update(key, digest(summed), summed)}, evidence
+            evidence = replace(evidence, error_bound=np.zeros(1))
+        self._present_moments = summed
+        return {key: self._update_member(key, moments_digest(summed), summed)}, evidence
 
-    def _announced(self, replies: Sequence[method.Reply]) -> dict[str, str]:
+    def _read_digests(self, replies: Sequence[method.Reply]) -> dict[str, str]:
         """The digests of the parties' moments, by member."""
         for reply in replies:
             if reply.member in self._leaving:
@@ -167,85 +169,87 @@ class Streaming(method.Strategy):
                     f"run-config: 'leave' names '{reply.member}', but {reply.sender} takes part in this run; "
                     "stop its node, or take it off 'leave'"
                 )
-            if reply.member.startswith(TOGETHER):
-                raise method.ConfigError(f"{reply.sender}: a name may not begin with '{TOGETHER}'; give it another")
+            if reply.member.startswith(SUM_KEY_PREFIX):
+                raise method.ConfigError(
+                    f"{reply.sender}: a name may not begin with '{SUM_KEY_PREFIX}'; give it another"
+                )
         return {reply.member: reply.fields["digest"].tobytes().hex() for reply in replies}
 
-    def _update(self, key: str, sha: str, sent: moments.Moments | None) -> str:
+    def _update_member(self, key: str, sha: str, received: moments.Moments | None) -> str:
         """Bring one contribution up to date; what was done, in a word."""
         federation, columns = self.federation, self.quorum.columns
         if (federation.has_part if self.options.append else federation.has)(key, sha):
             return "unchanged"
-        assert sent is not None
+        assert received is not None
         if key not in federation.members:
-            federation.join(key, sent, columns)
+            federation.join(key, received, columns)
             return "joined"
         if self.options.append:
-            federation.append(key, sent, columns)
+            federation.append(key, received, columns)
             return "appended"
-        federation.replace(key, sent, columns)
+        federation.replace(key, received, columns)
         return "replaced"
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        return {**super().history(certainty, notes, measured), "members": self._names}
+        return {**super().history(certainty, notes, measured), "members": self._member_groups}
 
-    def _named(self, operations: Mapping[str, str]) -> dict[str, list[str]]:
+    def _group_members(self, operations: Mapping[str, str]) -> dict[str, list[str]]:
         """The members of which something is true, by the word for it."""
         names: dict[str, list[str]] = {}
-        for key, done in operations.items():
-            names.setdefault(done, []).append(key)
+        for key, operation in operations.items():
+            names.setdefault(operation, []).append(key)
         names |= {"left": self._leaving, "absent": sorted(self.federation.members.keys() - operations.keys())}
         return {word: keys for word, keys in names.items() if keys}
 
-    def _measured(self, taking_part: int) -> dict[str, float]:
+    def _measurements(self, taking_part: int) -> dict[str, float]:
         members = self.federation.members
         return {
             "members": len(members),
             "member_rows": sum(members.values()),
             "members_here": taking_part,
             "revision": self.federation.revision + self.federation.changed,
-            **{f"{word}_members": len(keys) for word, keys in self._names.items()},
+            **{f"{word}_members": len(keys) for word, keys in self._member_groups.items()},
         }
 
     def _notes(self, operations: Mapping[str, str]) -> list[str]:
         absent = self.federation.members.keys() - operations.keys()
         if self.quorum.simulated:
-            return [ABSENT.format(len(absent))] if absent else []
-        return [] if all(party["name"] for party in self.quorum.parties()) else [UNNAMED]
+            return [ABSENT_NOTE.format(len(absent))] if absent else []
+        return [] if all(party["name"] for party in self.quorum.parties()) else [UNNAMED_NOTE]
 
 
-def _require_one_kind(federation: Federation, options: StreamingOptions, *, summed: bool) -> None:
+def _require_same_kind(federation: Federation, options: StreamingOptions, *, summed: bool) -> None:
     """Refuse what a federation of single members, or one that is a sum over all of them, cannot do."""
     if summed and options.leave:
         raise method.ConfigError(
             f"run-config: 'leave' is '{options.leave}', but with secure-aggregation the server has one sum over all "
             "parties, and nobody's share can be taken out"
         )
-    if any(key.startswith(TOGETHER) != summed for key in federation.members):
-        kept = "each member's own moments" if summed else "one sum over all parties"
+    if any(key.startswith(SUM_KEY_PREFIX) != summed for key in federation.members):
+        content = "each member's own moments" if summed else "one sum over all parties"
         raise method.ConfigError(
-            f"the federation in {options.state} holds {kept}, and 'secure-aggregation' is {str(summed).lower()}; keep "
+            f"the federation in {options.state} holds {content}, and 'secure-aggregation' is {str(summed).lower()}; keep "
             "it as it was, or name another folder"
         )
 
 
-def _received(reply: method.Reply, sha: str) -> moments.Moments:
+def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:
     """A party's moments, which must be those that it announced."""
     if not reply.fields["scatter"].size:
         raise method.ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
-    sent = moments_in(reply.fields)
-    if digest(sent) != sha:
+    received = read_moments(reply.fields)
+    if moments_digest(received) != sha:
         raise method.ContractError(
             f"{reply.sender}: its moments are not those whose digest it sent; did its data change?"
         )
-    return sent
+    return received
 
 
-def squared_error(model: method.PCAModel, held: moments.Moments) -> float:
+def squared_error(model: method.PCAModel, row_moments: moments.Moments) -> float:
     """Mean squared error that projection leaves of the rows that have these moments."""
     components, mean = model.loadings()
-    about_mean = moments.Moments(held.count, mean, np.zeros_like(mean), held.scatter_about(mean))
+    centred_moments = moments.Moments(row_moments.count, mean, np.zeros_like(mean), row_moments.scatter_about(mean))
     scale = np.ones_like(mean) if model.scale_ is None else model.scale_
     directions = np.asfortranarray((components / scale).T)
-    kept = float(np.vdot(directions, about_mean.times(directions)))
-    return max(0.0, float(np.sum(about_mean.diagonal() / scale**2)) - kept) / held.count
+    explained = float(np.vdot(directions, centred_moments.times(directions)))
+    return max(0.0, float(np.sum(centred_moments.diagonal() / scale**2)) - explained) / row_moments.count

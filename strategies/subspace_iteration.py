@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from pydantic import Field as Limits
 
 from fedpca_flwr.maths import block_iteration, factors, moments
-from fedpca_flwr.maths.columns import added
-from fedpca_flwr.maths.eigen import frobenius
+from fedpca_flwr.maths.columns import order_free_sum
+from fedpca_flwr.maths.eigen import frobenius_norm
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
@@ -56,7 +56,7 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
         """Columns of a block."""
         return min(self.block_size or self.n_components + 10, public.features)
 
-    def columns(self, public: method.Public) -> int:
+    def product_columns(self, public: method.Public) -> int:
         """About how many columns a run asks for: some ten blocks, or narrow ones until they span the components
         several times."""
         b = self.width(public)
@@ -67,7 +67,7 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
         return min(self.warm_rank or 4 * self.n_components, public.features)
 
 
-def phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questions:
+def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> method.Questions:
     """Products with blocks; in a warm start what a first sketch gets wrong about them."""
     if options.acceleration == "none" and 0 < options.block_size < options.n_components:
         raise method.ConfigError(
@@ -77,8 +77,10 @@ def phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questio
     if options.warm_start == "random":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
         return {
-            **products.product_phases(config, options.width, rounds=options.max_rounds, variances_first=options.scale),
-            **method.projection_phase(about="centre"),
+            **products.product_questions(
+                config, options.width, rounds=options.max_rounds, variances_first=options.scale
+            ),
+            **method.projection_questions(mean_name="centre"),
         }
     if options.scale or not options.center or options.acceleration == "none":
         raise method.ConfigError(
@@ -87,29 +89,29 @@ def phases(config: method.RunConfig, options: SubspaceOptions) -> method.Questio
     factor = (method.Field("trace", ()), method.Field("floor", ()), method.Field("rows", ("r", "d"), dtype="float32"))
     sketch = method.Question(
         reply=method.Payload((*method.HEAD, *factor)),
-        answer=lambda party, asked: _sketch(party, options.sketch_rank(party.public)),
+        answer=lambda party, request: _answer_sketch(party, options.sketch_rank(party.public)),
         sizes=lambda public: {"r": options.sketch_rank(public)},
-        instead="set warm-start='random'",
+        suggestion="set warm-start='random'",
     )
-    narrow = options.wire == "float32"
-    asked = method.Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")
+    in_float32 = options.wire == "float32"
+    request = method.Field("block", ("d", "<=b"), "float32", kind="orthonormal columns")
     reply = method.Field("product", ("d", "b"), options.wire)
     vectors = method.Field("vectors", ("d", "<=k"), kind="orthonormal columns")
-    again = method.Field("again", ("d", "k"))
+    component_product = method.Field("again", ("d", "k"))
     refine = method.Question(
-        asked=method.Payload((asked, vectors) if narrow else (asked,)),
-        reply=method.Payload((reply, again) if narrow else (reply,)),
-        answer=_refine,
+        request=method.Payload((request, vectors) if in_float32 else (request,)),
+        reply=method.Payload((reply, component_product) if in_float32 else (reply,)),
+        answer=_answer_refine,
         sizes=lambda public: {"b": options.width(public), "k": options.n_components},
         times=options.max_rounds,
         optional=True,
     )
-    return {"sketch": sketch, "refine": refine, **method.projection_phase()}
+    return {"sketch": sketch, "refine": refine, **method.projection_questions()}
 
 
-def _sketch(party: method.Party, rank: int) -> method.Fields:
+def _answer_sketch(party: method.Party, rank: int) -> method.Fields:
     """A truncated factor of a party's scatter, in float32; the party keeps what it sends."""
-    factor = party.vault.truncated(rank).filled()
+    factor = party.vault.truncated(rank).with_floor()
     root = root_unit(factor.trace)
     rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
     party.state["sketch"] = [rows, floor, root]
@@ -117,18 +119,21 @@ def _sketch(party: method.Party, rank: int) -> method.Fields:
     return {**head, "trace": np.asarray(factor.trace), "floor": floor, "rows": rows}
 
 
-def _refine(party: method.Party, asked: method.Fields) -> method.Fields:
+def _answer_refine(party: method.Party, request: method.Fields) -> method.Fields:
     """What the sketch of a party's scatter gets wrong about a block, and about the components."""
-    product = _correction(party, asked["block"].astype(np.float64)).astype(party.options.wire)
-    return {"product": product, **({"again": _correction(party, asked["vectors"])} if "vectors" in asked else {})}
+    product = _sketch_residual(party, request["block"].astype(np.float64)).astype(party.options.wire)
+    return {
+        "product": product,
+        **({"again": _sketch_residual(party, request["vectors"])} if "vectors" in request else {}),
+    }
 
 
-def _correction(party: method.Party, V: method.Array) -> method.Array:
+def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
     """What the sketch of a party's scatter gets wrong about a block ``V`` (d, b), in the unit of that scatter."""
-    kept, floor, root = party.state["sketch"]
-    rows = kept.astype(np.float64) * root
-    missed = party.vault.times(V) - rows.T @ (rows @ V) - float(floor) * V
-    return np.asarray(missed / float(root) ** 2)
+    float32_rows, floor, root = party.state["sketch"]
+    rows = float32_rows.astype(np.float64) * root
+    residual = party.vault.times(V) - rows.T @ (rows @ V) - float(floor) * V
+    return np.asarray(residual / float(root) ** 2)
 
 
 def root_unit(trace: float) -> float:
@@ -144,17 +149,17 @@ CARD = method.MethodCard(
     rounds="until certified, some 10; `scale` 1 more",
     upload="d b in each round, b = k + 10",
     server_sees="each party's products with d x b blocks",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows, mean, variances, products of its covariance with blocks of vectors (with a warm start: "
         "its leading local components)",
         "the same, and the blocks, which span the pooled components so far",
     ),
-    shows_summed=method.Shown(
+    summed_disclosure=method.Disclosure(
         "number of rows, mean, variances, products of the scatter with the blocks, squared error",
         "mean, variances and number of rows of all; the blocks, which span the pooled components so far",
     ),
     options=SubspaceOptions,
-    phases=phases,
+    script=subspace_script,
     weighted=True,
     mixed=True,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
@@ -183,80 +188,82 @@ class SubspaceIteration(method.Strategy):
         if options.scale:
             yield from A.variances()
         else:
-            AV, missed = yield from A.start(first)
+            AV, error_bounds = yield from A.start(first)
         head, mean = A.head, A.head.mean + A.head.remainder
         self.n_components(head.n, d)
-        scale = moments.unit_of(A.diagonal, head.n, head.mean, self.config.indicators) if options.scale else np.ones(d)
+        scale = (
+            moments.table_units(A.diagonal, head.n, head.mean, self.config.indicators) if options.scale else np.ones(d)
+        )
         diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
         total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
         method.require_variance(diagonal, head.n, centre / scale)
-        found = block_iteration.BlockIteration(
+        iteration = block_iteration.BlockIteration(
             first,
             options.n_components,
             trace=total,
             tolerance=options.tolerance,
             accelerated=options.acceleration == "krylov",
-            noise=self._noise(head.n - options.center, d),
+            noise=self._noise_model(head.n - options.center, d),
         )
         V: NDArray[Any] = first
         if options.scale:
-            V, A.scale = _next_block(found, scale), scale
-            AV, missed = yield from A.times(V)
+            V, A.scale = _next_block(iteration, scale), scale
+            AV, error_bounds = yield from A.times(V)
         while True:
             block = V.astype(np.float64)
             if not options.center:
                 AV = AV + head.n * np.outer(mean, mean @ block)
-            of_mean_and_scale = float(np.sum(A.evidence.missed / scale**2) * frobenius(block * scale[:, None]))
-            error = frobenius(missed / scale[:, None]) + of_mean_and_scale
-            done = found.add(block * scale[:, None], AV / scale[:, None], error=error)
-            if done or found.asked == options.max_rounds:
+            centring_error = float(np.sum(A.evidence.error_bound / scale**2) * frobenius_norm(block * scale[:, None]))
+            error = frobenius_norm(error_bounds / scale[:, None]) + centring_error
+            converged = iteration.add(block * scale[:, None], AV / scale[:, None], error=error)
+            if converged or iteration.product_count == options.max_rounds:
                 break
-            V = _next_block(found, scale)
-            AV, missed = yield from A.times(V)
-        solution = self._solution(found, moments.Head(head.n, centre, head.remainder), total, scale)
+            V = _next_block(iteration, scale)
+            AV, error_bounds = yield from A.times(V)
+        solution = self._solution(iteration, moments.Head(head.n, centre, head.remainder), total, scale)
         return replace(solution, evidence=A.evidence)
 
     def _from_sketch(self) -> method.Fitting:
         options = self.options
-        replies = yield method.Ask("sketch")
-        pooled = factors.stack([_factor(reply) for reply in replies])
+        replies = yield method.Round("sketch")
+        pooled = factors.stack_factors([_read_factor(reply) for reply in replies])
         head, total = pooled.head, pooled.trace
         self.n_components(head.n, head.mean.size)
         method.require_variance(pooled.diagonal(), head.n, head.mean)
         sketch, k = RefinedSketch(pooled), options.n_components
         units = {reply.party: root_unit(float(reply.fields["trace"])) ** 2 for reply in replies}
-        found = block_iteration.BlockIteration(
+        iteration = block_iteration.BlockIteration(
             sketch,
             k,
             width=options.width(self.public),
             trace=total,
             tolerance=options.tolerance,
-            noise=self._noise(head.n - 1, head.mean.size),
+            noise=self._noise_model(head.n - 1, head.mean.size),
             rounded=options.wire == "float32",
         )
-        narrow = options.wire == "float32"
+        in_float32 = options.wire == "float32"
         for _ in range(options.max_rounds - 1):
-            block, again = found.block.astype(np.float32), found.again
-            vectors = {"vectors": np.empty((len(block), 0)) if again is None else again} if narrow else {}
-            replies = yield method.Ask("refine", {"block": block, **vectors})
+            block, components = iteration.block.astype(np.float32), iteration.renewal_vectors
+            vectors = {"vectors": np.empty((len(block), 0)) if components is None else components} if in_float32 else {}
+            replies = yield method.Round("refine", {"block": block, **vectors})
 
             V = block.astype(np.float64)
-            missed, lost = _missed("product", replies, units)
-            AV = sketch.product(V) + missed
-            AU = None if again is None else sketch.product(again) + _missed("again", replies, units)[0]
-            if found.add(V, AV, error=lost if narrow else 0.0, again=AU):
+            residual, rounding_bound = _sum_residuals("product", replies, units)
+            AV = sketch.product(V) + residual
+            AU = None if components is None else sketch.product(components) + _sum_residuals("again", replies, units)[0]
+            if iteration.add(V, AV, error=rounding_bound if in_float32 else 0.0, renewal_product=AU):
                 break
-        return self._solution(found, head, total, np.ones(head.mean.size))
+        return self._solution(iteration, head, total, np.ones(head.mean.size))
 
-    def _noise(self, freedom: float, features: int) -> MarchenkoPastur | None:
+    def _noise_model(self, freedom: float, features: int) -> MarchenkoPastur | None:
         return MarchenkoPastur(freedom, features) if self.options.certify == "signal" else None
 
     def _solution(
-        self, found: block_iteration.BlockIteration, head: moments.Head, total: float, scale: method.Array
+        self, iteration: block_iteration.BlockIteration, head: moments.Head, total: float, scale: method.Array
     ) -> method.Solution:
-        self.certificate = found.certificate
-        notes = block_iteration.shortfall_notes(found, f"max-rounds = {self.options.max_rounds}")
-        pairs, claimed = found.pairs, float(found.pairs.values.sum())
+        self.certificate = iteration.certificate
+        notes = block_iteration.shortfall_notes(iteration, f"max-rounds = {self.options.max_rounds}")
+        pairs, claimed = iteration.pairs, float(iteration.pairs.values.sum())
         if claimed > total * (1 + 1e-9):  # of a sketch, before its first corrections
             pairs = replace(pairs, values=pairs.values * (total / claimed))
         return method.Solution(
@@ -266,32 +273,34 @@ class SubspaceIteration(method.Strategy):
             rows=head.n,
             scale=scale if self.options.scale else None,
             notes=notes,
-            measured=block_iteration.measured(found),
+            measurements=block_iteration.certificate_measurements(iteration),
         )
 
 
-def _next_block(found: block_iteration.BlockIteration, scale: method.Array) -> NDArray[Any]:
+def _next_block(iteration: block_iteration.BlockIteration, scale: method.Array) -> NDArray[Any]:
     """The next block, which was chosen for features divided by their scale, in float32 where that loses nothing."""
-    block = found.block / scale[:, None]
+    block = iteration.block / scale[:, None]
     sizes = np.abs(block[block != 0])
-    narrow = found.allows_float32 and sizes.min() > 1e-30 and sizes.max() < 1e30
-    return block.astype(np.float32 if narrow else np.float64)
+    fits_float32 = iteration.allows_float32 and sizes.min() > 1e-30 and sizes.max() < 1e30
+    return block.astype(np.float32 if fits_float32 else np.float64)
 
 
-def _factor(reply: method.Reply) -> factors.Factor:
+def _read_factor(reply: method.Reply) -> factors.Factor:
     fields, floor, trace = reply.fields, float(reply.fields["floor"]), float(reply.fields["trace"])
     rows = fields["rows"].astype(np.float64) * root_unit(trace)
-    return factors.Factor(method.head_in(fields), rows, trace, 2 * floor, floor)
+    return factors.Factor(method.read_head(fields), rows, trace, 2 * floor, floor)
 
 
-def _missed(name: str, replies: Sequence[method.Reply], units: dict[int, float]) -> tuple[method.Array, float]:
+def _sum_residuals(name: str, replies: Sequence[method.Reply], units: dict[int, float]) -> tuple[method.Array, float]:
     """What the parties' sketches get wrong about a block, and what float32 may have rounded off that."""
-    missed = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
-    lost = [_float32_error(one, units[reply.party]) for one, reply in zip(missed, replies, strict=True)]
-    return added(missed), math.fsum(lost)
+    residuals = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
+    rounding_bounds = [
+        _float32_error_bound(residual, units[reply.party]) for residual, reply in zip(residuals, replies, strict=True)
+    ]
+    return order_free_sum(residuals), math.fsum(rounding_bounds)
 
 
-def _float32_error(product: method.Array, unit: float) -> float:
+def _float32_error_bound(product: method.Array, unit: float) -> float:
     """Bound on what float32 rounded off a product (Frobenius norm), which came in it and in a unit."""
     limits = np.finfo(np.float32)
     size = float(np.linalg.norm(product / unit))

@@ -26,8 +26,8 @@ from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.model.solution import check_rounds
 from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
-from fedpca_flwr.questions.digits import in_digits
-from fedpca_flwr.questions.products import require_possible
+from fedpca_flwr.questions.digits import digits_questions
+from fedpca_flwr.questions.products import require_possible_product
 
 
 class VerticalOptions(method.Options):
@@ -53,45 +53,49 @@ class VerticalOptions(method.Options):
         return min(self.rank or 2 * self.n_components, rows)
 
     def products(self, rows: int) -> int:
-        asked = {"krylov": self.max_rounds * self.width(rows), "merge": self.directions_sent(rows), "gram": 0}
-        return asked[self.solver]
+        columns_by_solver = {
+            "krylov": self.max_rounds * self.width(rows),
+            "merge": self.directions_sent(rows),
+            "gram": 0,
+        }
+        return columns_by_solver[self.solver]
 
     @property
     def exposes(self) -> str:
         return "inner products" if self.solver == "gram" else ""
 
 
-def phases(config: method.RunConfig, options: VerticalOptions) -> method.Questions:
+def vertical_script(config: method.RunConfig, options: VerticalOptions) -> method.Questions:
     """The questions of the run's solver."""
     if options.solver == "krylov":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 5, options.n_components)
     product = method.Question(
-        asked=method.Payload((method.Field("block", ("n", "<=b"), kind="orthonormal columns"),)),
+        request=method.Payload((method.Field("block", ("n", "<=b"), kind="orthonormal columns"),)),
         reply=method.Payload((method.Field("product", ("n", "b")),)),
-        answer=lambda party, asked: {"product": algebra.gram_product(party.own_columns, asked["block"])},
+        answer=lambda party, request: {"product": algebra.gram_product(party.own_columns, request["block"])},
         sizes=lambda public: {"b": public.options.width(public.rows)},
-        limits=lambda asked, public: {"product": np.sqrt(public.rows) * columns.product_limit(options, public)},
+        limits=lambda request, public: {"product": np.sqrt(public.rows) * columns.product_limit(options, public)},
         times=options.max_rounds,
     )
     merge = method.Question(
         reply=method.Payload((method.Field("directions", ("n", "r")),)),
-        answer=_own_directions,
+        answer=_answer_merge,
         sizes=lambda public: {"r": public.options.directions_sent(public.rows)},
-        instead="set solver='krylov' or 'gram'",
+        suggestion="set solver='krylov' or 'gram'",
     )
     solvers: dict[str, method.Questions] = {
-        "krylov": in_digits(config, "product", product),
-        "gram": columns.inner_products_phase(config, options, "gram"),
-        "merge": {"merge": merge, **columns.energies_phase()},
+        "krylov": digits_questions(config, "product", product),
+        "gram": columns.inner_products_questions(config, options, "gram"),
+        "merge": {"merge": merge, **columns.energies_questions()},
     }
-    begin = columns.rows_phases(config, columns.measures_phase(options))
-    return {**begin, **solvers[options.solver], **columns.projection_phase()}
+    begin = columns.rows_questions(config, columns.measures_question(options))
+    return {**begin, **solvers[options.solver], **columns.projection_questions()}
 
 
-def _own_directions(party: method.Client, asked: method.Fields) -> method.Fields:
+def _answer_merge(party: method.Client, request: method.Fields) -> method.Fields:
     """The leading directions of a party's rows over its own columns, times their singular values."""
     rank = party.options.directions_sent(len(party.data))
-    return {"directions": algebra.leading_directions(party.own_columns.X, rank)}
+    return {"directions": algebra.leading_directions(party.local_columns.X, rank)}
 
 
 CARD = method.MethodCard(
@@ -102,19 +106,19 @@ CARD = method.MethodCard(
     rounds="1 + until certified; `gram` 2, `merge` 3",
     upload="3, then n b in each round, b = k + 5; `gram` n(n+1)/2; `merge` n `rank` + k",
     server_sees="scores of all rows; `gram` their inner products",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows and of columns, energy of its columns, its part of each product `X X' Q` (`merge`: its "
         "leading local scores; `gram`: all inner products of rows over its columns); in the last round the energy "
         "that is left",
         "the scores of all rows on the pooled components, and blocks that span them so far",
     ),
-    shows_summed=method.Shown(
+    summed_disclosure=method.Disclosure(
         "energy of the columns, each product `X X' Q` (`gram`: all inner products of rows) and the energy that is "
         "left; of each its numbers of rows and of columns, and a digest of its ids",
         "the scores of all rows on the pooled components, and blocks that span them so far",
     ),
     options=VerticalOptions,
-    phases=phases,
+    script=vertical_script,
     reference="Cheung et al. 2022, section 3.1, equations 1 and 2; Golub and Underwood 1977; Musco and Musco 2015",
     examples=({}, {"solver": "gram"}, {"solver": "merge"}),
     split="columns",
@@ -140,40 +144,40 @@ class Vertical(method.Strategy):
         return (yield from solvers[self.options.solver]())
 
     def _gram(self) -> method.Fitting:
-        sums: method.Total = yield from columns.summed(self, "gram", {})
+        sums: method.Total = yield from columns.sum_in_digits(self, "gram", {})
         pairs = eigen.leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
         return method.Solution(pairs=pairs, total=self.total)
 
     def _merge(self) -> method.Fitting:
-        k, kept = self.options.n_components, self.options.directions_sent(self.n_rows)
-        sent = sum(min(kept, width) for width in self.widths)
-        if sent < k:
+        k, rank = self.options.n_components, self.options.directions_sent(self.n_rows)
+        total_directions = sum(min(rank, width) for width in self.widths)
+        if total_directions < k:
             raise method.ConfigError(
-                f"run-config: 'rank' is {self.options.rank}: the {len(self.widths)} parties send {sent} "
+                f"run-config: 'rank' is {self.options.rank}: the {len(self.widths)} parties send {total_directions} "
                 f"directions in all, fewer than n-components = {k}; raise 'rank' (0: 2 n-components)"
             )
-        replies = yield method.Ask("merge")
+        replies = yield method.Round("merge")
         blocks = sorted((reply.fields["directions"] for reply in replies), key=lambda block: block.tobytes())
-        directions, following = algebra.merged_directions(blocks, k)
-        pairs = yield from columns.measured_pairs(directions)
+        directions, following = algebra.merge_directions(blocks, k)
+        pairs = yield from columns.pairs_by_energy(directions)
         return method.Solution(pairs=replace(pairs, following=following), total=self.total)
 
     def _krylov(self) -> method.Fitting:
-        options, n, enough = self.options, self.n_rows, False
+        options, n, converged = self.options, self.n_rows, False
         start = random_block(n, options.width(n), self.config.seed)
-        found = block_iteration.BlockIteration(
+        iteration = block_iteration.BlockIteration(
             start, options.n_components, trace=self.total, tolerance=options.tolerance
         )
-        while not enough and found.asked < options.max_rounds:
-            Q, R = qr(found.block, mode="economic")  # parties answer orthonormal blocks only
-            sums: method.Total = yield from columns.summed(self, "product", {"block": Q})
-            require_possible(sums["product"], Q, self.total)
-            error = eigen.frobenius(sums.missed.get("product", np.zeros(1))) * float(np.linalg.norm(R, 2))
-            enough = found.add(found.block, sums["product"] @ R, error=error)
-        self.certificate = found.certificate
+        while not converged and iteration.product_count < options.max_rounds:
+            Q, R = qr(iteration.block, mode="economic")  # parties answer orthonormal blocks only
+            sums: method.Total = yield from columns.sum_in_digits(self, "product", {"block": Q})
+            require_possible_product(sums["product"], Q, self.total)
+            error = eigen.frobenius_norm(sums.error_bounds.get("product", np.zeros(1))) * float(np.linalg.norm(R, 2))
+            converged = iteration.add(iteration.block, sums["product"] @ R, error=error)
+        self.certificate = iteration.certificate
         return method.Solution(
-            pairs=found.pairs,
+            pairs=iteration.pairs,
             total=self.total,
-            notes=block_iteration.shortfall_notes(found, f"max-rounds = {options.max_rounds}"),
-            measured=block_iteration.measured(found),
+            notes=block_iteration.shortfall_notes(iteration, f"max-rounds = {options.max_rounds}"),
+            measurements=block_iteration.certificate_measurements(iteration),
         )

@@ -22,7 +22,7 @@ from fedpca_flwr.maths import columns as algebra
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
-from fedpca_flwr.questions.digits import in_digits
+from fedpca_flwr.questions.digits import digits_questions
 
 
 class VerticalKernelOptions(method.KernelOptions):
@@ -32,82 +32,94 @@ class VerticalKernelOptions(method.KernelOptions):
     """Rows to which distances are taken; 0: all."""
 
     @property
-    def asked(self) -> Literal["distances", "products", "landmarks"]:
+    def summed_quantity(self) -> Literal["distances", "products", "landmarks"]:
         """What the parties add up: the phase, and its field."""
         if self.landmarks:
             return "landmarks"
-        return "distances" if self.function.of_distances else "products"
+        return "distances" if self.function.uses_distances else "products"
 
 
-def phases(config: method.RunConfig, options: VerticalKernelOptions) -> method.Questions:
+def kernel_script(config: method.RunConfig, options: VerticalKernelOptions) -> method.Questions:
     """The questions of the run's kernel."""
-    if options.landmarks and not options.function.semidefinite:
+    if options.landmarks and not options.function.is_semidefinite:
         raise method.ConfigError(
             f"run-config: 'landmarks' is {options.landmarks}, but the kernel '{options.kernel}' may have negative "
             "eigenvalues, for which the approximation is wrong without notice; set landmarks=0"
         )
-    centred = options.function.of_distances
+    centred = options.function.uses_distances
     distances = method.Question(
         reply=method.Payload((method.Field("distances", ("n(n-1)/2",)),)),
-        answer=lambda party, asked: {"distances": algebra.packed_distances(_compared(party))},
-        limits=lambda asked, public: {"distances": 4 * columns.product_limit(options, public, centred=centred)},
+        answer=lambda party, request: {"distances": algebra.packed_distances(_compared_columns(party))},
+        limits=lambda request, public: {"distances": 4 * columns.product_limit(options, public, centred=centred)},
     )
     landmarks = method.Question(
-        asked=method.Payload((method.Field("places", ("c",), "int64", kind="size"),)),
+        request=method.Payload((method.Field("places", ("c",), "int64", kind="size"),)),
         reply=method.Payload((method.Field("landmarks", ("n", "c")),)),
-        answer=_to_landmarks,
+        answer=_answer_landmarks,
         sizes=lambda public: {"c": public.options.landmarks},
-        limits=lambda asked, public: {"landmarks": 4 * columns.product_limit(options, public, centred=centred)},
+        limits=lambda request, public: {"landmarks": 4 * columns.product_limit(options, public, centred=centred)},
     )
-    own = {"distances": distances, "landmarks": landmarks}
-    known = {name: in_digits(config, name, question) for name, question in own.items()}
-    known["products"] = columns.inner_products_phase(config, options, "products")
+    plain_questions = {"distances": distances, "landmarks": landmarks}
+    quantities = {name: digits_questions(config, name, question) for name, question in plain_questions.items()}
+    quantities["products"] = columns.inner_products_questions(config, options, "products")
     measures = (columns.ENERGY, method.Field("level", ()), method.Field("spread", (), kind="size"))
     sums = ("energy",) if options.gamma else ("energy", "sum")
-    energy = columns.measures_phase(options, names=sums, answer=_energy_and_sum, centred=centred)
-    begin = columns.rows_phases(config, energy, measures=columns.Saying(measures, _of_entries))
-    if "energy" in begin and not options.gamma:
-        spread = columns.measures_phase(options, method.Field("level", ()), names=("spread",), answer=_spread)
-        begin = {**begin, "spread": spread}
-    last = columns.keeping_phase(
-        lambda asked: asked["directions"] * asked["singular"], columns.DIRECTIONS, columns.SINGULAR
+    energy = columns.measures_question(options, names=sums, answer=_answer_energy_and_sum, centred=centred)
+    begin = columns.rows_questions(
+        config, energy, entry_statistics=columns.LocalStatistic(measures, _answer_entry_measures)
     )
-    return {**begin, **known[options.asked], **last}
+    if "energy" in begin and not options.gamma:
+        spread = columns.measures_question(options, method.Field("level", ()), names=("spread",), answer=_answer_spread)
+        begin = {**begin, "spread": spread}
+    last = columns.keep_scores_questions(
+        lambda request: request["directions"] * request["singular"], columns.DIRECTIONS, columns.SINGULAR
+    )
+    return {**begin, **quantities[options.summed_quantity], **last}
 
 
-def _of_entries(party: method.Client, asked: method.Fields) -> method.Fields:
+def _answer_entry_measures(party: method.Client, request: method.Fields) -> method.Fields:
     """Energy of a party's columns, and mean and variance of all their entries together."""
-    own = party.own_columns
-    return {"energy": np.asarray(own.energy), "level": np.asarray(own.X.mean()), "spread": np.asarray(own.X.var())}
+    local_columns = party.local_columns
+    return {
+        "energy": np.asarray(local_columns.energy),
+        "level": np.asarray(local_columns.X.mean()),
+        "spread": np.asarray(local_columns.X.var()),
+    }
 
 
-def _energy_and_sum(party: method.Client, asked: method.Fields) -> method.Fields:
+def _answer_energy_and_sum(party: method.Client, request: method.Fields) -> method.Fields:
     """Energy of what is compared, and the sum of all entries."""
-    compared = _compared(party)
-    return {"energy": np.asarray(np.vdot(compared, compared)), "sum": np.asarray(party.own_columns.X.sum())}
+    compared = _compared_columns(party)
+    return {"energy": np.asarray(np.vdot(compared, compared)), "sum": np.asarray(party.local_columns.X.sum())}
 
 
-def _spread(party: method.Client, asked: method.Fields) -> method.Fields:
+def _answer_spread(party: method.Client, request: method.Fields) -> method.Fields:
     """Squares of all entries less a level: of their own mean it is subtracted, and of no single entry."""
-    X = party.own_columns.X
+    X = party.local_columns.X
     mean = X.mean()
     deviation = X - mean
-    return {"spread": np.asarray(np.vdot(deviation, deviation) + X.size * (mean - asked["level"]) ** 2)}
+    return {"spread": np.asarray(np.vdot(deviation, deviation) + X.size * (mean - request["level"]) ** 2)}
 
 
-def _compared(party: method.Client) -> method.Array:
+def _compared_columns(party: method.Client) -> method.Array:
     """What distances and inner products are of: distances do not change when the columns are centred, but lose fewer
     digits, and their limit is the less."""
     of_distances = party.options.function.of_distances
-    return algebra.columns_of(party.data, scale=party.options.scale).X if of_distances else party.own_columns.X
+    return algebra.prepare_columns(party.data, scale=party.options.scale).X if of_distances else party.local_columns.X
 
 
-def _to_landmarks(party: method.Client, asked: method.Fields) -> method.Fields:
+def _answer_landmarks(party: method.Client, request: method.Fields) -> method.Fields:
     """Distances of the rows from landmarks, or inner products with them."""
-    places, rows = asked["places"], len(party.data)
-    if places.max() >= rows or len(set(places.tolist())) < places.size:
-        raise method.ContractError(f"the server's {places.size} landmarks are not different ones of the {rows} rows")
-    return {"landmarks": algebra.to_landmarks(_compared(party), places, distances=party.options.function.of_distances)}
+    landmark_rows, rows = request["places"], len(party.data)
+    if landmark_rows.max() >= rows or len(set(landmark_rows.tolist())) < landmark_rows.size:
+        raise method.ContractError(
+            f"the server's {landmark_rows.size} landmarks are not different ones of the {rows} rows"
+        )
+    return {
+        "landmarks": algebra.landmark_sums(
+            _compared_columns(party), landmark_rows, distances=party.options.function.of_distances
+        )
+    }
 
 
 CARD = method.MethodCard(
@@ -118,23 +130,23 @@ CARD = method.MethodCard(
     rounds="2",
     upload="n(n-1)/2 or n(n+1)/2; `landmarks` c: n c",
     server_sees="all distances or inner products of rows",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows and of columns, mean and spread of all its entries together, all distances or inner "
         "products of rows over its columns (`landmarks`: those to some rows)",
         "the scores of all rows, number and choice of landmarks",
     ),
-    shows_summed=method.Shown(
+    summed_disclosure=method.Disclosure(
         "energy of the columns, mean and spread of all entries, all distances or inner products of rows "
         "(`landmarks`: those to some rows); of each its numbers of rows and of columns, and a digest of its ids",
         "the scores of all rows, number and choice of landmarks",
     ),
     options=VerticalKernelOptions,
-    phases=phases,
+    script=kernel_script,
     reference="Cheung et al. 2022, equations 7 to 12; Schölkopf, Smola, Müller 1998; Williams and Seeger 2001",
     split="columns",
     examples=({}, {"kernel": "linear"}, {"landmarks": 20}),
     exposes="inner products",
-    own_total="that of the kernel",
+    variance_base="that of the kernel",
 )
 
 
@@ -150,30 +162,30 @@ class VerticalKernel(method.Strategy):
 
     def aggregate(self) -> method.Fitting:
         replies = yield from columns.aligned_rows(self)
-        places = self._places()
-        kernel = replace(self.options.function, gamma=(yield from self._gamma(replies)))
-        asked = {"places": places} if self.options.landmarks else {}
-        sums: method.Total = yield from columns.summed(self, self.options.asked, asked)
-        added, k = sums[self.options.asked], self.options.n_components
-        missed = float(np.max(sums.missed.get(self.options.asked, 0.0)))
-        if kernel.of_distances:
-            columns.require_distances(added, missed)
+        landmark_rows = self._choose_landmarks()
+        kernel = replace(self.options.function, gamma=(yield from self._find_gamma(replies)))
+        request = {"places": landmark_rows} if self.options.landmarks else {}
+        sums: method.Total = yield from columns.sum_in_digits(self, self.options.summed_quantity, request)
+        quantity, k = sums[self.options.summed_quantity], self.options.n_components
+        error_bound = float(np.max(sums.error_bounds.get(self.options.summed_quantity, 0.0)))
+        if kernel.uses_distances:
+            columns.require_distances(quantity, error_bound)
         if self.options.landmarks:
-            K = columns.finite_kernel(kernel(added))
-            found = algebra.nystrom_pairs(K, places, k)
+            K = columns.finite_kernel(kernel(quantity))
+            spectrum = algebra.nystrom_pairs(K, landmark_rows, k)
         else:
-            K = columns.finite_kernel(kernel.matrix(added, self.n_rows))
-            pairs, total, positive = algebra.kernel_pairs(algebra.centred(K), k)
-            found = replace(pairs, error=kernel.error(added, self.n_rows, missed)), total, positive
-        return self._solution(*found, kernel=kernel, size=float(np.abs(K).max()), missed=missed)
+            K = columns.finite_kernel(kernel.matrix(quantity, self.n_rows))
+            pairs, total, positive = algebra.kernel_pairs(algebra.centre_kernel(K), k)
+            spectrum = replace(pairs, error=kernel.error_bound(quantity, self.n_rows, error_bound)), total, positive
+        return self._solution(*spectrum, kernel=kernel, size=float(np.abs(K).max()), error_bound=error_bound)
 
     def projected(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
         # nobody can tell the error in feature space at home
-        yield method.Ask("project", {"directions": solution.pairs.vectors, "singular": model.singular_values_})
+        yield method.Round("project", {"directions": solution.pairs.vectors, "singular": model.singular_values_})
 
     # Inside
 
-    def _places(self) -> NDArray[np.int64]:
+    def _choose_landmarks(self) -> NDArray[np.int64]:
         """The rows that are landmarks."""
         n, c = self.n_rows, self.options.landmarks
         if c and not self.options.n_components < c <= n:
@@ -183,20 +195,22 @@ class VerticalKernel(method.Strategy):
             )
         return np.sort(np.random.default_rng(self.config.seed).choice(n, c, replace=False))
 
-    def _gamma(self, replies: list[method.Reply]) -> Generator[method.Ask, Any, float]:
+    def _find_gamma(self, replies: list[method.Reply]) -> Generator[method.Round, Any, float]:
         """The run's, or ``1 / (m var X)``; and the energy of all columns."""
         sums = yield from columns.total_energy(self, replies)
         if self.options.gamma:
             return self.options.gamma
         if sums is None:
-            received = [np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")]
-            return algebra.default_gamma(*received)
+            entry_measures = [
+                np.array([reply.fields[name] for reply in replies]) for name in ("features", "level", "spread")
+            ]
+            return algebra.default_gamma(*entry_measures)
         level = float(sums["sum"]) / (self.n_rows * self.columns)
-        spread: method.Total = yield method.Sum("spread", {"level": np.asarray(level)})
-        return self.n_rows / columns.resolved(self, spread, "spread")
+        spread: method.Total = yield method.SumRound("spread", {"level": np.asarray(level)})
+        return self.n_rows / columns.resolved_measure(self, spread, "spread")
 
     def _solution(
-        self, pairs: Eigenpairs, total: float, positive: int, *, kernel: algebra.Kernel, size: float, missed: float
+        self, pairs: Eigenpairs, total: float, positive: int, *, kernel: algebra.Kernel, size: float, error_bound: float
     ) -> method.Solution:
         n, k = self.n_rows, self.options.n_components
         if total <= n * np.finfo(np.float64).eps * size:
@@ -205,15 +219,15 @@ class VerticalKernel(method.Strategy):
                 "identical, or it cannot tell them apart: set center=true, or another 'gamma' (it is "
                 f"{kernel.gamma:.2g})"
             )
-        may_be = pairs.values[k - 1 : k].sum() + pairs.error > algebra.KERNEL_ROUNDING * pairs.values[0]
-        if positive < k < n and may_be and missed:
+        may_be_positive = pairs.values[k - 1 : k].sum() + pairs.error > algebra.KERNEL_ROUNDING * pairs.values[0]
+        if positive < k < n and may_be_positive and error_bound:
             raise method.ConfigError(
                 f"run-config: 'n-components' is {k}, but beside their largest value the fixed point of secure sums "
                 "does not tell these rows apart well enough: set scale=true, lower 'gamma', or run in clear"
             )
         if positive < k:
-            few = self.options.landmarks
-            change = f"'landmarks' = {few}, of which some are alike" if few else "'gamma' and 'coef0'"
+            n_landmarks = self.options.landmarks
+            change = f"'landmarks' = {n_landmarks}, of which some are alike" if n_landmarks else "'gamma' and 'coef0'"
             raise method.ConfigError(
                 f"run-config: 'n-components' is {k}, but the kernel '{kernel.name}' of these rows has "
                 f"{positive} positive eigenvalues; ask for so many at most, or change {change}"
@@ -221,4 +235,4 @@ class VerticalKernel(method.Strategy):
         notes = []
         if pairs.values[0] * (n - 1) < 3 * total:
             notes.append("the kernel matrix is nearly the identity, and its components mean little: lower 'gamma'")
-        return method.Solution(pairs=pairs, total=total, notes=notes, measured={"gamma": kernel.gamma})
+        return method.Solution(pairs=pairs, total=total, notes=notes, measurements={"gamma": kernel.gamma})

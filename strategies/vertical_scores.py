@@ -18,7 +18,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.solution import Certainty
 from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
-from fedpca_flwr.questions.digits import in_digits
+from fedpca_flwr.questions.digits import digits_questions
 
 
 class ScoresOptions(method.CountOptions):
@@ -31,44 +31,48 @@ class ScoresOptions(method.CountOptions):
 """1 where loadings divide by deviations: of the new rows no bound in their own unit holds then."""
 
 
-SCALED = method.Field("scaled", (), "int64", kind="size", fixed="scaled")
+SCALED_FIELD = method.Field("scaled", (), "int64", kind="size", constant="scaled")
 
 
-def phases(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
+def scores_script(config: method.RunConfig, options: ScoresOptions) -> method.Questions:
     """Rows, their scores, and the sum of these for everyone."""
-    said = (method.Field("run", (), "uint64"), method.Field("components", (), "int64", kind="count"), SCALED)
-    scaled = method.by_transport(config, clear=(), masked=(SCALED,))
-    of_loadings = columns.Saying(said, _of_loadings)
+    loadings_fields = (
+        method.Field("run", (), "uint64"),
+        method.Field("components", (), "int64", kind="count"),
+        SCALED_FIELD,
+    )
+    scaled = method.by_transport(config, clear=(), masked=(SCALED_FIELD,))
+    of_loadings = columns.LocalStatistic(loadings_fields, _loadings_info)
     scores = method.Question(
-        asked=method.Payload((method.Field("components", ("<=k",), "int64", kind="size"), *scaled)),
+        request=method.Payload((method.Field("components", ("<=k",), "int64", kind="size"), *scaled)),
         reply=method.Payload((method.Field("scores", ("n", "k")),)),
-        answer=_scores,
-        sizes=columns.k_of_options,
-        limits=_limits,
+        answer=_answer_scores,
+        sizes=columns.component_sizes,
+        limits=_score_limits,
     )
     return {
-        **columns.rows_phases(config, columns.measures_phase(None, *scaled), of_party=[of_loadings]),
-        **in_digits(config, "scores", scores),
-        **columns.keeping_phase(lambda asked: asked["scores"], method.Field("scores", ("n", "<=k"))),
+        **columns.rows_questions(config, columns.measures_question(None, *scaled), party_statistics=[of_loadings]),
+        **digits_questions(config, "scores", scores),
+        **columns.keep_scores_questions(lambda request: request["scores"], method.Field("scores", ("n", "<=k"))),
     }
 
 
-def _limits(asked: method.Fields, public: method.Public) -> method.SumLimits:
+def _score_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
     """Scores by all parties' loadings together, each of which is no longer than one."""
-    product = columns.product_limit(None, public, scaled=bool(asked["scaled"]))
+    product = columns.product_limit(None, public, scaled=bool(request["scaled"]))
     return {"scores": np.sqrt(public.parties * product)}
 
 
-def _scores(party: VerticalScoresClient, asked: method.Fields) -> method.Fields:
+def _answer_scores(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
     """A party's part of the scores of its rows."""
-    return {"scores": party.own_columns @ party.own.components[asked["components"]].T}
+    return {"scores": party.own_columns @ party.fitted_loadings.components[request["components"]].T}
 
 
-def _of_loadings(party: VerticalScoresClient, asked: method.Fields) -> method.Fields:
+def _loadings_info(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
     """Of which run a party's loadings are, how many components they have, and whether they divide by deviations."""
     return {
-        "run": np.asarray(party.own.run, np.uint64),
-        "components": np.asarray(len(party.own.components)),
+        "run": np.asarray(party.fitted_loadings.run, np.uint64),
+        "components": np.asarray(len(party.fitted_loadings.components)),
         "scaled": np.asarray(int(party.scaled)),
     }
 
@@ -81,22 +85,22 @@ CARD = method.MethodCard(
     rounds="2",
     upload="5, then n k",
     server_sees="each party's part of the scores",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows and of columns, which earlier run the loadings are of (a digest of its scores), energy of "
         "the new rows over its columns, its part of their scores",
         "the scores of all new rows",
     ),
-    shows_summed=method.Shown(
+    summed_disclosure=method.Disclosure(
         "energy of the columns, and the scores; of each its numbers of rows and of columns, a digest of its ids, "
         "and which earlier run the loadings are of",
         "the scores of all new rows",
     ),
     options=ScoresOptions,
-    phases=phases,
+    script=scores_script,
     reference="Cheung et al. 2022, equation 10",
     split="columns",
     exposes="scores",
-    after="vertical",
+    loadings_source="vertical",
 )
 
 
@@ -104,11 +108,11 @@ class VerticalScoresClient(method.Client):
     """Returns its part of the scores."""
 
     def require_ready(self) -> None:
-        assert self.own  # loadings that do not fit are said before anything is answered
+        assert self.fitted_loadings  # loadings that do not fit are said before anything is answered
         super().require_ready()
 
     @cached_property
-    def own(self) -> Loadings:
+    def fitted_loadings(self) -> Loadings:
         """What this party kept of the earlier run."""
         path, width = self.site.node.loadings, self.data.shape[1]
         if not path:
@@ -116,35 +120,37 @@ class VerticalScoresClient(method.Client):
                 "this site's node-config names no 'loadings': the file that a run with the method 'vertical' wrote here"
             )
         try:
-            own = Loadings.load(path)
+            loadings = Loadings.load(path)
         except method.ContractError as error:
             raise method.ContractError(
                 "the file of this site's 'loadings' is missing or not whole", local=str(error)
             ) from None
-        if own.mean.size != width:
-            raise method.DataError(f"this site's new rows have {width} columns, its loadings are of {own.mean.size}")
-        if self.site.table.columns and own.columns not in ("", self.site.table.columns):
+        if loadings.mean.size != width:
+            raise method.DataError(
+                f"this site's new rows have {width} columns, its loadings are of {loadings.mean.size}"
+            )
+        if self.site.table.columns and loadings.columns not in ("", self.site.table.columns):
             raise method.DataError(
                 "this site's new rows have other column names, or another order of them, than the rows that its "
                 "loadings are of"
             )
-        if not own.run:
+        if not loadings.run:
             raise method.ConfigError("this site's loadings do not say of which run they are; fit again with 'vertical'")
-        return own
+        return loadings
 
     @property
     def scaled(self) -> bool:
         """Whether its loadings divide by deviations."""
-        return bool((self.own.scale != 1).any())
+        return bool((self.fitted_loadings.scale != 1).any())
 
-    def take(self, asked: method.Fields) -> None:
-        if self.scaled and not asked.get("scaled", 1):
+    def take(self, request: method.Fields) -> None:
+        if self.scaled and not request.get("scaled", 1):
             raise method.ContractError("the server says that no party's loadings divide by deviations; this site's do")
 
     @cached_property
     def own_columns(self) -> Columns:
-        none = np.zeros_like(self.own.mean)
-        return Columns(self.data, self.own.mean, none, self.own.scale, none.astype(bool))
+        none = np.zeros_like(self.fitted_loadings.mean)
+        return Columns(self.data, self.fitted_loadings.mean, none, self.fitted_loadings.scale, none.astype(bool))
 
 
 class VerticalScores(method.Run):
@@ -166,24 +172,24 @@ class VerticalScores(method.Run):
 
     def program(self) -> method.Program:
         replies = yield from columns.aligned_rows(self)
-        held = components_of_one_run(replies)
+        available = common_component_count(replies)
         scaled = {"scaled": np.asarray(max(int(reply.fields["scaled"]) for reply in replies))}
         scaled = method.by_transport(self.config, clear={}, masked=scaled)
         yield from columns.total_energy(self, replies, **scaled)
-        k = min(self.options.n_components, held)
-        sums: method.Total = yield from columns.summed(
+        k = min(self.options.n_components, available)
+        sums: method.Total = yield from columns.sum_in_digits(
             self, "scores", {"components": np.arange(k), **scaled}, self.total**0.5
         )
-        notes = [] if k == held else [f"the first {k} of the {held} components of the loadings"]
+        notes = [] if k == available else [f"the first {k} of the {available} components of the loadings"]
         log = self.history(Certainty(self.exact, []), [*notes, *self.order_notes()], {})
         scores = sums["scores"]
         values = np.einsum("ij,ij->j", scores, scores)  # of the new rows, about the means of the fitted ones
         model = method.PCAModel.of_scores(scores, values, total=self.total, features=self.columns, log=log)
-        yield method.Ask("project", {"scores": scores})
+        yield method.Round("project", {"scores": scores})
         self._model = model
 
 
-def components_of_one_run(replies: list[method.Reply]) -> int:
+def common_component_count(replies: list[method.Reply]) -> int:
     """How many components the parties' loadings have, which must be of one run."""
     witness = replies[0]
     for reply in replies:

@@ -24,13 +24,13 @@ class VFedAKPCAOptions(method.KernelOptions, merging.MergeOptions):
     periods: Annotated[method.Count, Limits(examples=[1, 2, 4])] = 1
     """Communication periods for each component."""
 
-    def local(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
+    def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
         """Of its own kernel matrix, weighted by the root of the eigenvalue (the authors')."""
         entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
         kernel = replace(self.function, gamma=self.gamma or algebra.default_gamma(*entries))
-        packed = algebra.packed_distances(X) if kernel.of_distances else algebra.packed_gram(X)
+        packed = algebra.packed_distances(X) if kernel.uses_distances else algebra.packed_gram(X)
         K = finite_kernel(kernel.matrix(packed, len(X)))
-        pairs, _, _ = algebra.kernel_pairs(algebra.centred(K), 1)
+        pairs, _, _ = algebra.kernel_pairs(algebra.centre_kernel(K), 1)
         rounding = len(X) * np.finfo(np.float64).eps * float(np.abs(K).max())
         value = float(pairs.values[0]) if pairs.values[0] > rounding else 0.0
         return value**0.5, pairs.vectors[:, 0]
@@ -44,14 +44,14 @@ CARD = method.MethodCard(
     rounds="2 + k `periods`; with `graph` 3 + k `periods`",
     upload="n + 1 in each period",
     server_sees="each party's leading scores",
-    shows=merging.SHOWS,
+    disclosure=merging.MERGE_DISCLOSURE,
     options=VFedAKPCAOptions,
-    phases=merging.merge_phases,
+    script=merging.merge_questions,
     reference="Cheung et al. 2022, section 3.3, algorithms 1 and 2",
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
-    own_total="the squares of all columns, about zero unless center=true",
+    variance_base="the squares of all columns, about zero unless center=true",
     beyond_moments=merging.BEYOND_MOMENTS,
 )
 

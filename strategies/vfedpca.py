@@ -22,10 +22,10 @@ class VFedPCAOptions(merging.MergeOptions):
     """What the power method starts from: chance, or the merged vector (algorithm 3)."""
 
     @property
-    def from_merged(self) -> bool:
+    def starts_from_merged(self) -> bool:
         return self.warm_start == "previous"
 
-    def local(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
+    def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
         """By the power method on its own matrix."""
         return algebra.power_iteration(algebra.local_product(X, faithful=self.faithful), start, self.local_iterations)
 
@@ -38,9 +38,9 @@ CARD = method.MethodCard(
     rounds="2 + k `periods`; with `graph` 3 + k `periods`",
     upload="n + 1 in each period",
     server_sees="each party's leading scores",
-    shows=merging.SHOWS,
+    disclosure=merging.MERGE_DISCLOSURE,
     options=VFedPCAOptions,
-    phases=merging.merge_phases,
+    script=merging.merge_questions,
     reference="Cheung et al. 2022, algorithms 2 to 5",
     examples=({}, {"graph": "ring"}),
     split="columns",

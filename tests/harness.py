@@ -16,7 +16,7 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from numpy.typing import NDArray
 
 from fedpca_flwr import run
-from fedpca_flwr.maths.rows import whole
+from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
@@ -49,7 +49,7 @@ def own(method: str) -> dict[str, Any]:
     Noise is the same each time. On other graphs than the complete one, a result depends on who sits where; with
     directions truncated, on the order of the rows.
     """
-    card = METHODS.of_text(method).strategy.card
+    card = METHODS.parse_method(method).strategy.card
     known = card.options.model_fields
     few = {"iterations": 3, "noise_seed": 1, "tracked": 80}
     needed: dict[str, Any] = {name: value for name, value in few.items() if name in known}
@@ -290,7 +290,7 @@ def differences(one: PCAModel, other: PCAModel) -> list[str]:
 
 def reconstruction_error(model: PCAModel, X: Any) -> float:
     """Mean squared error per row of ``X`` (n, d) after projection and back, in squared units of the data."""
-    difference = whole(model.aligned(X)) - model.inverse_transform(model.transform(X))
+    difference = to_array(model.aligned(X)) - model.inverse_transform(model.transform(X))
     return float(np.einsum("ij,ij->", difference, difference) / len(difference))
 
 

@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Context, RecordDict
 from numpy.typing import NDArray
 
-from fedpca_flwr.config.method_text import options_of
+from fedpca_flwr.config.method_text import parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.moments import pack, packed_size
 from fedpca_flwr.protocol.question import Question
-from fedpca_flwr.site.identity import identity_of
+from fedpca_flwr.site.identity import load_identity
 from fedpca_flwr.site.policy import EXPOSURES
 from fedpca_flwr.site.repeats import Release
 from fedpca_flwr.strategies import FACTORY, METHODS
@@ -28,8 +28,8 @@ EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)
 def shown_by(run: dict[str, Any]) -> str:
     """What a run with this method and these options shows of single rows: what a site must allow."""
     text = METHODS.run_config(run)["method"]
-    card = METHODS.of_text(text).strategy.card
-    options = options_of(text, card.options, {"n-components": run.get("n-components", 10)})
+    card = METHODS.parse_method(text).strategy.card
+    options = parse_options(text, card.options, {"n-components": run.get("n-components", 10)})
     return max(card.exposes or "nothing", options.exposes or "nothing", key=EXPOSURES.index)
 
 
@@ -37,7 +37,7 @@ def released(folder: Path) -> list[str]:
     """The phases that a journal's ledger lists."""
     with closing(sqlite3.connect(folder / "site.sqlite")) as database:
         noted = database.execute("SELECT about FROM event WHERE kind = 'release' ORDER BY number")
-        return [Release.of(about).phase for (about,) in noted]
+        return [Release.parse(about).phase for (about,) in noted]
 
 
 class HostileSession:
@@ -76,8 +76,10 @@ class HostileSession:
         if run["method"].startswith("dp-pca"):
             given = {"epsilon-budget": 100.0, **given}
         chosen = METHODS.run_config(run)
-        card = METHODS.of_text(chosen["method"]).strategy.card
-        words = options_of(chosen["method"], card.options, {"n-components": chosen.get("n-components", 10)}).site_sums
+        card = METHODS.parse_method(chosen["method"]).strategy.card
+        words = parse_options(
+            chosen["method"], card.options, {"n-components": chosen.get("n-components", 10)}
+        ).sum_disclosures
         if words:
             given = {"allowed-methods": " ".join([card.name, *words]), **given}
         config = {"partition-id": index, "num-partitions": parties, **given}
@@ -93,7 +95,7 @@ class HostileSession:
     def sign(self, party: int, what: str, *said: bytes) -> NDArray:
         """As another party would, which has handed the server all that it has."""
         node = {**self.context.node_config, **identities(self.parties)[party], "partition-id": party}
-        colluder = identity_of(NodeConfig.parse(node))
+        colluder = load_identity(NodeConfig.parse(node))
         return replace(self.client.transport.group.signer, identity=colluder).sign(what, *said)
 
     def ask(self, phase: str, arrays: list[NDArray]) -> tuple[list[NDArray], dict[str, Any]]:
@@ -158,7 +160,7 @@ class Questions:
     def arrays(self, phase: Question, session: HostileSession, known: dict[str, int]) -> list[NDArray]:
         if self.rng.random() < 0.02:
             return [self._real((3,)) for _ in range(self.rng.integers(0, 5))]
-        arrays = {field.name: self._field(field, session, known) for field in phase.asked.fields}
+        arrays = {field.name: self._field(field, session, known) for field in phase.request.fields}
         if "centre" in arrays:
             if self._centre is not None and self.rng.random() < 0.9:
                 arrays["centre"] = self._centre

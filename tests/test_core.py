@@ -62,7 +62,9 @@ def test_every_command_says_what_it_does(capsys):
     assert "usage" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.strategy.card.after])
+@pytest.mark.parametrize(
+    "method", [name for name, method in METHODS.items() if not method.strategy.card.loadings_source]
+)
 def test_every_method_makes_a_plain_run(method):
     by_rows = METHODS[method].strategy.card.split == "rows"
     parties = cut(rows(60, 6), 30, 20, 10) if by_rows else np.split(rows(60, 6), 3, axis=1)

@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 from flwr.common.config import parse_config_args
 
 from fedpca_flwr import run
-from fedpca_flwr.config.method_text import options_of, own_keys
+from fedpca_flwr.config.method_text import method_option_keys, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import DATASETS
@@ -22,7 +22,7 @@ from fedpca_flwr.simulations.hunt.options import option_values
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.__main__ import descriptions, pages
-from fedpca_flwr.transports.recommendation import TRAVEL, script_of, transports_of
+from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 from tests.families import cut, rows
 from tests.grid import GridOfThisProcess
 
@@ -67,8 +67,8 @@ def test_every_method_has_a_page_of_its_own_and_stands_in_the_tables_of_methods_
         assert f"| [`{name}`](methods/{name}.md) |" in PAGES["docs/which-method.md"]
         assert ("ith secure aggregation" in page) == ("masked" in transports_of(method))
         assert ("or `survivors`" in page) == ("surviving" in transports_of(method))
-        assert card.shows.server[:40] in page
-        assert (card.shows_summed or card.shows).server[:40] in page
+        assert card.disclosure.server[:40] in page
+        assert (card.summed_disclosure or card.disclosure).server[:40] in page
     page = PAGES["docs/security/questions.md"]
     table = page[page.index("| method | in clear |") :]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(METHODS)
@@ -88,12 +88,14 @@ def test_every_option_is_described_and_the_table_of_questions_has_what_it_asks(m
     card = known.strategy.card
     told = descriptions(card.options)
     assert not [name for name in card.options.model_fields if not told.get(name)]
-    shown = {(travel, name) for travel in TRAVEL for own in card.examples for name in script(known, travel, own)}
+    shown = {
+        (travel, name) for travel in EXAMPLE_CONFIGS for own in card.examples for name in script(known, travel, own)
+    }
     drawn = option_values(method, 2, 50, 6)
     single = [(name.replace("_", "-"), value) for name, values in drawn.items() for value in values]
     missing = {
         name: options
-        for travel in TRAVEL
+        for travel in EXAMPLE_CONFIGS
         for options in map(dict, itertools.combinations(single, 2))
         for name in script(known, travel, {**card.examples[0], **options})
         if (travel, name) not in shown
@@ -103,7 +105,7 @@ def test_every_option_is_described_and_the_table_of_questions_has_what_it_asks(m
 
 def script(method, travel, options):
     try:
-        return script_of(method, TRAVEL[travel], options) or {}
+        return script_or_none(method, EXAMPLE_CONFIGS[travel], options) or {}
     except ConfigError:  # options that do not go together
         return {}
 
@@ -160,13 +162,13 @@ def test_runs_have_keys_and_values_that_there_are(page):
             given = parse_config_args([text])
             assert set(given) <= set(CONFIG), command
             config = RunConfig.parse({**CONFIG, **given})
-            kind = METHODS.of_text(config.method).strategy.card.options
-            options_of(config.method, kind, {"n-components": config.n_components})
+            kind = METHODS.parse_method(config.method).strategy.card.options
+            parse_options(config.method, kind, {"n-components": config.n_components})
 
 
 @every_page
 def test_keys_that_are_mentioned_exist(page):
-    options = {key for method in METHODS.values() for key in own_keys(method.strategy.card.options)}
+    options = {key for method in METHODS.values() for key in method_option_keys(method.strategy.card.options)}
     known = {*CONFIG, *NodeConfig.keys(), *options, "engine"}
     for text in re.findall(r"`([^`\n]*)`", prose(page)):
         if not text.startswith(("python", "PCA(", "flwr", "flower-")):

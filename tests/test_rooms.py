@@ -147,7 +147,7 @@ BY_DAY = "stage clusters"
 
 def test_all_stages_and_kinds_of_file_are_rooms():
     deleted = [file for room in ROOMS.values() for file in room.files]
-    homes = {stage.__module__ for stage in STAGES} | {kind.rows.__module__ for kind in FORMATS.values()}
+    homes = {stage.__module__ for stage in STAGES} | {kind.read_rows.__module__ for kind in FORMATS.values()}
     for home in homes - {"fedpca_flwr.site.numpy_files", "functools"}:
         file = f"{home.replace('.', '/')}.py"
         assert any(file.startswith(part) for part in deleted), file

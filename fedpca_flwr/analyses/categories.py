@@ -6,23 +6,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpca_flwr.analyses.inputs import of_model
+from fedpca_flwr.analyses.inputs import takes_model
 from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.tables import Share, Shown, printed_as
+from fedpca_flwr.model.tables import DisplayTable, Share, display_as
 
 
-def _table(found: Categories) -> Shown:
-    k = range(found.coordinates.shape[1])
+def _categories_table(result: Categories) -> DisplayTable:
+    k = range(result.coordinates.shape[1])
     heads = ["level", "share", *(f"PC{j + 1}" for j in k), *(f"cos2 PC{j + 1}" for j in k)]
-    each = zip(found.levels, found.shares, found.coordinates, found.squared_cosines, strict=True)
-    cells = [[name, Share(share), *places.tolist(), *cosines.tolist()] for name, share, places, cosines in each]
-    return Shown(f"Categories: {len(cells)} levels, by the mean scores of their rows", heads, cells)
+    entries = zip(result.levels, result.shares, result.coordinates, result.squared_cosines, strict=True)
+    cells = [
+        [name, Share(share), *coordinates.tolist(), *cosines.tolist()] for name, share, coordinates, cosines in entries
+    ]
+    return DisplayTable(f"Categories: {len(cells)} levels, by the mean scores of their rows", heads, cells)
 
 
-@printed_as(_table)
+@display_as(_categories_table)
 @dataclass(frozen=True, eq=False)
 class Categories:
     """Columns and levels of a mixed table on the components (FAMD, or MCA where there are no numbers).
@@ -56,7 +58,7 @@ class Categories:
     squared_cosines: Array
 
 
-@of_model
+@takes_model
 def categories(model: PCAModel) -> Categories:
     """Columns and levels of a mixed table on the components (Escofier 1979; Pages 2004), from the model alone.
 
@@ -73,22 +75,22 @@ def categories(model: PCAModel) -> Categories:
     declared = model.log.get("levels")
     if not declared or model.feature_names_in_ is None or model.mean_ is None or model.components_ is None:
         raise ContractError("the model is of numbers only: run with levels={'sex': ['female', 'male']}")
-    names, own = model.feature_names_in_.tolist(), indicator_names(declared)
-    first = len(names) - len(own)
-    of_column = [column for column, levels in declared.items() for _ in range(len(levels) + 2)]
+    names, indicators = model.feature_names_in_.tolist(), indicator_names(declared)
+    first = len(names) - len(indicators)
+    indicator_columns = [column for column, levels in declared.items() for _ in range(len(levels) + 2)]
     n = model.n_samples_
     variances = model.explained_variance_ * (n - 1) / n
     squares = variances * model.components_.T**2  # of correlations, where a column has the variance 1
-    by_column = [squares[first:][[one == column for one in of_column]].sum(axis=0) for column in declared]
+    by_column = [squares[first:][[item == column for item in indicator_columns]].sum(axis=0) for column in declared]
     shares = model.mean_[first:]
-    there = (shares > 0) & (shares < 1)
-    p, loadings = shares[there][:, None], model.components_.T[first:][there]
+    occurs = (shares > 0) & (shares < 1)
+    p, loadings = shares[occurs][:, None], model.components_.T[first:][occurs]
     return Categories(
         columns=(*names[:first], *declared),
         squared_correlations=np.vstack([squares[:first], *by_column]),
-        levels=tuple(name for name, one in zip(own, there, strict=True) if one),
-        shares=shares[there],
+        levels=tuple(name for name, item in zip(indicators, occurs, strict=True) if item),
+        shares=shares[occurs],
         coordinates=variances * loadings / np.sqrt(p),
         contributions=loadings**2,
-        squared_cosines=squares[first:][there] / (1 - p),
+        squared_cosines=squares[first:][occurs] / (1 - p),
     )

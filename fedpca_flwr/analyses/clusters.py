@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.analyses.inputs import of_model
+from fedpca_flwr.analyses.inputs import takes_model
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.clustering import Mixture, nearest
+from fedpca_flwr.maths.clustering import Mixture, assign_to_nearest
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.tables import Shown, printed_as
+from fedpca_flwr.model.tables import DisplayTable, display_as
 
 
-def _clusters(found: Clusters) -> Shown:
-    rows = ["few" if count is None else count for count in found.rows]
-    heads = ["cluster", "rows", *(f"PC{j + 1}" for j in range(found.centres.shape[1]))]
-    cells = [[i, count, *centre] for i, (count, centre) in enumerate(zip(rows, found.centres.tolist(), strict=True))]
-    return Shown(f"Clusters: {len(rows)} by {found.kind}, by their centres", heads, cells)
+def _clusters_table(result: Clusters) -> DisplayTable:
+    rows = ["few" if count is None else count for count in result.rows]
+    heads = ["cluster", "rows", *(f"PC{j + 1}" for j in range(result.centres.shape[1]))]
+    cells = [[i, count, *centre] for i, (count, centre) in enumerate(zip(rows, result.centres.tolist(), strict=True))]
+    return DisplayTable(f"Clusters: {len(rows)} by {result.kind}, by their centres", heads, cells)
 
 
-@printed_as(_clusters)
+@display_as(_clusters_table)
 @dataclass(frozen=True, eq=False)
 class Clusters:
     """Clusters of scores, the largest first.
@@ -49,11 +49,11 @@ class Clusters:
         """The cluster (n,) of each row of ``X`` (n, d), which need not be a row of the run."""
         scores = self.model.transform(X)
         if self.mixture is None:
-            return nearest(scores, self.centres)[0]
-        return np.asarray(self.mixture.shares(scores)[0].argmax(axis=1))
+            return assign_to_nearest(scores, self.centres)[0]
+        return np.asarray(self.mixture.responsibilities(scores)[0].argmax(axis=1))
 
 
-@of_model
+@takes_model
 def clusters(model: PCAModel) -> Clusters:
     """The clusters that a run has found.
 
@@ -67,10 +67,10 @@ def clusters(model: PCAModel) -> Clusters:
     ContractError
         Where the run was to find none.
     """
-    found = model.log.get("clusters")
-    if found is None:
+    entry = model.log.get("clusters")
+    if entry is None:
         raise ContractError("the model knows of no clusters: ask for them in its run, say by run('p-cov', clusters=4)")
-    centres, mixture = np.array(found["centres"]), None
-    if found["kind"] == "mixture":
-        mixture = Mixture(np.array(found["weights"]), centres, np.array(found["covariances"]))
-    return Clusters(found["kind"], tuple(found["rows"]), centres, mixture, model)
+    centres, mixture = np.array(entry["centres"]), None
+    if entry["kind"] == "mixture":
+        mixture = Mixture(np.array(entry["weights"]), centres, np.array(entry["covariances"]))
+    return Clusters(entry["kind"], tuple(entry["rows"]), centres, mixture, model)

@@ -21,33 +21,44 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve, eigh, lstsq, svd
 
-from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved, require_varying, rows_of
+from fedpca_flwr.analyses.inputs import (
+    finite_rows,
+    require_count,
+    require_resolved,
+    require_varying,
+    takes_model,
+    takes_moments,
+)
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import fix_signs, signs_of
+from fedpca_flwr.maths.eigen import column_signs, fix_signs
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import Features, SecondMoments
-from fedpca_flwr.model.tables import Shown, by_feature, labels, printed_as
+from fedpca_flwr.model.tables import DisplayTable, component_labels, display_as, feature_rows
 
 
-@of_moments
+@takes_moments
 def pca(
     moments: SecondMoments, n_components: int | float | str = 10, *, center: bool = True, scale: bool = False
 ) -> PCAModel:
     """The model that a run of p-cov over the same rows makes; parameters as in `fedpca_flwr.model.solution.solve`."""
     parties = moments.parties.items()
-    about = {
+    log_entries = {
         "method": "second moments",
         "columns": names_digest(moments.features),
-        "parties": [{"party": i, "name": key, "rows": own.count} for i, (key, own) in enumerate(parties)],
+        "parties": [
+            {"party": i, "name": key, "rows": party_moments.count} for i, (key, party_moments) in enumerate(parties)
+        ],
     }
     options: dict[str, Any] = {"n_components": n_components, "center": center, "scale": scale}
-    return PCAModel.of_moments(moments.moments, about, missed=moments.missed, **options).named(moments.features)
+    return PCAModel.of_moments(moments.moments, log_entries, error_bound=moments.error_bound, **options).named(
+        moments.features
+    )
 
 
 # varimax ends after so many steps, or with a step that raises its criterion by no larger share
-VARIMAX_STEPS, SMALLEST_GAIN = 10000, 1e-14
+MAX_VARIMAX_STEPS, MIN_VARIMAX_GAIN = 10000, 1e-14
 PROMAX_POWER = 4
 
 
@@ -57,15 +68,15 @@ def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
         lengths = np.linalg.norm(loadings, axis=1)
         loadings = loadings[lengths > 0] / lengths[lengths > 0, None]
     rotation = np.eye(loadings.shape[1])
-    before = 0.0
-    for _ in range(VARIMAX_STEPS):
+    previous_strength = 0.0
+    for _ in range(MAX_VARIMAX_STEPS):
         rotated = loadings @ rotation
         target = rotated**3 - rotated * np.mean(rotated**2, axis=0)
         u, strengths, vt = svd(loadings.T @ target)
         rotation = u @ vt
-        if strengths.sum() <= before * (1 + SMALLEST_GAIN):
+        if strengths.sum() <= previous_strength * (1 + MIN_VARIMAX_GAIN):
             break
-        before = float(strengths.sum())
+        previous_strength = float(strengths.sum())
     return rotation
 
 
@@ -85,14 +96,14 @@ def promax(loadings: Array, *, kaiser: bool = True) -> Array:
 ROTATIONS: dict[str, Callable[..., Array] | None] = {"none": None, "varimax": varimax, "promax": promax}
 
 
-def _reading(found: Reading) -> Shown:
-    k, d = found.correlations.shape
+def _reading_table(result: Reading) -> DisplayTable:
+    k, d = result.correlations.shape
     title = f"Reading: correlations of {k} components with {d} features, and the share of each that they hold"
-    rows = by_feature(found.features, *found.correlations, found.communalities, weight=found.communalities)
-    return Shown(title, ["feature", *labels(k), "held"], rows)
+    rows = feature_rows(result.features, *result.correlations, result.communalities, weight=result.communalities)
+    return DisplayTable(title, ["feature", *component_labels(k), "held"], rows)
 
 
-@printed_as(_reading)
+@display_as(_reading_table)
 @dataclass(frozen=True, eq=False)
 class Reading:
     """The first components in terms of the features.
@@ -124,7 +135,7 @@ class Reading:
     supplementary: int = 0
 
 
-@of_moments
+@takes_moments
 def read(
     moments: SecondMoments,
     k: int,
@@ -153,9 +164,9 @@ def read(
     """
     if rotation not in ROTATIONS:
         raise ConfigError(f"'rotation' is {value_text(rotation)}, expected one of: {', '.join(ROTATIONS)}")
-    besides = moments.places(supplementary).tolist() if len(supplementary) else []
-    active = [place for place in range(moments.n_features) if place not in besides]
-    moments, first = moments.select(active + besides), len(active)
+    supplementary_columns = moments.places(supplementary).tolist() if len(supplementary) else []
+    active = [column for column in range(moments.n_features) if column not in supplementary_columns]
+    moments, first = moments.select(active + supplementary_columns), len(active)
     model = pca(moments.select(range(first)), k, scale=scale)
     require_resolved(model.explained_variance_)
     components, _ = model.loadings()
@@ -165,25 +176,29 @@ def read(
     loadings = (common / spread).T
     communalities = np.sum(loadings**2, axis=1)
     rotate = ROTATIONS[rotation]
-    turn = np.eye(len(components)) if rotate is None else rotate(loadings[:first], kaiser=kaiser)
-    rotated = loadings[:first] @ turn
-    order = np.arange(len(turn)) if rotation == "none" else np.argsort(-np.sum(rotated**2, axis=0), kind="stable")
+    rotation_matrix = np.eye(len(components)) if rotate is None else rotate(loadings[:first], kaiser=kaiser)
+    rotated = loadings[:first] @ rotation_matrix
+    order = (
+        np.arange(len(rotation_matrix))
+        if rotation == "none"
+        else np.argsort(-np.sum(rotated**2, axis=0), kind="stable")
+    )
     ordered = rotated[:, order]
-    turn = turn[:, order] * signs_of(ordered)
-    inverse = np.linalg.inv(turn)
+    rotation_matrix = rotation_matrix[:, order] * column_signs(ordered)
+    inverse = np.linalg.inv(rotation_matrix)
     contributions = np.zeros_like(loadings.T)
     contributions[:, :first] = (ordered**2 / np.sum(ordered**2, axis=0)).T
     return Reading(
-        correlations=(loadings @ turn).T,
+        correlations=(loadings @ rotation_matrix).T,
         communalities=communalities,
         contributions=contributions,
         between=inverse @ inverse.T,
         features=moments.features,
-        supplementary=len(besides),
+        supplementary=len(supplementary_columns),
     )
 
 
-@of_moments
+@takes_moments
 def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool = False) -> Array:
     """Mean scores (m, k) of the rows that have a level, of m supplementary columns of 0 and 1.
 
@@ -194,22 +209,22 @@ def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool
     ConfigError, ContractError, DataError
         As `read`; a `DataError` also for a column that is constant, or cannot be of 0 and 1.
     """
-    places = moments.places(levels)
-    require_varying(moments, places)
-    mean, variances = moments.mean[places], np.diagonal(moments.scatter)[places] / moments.n_samples
-    wrong = places[np.abs(variances - mean * (1 - mean)) > 1e-9]
-    if wrong.size:
-        told = ", ".join(moments.names(wrong) or map(str, wrong))
-        raise DataError(f"the features {told} are not of 0 and 1: name indicators of levels")
-    others = np.setdiff1d(np.arange(moments.n_features), places).tolist()
-    model = pca(moments.select(others), k, scale=scale)
+    level_columns = moments.places(levels)
+    require_varying(moments, level_columns)
+    mean, variances = moments.mean[level_columns], np.diagonal(moments.scatter)[level_columns] / moments.n_samples
+    invalid_columns = level_columns[np.abs(variances - mean * (1 - mean)) > 1e-9]
+    if invalid_columns.size:
+        names = ", ".join(moments.names(invalid_columns) or map(str, invalid_columns))
+        raise DataError(f"the features {names} are not of 0 and 1: name indicators of levels")
+    other_columns = np.setdiff1d(np.arange(moments.n_features), level_columns).tolist()
+    model = pca(moments.select(other_columns), k, scale=scale)
     components, _ = model.loadings()
-    away = moments.scatter[np.ix_(places, others)] / (moments.n_samples * mean[:, None])
-    found: Array = away / (1.0 if model.scale_ is None else model.scale_) @ components.T
-    return found
+    deviations = moments.scatter[np.ix_(level_columns, other_columns)] / (moments.n_samples * mean[:, None])
+    scores: Array = deviations / (1.0 if model.scale_ is None else model.scale_) @ components.T
+    return scores
 
 
-@of_model
+@takes_model
 def projected(model: PCAModel, X: ArrayLike) -> Array:
     """Scores (n, k) of new rows ``X`` (n, d), over the model's `shrinkage_` where features are many.
 
@@ -218,7 +233,7 @@ def projected(model: PCAModel, X: ArrayLike) -> Array:
     return model.transform(X) / model.shrinkage_
 
 
-@of_model
+@takes_model
 def whitened(model: PCAModel, X: ArrayLike) -> Array:
     """Scores (n, k) of rows ``X`` (n, d) with variance 1 in each component, as ``PCA(whiten=True)``.
 
@@ -232,19 +247,19 @@ def whitened(model: PCAModel, X: ArrayLike) -> Array:
 
 
 # share of a feature's variance: less noise is none (a Heywood case), and the likelihood has no maximum
-LEAST_NOISE = 1e-9
+MIN_NOISE_SHARE = 1e-9
 
 
-def _factors(found: FactorModel) -> Shown:
+def _factors_table(result: FactorModel) -> DisplayTable:
     title = (
-        f"FactorModel: loadings, variance of the noise, and share explained; log-likelihood {found.log_likelihood:.4g}"
+        f"FactorModel: loadings, variance of the noise, and share explained; log-likelihood {result.log_likelihood:.4g}"
     )
-    heads = ["feature", *(f"F{j + 1}" for j in range(len(found.components))), "noise", "explained"]
-    columns = *found.components, found.noise_variance, found.communalities
-    return Shown(title, heads, by_feature(found.features, *columns, weight=found.communalities))
+    heads = ["feature", *(f"F{j + 1}" for j in range(len(result.components))), "noise", "explained"]
+    columns = *result.components, result.noise_variance, result.communalities
+    return DisplayTable(title, heads, feature_rows(result.features, *columns, weight=result.communalities))
 
 
-@printed_as(_factors)
+@display_as(_factors_table)
 @dataclass(frozen=True, eq=False)
 class FactorModel:
     """A fitted factor analysis.
@@ -279,14 +294,14 @@ class FactorModel:
 
     def transform(self, X: ArrayLike) -> Array:
         """Expected factors (n, k) of rows ``X`` (n, d)."""
-        centred = rows_of(X, self.features, self.mean.size) - self.mean
+        centred = finite_rows(X, self.features, self.mean.size) - self.mean
         weighted = self.components / self.noise_variance
         precision = np.eye(len(self.components)) + weighted @ self.components.T
         scores: Array = cho_solve(cho_factor(precision), weighted @ centred.T).T
         return scores
 
 
-@of_moments
+@takes_moments
 def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
     """The k factors of greatest likelihood."""
     require_count("k", k, min(moments.n_samples, moments.n_features) - 1)
@@ -298,16 +313,16 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
     R = covariance / unit / unit[:, None]
     d = len(R)
     options = {"maxiter": 15000, "maxfun": 15000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30}
-    bounds = [(np.log(LEAST_NOISE), 0.0)] * d
+    bounds = [(np.log(MIN_NOISE_SHARE), 0.0)] * d
     start = np.full(d, np.log(0.5))
-    found = minimize(_deviance, start, (R, k), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    noise = np.exp(found.x)
+    solution = minimize(_deviance, start, (R, k), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    noise = np.exp(solution.x)
     return FactorModel(
-        components=fix_signs(_loadings(noise, R, k) * unit[:, None]).T,
+        components=fix_signs(_factor_loadings(noise, R, k) * unit[:, None]).T,
         noise_variance=noise * unit**2,
         mean=moments.mean,
-        log_likelihood=-0.5 * (found.fun + d * np.log(2 * np.pi)) - float(np.log(unit).sum()),
-        proper=bool((noise > 2 * LEAST_NOISE).all()),
+        log_likelihood=-0.5 * (solution.fun + d * np.log(2 * np.pi)) - float(np.log(unit).sum()),
+        proper=bool((noise > 2 * MIN_NOISE_SHARE).all()),
         features=moments.features,
     )
 
@@ -324,7 +339,7 @@ def _deviance(log_noise: Array, R: Array, k: int) -> tuple[float, Array]:
     return deviance, (fitted - np.diagonal(R)) / noise
 
 
-def _loadings(noise: Array, R: Array, k: int) -> Array:
+def _factor_loadings(noise: Array, R: Array, k: int) -> Array:
     root = np.sqrt(noise)
     values, vectors = eigh(R / root / root[:, None], subset_by_index=(len(R) - k, len(R) - 1))
     loadings: Array = root[:, None] * vectors[:, ::-1] * np.sqrt((values[::-1] - 1).clip(min=0.0))

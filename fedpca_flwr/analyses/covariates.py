@@ -8,24 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.analyses.inputs import blocks, of_moments, rows_of
+from fedpca_flwr.analyses.inputs import finite_rows, scatter_blocks, takes_moments
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.adjustment import fitted
+from fedpca_flwr.maths.adjustment import fit_adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, pack
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.second_moments import Features, SecondMoments
-from fedpca_flwr.model.tables import Shown, by_feature, printed_as
+from fedpca_flwr.model.tables import DisplayTable, display_as, feature_rows
 
 
-def _adjusted(found: AdjustedMoments) -> Shown:
-    names = [found.features[j] if found.features else f"feature {j}" for j in found.covariates]
-    title = f"AdjustedMoments: slopes on {len(names)} covariates, {found.moments.n_samples} rows"
-    weight = np.abs(found.coefficients).max(axis=0, initial=0.0)
-    return Shown(title, ["feature", *names], by_feature(found.moments.features, *found.coefficients, weight=weight))
+def _adjusted_table(result: AdjustedMoments) -> DisplayTable:
+    names = [result.features[j] if result.features else f"feature {j}" for j in result.covariates]
+    title = f"AdjustedMoments: slopes on {len(names)} covariates, {result.moments.n_samples} rows"
+    weight = np.abs(result.coefficients).max(axis=0, initial=0.0)
+    return DisplayTable(
+        title, ["feature", *names], feature_rows(result.moments.features, *result.coefficients, weight=weight)
+    )
 
 
-@printed_as(_adjusted)
+@display_as(_adjusted_table)
 @dataclass(frozen=True, eq=False)
 class AdjustedMoments:
     """The moments of features without what covariates explain, and how the same is taken out of rows.
@@ -65,15 +67,15 @@ class AdjustedMoments:
             Whose they are, where the parties' means were taken out.
         """
         if party not in self.means:
-            known = ", ".join(self.means) if "" not in self.means else "none: all rows have one mean"
-            raise ConfigError(f"'party' is '{party}', expected one of those of the fit: {known}")
+            expected = ", ".join(self.means) if "" not in self.means else "none: all rows have one mean"
+            raise ConfigError(f"'party' is '{party}', expected one of those of the fit: {expected}")
         mean = self.means[party]
-        centred = rows_of(rows, self.features, mean.size) - mean
-        kept: Array = centred[:, self.places] - centred[:, self.covariates] @ self.coefficients
-        return kept + self.moments.mean
+        centred = finite_rows(rows, self.features, mean.size) - mean
+        residuals: Array = centred[:, self.places] - centred[:, self.covariates] @ self.coefficients
+        return residuals + self.moments.mean
 
 
-@of_moments
+@takes_moments
 def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = False) -> AdjustedMoments:
     """The moments of the features after a linear regression on covariates, as of the pooled rows.
 
@@ -88,21 +90,23 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
     """
     if parties and not moments.parties:
         raise ConfigError("no party's own moments were kept: run with keep='parties'")
-    whole = pool(moments.parties.values(), within=True) if parties else moments.moments
-    there = SecondMoments(whole, moments.features)
-    found = blocks(there, covariates)
-    adjustment, held = fitted(there.scatter, found.y)
-    scatter = adjustment.of_scatter(there.scatter)[np.ix_(found.x, found.x)]
-    left = Moments(whole.count, whole.mean[found.x], whole.remainder[found.x], pack(np.asfortranarray(scatter)))
+    total = pool(moments.parties.values(), within=True) if parties else moments.moments
+    pooled = SecondMoments(total, moments.features)
+    parts = scatter_blocks(pooled, covariates)
+    adjustment, collinear = fit_adjustment(pooled.scatter, parts.y)
+    scatter = adjustment.residual_scatter(pooled.scatter)[np.ix_(parts.x, parts.x)]
+    remainder = Moments(total.count, total.mean[parts.x], total.remainder[parts.x], pack(np.asfortranarray(scatter)))
     if not np.diagonal(scatter).any():
         raise DataError("the covariates explain all features: nothing is left to analyse")
-    own = {key: party.mean + party.remainder for key, party in moments.parties.items()}
+    party_means = {key: party.mean + party.remainder for key, party in moments.parties.items()}
     return AdjustedMoments(
-        moments=SecondMoments(left, moments.names(found.x), missed=adjustment.missed(moments.missed)[found.x]),
-        coefficients=adjustment.slopes[:, found.x],
-        collinear=moments.names(held) or tuple(held.tolist()),
-        places=found.x,
-        covariates=found.y,
+        moments=SecondMoments(
+            remainder, moments.names(parts.x), error_bound=adjustment.diagonal_error_bound(moments.error_bound)[parts.x]
+        ),
+        coefficients=adjustment.slopes[:, parts.x],
+        collinear=moments.names(collinear) or tuple(collinear.tolist()),
+        places=parts.x,
+        covariates=parts.y,
         features=moments.features,
-        means=own if parties else {"": moments.mean},
+        means=party_means if parties else {"": moments.mean},
     )

@@ -3,15 +3,15 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.analyses.inputs import of_model, require_count
+from fedpca_flwr.analyses.inputs import require_count, takes_model
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 
-BINS = 20  # of the logarithm of means, in each of which dispersions are compared
+DISPERSION_BINS = 20  # of the logarithm of means, in each of which dispersions are compared
 
 
-@of_model
+@takes_model
 def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
     """The genes whose dispersion stands out most among genes of about the same mean, by their places in order.
 
@@ -41,26 +41,26 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
         raise ContractError("the model is of values below zero, which are no counts, expected means of 0 or more")
     require_count("top", top, model.mean_.size)
     # a gene that does not vary is divided by 1, and no other is (`safe_deviation`)
-    standing_out = _standing_out(model.mean_, np.where(model.scale_ == 1.0, 0.0, model.scale_**2))
-    least = np.sort(standing_out[~np.isnan(standing_out)])[::-1][:top][-1]
-    return np.flatnonzero(standing_out >= least)
+    dispersions = _normalised_dispersions(model.mean_, np.where(model.scale_ == 1.0, 0.0, model.scale_**2))
+    threshold = np.sort(dispersions[~np.isnan(dispersions)])[::-1][:top][-1]
+    return np.flatnonzero(dispersions >= threshold)
 
 
-def _standing_out(means: Array, variances: Array) -> Array:
+def _normalised_dispersions(means: Array, variances: Array) -> Array:
     """Dispersions (d,) in deviations from the mean of their bin; NaN for a gene that does not vary."""
     with np.errstate(divide="ignore"):
         dispersions = np.log(variances / np.maximum(means, 1e-12))
     dispersions[~np.isfinite(dispersions)] = np.nan
-    sizes = np.log1p(means)
-    low, high = sizes.min(), sizes.max()
-    edges = np.linspace(low, high, BINS + 1)[1:]
-    found = np.full(means.size, np.nan)
-    bins = np.searchsorted(edges, sizes).clip(max=BINS - 1)
+    log_means = np.log1p(means)
+    low, high = log_means.min(), log_means.max()
+    edges = np.linspace(low, high, DISPERSION_BINS + 1)[1:]
+    normalised = np.full(means.size, np.nan)
+    bins = np.searchsorted(edges, log_means).clip(max=DISPERSION_BINS - 1)
     for number in np.unique(bins):
         inside = bins == number
-        known = dispersions[inside & ~np.isnan(dispersions)]
-        if known.size == 1:  # alone in its bin: it counts as one deviation out
-            found[inside] = np.where(np.isnan(dispersions[inside]), np.nan, 1.0)
-        elif known.size:
-            found[inside] = (dispersions[inside] - known.mean()) / known.std(ddof=1)
-    return found
+        finite = dispersions[inside & ~np.isnan(dispersions)]
+        if finite.size == 1:  # alone in its bin: it counts as one deviation out
+            normalised[inside] = np.where(np.isnan(dispersions[inside]), np.nan, 1.0)
+        elif finite.size:
+            normalised[inside] = (dispersions[inside] - finite.mean()) / finite.std(ddof=1)
+    return normalised

@@ -3,14 +3,14 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.analyses.inputs import of_model
+from fedpca_flwr.analyses.inputs import takes_model
 from fedpca_flwr.errors import ConfigError, ContractError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.harmony import Steps
 from fedpca_flwr.model.model import PCAModel
 
 
-@of_model
+@takes_model
 def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
     """The scores of rows of one party, moved to those of the other parties by Harmony (Korsunsky et al. 2019).
 
@@ -34,13 +34,13 @@ def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
     ConfigError
         For a party that was not in the run.
     """
-    found = model.log.get("harmony")
-    if found is None:
+    entry = model.log.get("harmony")
+    if entry is None:
         raise ContractError(
             "the model knows nothing of Harmony: ask for it in its run, say by "
             "run('p-cov', parties, clusters=20, clustering='harmony')"
         )
-    names = {one["name"]: one.get("party") for one in model.log["parties"] if one.get("name")}
+    names = {info["name"]: info.get("party") for info in model.log["parties"] if info.get("name")}
     batch = names.get(party, party)
     if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < len(model.log["parties"]):
         raise ConfigError(
@@ -48,5 +48,5 @@ def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
             if names
             else f"'party' is {value_text(party)}, expected a number from 0 to {len(model.log['parties']) - 1}"
         )
-    steps = Steps(*(np.array(found[name]) for name in ("centres", "penalties", "moves")))
-    return steps.corrected(model.transform(X), batch)
+    steps = Steps(*(np.array(entry[name]) for name in ("centres", "penalties", "moves")))
+    return steps.correct(model.transform(X), batch)

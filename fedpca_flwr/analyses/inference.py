@@ -9,26 +9,26 @@ import numpy as np
 from scipy.linalg import eigh, eigvalsh
 
 from fedpca_flwr.analyses.components import pca
-from fedpca_flwr.analyses.inputs import of_model, of_moments, require_count, require_resolved, require_share
+from fedpca_flwr.analyses.inputs import require_count, require_resolved, require_share, takes_model, takes_moments
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import inference
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
-from fedpca_flwr.maths.marchenko_pastur import edge, optimal_threshold
+from fedpca_flwr.maths.marchenko_pastur import noise_edge, optimal_threshold
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import require_variance
-from fedpca_flwr.model.tables import Shown, labels, printed_as
+from fedpca_flwr.model.tables import DisplayTable, component_labels, display_as
 
-MOST_DRAWS = 100_000
-
-
-def _how_many(found: HowMany) -> Shown:
-    rows = [[rule, "-" if k is None else k] for rule, k in found.by_rule.items()]
-    return Shown(f"HowMany: components of {found.spectrum.size} features", ["rule", "components"], rows)
+MAX_DRAWS = 100_000
 
 
-@printed_as(_how_many)
+def _how_many_table(result: HowMany) -> DisplayTable:
+    rows = [[rule, "-" if k is None else k] for rule, k in result.by_rule.items()]
+    return DisplayTable(f"HowMany: components of {result.spectrum.size} features", ["rule", "components"], rows)
+
+
+@display_as(_how_many_table)
 @dataclass(frozen=True, eq=False)
 class HowMany:
     """How many components each rule keeps.
@@ -49,7 +49,7 @@ class HowMany:
     null_band: Array
 
 
-@of_moments
+@takes_moments
 def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0.95, draws: int = 100) -> HowMany:
     """How many components the rules of `fedpca_flwr.maths.inference` keep.
 
@@ -71,7 +71,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
         Where nothing varies.
     """
     require_share("fraction", fraction, 0.95)
-    require_count("draws", draws, MOST_DRAWS)
+    require_count("draws", draws, MAX_DRAWS)
     used = moments.scaled() if scale else moments
     require_variance(used.moments.diagonal(), used.n_samples, used.mean)
     n, d = used.n_samples, used.n_features
@@ -80,28 +80,28 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     band = inference.null_band(np.diagonal(covariance).clip(min=0.0), n, draws)
     by_rule = {
         "parallel analysis (Horn)": inference.parallel_analysis(values, band),
-        "Marchenko-Pastur edge": inference.leading_run(values > edge(values, n, d)),
+        "Marchenko-Pastur edge": inference.leading_run(values > noise_edge(values, n, d)),
         "optimal threshold (Gavish, Donoho)": inference.leading_run(values > optimal_threshold(values, n, d)),
         "greatest evidence (Minka)": inference.minka(values, n),
         "broken stick": inference.broken_stick(values),
-        f"{fraction:.0%} of the variance": inference.fraction(values, fraction),
+        f"{fraction:.0%} of the variance": inference.components_for_share(values, fraction),
     }
     if len(used.parties) > 1 and d > 1:
         by_rule["bi-cross-validation (Owen, Perry)"] = inference.bi_cross_validation(list(used.parties.values()))
     return HowMany(by_rule, values, band)
 
 
-FEWEST_PARTIES = 5  # the spread of fewer parties tells nothing
+MIN_JACKKNIFE_PARTIES = 5  # the spread of fewer parties tells nothing
 
 
-def _how_sure(found: HowSure) -> Shown:
-    low, high = found.variance_intervals.T
-    columns = labels(low.size), found.variances, low, high, found.loading_errors.max(axis=1)
+def _how_sure_table(result: HowSure) -> DisplayTable:
+    low, high = result.variance_intervals.T
+    columns = component_labels(low.size), result.variances, low, high, result.loading_errors.max(axis=1)
     heads = ["", "variance", "at least", "at most", "largest error of a loading"]
-    return Shown("HowSure: intervals of the variances", heads, list(zip(*columns, strict=True)))
+    return DisplayTable("HowSure: intervals of the variances", heads, list(zip(*columns, strict=True)))
 
 
-@printed_as(_how_sure)
+@display_as(_how_sure_table)
 @dataclass(frozen=True, eq=False)
 class HowSure:
     """How sure variances and loadings are.
@@ -121,13 +121,13 @@ class HowSure:
     loading_errors: Array
 
 
-def _spikes(found: Spikes) -> Shown:
-    columns = labels(found.variances.size), found.variances, found.angles
+def _spikes_table(result: Spikes) -> DisplayTable:
+    columns = component_labels(result.variances.size), result.variances, result.angles
     heads = ["", "variance in the population", "degrees from the population's"]
-    return Shown("Spikes: what the components of the sample stand for", heads, list(zip(*columns, strict=True)))
+    return DisplayTable("Spikes: what the components of the sample stand for", heads, list(zip(*columns, strict=True)))
 
 
-@printed_as(_spikes)
+@display_as(_spikes_table)
 @dataclass(frozen=True, eq=False)
 class Spikes:
     """What is to be expected of the population behind components of a sample.
@@ -144,7 +144,7 @@ class Spikes:
     angles: Array
 
 
-@of_moments
+@takes_moments
 def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
     """Intervals and errors for normal rows, many more than features, with well separated variances (Anderson 1963).
 
@@ -158,7 +158,7 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
     return HowSure(values[:k], intervals, inference.loading_errors(values, vectors, k, n).T)
 
 
-@of_model
+@takes_model
 def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     """Intervals (k, 2) for the variances of the population, of rows of any distribution, many more than components.
 
@@ -177,15 +177,15 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     return inference.robust_intervals(model.explained_variance_, np.array(kurtosis), model.n_samples_, level)
 
 
-@of_moments
+@takes_moments
 def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
     """What is to be expected of components over noise where features are not few beside the rows (spiked model)."""
     used = moments.scaled() if scale else moments
     values, _ = _spectrum(used, k, 0.5)
-    return Spikes(*inference.spiked(values, k, used.n_samples))
+    return Spikes(*inference.spiked_estimates(values, k, used.n_samples))
 
 
-@of_moments
+@takes_moments
 def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, scale: bool = False) -> HowSure:
     """Intervals and errors by leaving out one party after the other (grouped jackknife): they presume no distribution.
 
@@ -199,24 +199,27 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     """
     require_share("level", level, 0.95)
     groups = len(moments.parties)
-    if groups < FEWEST_PARTIES:
+    if groups < MIN_JACKKNIFE_PARTIES:
         raise ConfigError(
-            f"the moments hold those of {groups} parties, expected at least {FEWEST_PARTIES}: run with keep='parties'"
+            f"the moments hold those of {groups} parties, expected at least {MIN_JACKKNIFE_PARTIES}: run with keep='parties'"
         )
-    whole = pca(moments, k, scale=scale)
-    require_resolved(whole.explained_variance_)
-    components, _ = whole.loadings()
-    others = [pca(moments.without(party), k, scale=scale) for party in moments.parties]
-    turned = [model.loadings()[0] for model in others]
-    turned = [found * np.where(np.sum(found * components, axis=1) < 0, -1.0, 1.0)[:, None] for found in turned]
+    full_model = pca(moments, k, scale=scale)
+    require_resolved(full_model.explained_variance_)
+    components, _ = full_model.loadings()
+    reduced_models = [pca(moments.without(party), k, scale=scale) for party in moments.parties]
+    reduced_components = [model.loadings()[0] for model in reduced_models]
+    reduced_components = [
+        directions * np.where(np.sum(directions * components, axis=1) < 0, -1.0, 1.0)[:, None]
+        for directions in reduced_components
+    ]
     sizes = np.array([party.count for party in moments.parties.values()], dtype=np.float64)
-    logarithm = np.log(whole.explained_variance_)
-    left_out = np.log([model.explained_variance_ for model in others])
-    centre, variance = inference.grouped_jackknife(logarithm, left_out, sizes)
-    step = inference.student_step(groups, level) * np.sqrt(variance)
-    _, spread = inference.grouped_jackknife(components, np.array(turned), sizes)
+    full_log_variances = np.log(full_model.explained_variance_)
+    reduced_log_variances = np.log([model.explained_variance_ for model in reduced_models])
+    centre, variance = inference.grouped_jackknife(full_log_variances, reduced_log_variances, sizes)
+    step = inference.student_quantile(groups, level) * np.sqrt(variance)
+    _, spread = inference.grouped_jackknife(components, np.array(reduced_components), sizes)
     intervals = np.exp(np.column_stack([centre - step, centre + step]))
-    return HowSure(whole.explained_variance_, intervals, np.sqrt(spread))
+    return HowSure(full_model.explained_variance_, intervals, np.sqrt(spread))
 
 
 def _spectrum(moments: SecondMoments, k: int, level: float) -> tuple[Array, Array]:

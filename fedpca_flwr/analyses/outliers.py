@@ -12,31 +12,37 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc, stdtr
 
-from fedpca_flwr.analyses.inputs import of_model, require_resolved, require_share
+from fedpca_flwr.analyses.inputs import require_resolved, require_share, takes_model
 from fedpca_flwr.data.frames import row_labels
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths import inference as maths
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.tables import Shown, largest, printed_as
+from fedpca_flwr.model.tables import DisplayTable, display_as, largest_features
 
-FEWEST = 10  # no drift can be told of fewer rows
+MIN_DRIFT_ROWS = 10  # no drift can be told of fewer rows
 
 
-def _outliers(found: Outliers) -> Shown:
+def _outliers_table(result: Outliers) -> DisplayTable:
     """The odd rows, those first that exceed a limit by the largest factor."""
-    excess = np.maximum(found.t_squared / found.t_squared_limit, found.spe / found.spe_limit)
-    order = np.argsort(-excess, kind="stable")[: found.odd.sum()].tolist()
-    named = found.labels or range(excess.size)
+    excess = np.maximum(result.t_squared / result.t_squared_limit, result.spe / result.spe_limit)
+    order = np.argsort(-excess, kind="stable")[: result.odd.sum()].tolist()
+    row_names = result.labels or range(excess.size)
     rows = [
-        [named[i], found.t_squared[i], found.spe[i], largest(found.spe_contributions[i], found.features)] for i in order
+        [
+            row_names[i],
+            result.t_squared[i],
+            result.spe[i],
+            largest_features(result.spe_contributions[i], result.features),
+        ]
+        for i in order
     ]
-    limits = f"T squared {found.t_squared_limit:.4g}, SPE {found.spe_limit:.4g}"
+    limits = f"T squared {result.t_squared_limit:.4g}, SPE {result.spe_limit:.4g}"
     title = f"Outliers: {len(order)} of {excess.size} rows exceed a limit ({limits})"
-    return Shown(title, ["row", "T squared", "SPE", "most of its SPE"], rows)
+    return DisplayTable(title, ["row", "T squared", "SPE", "most of its SPE"], rows)
 
 
-@printed_as(_outliers)
+@display_as(_outliers_table)
 @dataclass(frozen=True, eq=False)
 class Outliers:
     """How far rows lie from those of a model.
@@ -70,13 +76,15 @@ class Outliers:
         return (self.t_squared > self.t_squared_limit) | (self.spe > self.spe_limit)
 
 
-def _drift(found: Drift) -> Shown:
-    title = f"Drift: the new rows are {'no longer' if found.drifted else 'still'} of the kind of the model's"
-    chances = {"shift of the mean": found.shift_probability, "spread off the components": found.spread_probability}
-    return Shown(f"{title}; {found.odd_share:.1%} of them exceed a limit", ["", "probability"], list(chances.items()))
+def _drift_table(result: Drift) -> DisplayTable:
+    title = f"Drift: the new rows are {'no longer' if result.drifted else 'still'} of the kind of the model's"
+    chances = {"shift of the mean": result.shift_probability, "spread off the components": result.spread_probability}
+    return DisplayTable(
+        f"{title}; {result.odd_share:.1%} of them exceed a limit", ["", "probability"], list(chances.items())
+    )
 
 
-@printed_as(_drift)
+@display_as(_drift_table)
 @dataclass(frozen=True)
 class Drift:
     """Whether new rows are still of the kind of the model's.
@@ -99,7 +107,7 @@ class Drift:
     drifted: bool
 
 
-@of_model
+@takes_model
 def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     """How odd each row of ``X`` (n, d) is, and by which features.
 
@@ -112,7 +120,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
         The probability with which one row is within a limit.
     """
     require_share("level", level, 0.99)
-    left_out, directions = _left_out(model)
+    left_out, directions = _left_out_variance(model)
     components, _ = model.loadings()
     centred, n, variances = model.centred(X), model.n_samples_, model.explained_variance_
     require_resolved(variances)
@@ -131,23 +139,23 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     )
 
 
-@of_model
+@takes_model
 def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift:
     """Whether new rows ``X`` (n, d), 10 at least and drawn one apart from the other, are still of the model's kind."""
     require_share("false_alarms", false_alarms, 0.01)
-    found = outliers(model, X)
-    rows, n = len(found.spe), model.n_samples_
-    if rows < FEWEST:
-        raise DataError(f"there are {rows} new rows, expected at least {FEWEST}: of fewer no drift can be told")
+    result = outliers(model, X)
+    rows, n = len(result.spe), model.n_samples_
+    if rows < MIN_DRIFT_ROWS:
+        raise DataError(f"there are {rows} new rows, expected at least {MIN_DRIFT_ROWS}: of fewer no drift can be told")
     shift = model.transform(X).mean(axis=0)
     distance = np.sum(shift**2 / model.explained_variance_) / (1 / rows + 1 / n)
-    left_out, _ = _left_out(model)
-    step = (found.spe.mean() - left_out) / (found.spe.std(ddof=1) * np.sqrt(1 / rows + 1 / n))
+    left_out, _ = _left_out_variance(model)
+    step = (result.spe.mean() - left_out) / (result.spe.std(ddof=1) * np.sqrt(1 / rows + 1 / n))
     chances = float(chdtrc(shift.size, distance)), float(stdtr(rows - 1, -step))
-    return Drift(*chances, odd_share=float(found.odd.mean()), drifted=min(chances) < false_alarms / 2)
+    return Drift(*chances, odd_share=float(result.odd.mean()), drifted=min(chances) < false_alarms / 2)
 
 
-def _left_out(model: PCAModel) -> tuple[float, float]:
+def _left_out_variance(model: PCAModel) -> tuple[float, float]:
     """The variance that the components leave out, and over how many directions it is spread."""
     directions = model.log.get("measured", {}).get("left_out_directions")
     if directions is None:

@@ -26,32 +26,42 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh, pinv, svd
 
-from fedpca_flwr.analyses.inputs import ScatterBlocks, blocks, of_moments, require_count, require_varying, rows_of
+from fedpca_flwr.analyses.inputs import (
+    ScatterBlocks,
+    finite_rows,
+    require_count,
+    require_varying,
+    scatter_blocks,
+    takes_moments,
+)
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import (
-    COLLINEAR,
+    COLLINEAR_SHARE,
+    column_signs,
+    count_varying_directions,
+    diagonal_roots,
     pseudo_inverse,
-    roots_of_diagonal,
-    signs_of,
-    varying_directions,
-    whitening,
+    whitening_matrix,
 )
 from fedpca_flwr.model.second_moments import Features, SecondMoments
-from fedpca_flwr.model.tables import Shown, by_feature, largest, printed_as
+from fedpca_flwr.model.tables import DisplayTable, display_as, feature_rows, largest_features
 
 # singular values below this are no direction that tells classes apart, as scikit-learn's ``tol``
-SMALLEST_SINGULAR_VALUE = 1e-4
+MIN_SINGULAR_VALUE = 1e-4
 
 
-def _canonical(found: CanonicalCorrelations) -> Shown:
-    names = found.x_features, found.y_features
-    directions = zip(found.correlations, found.x_directions.T, found.y_directions.T, strict=True)
-    rows = [[i + 1, r, largest(x, names[0]), largest(y, names[1])] for i, (r, x, y) in enumerate(directions)]
-    return Shown("CanonicalCorrelations", ["pair", "correlation", "first group", "second group"], rows)
+def _canonical_table(result: CanonicalCorrelations) -> DisplayTable:
+    names = result.x_features, result.y_features
+    directions = zip(result.correlations, result.x_directions.T, result.y_directions.T, strict=True)
+    rows = [
+        [i + 1, r, largest_features(x, names[0]), largest_features(y, names[1])]
+        for i, (r, x, y) in enumerate(directions)
+    ]
+    return DisplayTable("CanonicalCorrelations", ["pair", "correlation", "first group", "second group"], rows)
 
 
-@printed_as(_canonical)
+@display_as(_canonical_table)
 @dataclass(frozen=True, eq=False)
 class CanonicalCorrelations:
     """The canonical correlations of two groups of features.
@@ -77,40 +87,40 @@ class CanonicalCorrelations:
 
     def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[Array, Array]:
         """Scores (n, k) of rows ``X`` (n, p) and ``Y`` (n, q)."""
-        x = rows_of(X, self.x_features, self.x_mean.size) - self.x_mean
-        y = rows_of(Y, self.y_features, self.y_mean.size, "Y") - self.y_mean
+        x = finite_rows(X, self.x_features, self.x_mean.size) - self.x_mean
+        y = finite_rows(Y, self.y_features, self.y_mean.size, "Y") - self.y_mean
         return x @ self.x_directions, y @ self.y_directions
 
 
-@of_moments
+@takes_moments
 def canonical_correlations(
     moments: SecondMoments, x: Features, y: Features | None = None, *, k: int = 2
 ) -> CanonicalCorrelations:
     """The first k canonical correlations of features ``x`` and ``y``; without ``y`` all others."""
-    others = np.setdiff1d(np.arange(moments.n_features), moments.places(x))
-    found = blocks(moments, others.tolist() if y is None else y, x)
-    most = min(moments.n_samples - 1, len(found.x), len(found.y))
-    require_count("k", k, most)
-    whiten_x, whiten_y = whitening(found.S_xx), whitening(found.S_yy)
-    u, values, vt = svd(whiten_x.T @ found.S_xy @ whiten_y, full_matrices=False)
-    values, left, right = values[:k].clip(max=1.0), whiten_x @ u[:, :k], whiten_y @ vt[:k].T
+    other_columns = np.setdiff1d(np.arange(moments.n_features), moments.places(x))
+    parts = scatter_blocks(moments, other_columns.tolist() if y is None else y, x)
+    maximum = min(moments.n_samples - 1, len(parts.x), len(parts.y))
+    require_count("k", k, maximum)
+    whiten_x, whiten_y = whitening_matrix(parts.S_xx), whitening_matrix(parts.S_yy)
+    u, values, vt = svd(whiten_x.T @ parts.S_xy @ whiten_y, full_matrices=False)
+    values, x_directions, y_directions = values[:k].clip(max=1.0), whiten_x @ u[:, :k], whiten_y @ vt[:k].T
     if values.size < k:
         raise DataError(f"'k' is {k}, but collinear features leave {values.size} correlations; ask for as many")
-    unit = np.sqrt(moments.n_samples - 1) * signs_of(left)
-    means = found.mean_x, found.mean_y
+    unit = np.sqrt(moments.n_samples - 1) * column_signs(x_directions)
+    means = parts.mean_x, parts.mean_y
     return CanonicalCorrelations(
-        values, left * unit, right * unit, *means, moments.names(found.x), moments.names(found.y)
+        values, x_directions * unit, y_directions * unit, *means, moments.names(parts.x), moments.names(parts.y)
     )
 
 
-def _discriminant(found: Discriminant) -> Shown:
-    names = found.classes or range(found.counts.size)
-    slopes = (largest(slope, found.features) for slope in found.slopes.T)
-    rows = list(zip(names, found.counts.tolist(), slopes, strict=True))
-    return Shown(f"Discriminant: {len(rows)} classes", ["class", "rows", "largest slopes"], rows)
+def _discriminant_table(result: Discriminant) -> DisplayTable:
+    names = result.classes or range(result.counts.size)
+    slopes = (largest_features(slope, result.features) for slope in result.slopes.T)
+    rows = list(zip(names, result.counts.tolist(), slopes, strict=True))
+    return DisplayTable(f"Discriminant: {len(rows)} classes", ["class", "rows", "largest slopes"], rows)
 
 
-@printed_as(_discriminant)
+@display_as(_discriminant_table)
 @dataclass(frozen=True, eq=False)
 class Discriminant:
     """A fitted linear discriminant analysis of c classes.
@@ -138,7 +148,7 @@ class Discriminant:
 
     def decision(self, X: ArrayLike) -> Array:
         """Log posterior of each class (n, c), but for a constant of each row ``X`` (n, p)."""
-        return rows_of(X, self.features, len(self.slopes)) @ self.slopes + self.intercepts
+        return finite_rows(X, self.features, len(self.slopes)) @ self.slopes + self.intercepts
 
     def predict(self, X: ArrayLike) -> NDArray[np.intp]:
         """Which of the classes each row is in (n,): its place in the list that the fit was given."""
@@ -147,10 +157,10 @@ class Discriminant:
 
     def transform(self, X: ArrayLike) -> Array:
         """Scores in the discriminants' directions."""
-        return (rows_of(X, self.features, len(self.slopes)) - self.mean) @ self.directions
+        return (finite_rows(X, self.features, len(self.slopes)) - self.mean) @ self.directions
 
 
-@of_moments
+@takes_moments
 def discriminant(moments: SecondMoments, classes: Features, features: Features | None = None) -> Discriminant:
     """Linear discriminant analysis with the classes' shares as priors, as scikit-learn's from 1.9 on (divisor n).
 
@@ -163,38 +173,40 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
     features : sequence of str or int, optional
         The features by which classes are told apart; without, all others.
     """
-    found = blocks(moments, classes, features)
+    parts = scatter_blocks(moments, classes, features)
     n = moments.n_samples
-    counts = np.rint(n * found.mean_y).astype(np.int64)
-    _require_classes(found, counts, n)
-    names = moments.names(found.x), moments.names(found.y)
-    return Discriminant(*_discriminants(found, counts / n, n), found.mean_x, counts, *names)
+    counts = np.rint(n * parts.mean_y).astype(np.int64)
+    _require_classes(parts, counts, n)
+    names = moments.names(parts.x), moments.names(parts.y)
+    return Discriminant(*_solve_discriminant(parts, counts / n, n), parts.mean_x, counts, *names)
 
 
-def _discriminants(found: ScatterBlocks, shares: Array, n: int) -> tuple[Array, Array, Array]:
+def _solve_discriminant(parts: ScatterBlocks, shares: Array, n: int) -> tuple[Array, Array, Array]:
     """Slopes, intercepts and directions of a `Discriminant` for classes that have these ``shares`` (c,) of n rows."""
-    deviations = found.S_xy / (n * shares)  # of the classes' means from the mean of all
-    within = found.S_xx - (deviations * (n * shares)) @ deviations.T
-    rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * np.diagonal(found.S_xx)
-    own = np.diagonal(within)
-    unit = np.where(own <= rounding, 1.0, np.sqrt(own.clip(min=0.0) / n))  # deviations within classes
+    deviations = parts.S_xy / (n * shares)  # of the classes' means from the mean of all
+    within = parts.S_xx - (deviations * (n * shares)) @ deviations.T
+    rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * np.diagonal(parts.S_xx)
+    within_diagonal = np.diagonal(within)
+    unit = np.where(
+        within_diagonal <= rounding, 1.0, np.sqrt(within_diagonal.clip(min=0.0) / n)
+    )  # deviations within classes
     values, vectors = eigh(within / unit / unit[:, None] / n)
-    kept = np.sqrt(values.clip(min=0.0)) > SMALLEST_SINGULAR_VALUE
-    sphere = vectors[:, kept] / unit[:, None] / np.sqrt(values[kept])
+    selected = np.sqrt(values.clip(min=0.0)) > MIN_SINGULAR_VALUE
+    sphere = vectors[:, selected] / unit[:, None] / np.sqrt(values[selected])
     between = (np.sqrt(n * shares / max(1, len(shares) - 1)) * deviations).T @ sphere
     _, strengths, directions = svd(between, full_matrices=False)
-    directions = sphere @ directions[strengths > SMALLEST_SINGULAR_VALUE * strengths[0]].T
+    directions = sphere @ directions[strengths > MIN_SINGULAR_VALUE * strengths[0]].T
     scores = deviations.T @ directions
     slopes = directions @ scores.T
-    intercepts = np.log(shares) - 0.5 * np.sum(scores**2, axis=1) - found.mean_x @ slopes
+    intercepts = np.log(shares) - 0.5 * np.sum(scores**2, axis=1) - parts.mean_x @ slopes
     return slopes, intercepts, directions
 
 
-def _require_classes(found: ScatterBlocks, counts: NDArray[np.int64], n: int) -> None:
+def _require_classes(parts: ScatterBlocks, counts: NDArray[np.int64], n: int) -> None:
     """Refuse columns that are not 1 for the rows of a class, and 0 else, each row in one: their moments tell."""
     shares = counts / n
     expected = n * (np.diag(shares) - np.outer(shares, shares))
-    fault = max(np.abs(n * found.mean_y - counts).max(), np.abs(found.S_yy - expected).max())
+    fault = max(np.abs(n * parts.mean_y - counts).max(), np.abs(parts.S_yy - expected).max())
     if fault > 1e-6 * n or counts.sum() != n or counts.min() < 1 or n <= len(counts):
         raise DataError(
             "the columns of the classes are not each 1 in some rows and 0 in the others, every row in one class; code "
@@ -202,15 +214,15 @@ def _require_classes(found: ScatterBlocks, counts: NDArray[np.int64], n: int) ->
         )
 
 
-def _regression(found: Regression) -> Shown:
-    names = found.responses or [f"response {j}" for j in range(found.intercepts.size)]
-    above = ["R squared", *found.explained_share], ["(intercept)", *found.intercepts]
-    weight = np.abs(found.coefficients).max(axis=1)
-    slopes = by_feature(found.features, *found.coefficients.T, weight=weight)
-    return Shown("Regression: coefficients", ["feature", *names], [*above, *slopes])
+def _regression_table(result: Regression) -> DisplayTable:
+    names = result.responses or [f"response {j}" for j in range(result.intercepts.size)]
+    header_rows = ["R squared", *result.explained_share], ["(intercept)", *result.intercepts]
+    weight = np.abs(result.coefficients).max(axis=1)
+    slopes = feature_rows(result.features, *result.coefficients.T, weight=weight)
+    return DisplayTable("Regression: coefficients", ["feature", *names], [*header_rows, *slopes])
 
 
-@printed_as(_regression)
+@display_as(_regression_table)
 @dataclass(frozen=True, eq=False)
 class Regression:
     """A fitted linear regression.
@@ -234,10 +246,10 @@ class Regression:
 
     def predict(self, X: ArrayLike) -> Array:
         """Responses (n, r) of rows ``X`` (n, p), whose columns are the features of the fit."""
-        return rows_of(X, self.features, len(self.coefficients)) @ self.coefficients + self.intercepts
+        return finite_rows(X, self.features, len(self.coefficients)) @ self.coefficients + self.intercepts
 
 
-@of_moments
+@takes_moments
 def least_squares(moments: SecondMoments, responses: Features, features: Features | None = None) -> Regression:
     """Ordinary least squares, of least norm where features are collinear.
 
@@ -250,14 +262,14 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
-        unit = roots_of_diagonal(S_xx)
+        unit = diagonal_roots(S_xx)
         inverse, _ = pseudo_inverse(S_xx / unit / unit[:, None])
         return (inverse @ (S_xy / unit[:, None])) / unit[:, None]
 
-    return _fitted(moments, responses, features, slopes)
+    return _fit_regression(moments, responses, features, slopes)
 
 
-@of_moments
+@takes_moments
 def ridge(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, alpha: float = 1.0
 ) -> Regression:
@@ -271,10 +283,10 @@ def ridge(
         factor = cho_factor(S_xx + alpha * np.eye(len(S_xx)), lower=True)
         return np.asarray(cho_solve(factor, S_xy))
 
-    return _fitted(moments, responses, features, slopes)
+    return _fit_regression(moments, responses, features, slopes)
 
 
-@of_moments
+@takes_moments
 def principal_component_regression(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = False
 ) -> Regression:
@@ -284,22 +296,24 @@ def principal_component_regression(
         values, vectors = eigh(S_xx, subset_by_index=(len(S_xx) - k, len(S_xx) - 1))
         return np.asarray(vectors @ ((vectors.T @ S_xy) / values[:, None]))
 
-    return _fitted(moments, responses, features, slopes, [k], scale)
+    return _fit_regression(moments, responses, features, slopes, [k], scale)
 
 
-@of_moments
+@takes_moments
 def partial_least_squares(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = True
 ) -> Regression:
     """Partial least squares with k latent variables, as `sklearn.cross_decomposition.PLSRegression`; ``scale`` divides
     features and responses by their deviations; else as `least_squares`."""
-    return _fitted(moments, responses, features, lambda S_xx, S_xy: _on_latent_variables(S_xx, S_xy, k), [k], scale)
+    return _fit_regression(
+        moments, responses, features, lambda S_xx, S_xy: _latent_variable_slopes(S_xx, S_xy, k), [k], scale
+    )
 
 
-def _on_latent_variables(S_xx: Array, S_xy: Array, k: int) -> Array:
+def _latent_variable_slopes(S_xx: Array, S_xy: Array, k: int) -> Array:
     """Slopes (p, r) on k latent variables (NIPALS; several responses: PLS2), or on fewer that explain everything."""
     weights, loadings, responses = [], [], []
-    rounding = COLLINEAR * float(np.linalg.norm(S_xy))
+    rounding = COLLINEAR_SHARE * float(np.linalg.norm(S_xy))
     for nth in range(k):
         if nth and np.linalg.norm(S_xy) <= rounding:
             break
@@ -315,7 +329,7 @@ def _on_latent_variables(S_xx: Array, S_xy: Array, k: int) -> Array:
     return np.asarray(W @ pinv(P.T @ W) @ Q.T)
 
 
-def _fitted(
+def _fit_regression(
     moments: SecondMoments,
     responses: Features,
     features: Features | None,
@@ -324,24 +338,24 @@ def _fitted(
     scale: bool = False,
 ) -> Regression:
     """The regression whose slopes follow from the blocks of the scatter; the features must have the ``directions``."""
-    there = blocks(moments, responses, features)
-    require_varying(moments, there.y)
+    parts = scatter_blocks(moments, responses, features)
+    require_varying(moments, parts.y)
     unit_x = unit_y = np.ones(1)
     if scale:
         spread = np.where(moments.is_constant, 1.0, np.sqrt(moments.moments.diagonal().clip(min=0.0)))
-        unit_x, unit_y = spread[there.x], spread[there.y]
-    S_xx, S_xy = there.S_xx / unit_x / unit_x[:, None], there.S_xy / unit_x[:, None] / unit_y
+        unit_x, unit_y = spread[parts.x], spread[parts.y]
+    S_xx, S_xy = parts.S_xx / unit_x / unit_x[:, None], parts.S_xy / unit_x[:, None] / unit_y
     for k in directions:
-        require_count("k", k, min(moments.n_samples - 1, len(there.x)))
-        if (left := varying_directions(S_xx)) < k:
-            raise DataError(f"'k' is {k}, but only {left} directions of the features vary by more than rounding")
+        require_count("k", k, min(moments.n_samples - 1, len(parts.x)))
+        if (varying := count_varying_directions(S_xx)) < k:
+            raise DataError(f"'k' is {k}, but only {varying} directions of the features vary by more than rounding")
     slopes = slopes_of(S_xx, S_xy) / unit_x[:, None] * unit_y
-    S_yy = np.diagonal(there.S_yy)
-    unexplained = S_yy - 2 * np.sum(slopes * there.S_xy, axis=0) + np.sum(slopes * (there.S_xx @ slopes), axis=0)
+    S_yy = np.diagonal(parts.S_yy)
+    unexplained = S_yy - 2 * np.sum(slopes * parts.S_xy, axis=0) + np.sum(slopes * (parts.S_xx @ slopes), axis=0)
     return Regression(
         coefficients=slopes,
-        intercepts=there.mean_y - there.mean_x @ slopes,
+        intercepts=parts.mean_y - parts.mean_x @ slopes,
         explained_share=1 - unexplained / S_yy,
-        features=moments.names(there.x),
-        responses=moments.names(there.y),
+        features=moments.names(parts.x),
+        responses=moments.names(parts.y),
     )

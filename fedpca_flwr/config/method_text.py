@@ -18,19 +18,19 @@ from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
-from fedpca_flwr.config.run_config import LONGEST_KEY, MOST_KEYS, Config, RunConfig, require_short
-from fedpca_flwr.errors import ConfigError, FedPCAError, together, value_text
+from fedpca_flwr.config.run_config import MAX_KEY_CHARACTERS, MAX_KEYS, Config, RunConfig, require_short
+from fedpca_flwr.errors import ConfigError, FedPCAError, combine_errors, value_text
 
 Options = TypeVar("Options", bound=Config)
 Scalar = bool | int | float | str
-OF_THE_RUN = RunConfig.keys()
-OF_BOTH_SIDES = ("features", "weights", "levels", "seed", "secure-aggregation", "bound", "survivors")
+RUN_KEYS = RunConfig.keys()
+SHARED_RUN_KEYS = ("features", "weights", "levels", "seed", "secure-aggregation", "bound", "survivors")
 """Keys of the run on which answers depend."""
-OF_MOMENTS = ("adjust-for", "harmonise")  # options that only a method with all moments can have
+MOMENT_OPTIONS = ("adjust-for", "harmonise")  # options that only a method with all moments can have
 
 
 @lru_cache
-def words_of(text: str, source: str = "run-config") -> tuple[str, tuple[str, ...]]:
+def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple[str, ...]]:
     """A method's name, and the words of its options; refuses a quote that is not closed, and a text that is longer
     than any method's."""
     require_short({"method": text}, source)
@@ -40,38 +40,40 @@ def words_of(text: str, source: str = "run-config") -> tuple[str, tuple[str, ...
         name, *words = list(lexer) or [""]
     except ValueError:
         raise ConfigError(f"{source}: 'method' is {value_text(text)}: a quote in it is not closed") from None
-    if len(words) > MOST_KEYS:
-        raise ConfigError(f"{source}: 'method' has {len(words):,} options, expected at most {MOST_KEYS}")
+    if len(words) > MAX_KEYS:
+        raise ConfigError(f"{source}: 'method' has {len(words):,} options, expected at most {MAX_KEYS}")
     return name, tuple(words)
 
 
-def options_of(text: str, kind: type[Options], beside: Mapping[str, Any], source: str = "run-config") -> Options:
+def parse_options(
+    text: str, kind: type[Options], extra_options: Mapping[str, Any], source: str = "run-config"
+) -> Options:
     """The options of a method, of the ``kind`` that its card names; all that is wrong with them is told at once.
 
     Options ``beside`` the text are ``n-components``, and those that Python's callers give by name. Refused is a word
     that is not ``key=value``, an option that the method does not have, one that is given twice, and a value that is
     not allowed.
     """
-    name, words = words_of(text, source)
-    own, known = own_keys(kind), kind.keys()
-    faults = [_unknown(name, key, own) for key in beside if key not in known]
-    given = {key: value for key, value in beside.items() if key in known}
+    name, words = split_method_text(text, source)
+    method_keys, all_keys = method_option_keys(kind), kind.keys()
+    faults = [_unknown_option_text(name, key, method_keys) for key in extra_options if key not in all_keys]
+    values = {key: value for key, value in extra_options.items() if key in all_keys}
     for word in words:
         key, _, value = word.partition("=")
         key = key.replace("_", "-")
         if not (key and value):
             faults.append(f"{value_text(word)} is not an option, expected key=value")
-        elif len(key) > LONGEST_KEY:
-            faults.append(f"an option's name has {len(key):,} characters, expected at most {LONGEST_KEY}")
-        elif key not in own:
-            faults.append(_unknown(name, key, own))
-        elif key in given:
+        elif len(key) > MAX_KEY_CHARACTERS:
+            faults.append(f"an option's name has {len(key):,} characters, expected at most {MAX_KEY_CHARACTERS}")
+        elif key not in method_keys:
+            faults.append(_unknown_option_text(name, key, method_keys))
+        elif key in values:
             faults.append(f"the option '{key}' is given twice")
         else:
-            given[key] = _value(value, kind.model_fields[key.replace("-", "_")].annotation)
+            values[key] = _parse_value(value, kind.model_fields[key.replace("-", "_")].annotation)
     lines = [f"{source}: {fault}" for fault in faults]
     try:
-        options = kind.parse(given, source=source)
+        options = kind.parse(values, source=source)
     except ConfigError as error:
         lines.append(str(error))
     if lines:
@@ -79,7 +81,9 @@ def options_of(text: str, kind: type[Options], beside: Mapping[str, Any], source
     return options
 
 
-def options_in_run(run: Mapping[str, Any], text: str, kind: type[Options], beside: Mapping[str, Any]) -> Options:
+def parse_run_options(
+    run: Mapping[str, Any], text: str, kind: type[Options], extra_options: Mapping[str, Any]
+) -> Options:
     """Return the options of a method, if they and the keys of the ``run`` are allowed; errors name all that is wrong.
 
     The other arguments are those of `options_of`.
@@ -87,7 +91,7 @@ def options_in_run(run: Mapping[str, Any], text: str, kind: type[Options], besid
     faults: list[FedPCAError] = []
     options: Options | None = None
     try:
-        options = options_of(text, kind, beside)
+        options = parse_options(text, kind, extra_options)
     except ConfigError as error:
         faults.append(error)
     try:  # how many components, the method knows better
@@ -95,35 +99,35 @@ def options_in_run(run: Mapping[str, Any], text: str, kind: type[Options], besid
     except ConfigError as error:
         faults.append(error)
     if options is None or faults:
-        raise together(faults)
+        raise combine_errors(faults)
     return options
 
 
-def run_config_of(name: str, kind: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run-config of ``values`` that are keys of the run and options of a method, of this ``kind``."""
-    run = {key: value for key, value in values.items() if key in OF_THE_RUN}
-    beside = {key: value for key, value in values.items() if key not in run or key == "n-components"}
-    return {**run, "method": canonical(name, options_in_run(run, run["method"], kind, beside))}
+    run = {key: value for key, value in values.items() if key in RUN_KEYS}
+    method_options = {key: value for key, value in values.items() if key not in run or key == "n-components"}
+    return {**run, "method": canonical_text(name, parse_run_options(run, run["method"], kind, method_options))}
 
 
 @cache
-def own_keys(kind: type[Config]) -> tuple[str, ...]:
+def method_option_keys(kind: type[Config]) -> tuple[str, ...]:
     """The options that belong into a method's text."""
-    known = kind.keys()
-    return tuple(key for key in known if key not in OF_THE_RUN)
+    keys = kind.keys()
+    return tuple(key for key in keys if key not in RUN_KEYS)
 
 
-def _unknown(name: str, key: str, own: Sequence[str]) -> str:
-    if key in OF_THE_RUN:
+def _unknown_option_text(name: str, key: str, method_keys: Sequence[str]) -> str:
+    if key in RUN_KEYS:
         return f"{value_text(key)} is no option of a method but a key of the run: set it beside 'method', not in it"
-    near = difflib.get_close_matches(key, [*own, *OF_THE_RUN], n=1)
+    near = difflib.get_close_matches(key, [*method_keys, *RUN_KEYS], n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
-    if key in OF_MOMENTS:
+    if key in MOMENT_OPTIONS:
         hint = ", which needs the moments of covariates and features together: take p-cov."
-    return f"{value_text(name)} has no option {value_text(key)}{hint} Its options: {', '.join(own) or 'none'}"
+    return f"{value_text(name)} has no option {value_text(key)}{hint} Its options: {', '.join(method_keys) or 'none'}"
 
 
-def text_of(name: str, options: Mapping[str, Any]) -> str:
+def format_method(name: str, options: Mapping[str, Any]) -> str:
     """The text of a method with these options, in order of their names."""
     words = [name]
     for key, value in sorted(options.items()):
@@ -131,59 +135,64 @@ def text_of(name: str, options: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def canonical(name: str, options: Config) -> str:
+def canonical_text(name: str, options: Config) -> str:
     """The one text of a method with these options: those that are not the defaults."""
-    return text_of(name, non_defaults(options))
+    return format_method(name, non_defaults(options))
 
 
 def non_defaults(options: Config) -> dict[str, Scalar]:
     """The options that are not the defaults, and belong into a method's text."""
-    given = options.model_dump(by_alias=True)
+    values = options.model_dump(by_alias=True)
     default = {key.replace("_", "-"): field.default for key, field in type(options).model_fields.items()}
-    return {key: given[key] for key in sorted(own_keys(type(options))) if given[key] != default[key]}
+    return {key: values[key] for key in sorted(method_option_keys(type(options))) if values[key] != default[key]}
 
 
-LONGEST_SHOWN = 200  # characters of a value that is told as it is; of a longer one its digest is
+MAX_SHOWN_CHARACTERS = 200  # characters of a value that is told as it is; of a longer one its digest is
 
 
-def settings_of(name: str, options: Config, config: RunConfig) -> dict[str, Scalar]:
+def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, Scalar]:
     """Return all that server and parties must have alike: the method, its options, and keys of the run.
 
     Keys that the server alone needs (where the model goes, how long it waits) are not among them.
     """
     run = config.model_dump(by_alias=True)
-    values = {"method": name, **options.model_dump(by_alias=True), **{key: run[key] for key in OF_BOTH_SIDES}}
-    return {key: _short(value) for key, value in values.items()}
+    values = {"method": name, **options.model_dump(by_alias=True), **{key: run[key] for key in SHARED_RUN_KEYS}}
+    return {key: _shorten(value) for key, value in values.items()}
 
 
-def _short(value: Any) -> Scalar:
+def _shorten(value: Any) -> Scalar:
     """Return a value as JSON holds it, or the digest of a long text."""
     if isinstance(value, bool | int | float):
         return value
     text = str(value)
-    return text if len(text) <= LONGEST_SHOWN else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def require_same_settings(own: Mapping[str, Scalar], told: str) -> None:
+def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> None:
     """Refuse by a `ConfigError` settings (`settings_of`, as JSON) of the server that are not a party's ``own``.
 
     Where the methods differ, their options do too, and only the methods are named.
     """
     try:
-        theirs = json.loads(told)
+        server_settings = json.loads(server_text)
     except ValueError:
-        theirs = None
-    if not isinstance(theirs, dict):
+        server_settings = None
+    if not isinstance(server_settings, dict):
         raise ConfigError("the server's settings of the run are no JSON object; do all parties run the same version?")
-    keys = ["method"] if own["method"] != theirs.get("method") else [key for key in own if own[key] != theirs.get(key)]
+    keys = (
+        ["method"]
+        if settings["method"] != server_settings.get("method")
+        else [key for key in settings if settings[key] != server_settings.get(key)]
+    )
     if keys:
-        unlike = "; ".join(
-            f"'{key}' is {value_text(own[key])} here and {value_text(theirs.get(key))} at the server" for key in keys
+        differences = "; ".join(
+            f"'{key}' is {value_text(settings[key])} here and {value_text(server_settings.get(key))} at the server"
+            for key in keys
         )
-        raise ConfigError(f"run-config: {unlike}: give server and parties the same method and options")
+        raise ConfigError(f"run-config: {differences}: give server and parties the same method and options")
 
 
-def _value(text: str, annotation: object) -> Scalar:
+def _parse_value(text: str, annotation: object) -> Scalar:
     if annotation is not str and re.fullmatch(r"[\w.+-]+", text):
         try:
             value = tomllib.loads(f"value = {text}")["value"]

@@ -18,16 +18,16 @@ from fedpca_flwr.config.run_config import (
     FeatureNames,
     LocalPath,
     Name,
-    distinct,
-    names_in,
-    possible_path,
     refusal,
+    require_distinct_names,
+    require_possible_path,
+    split_names,
 )
 
 POSTGRESQL, DUCKDB = "postgresql", "duckdb"
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a drive of Windows has one letter
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@/?,\s]*)(?::\d+)?"
-_KNOWN = {
+_URL_PATTERNS = {
     POSTGRESQL: re.compile(
         rf"postgresql(?:\+psycopg)?://(?:[^:@/?\s]*@)?{_HOST}(?:,{_HOST})*(?:/[^@?\s]*)?(?:\?[^@\s]*)?"
     ),
@@ -50,9 +50,9 @@ def is_url(text: str) -> bool:
     return bool(_URL.match(text))
 
 
-def kind_of(url: str) -> str:
+def database_kind(url: str) -> str:
     """`POSTGRESQL`, `DUCKDB`, or nothing for a text that is no url of either."""
-    return next((kind for kind, known in _KNOWN.items() if known.fullmatch(url)), "")
+    return next((kind for kind, pattern in _URL_PATTERNS.items() if pattern.fullmatch(url)), "")
 
 
 def _has_secret(text: str) -> bool:
@@ -60,13 +60,13 @@ def _has_secret(text: str) -> bool:
     if _USER_AND_PASSWORD.search(text):
         return True
     try:
-        given = parse_qsl(urlsplit(text).query, keep_blank_values=True) if is_url(text) else []
+        parameters = parse_qsl(urlsplit(text).query, keep_blank_values=True) if is_url(text) else []
     except ValueError:  # no url: `kind_of` says so
         return False
-    return any(_SECRET.search(name) for name, _ in given)
+    return any(_SECRET.search(name) for name, _ in parameters)
 
 
-def _place(text: str) -> str:
+def _check_data_location(text: str) -> str:
     if _has_secret(text):
         raise refusal(
             "a node-config must not hold a password, which lists of processes show: leave it out and put it into the "
@@ -74,8 +74,8 @@ def _place(text: str) -> str:
             "node runs",
         )
     if not is_url(text):
-        return possible_path(text)
-    if not kind_of(text):
+        return require_possible_path(text)
+    if not database_kind(text):
         raise refusal(
             "no database has this url, expected 'postgresql://[user@]host[:port]/database[?sslmode=verify-full]' or "
             "'duckdb:///path' ('duckdb:////data/cohort.duckdb' from the root, 'duckdb:///:memory:' for a query over "
@@ -84,7 +84,7 @@ def _place(text: str) -> str:
     return text
 
 
-def _query(text: str) -> str:
+def _check_query(text: str) -> str:
     """The query, unless a password or key is in it, for functions that open another database or a file elsewhere.
 
     A column of such a name is told apart by quotes: ``"password" = 1``.
@@ -98,13 +98,13 @@ def _query(text: str) -> str:
     return text
 
 
-def _text(value: Any) -> Any:
+def _number_as_text(value: Any) -> Any:
     """A number as a text: Flower makes a number of ``leave-out=0``."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return str(value) if number else value
 
 
-Names = Annotated[str, BeforeValidator(_text), AfterValidator(distinct)]
+ColumnNames = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(require_distinct_names)]
 FILE_KEYS = ("columns", "leave_out", "header", "delimiter", "decimal", "thousands", "encoding", "comment", "missing")
 """What says how a file is read; `fedpca_flwr.read` has them, too."""
 
@@ -113,21 +113,21 @@ class NodeConfig(Config):
     """A site's own configuration: who it is, where its rows are, where its scores go, and its policy."""
 
     public: ClassVar[bool] = False
-    long: ClassVar[Mapping[str, int]] = {"query": 10**6}
+    long_keys: ClassVar[Mapping[str, int]] = {"query": 10**6}
 
     partition_id: Annotated[int, Field(ge=0)]
     num_partitions: Count
     name: Name = ""
-    data: Annotated[str, AfterValidator(_place)] = ""
+    data: Annotated[str, AfterValidator(_check_data_location)] = ""
     """The site's rows: path of a file (docs/data.md lists which), or url of a database (postgresql://, duckdb:///),
     which holds no password; empty: a partition of the run's data set."""
-    query: Annotated[str, AfterValidator(_query)] = ""
+    query: Annotated[str, AfterValidator(_check_query)] = ""
     """With a database: the SELECT that gives the rows, one number a feature; it holds no password either."""
     label: str = ""
     """Column of the file that is not a feature (its name, or its number from 0): left out, never sent."""
-    columns: Names = ""
+    columns: ColumnNames = ""
     """Columns of the file that alone are features, by name, number from 0 or pattern ('age, gene_*'); empty: all."""
-    leave_out: Names = ""
+    leave_out: ColumnNames = ""
     """Columns of the file that are no features, by name, number from 0 or pattern ('id, label, 31'), and never sent."""
     header: bool | Literal[""] = ""
     """Whether the first line of a text or a sheet holds the names of the columns. Empty: it is recognised, or
@@ -140,9 +140,9 @@ class NodeConfig(Config):
     """The sign between the thousands of a text (. , ' or a space); empty: there is none."""
     encoding: str = ""
     """How a text is encoded ('utf-8', 'cp1252'). Empty: it is recognised."""
-    comment: Names = ""
+    comment: ColumnNames = ""
     """How lines of a text begin that are no rows ('#, Total')."""
-    missing: Names = ""
+    missing: ColumnNames = ""
     """What stands for a missing value in a file, besides NA, NaN, N/A, null, None and nothing ('-999, ?'). A number
     stands for all cells of the same value."""
     weights: str = ""
@@ -232,7 +232,7 @@ class NodeConfig(Config):
     @property
     def category_names(self) -> tuple[str, ...]:
         """Those that `categories` lists."""
-        return names_in(self.categories)
+        return split_names(self.categories)
 
     @property
     def file_keys(self) -> dict[str, Any]:
@@ -241,36 +241,36 @@ class NodeConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _keys_of_old_are_named(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _refuse_old_keys(cls, values: dict[str, Any]) -> dict[str, Any]:
         for key, text in OLD_KEYS.items():
-            if key in given or key.replace("-", "_") in given:
+            if key in values or key.replace("-", "_") in values:
                 raise refusal(f"'{key}' is no key any more: {text}")
-        return given
+        return values
 
     @model_validator(mode="after")
-    def _data_are_of_one_kind(self) -> Self:
+    def _require_matching_data_keys(self) -> Self:
         database = is_url(self.data)
         if database and not self.query:
             raise refusal("'data' names a database; name the SELECT that gives this site's rows as 'query'")
         if self.query and not database:
             raise refusal("'query' is of a database, and 'data' names none (postgresql://... or duckdb:///...)")
-        of_files = {"layer": self.layer, "variants": self.variants, "apart": self.apart, **self.file_keys}
-        for key, value in of_files.items():
+        file_values = {"layer": self.layer, "variants": self.variants, "apart": self.apart, **self.file_keys}
+        for key, value in file_values.items():
             if value not in ("", None) and database:
                 name = key.replace("_", "-")
                 raise refusal(f"'{name}' is of a file, and 'data' names a database: say it in the 'query'")
         return self
 
     @model_validator(mode="after")
-    def _keys_have_those_that_they_need(self) -> Self:
+    def _require_companion_keys(self) -> Self:
         if self.epsilon_budget is not None and not self.journal:
             raise refusal("'epsilon-budget' needs 'journal', a folder in which this site keeps what it has spent")
         if self.metrics and not self.journal:
             raise refusal("'metrics' needs 'journal', a folder in which this site keeps what its numbers are made of")
         if bool(self.identity) != bool(self.identities):
-            given, lacking = ("identity", "identities") if self.identity else ("identities", "identity")
+            present, absent = ("identity", "identities") if self.identity else ("identities", "identity")
             raise refusal(
-                f"'{given}' is set, but '{lacking}' is not; 'identity' is the file of a site's private key, "
+                f"'{present}' is set, but '{absent}' is not; 'identity' is the file of a site's private key, "
                 "'identities' that of all sites' public keys ('python -m fedpca_flwr site keys' makes them)"
             )
         if self.secure_only and self.data and not self.identity:

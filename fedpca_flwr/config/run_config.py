@@ -30,7 +30,7 @@ def refusal(text: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{text}", {"text": text})
 
 
-def names_in(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
     """The names in a text, separated by commas; one that holds a comma stands in double quotes.
 
     >>> names_in('age, "height, cm"')
@@ -41,18 +41,18 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(map(str.strip, cells))
 
 
-def distinct(text: str) -> str:
+def require_distinct_names(text: str) -> str:
     """The text, if all names in it are there and differ."""
     try:
-        names = names_in(text)
+        names = split_names(text)
     except csv.Error:
         raise refusal("expected names, separated by commas") from None
     different = set(names)
     if "" in different:
         raise refusal("a name is empty; expected names, separated by commas")
     if len(different) < len(names):
-        doubled = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
-        raise refusal(f"{doubled} stand there twice; expected each once")
+        duplicates = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
+        raise refusal(f"{duplicates} stand there twice; expected each once")
     return text
 
 
@@ -65,28 +65,30 @@ OLD_KEYS = {
 }
 """Of node-configs of before, and what to do instead."""
 
-LONGEST_KEY = 64  # characters of a key, or of an option's name
-LONGEST_TEXT = 10_000  # characters of a value
-MOST_KEYS = 100  # keys of a configuration, and options of a method
-BITS = 1024  # of a whole number; no float is larger
+MAX_KEY_CHARACTERS = 64  # characters of a key, or of an option's name
+MAX_TEXT_CHARACTERS = 10_000  # characters of a value
+MAX_KEYS = 100  # keys of a configuration, and options of a method
+MAX_INTEGER_BITS = 1024  # of a whole number; no float is larger
 
 
-def require_short(values: Mapping[str, Any], source: str, long: Mapping[str, int] = MappingProxyType({})) -> None:
+def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str, int] = MappingProxyType({})) -> None:
     """Refuse what is longer than any configuration is, before it costs time: who sends it may be anyone.
 
     ``source`` is how errors name the configuration; ``long`` says which keys' texts may be longer, and how long. The
     error is of the first fault, and nothing in it is longer than it should be.
     """
-    if len(values) > MOST_KEYS:
-        raise ConfigError(f"{source}: it has {len(values):,} keys, expected at most {MOST_KEYS}")
+    if len(values) > MAX_KEYS:
+        raise ConfigError(f"{source}: it has {len(values):,} keys, expected at most {MAX_KEYS}")
     for key, value in values.items():
-        if len(key) > LONGEST_KEY:
-            raise ConfigError(f"{source}: a key has {len(key):,} characters, expected at most {LONGEST_KEY}")
-        if isinstance(value, int) and value.bit_length() > BITS:  # Python writes no number of thousands of digits
-            raise ConfigError(f"{source}: {value_text(key)} is a whole number of more than {BITS:,} bits")
-        most = long.get(key.replace("_", "-"), LONGEST_TEXT)
-        if isinstance(value, str | bytes) and len(value) > most:
-            raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {most:,}")
+        if len(key) > MAX_KEY_CHARACTERS:
+            raise ConfigError(f"{source}: a key has {len(key):,} characters, expected at most {MAX_KEY_CHARACTERS}")
+        if (
+            isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS
+        ):  # Python writes no number of thousands of digits
+            raise ConfigError(f"{source}: {value_text(key)} is a whole number of more than {MAX_INTEGER_BITS:,} bits")
+        limit = long_keys.get(key.replace("_", "-"), MAX_TEXT_CHARACTERS)
+        if isinstance(value, str | bytes) and len(value) > limit:
+            raise ConfigError(f"{source}: {value_text(key)} has {len(value):,} characters, expected at most {limit:,}")
         if not _is_unicode(key) or (isinstance(value, str) and not _is_unicode(value)):
             raise ConfigError(
                 f"{source}: {value_text(key)} holds half of a surrogate pair, which no file and no message can: write "
@@ -102,7 +104,7 @@ def _is_unicode(text: str) -> bool:
         return False
 
 
-def explain(kind: type[Config], faults: Sequence[Any], source: str) -> str:
+def explain_faults(kind: type[Config], faults: Sequence[Any], source: str) -> str:
     """A line for each key of a configuration that is at fault, by pydantic's ``faults``; unknown keys come first."""
     fields = dict(zip(kind.keys(), kind.model_fields.values(), strict=True))
     lines: list[str] = []
@@ -111,72 +113,79 @@ def explain(kind: type[Config], faults: Sequence[Any], source: str) -> str:
         if not fault["loc"]:  # a check of several keys together; its text names them
             lines.append(f"{source}: {fault['msg']}")
             continue
-        given = str(fault["loc"][0])
-        key = given.replace("_", "-")
+        value_given = str(fault["loc"][0])
+        key = value_given.replace("_", "-")
         if fault["type"] == "extra_forbidden":
             near = difflib.get_close_matches(key, fields, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else f"; known keys: {', '.join(fields)}"
-            lines.append(f"{source}: unknown key {value_text(given)}{hint}")
+            lines.append(f"{source}: unknown key {value_text(value_given)}{hint}")
         else:
             by_key.setdefault(key, []).append(fault)
-    for key, own in by_key.items():
-        if own[0]["type"] == "missing":
+    for key, key_faults in by_key.items():
+        if key_faults[0]["type"] == "missing":
             lines.append(f"{source}: '{key}' is missing")
             continue
-        given = own[0]["input"]
-        shown = kind.public or isinstance(given, int | float)
-        value = f"is {value_text(given)}" if shown else "has a value that is not allowed"
-        of_ours = [str(fault["msg"]) for fault in own if "url" not in fault]  # pydantic's have one
-        reason = of_ours[0] if of_ours else f"expected {allowed(fields[key].annotation, fields[key].metadata)}"
+        value_given = key_faults[0]["input"]
+        shown = kind.public or isinstance(value_given, int | float)
+        value = f"is {value_text(value_given)}" if shown else "has a value that is not allowed"
+        our_texts = [str(fault["msg"]) for fault in key_faults if "url" not in fault]  # pydantic's have one
+        reason = (
+            our_texts[0] if our_texts else f"expected {describe_type(fields[key].annotation, fields[key].metadata)}"
+        )
         lines.append(f"{source}: '{key}' {value}, {reason}")
     return "\n".join(lines)
 
 
-def allowed(annotation: Any, limits: Sequence[Any] = ()) -> str:
+def describe_type(annotation: Any, limits: Sequence[Any] = ()) -> str:
     """The values of a key's type in words, with its limits: annotated_types' ``Ge``, ``Gt``, ``Le``, ``Lt``, and those
     of a text."""
-    *others, last = dict.fromkeys(_alternatives(annotation, limits))
-    return f"{', '.join(others)} or {last}" if others else last
+    *alternatives, last = dict.fromkeys(_describe_alternatives(annotation, limits))
+    return f"{', '.join(alternatives)} or {last}" if alternatives else last
 
 
-def _alternatives(annotation: Any, limits: Sequence[Any]) -> list[str]:
+def _describe_alternatives(annotation: Any, limits: Sequence[Any]) -> list[str]:
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is Annotated:
-        inner = [limit for one in parts[1:] for limit in getattr(one, "metadata", [one])]
-        return _alternatives(parts[0], [*limits, *inner])
+        inner = [limit for constraint in parts[1:] for limit in getattr(constraint, "metadata", [constraint])]
+        return _describe_alternatives(parts[0], [*limits, *inner])
     if kind in (Union, UnionType):
-        return [words for part in parts if part is not NoneType for words in _alternatives(part, limits)]
+        return [words for part in parts if part is not NoneType for words in _describe_alternatives(part, limits)]
     if kind is Literal:
         return [repr(part) for part in parts]
     if annotation is bool:
         return ["true or false"]
-    return [_number(annotation, limits) if annotation in (int, float) else _text(limits)]
+    return [_describe_number(annotation, limits) if annotation in (int, float) else _describe_text(limits)]
 
 
-def _number(kind: type, limits: Sequence[Any]) -> str:
-    found = {name: getattr(one, name) for one in limits for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
-    words = "a whole number" if kind is int else "a number" if {"le", "lt"} & set(found) else "a finite number"
-    if {"gt", "lt"} <= set(found):
-        return f"{words} between {found['gt']:g} and {found['lt']:g}"
-    names = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in found else "to", "lt": "below"}
-    return " ".join([words, *(f"{names[name]} {found[name]:g}" for name in names if name in found)])
+def _describe_number(kind: type, limits: Sequence[Any]) -> str:
+    bounds = {
+        name: getattr(constraint, name)
+        for constraint in limits
+        for name in ("ge", "gt", "le", "lt")
+        if hasattr(constraint, name)
+    }
+    words = "a whole number" if kind is int else "a number" if {"le", "lt"} & set(bounds) else "a finite number"
+    if {"gt", "lt"} <= set(bounds):
+        return f"{words} between {bounds['gt']:g} and {bounds['lt']:g}"
+    names = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in bounds else "to", "lt": "below"}
+    return " ".join([words, *(f"{names[name]} {bounds[name]:g}" for name in names if name in bounds)])
 
 
-def _text(limits: Sequence[Any]) -> str:
-    long = [one.max_length for one in limits if getattr(one, "max_length", None)]
-    patterns = [one.pattern for one in limits if getattr(one, "pattern", None)]
-    about = [f"at most {long[0]} characters"] if long else []
-    about += [f"the form {patterns[0]}"] if patterns else []
-    return f"a text{' of ' + ' and '.join(about) if about else ''}"
+def _describe_text(limits: Sequence[Any]) -> str:
+    long = [constraint.max_length for constraint in limits if getattr(constraint, "max_length", None)]
+    patterns = [constraint.pattern for constraint in limits if getattr(constraint, "pattern", None)]
+    constraints = [f"at most {long[0]} characters"] if long else []
+    constraints += [f"the form {patterns[0]}"] if patterns else []
+    return f"a text{' of ' + ' and '.join(constraints) if constraints else ''}"
 
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Seconds = Annotated[float, Field(gt=0, le=1e7)]
-Wanted = Annotated[Count | Fraction | Literal["auto"], Field(union_mode="left_to_right")]
+ComponentChoice = Annotated[Count | Fraction | Literal["auto"], Field(union_mode="left_to_right")]
 
 
-def possible_path(path: str) -> str:
+def require_possible_path(path: str) -> str:
     """The path, if the system takes it for one; pydantic's error if not."""
     try:
         Path(path).expanduser().lstat()
@@ -187,17 +196,17 @@ def possible_path(path: str) -> str:
     return path
 
 
-LocalPath = Annotated[str, AfterValidator(possible_path)]  # a path of this machine, where a file is or might be
+LocalPath = Annotated[str, AfterValidator(require_possible_path)]  # a path of this machine, where a file is or might be
 
 
-def of_nobodys_home(path: str) -> str:
+def refuse_home_path(path: str) -> str:
     """The path, unless it begins with "~": a run-config must not let a site look into the homes of its users."""
     if path.startswith("~"):
         raise refusal("expected a path that does not begin with '~': write the folder in full")
     return path
 
 
-SharedPath = Annotated[str, AfterValidator(of_nobodys_home), AfterValidator(possible_path)]
+SharedPath = Annotated[str, AfterValidator(refuse_home_path), AfterValidator(require_possible_path)]
 """A path that a run-config gives to all sites."""
 
 Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .-]*$")]
@@ -210,7 +219,7 @@ MAX_INDICATORS = 10_000
 """Columns of indicators of all declared levels together."""
 
 
-def declared(text: str) -> str:
+def require_levels(text: str) -> str:
     """Return the text, if it declares levels of columns."""
     try:
         pairs = json.loads(text or "{}", object_pairs_hook=tuple)
@@ -223,11 +232,11 @@ def declared(text: str) -> str:
             'expected levels by column, as JSON: {"sex": ["female", "male"]}; each column once and with at least one, '
             "each level a text without control characters that stands there once and is not 'other' or 'missing'"
         )
-    most = max((len(levels) for _, levels in pairs), default=0)
+    most_levels = max((len(levels) for _, levels in pairs), default=0)
     indicators = sum(len(levels) + 2 for _, levels in pairs)
-    if most > MAX_LEVELS or indicators > MAX_INDICATORS:
+    if most_levels > MAX_LEVELS or indicators > MAX_INDICATORS:
         raise refusal(
-            f"a column has {most:,} levels, and all columns together {indicators:,} indicators; expected at most "
+            f"a column has {most_levels:,} levels, and all columns together {indicators:,} indicators; expected at most "
             f"{MAX_LEVELS:,} and {MAX_INDICATORS:,}: declare the commonest levels, and all others count as 'other'"
         )
     return text
@@ -244,7 +253,7 @@ def _is_visible(name: str) -> bool:
     return bool(name) and not any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
 
 
-FeatureNames = Annotated[str, AfterValidator(distinct)]
+FeatureNames = Annotated[str, AfterValidator(require_distinct_names)]
 
 
 class Config(BaseModel):
@@ -263,7 +272,7 @@ class Config(BaseModel):
     public: ClassVar[bool] = True
     """Whether an error's text may show values that are not numbers."""
 
-    long: ClassVar[Mapping[str, int]] = {}
+    long_keys: ClassVar[Mapping[str, int]] = {}
     """Keys whose texts may be longer than others, and how long."""
 
     @classmethod
@@ -281,36 +290,40 @@ class Config(BaseModel):
             With the key, the value, what is allowed, and the nearest known key for a misspelt one. ``source`` is how
             it names the configuration.
         """
-        kept = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
-        kinds = tuple(map(type, kept.values()))
-        validated = _validated if SCALARS.issuperset(kinds) else _validated.__wrapped__
-        config: Self = validated(cls, source, tuple(zip(kept, kinds, kept.values(), strict=True)))
+        entries = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
+        kinds = tuple(map(type, entries.values()))
+        validated = _validate if SCALAR_TYPES.issuperset(kinds) else _validate.__wrapped__
+        config: Self = validated(cls, source, tuple(zip(entries, kinds, entries.values(), strict=True)))
         return config
 
 
-SCALARS = {bool, int, float, str}
+SCALAR_TYPES = {bool, int, float, str}
 """Types of values, as Flower's configs have them, by which a configuration is known again."""
 
 
 @lru_cache
-def _validated(kind: type[Config], source: str, given: tuple[tuple[str, type, Any], ...]) -> Any:
+def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any], ...]) -> Any:
     """Return the configuration of these keys, types and values: every message of a run has the same."""
-    values = {key: value for key, _, value in given}
-    require_short(values, source, kind.long)
+    values = {key: value for key, _, value in items}
+    require_short(values, source, kind.long_keys)
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(explain(kind, error.errors(), source)) from None
+        raise ConfigError(explain_faults(kind, error.errors(), source)) from None
 
 
 class RunConfig(Config):
     """The keys of every run, whatever the method; a method's own options are in the text of `method`."""
 
-    long: ClassVar[Mapping[str, int]] = {"features": 10**7, "columns": 10**7, "levels": 10**6}  # names of all features
+    long_keys: ClassVar[Mapping[str, int]] = {
+        "features": 10**7,
+        "columns": 10**7,
+        "levels": 10**6,
+    }  # names of all features
 
     method: str = "p-cov"
     """The method and its own options in one text: 'sub-it block-size=10'."""
-    n_components: Wanted = 10
+    n_components: ComponentChoice = 10
     """How many components; for some methods also the fraction of the variance that they must exceed, or 'auto'."""
     clients: Annotated[int, Field(ge=0)] = 0
     """How many parties must take part; 0 asks a node (`num-partitions` of its node-config)."""
@@ -327,7 +340,7 @@ class RunConfig(Config):
     weights: Annotated[str, Field(max_length=200)] = ""
     """The column (name, or number from 0) of every site's data with a weight for each row (docs/data.md). Empty:
     each row counts once."""
-    levels: Annotated[str, AfterValidator(declared)] = ""
+    levels: Annotated[str, AfterValidator(require_levels)] = ""
     """Levels of the columns of categories, as JSON: '{"sex": ["female", "male"]}' (docs/mixed.md). Empty: all are
     numbers."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
@@ -360,21 +373,21 @@ class RunConfig(Config):
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
         """Those that `features` lists."""
-        return names_in(self.features)
+        return split_names(self.features)
 
     @cached_property
     def levels_by_column(self) -> dict[str, list[str]]:
         """Those that `levels` declares."""
-        found: dict[str, list[str]] = json.loads(self.levels or "{}")
-        return found
+        levels: dict[str, list[str]] = json.loads(self.levels or "{}")
+        return levels
 
     @property
     def indicators(self) -> int:
         """How many columns of indicators stand after those of numbers: two more than levels for each column."""
-        return sum(len(own) + 2 for own in self.levels_by_column.values())
+        return sum(len(levels) + 2 for levels in self.levels_by_column.values())
 
     @property
-    def fewest(self) -> float:
+    def min_summed_parties(self) -> float:
         """So many parties a sum over them has at least: all, where none may drop out."""
         return self.survivors or math.inf
 
@@ -386,7 +399,7 @@ class RunConfig(Config):
         return "surviving" if self.survivors else "masked"
 
     @model_validator(mode="after")
-    def _survivors_are_hidden(self) -> Self:
+    def _require_secure_survivors(self) -> Self:
         if self.survivors and not self.secure_aggregation:
             raise refusal(
                 f"'survivors' is {self.survivors}, but secure-aggregation is false; it is an option of secure "

@@ -11,28 +11,30 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data.frames import listed
+from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.maths.rows import Blocks, Rows
 
-FEWEST = 20  # rows; of fewer nobody can tell what is usual
-MOST = 0.1  # share of a column that may lie apart
-TIMES = 10  # so many times the range of all others lies between them and those apart
-SAMPLE = 1000  # rows by which columns are chosen that are worth sorting
+MIN_ROWS = 20  # rows; of fewer nobody can tell what is usual
+MAX_ISOLATED_SHARE = 0.1  # share of a column that may lie apart
+MIN_GAP_RATIO = 10  # so many times the range of all others lies between them and those apart
+SAMPLE_ROWS = 1000  # rows by which columns are chosen that are worth sorting
 
 MAX_BYTES = 10**7  # entries of a table of bytes, which pixels are, up to which it is looked at
 MAX_CODES = 3  # different codes at one end of a column
 MAX_IDENTIFIERS = 3  # columns; where more hold unique whole numbers these are counts
 MIN_CONSTANT = 5  # rows of a column that is one code throughout
-ONE_COLUMN = 0.99  # share of a component, or of the variance, from which it is one column
+SINGLE_COLUMN_SHARE = 0.99  # share of a component, or of the variance, from which it is one column
 
-NINES = re.compile(r"-?(9+|8+|7+|9+[5-8])")
+CODE_PATTERN = re.compile(r"-?(9+|8+|7+|9+[5-8])")
 """How codes for missing values are written: 99, -999, 998, 77."""
 
-Called = Mapping[str, Rows]
+PartyRows = Mapping[str, Rows]
 """The rows of parties by what they are called; of one party by an empty text."""
 
 
-def notes_of(parties: Called, names: Mapping[str, Sequence[str]], *, same_columns: bool = True) -> list[str]:
+def column_fault_notes(
+    parties: PartyRows, names: Mapping[str, Sequence[str]], *, same_columns: bool = True
+) -> list[str]:
     """Return what is odd in the columns of the parties' rows.
 
     Parameters
@@ -44,36 +46,42 @@ def notes_of(parties: Called, names: Mapping[str, Sequence[str]], *, same_column
     same_columns : bool
         Whether all parties have the same columns, in one order, so that these can be compared.
     """
-    tables = {called: rows for called, rows in parties.items() if _are_numbers(rows)}
+    tables = {party: rows for party, rows in parties.items() if _are_numbers(rows)}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        codes = {called: codes_in(rows) for called, rows in tables.items()}
-        for called, columns in _constants_apart(tables).items() if same_columns else ():
-            codes[called] |= columns
-        identifiers = {called: identifiers_in(rows) for called, rows in tables.items()}
-    running = {called: [c for c, one in own.items() if one] for called, own in identifiers.items()}
-    unique = {called: [c for c, one in own.items() if not one] for called, own in identifiers.items()}
+        codes = {party: count_codes(rows) for party, rows in tables.items()}
+        for party, columns in _constant_codes(tables).items() if same_columns else ():
+            codes[party] |= columns
+        identifiers = {party: find_identifiers(rows) for party, rows in tables.items()}
+    running = {
+        party: [c for c, consecutive in party_columns.items() if consecutive]
+        for party, party_columns in identifiers.items()
+    }
+    unique = {
+        party: [c for c, consecutive in party_columns.items() if not consecutive]
+        for party, party_columns in identifiers.items()
+    }
 
-    def text(columns: Mapping[str, Sequence[int]]) -> str:
+    def columns_text(columns: Mapping[str, Sequence[int]]) -> str:
         parts = (
-            f"{listed([names[called][c] if names[called] else c for c in own])}{f' ({called})' if called else ''}"
-            for called, own in columns.items()
-            if own
+            f"{labels_text([names[party][c] if names[party] else c for c in party_columns])}{f' ({party})' if party else ''}"
+            for party, party_columns in columns.items()
+            if party_columns
         )
         return ", ".join(parts)
 
     notes = []
-    if found := text({called: sorted(own) for called, own in codes.items()}):
-        counts = sum(sum(own.values()) for own in codes.values())
+    if listing := columns_text({party: sorted(party_columns) for party, party_columns in codes.items()}):
+        counts = sum(sum(party_columns.values()) for party_columns in codes.values())
         notes.append(
-            f"{counts} values of {found} are repeated and far from all others of their column: codes for missing "
+            f"{counts} values of {listing} are repeated and far from all others of their column: codes for missing "
             "values? Make them NaN (of a file: missing='-999')"
         )
-    if found := text(running):
+    if listing := columns_text(running):
         notes.append(
-            f"a running number is in {found}: leave it out (of a file, leave-out='...') if it numbers the rows"
+            f"a running number is in {listing}: leave it out (of a file, leave-out='...') if it numbers the rows"
         )
-    if found := text(unique):
-        notes.append(f"each row has a whole number of its own in {found}: leave it out if it is an identifier")
+    if listing := columns_text(unique):
+        notes.append(f"each row has a whole number of its own in {listing}: leave it out if it is an identifier")
     return notes
 
 
@@ -82,10 +90,10 @@ def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str
     shares = np.square(components)
     if shares.shape[1] < 3 or not shares.size:
         return []
-    found = [(int(k), int(row.argmax())) for k, row in enumerate(shares) if row.max() >= ONE_COLUMN]
-    if not found:
+    single = [(int(k), int(row.argmax())) for k, row in enumerate(shares) if row.max() >= SINGLE_COLUMN_SHARE]
+    if not single:
         return []
-    text = ", ".join(f"{k + 1} ({names[c]!r})" if len(names) else f"{k + 1} (column {c})" for k, c in found[:10])
+    text = ", ".join(f"{k + 1} ({names[c]!r})" if len(names) else f"{k + 1} (column {c})" for k, c in single[:10])
     return [
         f"components that are one column to 99 %: {text}. Is that an identifier (leave it out), or in a smaller unit "
         "than others (scale=True)?"
@@ -100,13 +108,13 @@ def one_column_text(rows: Rows, names: Sequence[str]) -> str:
     finite = (column[np.isfinite(column)] for column in columns)
     variances = np.array([column.var() if column.size else 0.0 for column in finite])
     largest = int(variances.argmax())
-    if not variances[largest] > ONE_COLUMN * variances.sum():
+    if not variances[largest] > SINGLE_COLUMN_SHARE * variances.sum():
         return ""
     name = repr(names[largest]) if names else f"column {largest}"
     return f"{name} has 99 % of the variance: is it an identifier, or in a smaller unit than others?"
 
 
-def codes_in(rows: NDArray[Any]) -> dict[int, int]:
+def count_codes(rows: NDArray[Any]) -> dict[int, int]:
     """Return how many values of each column (n, d) are codes, of the columns that have some."""
     n = len(rows)
     if n < MIN_CONSTANT or not rows.shape[1]:
@@ -114,89 +122,95 @@ def codes_in(rows: NDArray[Any]) -> dict[int, int]:
     low, high = np.fmin.reduce(rows, axis=0).astype(np.float64), np.fmax.reduce(rows, axis=0).astype(np.float64)
     constant = np.flatnonzero((low == high) & np.isfinite(low)).tolist()
     constant = [c for c in constant if _is_code(low[c]) and not 0 < low[c] < 10]
-    found = {c: int(np.sum(rows[:, c] == low[c])) for c in constant}
-    if n < FEWEST:
-        return found
+    counts = {c: int(np.sum(rows[:, c] == low[c])) for c in constant}
+    if n < MIN_ROWS:
+        return counts
     ordered = np.sort(np.vstack([_sample(rows), low, high]), axis=0)
     gaps = np.nan_to_num(np.diff(ordered, axis=0))
-    worth = (gaps.max(axis=0) >= (high - low) / 2) & ((gaps > 0).sum(axis=0) > 1)
-    for column in np.flatnonzero(worth).tolist():
+    candidates = (gaps.max(axis=0) >= (high - low) / 2) & ((gaps > 0).sum(axis=0) > 1)
+    for column in np.flatnonzero(candidates).tolist():
         values = rows[:, column].astype(np.float64)
-        if count := _codes_of(*np.unique(values[np.isfinite(values)], return_counts=True)):
-            found[column] = count
-    return dict(sorted(found.items()))
+        if count := _count_end_codes(*np.unique(values[np.isfinite(values)], return_counts=True)):
+            counts[column] = count
+    return dict(sorted(counts.items()))
 
 
-def _codes_of(values: NDArray[np.float64], counts: NDArray[np.int64]) -> int:
+def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> int:
     """How many values of a column are codes: what is repeated at an end, beyond a gap that is wider than all others."""
-    start, stop, looked = 0, len(values), (-1, -1)
-    while (start, stop) != looked:
-        looked = start, stop
-        for few in range(1, MAX_CODES + 1):
-            if stop - start - few < 2:
+    start, stop, previous = 0, len(values), (-1, -1)
+    while (start, stop) != previous:
+        previous = start, stop
+        for width in range(1, MAX_CODES + 1):
+            if stop - start - width < 2:
                 break
-            if _far(values[start : start + few], counts[start : start + few], values[start + few : stop], counts):
-                start += few
-            elif _far(values[stop - few : stop], counts[stop - few : stop], values[start : stop - few], counts):
-                stop -= few
+            if _are_codes(
+                values[start : start + width], counts[start : start + width], values[start + width : stop], counts
+            ):
+                start += width
+            elif _are_codes(
+                values[stop - width : stop], counts[stop - width : stop], values[start : stop - width], counts
+            ):
+                stop -= width
     return int(counts[:start].sum() + counts[stop:].sum())
 
 
-def _far(codes: NDArray[Any], times: NDArray[Any], others: NDArray[Any], counts: NDArray[Any]) -> bool:
+def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], counts: NDArray[Any]) -> bool:
     """Whether values that occur so many ``times`` are far from the ``others``, which are all on one side of them.
 
     The ``counts`` are of all values. A nine among numbers of one digit is a code where these are answers: several, of
     which none has most rows.
     """
-    gap, reach = max(others[0] - codes[-1], codes[0] - others[-1]), others[-1] - others[0]
+    gap, reach = max(rest[0] - codes[-1], codes[0] - rest[-1]), rest[-1] - rest[0]
     nines = all(map(_is_code, codes.tolist()))
-    known = nines or all(code < 0 <= others[0] and code == int(code) for code in codes.tolist())
-    needed = len(codes) + 1
-    if known and 0 < codes[0] < 10:
-        known = codes[0] == 9 and len(others) > 2 and counts.max() < 0.8 * counts.sum()
-        needed = max(3, counts.sum() / 100)
-    if times.sum() < needed or (codes == 0).any():  # zeros are no codes where they are many
+    marked = nines or all(code < 0 <= rest[0] and code == int(code) for code in codes.tolist())
+    min_repeats = len(codes) + 1
+    if marked and 0 < codes[0] < 10:
+        marked = codes[0] == 9 and len(rest) > 2 and counts.max() < 0.8 * counts.sum()
+        min_repeats = max(3, counts.sum() / 100)
+    if times.sum() < min_repeats or (codes == 0).any():  # zeros are no codes where they are many
         return False
-    return bool(gap > (1 if known else TIMES) * reach or (nines and known and gap == reach))
+    return bool(gap > (1 if marked else MIN_GAP_RATIO) * reach or (nines and marked and gap == reach))
 
 
 def _is_code(value: float) -> bool:
-    return value == int(value) and NINES.fullmatch(str(int(value))) is not None
+    return value == int(value) and CODE_PATTERN.fullmatch(str(int(value))) is not None
 
 
-def _constants_apart(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, int]]:
+def _constant_codes(tables: Mapping[str, NDArray[Any]]) -> dict[str, dict[int, int]]:
     """By party the columns that are constant there, and far from all that other parties have."""
     widths = {rows.shape[1] for rows in tables.values()}
-    long = {called: rows for called, rows in tables.items() if len(rows) >= MIN_CONSTANT}
+    long = {party: rows for party, rows in tables.items() if len(rows) >= MIN_CONSTANT}
     if len(widths) > 1 or len(long) < 2:
         return {}
     low = np.array([np.fmin.reduce(rows, axis=0) for rows in long.values()], dtype=np.float64)
     high = np.array([np.fmax.reduce(rows, axis=0) for rows in long.values()], dtype=np.float64)
     varies = high > low
-    least = np.where(varies, low, np.inf).min(axis=0)
-    most = np.where(varies, high, -np.inf).max(axis=0)
-    found: dict[str, dict[int, int]] = {}
-    for called, rows, values, vary in zip(long, long.values(), low, varies, strict=True):
-        distance = np.fmax(least - values, values - most)
-        negative = (values < 0) & (least >= 0) & (values % 1 == 0)
-        far = ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > np.where(negative, 0, most - least))
-        found[called] = {c: int(np.sum(rows[:, c] == values[c])) for c in np.flatnonzero(far).tolist()}
-    return found
+    lowest = np.where(varies, low, np.inf).min(axis=0)
+    highest = np.where(varies, high, -np.inf).max(axis=0)
+    codes: dict[str, dict[int, int]] = {}
+    for party, rows, values, vary in zip(long, long.values(), low, varies, strict=True):
+        distance = np.fmax(lowest - values, values - highest)
+        negative = (values < 0) & (lowest >= 0) & (values % 1 == 0)
+        is_code = (
+            ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > np.where(negative, 0, highest - lowest))
+        )
+        codes[party] = {c: int(np.sum(rows[:, c] == values[c])) for c in np.flatnonzero(is_code).tolist()}
+    return codes
 
 
-def identifiers_in(rows: NDArray[Any]) -> dict[int, bool]:
+def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
     """Return the few columns of unique whole numbers (n, d), and whether these are consecutive."""
-    if len(rows) < FEWEST or not rows.shape[1]:
+    if len(rows) < MIN_ROWS or not rows.shape[1]:
         return {}
     sample = np.sort(_sample(rows), axis=0)
-    worth = np.flatnonzero((np.diff(sample, axis=0) > 0).all(axis=0) & (sample % 1 == 0).all(axis=0))
-    found = {}
-    for column in worth.tolist():
+    candidates = np.flatnonzero((np.diff(sample, axis=0) > 0).all(axis=0) & (sample % 1 == 0).all(axis=0))
+    identifiers = {}
+    for column in candidates.tolist():
         values = np.sort(rows[:, column]).astype(np.float64)
         steps = np.diff(values)
         if (steps > 0).all() and (values % 1 == 0).all() and not _differ_by_chance(values):
-            found[column] = bool((steps == 1).all())
-    return found if len(found) <= MAX_IDENTIFIERS else {}
+            identifiers[column] = bool((steps == 1).all())
+    return identifiers if len(identifiers) <= MAX_IDENTIFIERS else {}
 
 
 def _differ_by_chance(values: NDArray[np.float64]) -> bool:
@@ -211,7 +225,7 @@ def _differ_by_chance(values: NDArray[np.float64]) -> bool:
 
 
 def _sample(rows: NDArray[Any]) -> NDArray[np.float64]:
-    return rows[:: -(-len(rows) // SAMPLE)].astype(np.float64)
+    return rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
 
 
 def _are_numbers(rows: Rows) -> TypeGuard[NDArray[Any]]:
@@ -220,7 +234,7 @@ def _are_numbers(rows: Rows) -> TypeGuard[NDArray[Any]]:
     return rows.dtype.itemsize > 1 or rows.size <= MAX_BYTES
 
 
-def apart(rows: Rows) -> dict[int, int]:
+def count_isolated(rows: Rows) -> dict[int, int]:
     """How many values of each column of ``rows`` (n, d) lie apart, of the columns in which some do.
 
     The largest or the smallest values, a tenth of the column at most, lie apart where the gap to all others is more
@@ -228,44 +242,47 @@ def apart(rows: Rows) -> dict[int, int]:
     """
     if isinstance(rows, Blocks) or rows.dtype.itemsize == 1 or rows.dtype.kind not in "fiu":
         return {}
-    if rows.ndim != 2 or not rows.shape[1] or len(rows) < FEWEST:
+    if rows.ndim != 2 or not rows.shape[1] or len(rows) < MIN_ROWS:
         return {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        counts = {int(column): _count(rows[:, column].astype(np.float64)) for column in _worth_sorting(rows)}
+        counts = {
+            int(column): _count_isolated_values(rows[:, column].astype(np.float64))
+            for column in _columns_with_extremes(rows)
+        }
     return {column: count for column, count in counts.items() if count}
 
 
-def text_of(counts: dict[int, int], names: tuple[str, ...]) -> str:
+def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
     """The columns and how many of their values lie apart, or nothing."""
     if not counts:
         return ""
     columns = [names[column] if names else column for column in counts]
     values = sum(counts.values())
-    return f"{values} {'value' if values == 1 else 'values'} of {listed(columns)}"
+    return f"{values} {'value' if values == 1 else 'values'} of {labels_text(columns)}"
 
 
-def _worth_sorting(rows: NDArray[np.generic]) -> NDArray[np.intp]:
+def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
     """Columns whose extremes are far from where most of their values are."""
-    sample = rows[:: -(-len(rows) // SAMPLE)].astype(np.float64)
+    sample = rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
     ordered = np.sort(sample.T, axis=1)  # (d, n); what is missing comes last
     last = np.maximum(0, len(sample) - np.isnan(sample).sum(axis=0) - 1)
     columns = np.arange(rows.shape[1])
     low, high = ordered[columns, last // 5], ordered[columns, last - last // 5]  # a fifth lies below, a fifth above
-    reach = TIMES * (high - low)
+    reach = MIN_GAP_RATIO * (high - low)
     outside = (np.fmax.reduce(rows, axis=0) - high > reach) | (low - np.fmin.reduce(rows, axis=0) > reach)
     return np.flatnonzero(outside & (reach > 0))
 
 
-def _count(column: NDArray[np.float64]) -> int:
+def _count_isolated_values(column: NDArray[np.float64]) -> int:
     """How many values of one column lie apart: what is left as its middle grows over all gaps that are not so large."""
     values = np.sort(column[np.isfinite(column)])
-    most = int(MOST * len(values))
-    low, high, last = most, len(values) - most, (0, 0)
+    max_count = int(MAX_ISOLATED_SHARE * len(values))
+    low, high, last = max_count, len(values) - max_count, (0, 0)
     while values[high - 1] > values[low] and (low, high) != last:
-        last, reach = (low, high), TIMES * (values[high - 1] - values[low])
+        last, reach = (low, high), MIN_GAP_RATIO * (values[high - 1] - values[low])
         while high < len(values) and values[high] - values[high - 1] <= reach:
             high += 1
         while low and values[low] - values[low - 1] <= reach:
             low -= 1
     count = len(values) - (high - low)
-    return count if count <= most and values[high - 1] > values[low] else 0
+    return count if count <= max_count and values[high - 1] > values[low] else 0

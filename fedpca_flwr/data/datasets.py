@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError, value_text
-from fedpca_flwr.state.files import written_whole
+from fedpca_flwr.state.files import atomic_file
 
-VISION = "install the extra: pip install '.[vision]' in the repository"
+VISION_ADVICE = "install the extra: pip install '.[vision]' in the repository"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Dataset:
 def load(name: str, root: str = ".") -> Dataset:
     """One of `DATASETS`, or ``openml:NAME``; ``root`` is the folder that holds images, or what was downloaded
     (``data-root``). Pixels stay whole numbers from 0 to 255."""
-    if name.startswith(OPENML):
+    if name.startswith(OPENML_PREFIX):
         return _openml(name, Path(root).expanduser())
     if name not in DATASETS:
         raise ConfigError(
@@ -57,7 +57,7 @@ def _bundled(name: str) -> Callable[[Path], Dataset]:
     return read
 
 
-def _absent(name: str, expected: Path) -> DataError:
+def _absent_error(name: str, expected: Path) -> DataError:
     return DataError(
         f"data set '{name}' is not under data-root; download it first: "
         f"python -m fedpca_flwr.data.datasets download {name} --data-root DEST",
@@ -72,7 +72,7 @@ def _idx(name: str, folder: str) -> Callable[[Path], Dataset]:
         raw = root / folder / "raw"
         images, labels = raw / f"{stem}-images-idx3-ubyte", raw / f"{stem}-labels-idx1-ubyte"
         if not images.exists() or not labels.exists():
-            raise _absent(name, raw)
+            raise _absent_error(name, raw)
         y = np.fromfile(labels, np.uint8)[8:]
         if not y.size or images.stat().st_size != 16 + 784 * y.size:
             raise DataError(
@@ -92,7 +92,7 @@ def _torchvision() -> Any:  # it has no types
     try:
         from torchvision import datasets as vision
     except ImportError:
-        raise ConfigError(f"this data set is read by torchvision, which is not installed; {VISION}") from None
+        raise ConfigError(f"this data set is read by torchvision, which is not installed; {VISION_ADVICE}") from None
     return vision
 
 
@@ -101,7 +101,7 @@ def _cifar10(root: Path) -> Dataset:
         try:
             source = _torchvision().CIFAR10(root, train=train, download=False)
         except RuntimeError:
-            raise _absent("cifar10", root) from None
+            raise _absent_error("cifar10", root) from None
         return source.data.reshape(len(source.data), -1), np.array(source.targets)
 
     X, y = part(True)
@@ -139,7 +139,7 @@ def _decode(files: list[Path]) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError:
-        raise ConfigError(f"images are read by Pillow, which is not installed; {VISION}") from None
+        raise ConfigError(f"images are read by Pillow, which is not installed; {VISION_ADVICE}") from None
     rows: list[NDArray[np.uint8]] = []
     shapes = set()
     for file in files:
@@ -182,12 +182,12 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
 }
 
 
-OPENML = "openml:"
+OPENML_PREFIX = "openml:"
 
 
 def _openml_file(name: str, root: Path) -> Path:
     """Where a data set of OpenML is kept; its name is one of a file."""
-    short = name.removeprefix(OPENML)
+    short = name.removeprefix(OPENML_PREFIX)
     if not re.fullmatch(r"[\w.()-]*\w[\w.()-]*", short):
         raise ConfigError(f"'dataset' is {value_text(name)}, expected openml: and a name of letters, digits and ._-()")
     return root / "openml" / f"{short}.npz"
@@ -197,9 +197,9 @@ def _openml(name: str, root: Path) -> Dataset:
     """What `download` wrote: rows and labels."""
     file = _openml_file(name, root)
     if not file.is_file():
-        raise _absent(name, file)
-    with np.load(file, allow_pickle=False) as kept:
-        rows, labels, names = kept["rows"], kept["labels"], tuple(map(str, kept["names"]))
+        raise _absent_error(name, file)
+    with np.load(file, allow_pickle=False) as archive:
+        rows, labels, names = archive["rows"], archive["labels"], tuple(map(str, archive["names"]))
     return Dataset(labels, rows.__getitem__, names=names)
 
 
@@ -208,24 +208,24 @@ def _download_openml(name: str, root: Path) -> None:
     from sklearn.datasets import fetch_openml
 
     file = _openml_file(name, root)
-    bunch = fetch_openml(name.removeprefix(OPENML), as_frame=False)
+    bunch = fetch_openml(name.removeprefix(OPENML_PREFIX), as_frame=False)
     rows = np.asarray(bunch.data)
     if rows.dtype.kind not in "fiu":
         raise DataError(f"data set '{name}' has columns that are no numbers; name one of numbers only")
     labels = np.zeros(len(rows), int) if bunch.target is None else np.unique(bunch.target, return_inverse=True)[1]
-    with written_whole(file) as stream:
+    with atomic_file(file) as stream:
         np.savez_compressed(stream, rows=rows, labels=labels, names=np.array(bunch.feature_names, dtype=str))
 
 
 def download(name: str, root: str) -> None:
     """Fetch a data set of torchvision or OpenML into ``root`` (the only function here that uses the network)."""
-    if name.startswith(OPENML):
+    if name.startswith(OPENML_PREFIX):
         _download_openml(name, Path(root))
         return
-    known = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10"}
-    if name not in known:
-        raise ConfigError(f"'{name}' cannot be downloaded; name one of: {', '.join(known)}, openml:NAME")
-    source = getattr(_torchvision(), known[name])
+    classes = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10"}
+    if name not in classes:
+        raise ConfigError(f"'{name}' cannot be downloaded; name one of: {', '.join(classes)}, openml:NAME")
+    source = getattr(_torchvision(), classes[name])
     for train in (True, False):
         source(root, train=train, download=True)
 

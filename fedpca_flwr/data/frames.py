@@ -25,32 +25,34 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from fedpca_flwr.data.table import INEXACT, Table, inexact, names_digest
+from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, inexact_integers, names_digest
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.maths.rows import Blocks, Rows, of_columns, row_major, sparse_rows, whole
+from fedpca_flwr.maths.rows import Blocks, Rows, row_major, select_columns, sparse_rows, to_array
 
 if TYPE_CHECKING:
     import narwhals.stable.v2 as nw
 
-MOST_NAMED = 20  # how many columns an error names at most
+MAX_LISTED_COLUMNS = 20  # how many columns an error names at most
 
 
 class Match(NamedTuple):
     """How the labels of a table's columns go with those that are wanted."""
 
-    lacking: tuple[Hashable, ...]  # wanted, and not there
-    alone: tuple[Hashable, ...]  # there, and not wanted
+    missing: tuple[Hashable, ...]  # wanted, and not there
+    unexpected: tuple[Hashable, ...]  # there, and not wanted
     order: list[int] | None  # where each wanted label stands; None where columns are as wanted, or labels are lacking
 
 
-def match(labels: Sequence[Hashable], wanted: Sequence[Hashable]) -> Match:
+def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Match:
     """The columns with these labels against those that are wanted."""
-    places = {label: place for place, label in enumerate(labels)}
-    known = {label for label in wanted if label in places}  # of millions of names that a run may want, those that exist
-    lacking = tuple(label for label in wanted if label not in places)
-    alone = tuple(label for label in labels if label not in known)
-    as_wanted = lacking or tuple(labels) == tuple(wanted)
-    return Match(lacking, alone, None if as_wanted else [places[label] for label in wanted])
+    positions = {label: position for position, label in enumerate(labels)}
+    present = {
+        label for label in expected if label in positions
+    }  # of millions of names that a run may want, those that exist
+    missing = tuple(label for label in expected if label not in positions)
+    unexpected = tuple(label for label in labels if label not in present)
+    unchanged = missing or tuple(labels) == tuple(expected)
+    return Match(missing, unexpected, None if unchanged else [positions[label] for label in expected])
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Frame:
     index: Sequence[Hashable] = ()  # labels of the rows
 
     @property
-    def counted(self) -> bool:
+    def has_default_index(self) -> bool:
         """Whether the labels of rows are a plain range of numbers, as texts too, or there are none."""
         index = self.index
         if not len(index) or type(index).__name__ == "RangeIndex":
@@ -70,7 +72,7 @@ class Frame:
         return all(str(label) == str(place) for place, label in enumerate(index))
 
 
-def frame_of(X: Any) -> Frame | None:
+def open_frame(X: Any) -> Frame | None:
     """Return what ``X`` is as a table with labels; None where it is none, and nothing is read before `Frame.values`."""
     kind = type(X)
     if isinstance(X, np.ndarray | Blocks | Table | list | tuple | str | bytes | dict | None) or sparse.issparse(X):
@@ -81,53 +83,55 @@ def frame_of(X: Any) -> Frame | None:
         rows, columns = (X.coords[dim].to_index() if dim in X.coords else () for dim in X.dims)
         return Frame(tuple(columns), lambda: X.values, rows)
     if hasattr(kind, "with_format") and hasattr(kind, "column_names"):  # a data set of Hugging Face
-        return Frame(tuple(X.column_names or ()), lambda: _narwhal(X.with_format("arrow")[:]))
-    held = _narwhal(X)
-    if held is None:
+        return Frame(tuple(X.column_names or ()), lambda: _to_narwhals(X.with_format("arrow")[:]))
+    data = _to_narwhals(X)
+    if data is None:
         return None
-    if not hasattr(held, "iter_columns"):  # lazy
-        return Frame(tuple(held.collect_schema().names()), held.collect)
-    return Frame(tuple(held.columns), lambda: held, X.index if hasattr(kind, "iloc") else ())
+    if not hasattr(data, "iter_columns"):  # lazy
+        return Frame(tuple(data.collect_schema().names()), data.collect)
+    return Frame(tuple(data.columns), lambda: data, X.index if hasattr(kind, "iloc") else ())
 
 
-def _narwhal(X: Any) -> Any:
+def _to_narwhals(X: Any) -> Any:
     """Return ``X`` as a data frame of narwhals; None where narwhals knows none."""
     import narwhals.stable.v2 as nw  # not at the start of a site's process, whose rows may be in an array
 
     if type(X).__name__ == "RecordBatch" and hasattr(X, "to_struct_array"):
         X = sys.modules["pyarrow"].Table.from_batches([X])
     try:
-        held = nw.from_native(X, pass_through=True)
+        frame = nw.from_native(X, pass_through=True)
     except nw.exceptions.DuplicateError:
         labels = tuple(X.column_names if hasattr(type(X), "column_names") else X.columns)
-        raise DataError(f"a table has columns of the same name: {_doubled(labels)}; {OWN_NAME}") from None
-    return held if isinstance(held, nw.DataFrame | nw.LazyFrame) else None
+        raise DataError(
+            f"a table has columns of the same name: {_duplicates_text(labels)}; {UNIQUE_NAMES_ADVICE}"
+        ) from None
+    return frame if isinstance(frame, nw.DataFrame | nw.LazyFrame) else None
 
 
-OWN_NAME = "give each a name of its own"
+UNIQUE_NAMES_ADVICE = "give each a name of its own"
 
 
-def _doubled(labels: Iterable[Hashable]) -> str:
+def _duplicates_text(labels: Iterable[Hashable]) -> str:
     """Name the labels that occur twice."""
-    return listed([label for label, times in Counter(labels).items() if times > 1])
+    return labels_text([label for label, times in Counter(labels).items() if times > 1])
 
 
 def is_frame(X: object) -> bool:
     """Whether ``X`` is a table with labelled columns."""
-    return frame_of(X) is not None
+    return open_frame(X) is not None
 
 
 def column_labels(X: Any) -> tuple[Hashable, ...]:
     """The labels of the columns of a data frame, or of a site's table; empty for anything else."""
     if isinstance(X, Table):
         return X.names
-    frame = frame_of(X)
+    frame = open_frame(X)
     return () if frame is None else frame.labels
 
 
 def row_labels(X: Any) -> tuple[Hashable, ...]:
     """The labels of the rows of a data frame of pandas, or the cells of an AnnData; empty for anything else."""
-    frame = frame_of(X)
+    frame = open_frame(X)
     return () if frame is None else tuple(frame.index)
 
 
@@ -137,43 +141,43 @@ def column_names(X: object) -> tuple[str, ...]:
     return tuple(map(str, labels)) if all(isinstance(label, str) for label in labels) else ()
 
 
-def listed(labels: Sequence[object]) -> str:
+def labels_text(labels: Sequence[object]) -> str:
     """Labels of columns for a text: no more than `MOST_NAMED`."""
-    more = f" and {len(labels) - MOST_NAMED} more" if len(labels) > MOST_NAMED else ""
-    return ", ".join(map(repr, labels[:MOST_NAMED])) + more
+    overflow = f" and {len(labels) - MAX_LISTED_COLUMNS} more" if len(labels) > MAX_LISTED_COLUMNS else ""
+    return ", ".join(map(repr, labels[:MAX_LISTED_COLUMNS])) + overflow
 
 
-KINDS = {
+NON_NUMERIC_KINDS = {
     "texts": "numbers that are written as texts: pandas.to_numeric, of decimal commas after .str.replace(',', '.'); "
     "categories: name the columns in 'levels'",
     "categories": "name the columns in 'levels', or make a column of 0 and 1 of each (pandas.get_dummies)",
     "dates or times": "turn them into numbers, such as days since a date",
     "complex numbers": "take their real and imaginary parts",
-    INEXACT: "subtract a whole number that is near all of them first; ids are no features",
+    INEXACT_INTEGERS: "subtract a whole number that is near all of them first; ids are no features",
     "objects": "turn them into numbers; of lists give numpy.stack(list(column)) as the party's array",
 }
 """What a column may hold instead of numbers, and what to do besides leaving it out."""
 
 
-Column = NDArray[Any] | str
+NumbersOrKind = NDArray[Any] | str
 """The numbers (n,) of a column, or which of `KINDS` it holds instead."""
 
 
-def numbers_of(frame: Frame, name: str) -> Any:
+def frame_numbers(frame: Frame, name: str) -> Any:
     """The numbers of a data frame (n, d): an array of the dtype that holds all columns, or a sparse matrix.
 
     Of an AnnData it is its ``X``. Sparse columns of pandas, with zeros left out, stay sparse. An error, which calls the
     frame by its ``name``, has the label of every column that holds no numbers, or that has the label of another.
     """
-    if doubled := _doubled(frame.labels):
-        raise DataError(f"{name} has columns of the same name: {doubled}; {OWN_NAME}")
-    held = frame.values()
-    if held is None:
+    if duplicates := _duplicates_text(frame.labels):
+        raise DataError(f"{name} has columns of the same name: {duplicates}; {UNIQUE_NAMES_ADVICE}")
+    data = frame.values()
+    if data is None:
         advice = "put what to take there, such as a layer: cells.X = cells.layers['counts']"
         raise DataError(f"{name} has no X; {advice}")
-    if not hasattr(held, "iter_columns"):
-        return held
-    native = held.to_native()
+    if not hasattr(data, "iter_columns"):
+        return data
+    native = data.to_native()
     dtypes = list(getattr(native, "dtypes", ()))
     if dtypes and all(isinstance(dtype, np.dtype) and dtype.kind in "fiub" for dtype in dtypes):
         kind = np.result_type(*dtypes)
@@ -181,25 +185,33 @@ def numbers_of(frame: Frame, name: str) -> Any:
             return native.to_numpy(kind)  # of pandas, not copied where all columns have one dtype
     if dtypes and all(hasattr(dtype, "fill_value") and dtype.fill_value == 0 for dtype in dtypes):
         return native.sparse.to_coo()
-    return in_columns([numbers_in(series) for series in held.iter_columns()], frame.labels, len(held), name)
+    return stack_columns([series_numbers(series) for series in data.iter_columns()], frame.labels, len(data), name)
 
 
-def in_columns(columns: Sequence[Column], labels: Sequence[Hashable], rows: int, name: str) -> NDArray[Any]:
+def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], rows: int, name: str) -> NDArray[Any]:
     """Return columns of ``rows`` numbers each as an array (n, d); the error is as of `numbers_of`."""
     arrays = [column for column in columns if not isinstance(column, str)]
     dtype = np.result_type(*arrays) if arrays else np.dtype(np.float64)
     by_kind: dict[str, list[object]] = {}
     for label, column in zip(labels, columns, strict=True):
-        kind = column if isinstance(column, str) else INEXACT if dtype.kind == "f" and inexact(column).any() else ""
+        kind = (
+            column
+            if isinstance(column, str)
+            else INEXACT_INTEGERS
+            if dtype.kind == "f" and inexact_integers(column).any()
+            else ""
+        )
         if kind:
             by_kind.setdefault(kind, []).append(label)
     if by_kind:
-        faults = "; ".join(f"{kind} in {listed(own)} ({KINDS[kind]})" for kind, own in by_kind.items())
+        faults = "; ".join(
+            f"{kind} in {labels_text(kind_labels)} ({NON_NUMERIC_KINDS[kind]})" for kind, kind_labels in by_kind.items()
+        )
         raise DataError(f"{name} has columns that cannot be taken as numbers: {faults}. Or leave them out")
     return np.column_stack(arrays) if arrays else np.empty((rows, 0))
 
 
-def numbers_in(series: nw.Series[Any]) -> Column:
+def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
     """Return the numbers of a column of narwhals, float where some are missing, or which of `KINDS` it holds."""
     import narwhals.stable.v2 as nw
 
@@ -207,21 +219,21 @@ def numbers_in(series: nw.Series[Any]) -> Column:
     if missing == len(series) and dtype in (nw.Unknown, nw.Object, nw.String):  # which pandas infers of nothing
         return np.full(missing, np.nan)
     if dtype in (nw.Decimal, nw.Int128, nw.UInt128):
-        return _of_large(series)
+        return _large_numbers(series)
     if dtype.is_float() or (not missing and (dtype.is_integer() or dtype == nw.Boolean)):
         return np.asarray(series.to_numpy() if not missing else series.cast(nw.Float64).to_numpy())
     if dtype.is_integer() or dtype == nw.Boolean:
-        lost = inexact(np.asarray(series.drop_nulls().to_numpy())).any()
-        return INEXACT if lost else np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
-    if kind := kind_of(dtype):
+        lost = inexact_integers(np.asarray(series.drop_nulls().to_numpy())).any()
+        return INEXACT_INTEGERS if lost else np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+    if kind := non_numeric_kind(dtype):
         return kind
     array = np.asarray(series.to_numpy())  # of objects, of complex numbers, or of a sparse column
     if array.dtype.kind == "c":
         return "complex numbers"
-    return array if array.dtype.kind in "fiub" else _of_objects(array)
+    return array if array.dtype.kind in "fiub" else _object_numbers(array)
 
 
-def kind_of(dtype: nw.dtypes.DType) -> str:
+def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
     """Return which of `KINDS` a column of a dtype of narwhals holds; empty for numbers, and where its cells say it."""
     import narwhals.stable.v2 as nw
 
@@ -234,24 +246,24 @@ def kind_of(dtype: nw.dtypes.DType) -> str:
     return "texts" if dtype == nw.String else ""
 
 
-def arrow_column(column: Any) -> Column:
+def arrow_numbers(column: Any) -> NumbersOrKind:
     """Return the numbers of an array of Arrow's, or which of `KINDS` it holds."""
     import narwhals.stable.v2 as nw
     import pyarrow as pa
 
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    return numbers_in(nw.from_native(chunked, series_only=True))
+    return series_numbers(nw.from_native(chunked, series_only=True))
 
 
-def arrow_kind(kind: Any) -> str:
+def arrow_non_numeric_kind(kind: Any) -> str:
     """Return which of `KINDS` a column of a type of Arrow's holds; empty for numbers."""
     import narwhals.stable.v2 as nw
     import pyarrow as pa
 
-    return kind_of(nw.from_native(pa.chunked_array([], type=kind), series_only=True).dtype)
+    return non_numeric_kind(nw.from_native(pa.chunked_array([], type=kind), series_only=True).dtype)
 
 
-def _of_large(series: nw.Series[Any]) -> Column:
+def _large_numbers(series: nw.Series[Any]) -> NumbersOrKind:
     """Return numbers of more digits than float64 has, of which whole ones must not be rounded."""
     import narwhals.stable.v2 as nw
 
@@ -259,23 +271,23 @@ def _of_large(series: nw.Series[Any]) -> Column:
     large = np.flatnonzero(np.abs(floats) > 2.0**53)
     if large.size:
         cells = series.to_list()
-        if any(isinstance(_number(cells[place]), str) for place in large.tolist()):
-            return INEXACT
+        if any(isinstance(_cell_number(cells[place]), str) for place in large.tolist()):
+            return INEXACT_INTEGERS
     return floats
 
 
-def _of_objects(column: Iterable[Any]) -> Column:
+def _object_numbers(column: Iterable[Any]) -> NumbersOrKind:
     """Return cells that are objects as numbers where each is one, or missing."""
     values = []
     for cell in column:
-        number = _number(cell)
+        number = _cell_number(cell)
         if isinstance(number, str):
             return number
         values.append(number)
     return np.array(values, dtype=np.float64)
 
 
-def _number(cell: Any) -> float | str:
+def _cell_number(cell: Any) -> float | str:
     """Return a cell as a number, NaN where it is missing, or which of `KINDS` it is."""
     pandas = sys.modules.get("pandas")
     if cell is None or cell is np.ma.masked or (pandas and cell is pandas.NA):
@@ -287,7 +299,7 @@ def _number(cell: Any) -> float | str:
             return "objects"
         if isinstance(cell, Decimal) and cell.is_finite() and cell == cell.to_integral_value():
             cell = int(cell)
-        return INEXACT if isinstance(cell, numbers.Integral) and int(number) != int(cell) else number
+        return INEXACT_INTEGERS if isinstance(cell, numbers.Integral) and int(number) != int(cell) else number
     if isinstance(cell, str | bytes):
         return "texts"
     if isinstance(cell, numbers.Complex):
@@ -295,18 +307,18 @@ def _number(cell: Any) -> float | str:
     return "dates or times" if hasattr(cell, "isoformat") or hasattr(cell, "total_seconds") else "objects"
 
 
-FOREIGN = (
+FOREIGN_NAMES_TEXT = (
     "The feature names should match those that were passed during fit: these, or their order, are others (only a "
     "digest of the names at the parties is known)."
 )
 
-MOST_OF_A_KIND = 5  # how many names an error of other names lists at most, as scikit-learn's do
+MAX_LISTED_NAMES = 5  # how many names an error of other names lists at most, as scikit-learn's do
 
 
 def as_array(X: Any, name: str) -> NDArray[Any]:
     """``X`` as an array; what is masked, or missing in a data frame, is NaN. An error calls it by its ``name``."""
     rows = as_rows(X, name)
-    return whole(rows) if isinstance(rows, Blocks) else rows
+    return to_array(rows) if isinstance(rows, Blocks) else rows
 
 
 def as_rows(X: Any, name: str) -> Rows:
@@ -317,13 +329,15 @@ def as_rows(X: Any, name: str) -> Rows:
         return X
     _require_table(X, name)
     try:
-        frame = frame_of(X)
-        held = numbers_of(frame, name) if frame else X.to_scipy_sparse() if hasattr(X, "to_scipy_sparse") else X
-        if sparse.issparse(held):
-            return sparse_rows(held)
-        array = _unmasked(held, name) if isinstance(held, np.ma.MaskedArray) else np.asarray(held)
+        frame = open_frame(X)
+        data = frame_numbers(frame, name) if frame else X.to_scipy_sparse() if hasattr(X, "to_scipy_sparse") else X
+        if sparse.issparse(data):
+            return sparse_rows(data)
+        array = _fill_masked(data, name) if isinstance(data, np.ma.MaskedArray) else np.asarray(data)
         if array.dtype == object and array.ndim == 2:
-            array = in_columns([_of_objects(column) for column in array.T], range(array.shape[1]), len(array), name)
+            array = stack_columns(
+                [_object_numbers(column) for column in array.T], range(array.shape[1]), len(array), name
+            )
         return row_major(array)
     except DataError:
         raise
@@ -352,25 +366,25 @@ def _require_table(X: Any, name: str) -> None:
         raise DataError(f"{name} is a pair, such as (X, y), expected its rows alone: give the first of the two, X")
     if names := getattr(getattr(X, "dtype", None), "names", None):
         raise DataError(
-            f"{name} is an array of records with the fields {listed(names)}, expected rows of numbers: give "
+            f"{name} is an array of records with the fields {labels_text(names)}, expected rows of numbers: give "
             "numpy.lib.recfunctions.structured_to_unstructured(X), or pandas.DataFrame(X)"
         )
 
 
-def _unmasked(masked: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
+def _fill_masked(masked: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
     """The array, with NaN where numbers are masked; what is no number is refused as it would be without a mask."""
     if masked.dtype.kind not in "fiub" or not np.ma.is_masked(masked):
         return masked.data
     _require_exact(masked.compressed(), name)
-    found = np.array(masked.data, dtype=masked.dtype if masked.dtype.kind == "f" else np.float64)
-    found[np.ma.getmaskarray(masked)] = np.nan
-    return found
+    filled = np.array(masked.data, dtype=masked.dtype if masked.dtype.kind == "f" else np.float64)
+    filled[np.ma.getmaskarray(masked)] = np.nan
+    return filled
 
 
 def _require_exact(array: NDArray[Any], name: str) -> None:
     """Refuse integers that float64 does not hold."""
-    if inexact(array).any():
-        raise DataError(f"{name} has {INEXACT}: {KINDS[INEXACT]}")
+    if inexact_integers(array).any():
+        raise DataError(f"{name} has {INEXACT_INTEGERS}: {NON_NUMERIC_KINDS[INEXACT_INTEGERS]}")
 
 
 def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
@@ -382,20 +396,20 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
     _require_exact(rows, name)
     if (np.isinf(rows) if incomplete else ~np.isfinite(rows)).any():
-        held = "infinity" if incomplete else "NaN or infinity"
-        raise DataError(f"{name} contains {held}: fill or drop such rows first")
+        fault = "infinity" if incomplete else "NaN or infinity"
+        raise DataError(f"{name} contains {fault}: fill or drop such rows first")
     return rows
 
 
-def check_digest(X: ArrayLike, digest: str) -> None:
+def check_names_digest(X: ArrayLike, digest: str) -> None:
     """Refuse a data frame whose column names are not those of a digest; either may be without names."""
     names = column_names(X)
     if names and digest and names_digest(names) != digest:
-        raise DataError(FOREIGN)
+        raise DataError(FOREIGN_NAMES_TEXT)
 
 
-def rows_of(
-    X: Any, width: int, names: Sequence[str] = (), *, digest: str = "", name: str = "X", fitted: str = "PCA"
+def align_rows(
+    X: Any, width: int, names: Sequence[str] = (), *, digest: str = "", name: str = "X", model_name: str = "PCA"
 ) -> Rows:
     """Rows (n, ``width``) that belong to a fitted model, their columns in its order; refused in scikit-learn's words.
 
@@ -406,42 +420,49 @@ def rows_of(
     several = (
         isinstance(X, list | tuple)
         and not isinstance(X, Table)
-        and any(is_frame(one) or getattr(one, "ndim", 0) == 2 for one in X)
+        and any(is_frame(table) or getattr(table, "ndim", 0) == 2 for table in X)
     )
     if several or (isinstance(X, Mapping) and not sparse.issparse(X)):
         raise DataError(
             f"{name} is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "
             "[model.transform(rows) for rows in parties]"
         )
-    given, wanted = column_names(X), tuple(names)
-    if not wanted:
-        check_digest(X, digest)
-    if given and not wanted and not digest:
-        warnings.warn(f"{name} has feature names, but {fitted} was fitted without feature names", stacklevel=4)
-    if not given and (wanted or digest):
+    labels, expected = column_names(X), tuple(names)
+    if not expected:
+        check_names_digest(X, digest)
+    if labels and not expected and not digest:
+        warnings.warn(f"{name} has feature names, but {model_name} was fitted without feature names", stacklevel=4)
+    if not labels and (expected or digest):
         warnings.warn(
-            f"{name} does not have valid feature names, but {fitted} was fitted with feature names", stacklevel=4
+            f"{name} does not have valid feature names, but {model_name} was fitted with feature names", stacklevel=4
         )
-    order = _order(given, wanted) if given and wanted else None
+    order = _column_order(labels, expected) if labels and expected else None
     rows = as_rows(X, name)
     if rows.ndim == 2 and rows.shape[1] != width:
         raise DataError(
-            f"{name} has {rows.shape[1]} features, but {fitted} is expecting {width} features as input: expected (n, "
+            f"{name} has {rows.shape[1]} features, but {model_name} is expecting {width} features as input: expected (n, "
             f"{width})"
         )
     if rows.ndim != 2 or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
-    return rows if order is None else of_columns(rows, order)
+    return rows if order is None else select_columns(rows, order)
 
 
-def _order(given: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+def _column_order(labels_given: Sequence[str], expected: Sequence[str]) -> list[int] | None:
     """Where each of the features that are wanted stands; None where they stand as wanted. Refuses other names."""
-    found = match(given, wanted)
-    if not (found.lacking or found.alone):
-        return found.order
+    comparison = match_labels(labels_given, expected)
+    if not (comparison.missing or comparison.unexpected):
+        return comparison.order
     lines = ["The feature names should match those that were passed during fit."]
-    for what, labels in (("unseen at fit time", found.alone), ("seen at fit time, yet now missing", found.lacking)):
+    for what, labels in (
+        ("unseen at fit time", comparison.unexpected),
+        ("seen at fit time, yet now missing", comparison.missing),
+    ):
         names = sorted(map(str, labels))
-        more = ["- ..."] if len(names) > MOST_OF_A_KIND else []
-        lines += [f"Feature names {what}:", *(f"- {one}" for one in names[:MOST_OF_A_KIND]), *more] if names else []
+        overflow = ["- ..."] if len(names) > MAX_LISTED_NAMES else []
+        lines += (
+            [f"Feature names {what}:", *(f"- {label}" for label in names[:MAX_LISTED_NAMES]), *overflow]
+            if names
+            else []
+        )
     raise DataError("\n".join(lines) + "\n")

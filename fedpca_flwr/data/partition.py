@@ -15,7 +15,7 @@ from fedpca_flwr.maths.arrays import Array
 
 Parts = list[NDArray[np.int64]]
 
-FEWEST_ROWS = 10
+MIN_PARTY_ROWS = 10
 """An uneven draw is topped up from the largest party until every party has so many rows, or an even share if fewer."""
 
 
@@ -37,21 +37,23 @@ def split_columns(features: int, parties: int, how: str, names: Sequence[str] = 
                 f"{features} features"
             )
         return np.split(np.arange(features), np.cumsum(sizes)[:-1])
-    return _named(how, parties, names)
+    return _split_by_names(how, parties, names)
 
 
-def _named(how: str, parties: int, names: Sequence[str]) -> Parts:
-    wanted = [[name.strip() for name in group.split(",")] for group in how.split(";")]
-    every = [name for group in wanted for name in group]
-    if not names or len(wanted) != parties or sorted(every) != sorted(names):
+def _split_by_names(how: str, parties: int, names: Sequence[str]) -> Parts:
+    groups = [[name.strip() for name in group.split(",")] for group in how.split(";")]
+    every = [name for group in groups for name in group]
+    if not names or len(groups) != parties or sorted(every) != sorted(names):
         faults = sorted(set(every) ^ set(names)) or sorted({name for name in every if every.count(name) > 1})
         fault = f"; at fault: {', '.join(faults[:5])}" if names and faults else ""
-        known = "every name of the data set once" if names else "sizes, or 'even': the data set's columns have no names"
-        raise ConfigError(
-            f"run-config: 'columns' names {len(every)} columns in {len(wanted)} groups, expected {parties} groups "
-            f"(separated by ';') with {known}{fault}"
+        expected = (
+            "every name of the data set once" if names else "sizes, or 'even': the data set's columns have no names"
         )
-    return [np.array([list(names).index(name) for name in group]) for group in wanted]
+        raise ConfigError(
+            f"run-config: 'columns' names {len(every)} columns in {len(groups)} groups, expected {parties} groups "
+            f"(separated by ';') with {expected}{fault}"
+        )
+    return [np.array([list(names).index(name) for name in group]) for group in groups]
 
 
 PARTITIONS = ("iid", "dirichlet", "shards", "quantity")
@@ -79,34 +81,34 @@ def split(
             parts = np.array_split(rng.permutation(len(labels)), parties)
         case "dirichlet":
             classes = [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
-            pieces = [_cut(rows, rng.dirichlet(np.full(parties, alpha))) for rows in classes]
-            parts = [np.concatenate(own) for own in zip(*pieces, strict=True)]
+            pieces = [_cut_by_shares(rows, rng.dirichlet(np.full(parties, alpha))) for rows in classes]
+            parts = [np.concatenate(party_pieces) for party_pieces in zip(*pieces, strict=True)]
         case "shards":
-            parts = _shards(labels, parties, shards_per_party, rng)
+            parts = _deal_shards(labels, parties, shards_per_party, rng)
         case "quantity":
-            parts = _cut(rng.permutation(len(labels)), rng.dirichlet(np.full(parties, alpha)))
-    return [np.sort(part) for part in _topped_up(parts)]
+            parts = _cut_by_shares(rng.permutation(len(labels)), rng.dirichlet(np.full(parties, alpha)))
+    return [np.sort(part) for part in _top_up(parts)]
 
 
-def _shards(labels: NDArray[Any], parties: int, each: int, rng: np.random.Generator) -> Parts:
+def _deal_shards(labels: NDArray[Any], parties: int, shards_per_party: int, rng: np.random.Generator) -> Parts:
     by_label = rng.permutation(len(labels))
     by_label = by_label[np.argsort(labels[by_label], kind="stable")]
-    pieces = np.array_split(by_label, parties * each)
-    dealt = rng.permutation(len(pieces)).reshape(parties, each)
+    pieces = np.array_split(by_label, parties * shards_per_party)
+    dealt = rng.permutation(len(pieces)).reshape(parties, shards_per_party)
     return [np.concatenate([pieces[i] for i in hand]) for hand in dealt]
 
 
-def _cut(rows: NDArray[np.int64], shares: Array) -> Parts:
+def _cut_by_shares(rows: NDArray[np.int64], shares: Array) -> Parts:
     """Consecutive pieces of ``rows``, in proportion to ``shares``."""
     return np.split(rows, np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int))
 
 
-def _topped_up(parts: Parts) -> Parts:
-    wanted = min(FEWEST_ROWS, sum(map(len, parts)) // len(parts))
+def _top_up(parts: Parts) -> Parts:
+    min_rows = min(MIN_PARTY_ROWS, sum(map(len, parts)) // len(parts))
     for i in range(len(parts)):
-        while (short := wanted - len(parts[i])) > 0:
+        while (short := min_rows - len(parts[i])) > 0:
             largest = max(range(len(parts)), key=lambda j: len(parts[j]))
-            take = min(short, len(parts[largest]) - wanted)
+            take = min(short, len(parts[largest]) - min_rows)
             parts[i] = np.concatenate([parts[i], parts[largest][-take:]])
             parts[largest] = parts[largest][:-take]
     return parts

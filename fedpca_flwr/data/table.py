@@ -12,20 +12,30 @@ from scipy import sparse
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Block, Blocks, Rows, chunks, dense, joined, row_major, sparse_rows, weighted
+from fedpca_flwr.maths.rows import (
+    Block,
+    Blocks,
+    Rows,
+    block_to_array,
+    chunks,
+    join_blocks,
+    row_major,
+    sparse_rows,
+    weight_rows,
+)
 
-LARGEST = 1e140
+MAX_MAGNITUDE = 1e140
 """No value is larger: float64 holds 1.8e308, and so the squares of as many differences as fit into any memory."""
 
-SMALLEST = 1e-140
+MIN_COLUMN_MAGNITUDE = 1e-140
 """No column's largest value is smaller, unless all are zero: the square of a difference in its last digits is not 0."""
 
-INEXACT = "whole numbers beyond 2^53 that float64 does not hold"
+INEXACT_INTEGERS = "whole numbers beyond 2^53 that float64 does not hold"
 """How errors name values of which digits would be lost before anything is computed."""
 
 HELD_BYTES = 2**26  # of blocks that are kept from the pass that checks them, so that what is small is read once
 
-SPARSE = 0.1
+MAX_SPARSE_DENSITY = 0.1
 """Share of entries that are not zero above which sparse rows are decoded before they are multiplied: it is faster."""
 
 
@@ -37,10 +47,12 @@ class Table(NamedTuple):
     names: tuple[str, ...] = ()  # of the columns; empty where nobody named them
     split: str = ""  # how all parties' data are split: "rows", "columns", or empty where nobody said
     ids: NDArray[np.uint64] | None = None  # (n,): ascending digests of the rows' ids, where the file has ids
-    places: NDArray[np.int64] | None = None  # (n,): where each row of the file is in `rows`, which are in order of ids
+    row_positions: NDArray[np.int64] | None = (
+        None  # (n,): where each row of the file is in `rows`, which are in order of ids
+    )
     digest: str = ""  # by which rows that are others in a later round show; empty where nobody looks
     weights: Array | None = None  # (n,): numbers from 0, where the run has weights
-    apart: NDArray[np.bool_] | None = None  # (n,): rows that take no part and have scores, where a site names some
+    excluded: NDArray[np.bool_] | None = None  # (n,): rows that take no part and have scores, where a site names some
     order: NDArray[np.int64] | None = None  # (d,): which column of the file each one is, where a run has an order
     notes: tuple[str, ...] = ()  # what a reader of the rows must know of how they were read
 
@@ -50,7 +62,7 @@ class Table(NamedTuple):
         return names_digest(self.names)
 
 
-def participants(table: Table, round_rows: int) -> Rows:
+def participating_rows(table: Table, round_rows: int) -> Rows:
     """Return the rows of a table, split by rows, that take part in a run.
 
     Parameters
@@ -65,8 +77,8 @@ def participants(table: Table, round_rows: int) -> Rows:
         With their weights, where the table has some.
     """
     if table.weights is not None:
-        return weighted(table.rows, table.weights)
-    rows = table.rows if table.apart is None else table.rows[~table.apart]
+        return weight_rows(table.rows, table.weights)
+    rows = table.rows if table.excluded is None else table.rows[~table.excluded]
     return rows[: len(rows) - len(rows) % round_rows]
 
 
@@ -77,13 +89,13 @@ def names_digest(names: Sequence[str]) -> str:
 
 def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
     """Which columns (d,) of a table, for its own site: by their names, where they have some."""
-    places = np.flatnonzero(columns).tolist()
+    positions = np.flatnonzero(columns).tolist()
     if names:
-        return f"columns: {', '.join(repr(names[place]) for place in places)}"
-    return f"columns (from 0): {places}"
+        return f"columns: {', '.join(repr(names[position]) for position in positions)}"
+    return f"columns (from 0): {positions}"
 
 
-def check(rows: Rows, names: Sequence[str] = ()) -> Table:
+def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
     """A table of ``rows``, whose columns have these names, if they are a non-empty, real matrix, read block by block.
 
     Values that are not missing (NaN) must be finite, and such that they can be squared. Whatever their order in memory,
@@ -103,48 +115,48 @@ def check(rows: Rows, names: Sequence[str] = ()) -> Table:
         _require_shape(rows.shape)
         rows = row_major(rows)
     if isinstance(rows, Blocks):
-        return _checked_blocks(rows, tuple(names))
+        return _check_blocks(rows, tuple(names))
     sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
-    for chunk in chunks(rows) if _is_checked(rows.dtype) else ():
-        _take_in(chunk, sizes, missing, names)
+    for chunk in chunks(rows) if _needs_check(rows.dtype) else ():
+        _update_extremes(chunk, sizes, missing, names)
     _require_sizes(sizes, names)
     return Table(rows, missing, tuple(names))
 
 
-def complete(table: Table, what_else: str = "") -> Rows:
+def require_complete(table: Table, advice: str = "") -> Rows:
     """The rows of a table, refused where a value is missing; ``what_else`` tells what to do, besides to fill it."""
-    _refuse(table.missing > 0, f"missing values (NaN): fill or drop them first{what_else}", table.names)
+    _refuse_columns(table.missing > 0, f"missing values (NaN): fill or drop them first{advice}", table.names)
     return table.rows
 
 
-def _checked_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
+def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
     sizes, missing, count, entries = np.zeros(rows.width), np.zeros(rows.width, np.int64), 0, 0
-    kept: list[Block] = []
-    room = HELD_BYTES
+    cached: list[Block] = []
+    free_bytes = HELD_BYTES
     for block in rows.read():
-        _require_as_said(block, rows)
+        _check_block(block, rows)
         count += block.shape[0]
         entries += block.size
-        if _is_checked(rows.dtype):
-            _take_in(block, sizes, missing, names)
-        room -= _nbytes(block)
-        kept = [*kept, block] if room >= 0 else []
+        if _needs_check(rows.dtype):
+            _update_extremes(block, sizes, missing, names)
+        free_bytes -= _nbytes(block)
+        cached = [*cached, block] if free_bytes >= 0 else []
     _require_shape((count, rows.width))
     _require_sizes(sizes, names)
-    if kept:
-        only = joined(kept)
-        found = sparse_rows(only) if rows.sparse else dense(only)
+    if cached:
+        only = join_blocks(cached)
+        checked = sparse_rows(only) if rows.sparse else block_to_array(only)
     else:
-        found = replace(rows, read=partial(_unchanged, rows, count), count=count)
-    if rows.sparse and entries > SPARSE * count * rows.width:
-        found = Blocks(partial(chunks, found), rows.width, rows.dtype, count=count)
-    return Table(found, missing, names)
+        checked = replace(rows, read=partial(_reread_blocks, rows, count), count=count)
+    if rows.sparse and entries > MAX_SPARSE_DENSITY * count * rows.width:
+        checked = Blocks(partial(chunks, checked), rows.width, rows.dtype, count=count)
+    return Table(checked, missing, names)
 
 
-def _require_as_said(block: Any, rows: Blocks) -> None:
+def _check_block(block: Any, rows: Blocks) -> None:
     """Refuse a block that is not what its loader says of all: its numbers would be taken for others."""
-    as_said = sparse.issparse(block) and block.format == "csr" if rows.sparse else isinstance(block, np.ndarray)
-    if not as_said or block.ndim != 2 or block.shape[1] != rows.width or block.dtype != rows.dtype:
+    is_valid = sparse.issparse(block) and block.format == "csr" if rows.sparse else isinstance(block, np.ndarray)
+    if not is_valid or block.ndim != 2 or block.shape[1] != rows.width or block.dtype != rows.dtype:
         kind = type(block).__name__
         dtype, shape = getattr(block, "dtype", "none"), getattr(block, "shape", "none")
         raise DataError(
@@ -153,24 +165,24 @@ def _require_as_said(block: Any, rows: Blocks) -> None:
         )
 
 
-def _unchanged(rows: Blocks, count: int) -> Iterator[Block]:
+def _reread_blocks(rows: Blocks, count: int) -> Iterator[Block]:
     """The blocks, if they still are as said and have so many rows."""
-    found = 0
+    rows_read = 0
     for block in rows.read():
-        _require_as_said(block, rows)
-        found += block.shape[0]
-        if found <= count:
+        _check_block(block, rows)
+        rows_read += block.shape[0]
+        if rows_read <= count:
             yield block
-    if found != count:
+    if rows_read != count:
         raise DataError("the data changed while they were read: they have more or fewer rows than before")
 
 
-def _is_checked(dtype: np.dtype[Any]) -> bool:
+def _needs_check(dtype: np.dtype[Any]) -> bool:
     """Whether not every value of a dtype is a number that float64 holds."""
     return dtype.kind == "f" or (dtype.kind in "iu" and dtype.itemsize == 8)
 
 
-def inexact(array: NDArray[Any]) -> NDArray[np.bool_]:
+def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which numbers of an array, of any shape, are integers that float64 does not hold."""
     if array.dtype.kind not in "iu" or array.dtype.itemsize < 8:
         return np.zeros(array.shape, dtype=bool)
@@ -180,18 +192,20 @@ def inexact(array: NDArray[Any]) -> NDArray[np.bool_]:
     return lost
 
 
-def _take_in(block: Block, sizes: Array, missing: NDArray[np.int64], names: Sequence[str]) -> None:
+def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], names: Sequence[str]) -> None:
     """Renew the largest size (d,) of a value in each column that is not NaN, infinity too, and how many are NaN.
 
     Integers are refused where float64 does not hold them.
     """
     is_sparse = sparse.issparse(block)
     if block.dtype.kind != "f":
-        lost = inexact(block.data if is_sparse else block)
+        lost = inexact_integers(block.data if is_sparse else block)
         if lost.any():
             columns = np.zeros(block.shape[1], dtype=bool)
             columns[block.indices[lost] if is_sparse else np.flatnonzero(lost.any(axis=0))] = True
-            _refuse(columns, f"{INEXACT}: subtract a whole number that is near all of them first", names)
+            _refuse_columns(
+                columns, f"{INEXACT_INTEGERS}: subtract a whole number that is near all of them first", names
+            )
     elif is_sparse:
         np.fmax.at(sizes, block.indices, np.abs(block.data))
         missing += np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
@@ -212,22 +226,22 @@ def _require_shape(shape: tuple[int, ...]) -> None:
 
 
 def _require_sizes(sizes: Array, names: Sequence[str]) -> None:
-    _refuse(~np.isfinite(sizes), "infinite values: fill or drop them first", names)
-    _refuse(
-        sizes > LARGEST,
-        f"values that are too large to be squared (beyond {LARGEST:g} in size): fill or drop them if they mark "
+    _refuse_columns(~np.isfinite(sizes), "infinite values: fill or drop them first", names)
+    _refuse_columns(
+        sizes > MAX_MAGNITUDE,
+        f"values that are too large to be squared (beyond {MAX_MAGNITUDE:g} in size): fill or drop them if they mark "
         "what is missing, else change the unit",
         names,
     )
-    _refuse(
-        (sizes > 0) & (sizes < SMALLEST),
-        f"columns whose values are all too small to be squared (below {SMALLEST:g} in size): change their unit, "
+    _refuse_columns(
+        (sizes > 0) & (sizes < MIN_COLUMN_MAGNITUDE),
+        f"columns whose values are all too small to be squared (below {MIN_COLUMN_MAGNITUDE:g} in size): change their unit, "
         "or leave them out",
         names,
     )
 
 
-def _refuse(columns: NDArray[np.bool_], what: str, names: Sequence[str]) -> None:
+def _refuse_columns(columns: NDArray[np.bool_], what: str, names: Sequence[str]) -> None:
     if columns.any():
         raise DataError(f"the data hold {what}", local=columns_text(columns, names))
 

@@ -11,25 +11,25 @@ from matplotlib.ticker import MaxNLocator
 
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.errors import ConfigError, value_text
-from fedpca_flwr.figures.plots import MOST
-from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, canvas, few_ticks, thinned
+from fedpca_flwr.figures.plots import MAX_PLOTTED_ROWS
+from fedpca_flwr.figures.style import COLOURS, GREY, STYLE, canvas, few_ticks, thin_rows
 from fedpca_flwr.maths.arrays import Array
 
 SHOWN = 30  # eigenvalues, and names of features, of which more would not be legible
-LONGEST = 30  # letters of a name at an arrow
+MAX_LABEL_CHARACTERS = 30  # letters of a name at an arrow
 
 
 @rc_context(STYLE)
-def how_many(found: HowMany) -> Figure:
+def how_many(result: HowMany) -> Figure:
     """The leading eigenvalues with the band of unrelated features, and where each rule stops."""
-    first = found.spectrum[:SHOWN]
-    number, band = np.arange(1, first.size + 1), found.null_band[:SHOWN]
+    first = result.spectrum[:SHOWN]
+    number, band = np.arange(1, first.size + 1), result.null_band[:SHOWN]
     figure, axes = canvas(7.5, 3.8)
     axes.plot(number, first, "o-", color=COLOURS[0], markersize=4, fillstyle="none", label="eigenvalues")
     axes.fill_between(
         number[: band.size], 0, band, color=GREY, alpha=0.3, linewidth=0, label="unrelated features, up to 95 %"
     )
-    stops = [(rule, k) for rule, k in found.by_rule.items() if k is not None and k <= first.size]
+    stops = [(rule, k) for rule, k in result.by_rule.items() if k is not None and k <= first.size]
     for place, ((rule, k), colour) in enumerate(zip(stops, COLOURS[1:], strict=False)):
         axes.axvline(k + 0.38 + 0.06 * place, color=colour, linewidth=1.5, label=f"{k}: {rule}")
     axes.set(xlabel="component", ylabel="variance", ylim=(0, None), xlim=(0.4, first.size + 1))
@@ -39,29 +39,29 @@ def how_many(found: HowMany) -> Figure:
 
 
 @rc_context(STYLE)
-def outlier_map(found: Outliers) -> Figure:
+def outlier_map(outliers: Outliers) -> Figure:
     """SPE against T squared of each row, with their limits; odd rows are crosses, of the others some are shown."""
-    odd = found.odd
-    others = np.flatnonzero(~odd)
-    others = others[thinned(others.size, MOST)]
+    exceeding = outliers.odd
+    usual = np.flatnonzero(~exceeding)
+    usual = usual[thin_rows(usual.size, MAX_PLOTTED_ROWS)]
     figure, axes = canvas(5.5, 4.2)
     for rows, marker, colour, name in (
-        (others, "o", COLOURS[0], "rows"),
-        (np.flatnonzero(odd), "x", COLOURS[3], f"odd rows: {odd.sum()} of {odd.size}"),
+        (usual, "o", COLOURS[0], "rows"),
+        (np.flatnonzero(exceeding), "x", COLOURS[3], f"odd rows: {exceeding.sum()} of {exceeding.size}"),
     ):
-        t2, spe = found.t_squared[rows], found.spe[rows]
+        t2, spe = outliers.t_squared[rows], outliers.spe[rows]
         axes.plot(t2, spe, marker, color=colour, markersize=4, fillstyle="none", label=name)
-    axes.axvline(found.t_squared_limit, color=GREY, linestyle="--", linewidth=1, label="limits")
-    axes.axhline(found.spe_limit, color=GREY, linestyle="--", linewidth=1)
+    axes.axvline(outliers.t_squared_limit, color=GREY, linestyle="--", linewidth=1, label="limits")
+    axes.axhline(outliers.spe_limit, color=GREY, linestyle="--", linewidth=1)
     axes.set(xlabel="T² (within the components)", ylabel="SPE (off the components)", xscale="log", yscale="log")
-    for axis, values in ((axes.xaxis, found.t_squared), (axes.yaxis, found.spe)):
+    for axis, values in ((axes.xaxis, outliers.t_squared), (axes.yaxis, outliers.spe)):
         few_ticks(axis, values)
     axes.legend(loc="best")
     return figure
 
 
 @rc_context(STYLE)
-def biplot(found: Reading, scores: Array) -> Figure:
+def biplot(reading: Reading, scores: Array) -> Figure:
     """Rows in the first two components, each divided by its largest score, and the features' correlations as arrows.
 
     Parameters
@@ -71,33 +71,33 @@ def biplot(found: Reading, scores: Array) -> Figure:
     scores : ndarray of shape (n, at least 2)
         Those of the same components.
     """
-    if len(found.correlations) < 2 or scores.ndim != 2 or scores.shape[1] < 2:
+    if len(reading.correlations) < 2 or scores.ndim != 2 or scores.shape[1] < 2:
         raise ConfigError(
             "a biplot shows the first two components; give at least two, of the reading and of the scores"
         )
     unit = np.abs(scores[:, :2]).max(axis=0)
-    rows = (scores[thinned(len(scores), MOST), :2] / unit).T
+    rows = (scores[thin_rows(len(scores), MAX_PLOTTED_ROWS), :2] / unit).T
     figure, axes = canvas(6.8, 6.5)
     axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
-    _arrows(figure, axes, found)
+    _arrows(figure, axes, reading)
     return figure
 
 
 @rc_context(STYLE)
-def variables(found: Reading) -> Figure:
+def variables(reading: Reading) -> Figure:
     """The correlations of features with the first two components as arrows in the circle of 1: of how much of a feature
     the two hold, an arrow's length is the root. Supplementary features have dashed arrows."""
-    if len(found.correlations) < 2:
+    if len(reading.correlations) < 2:
         raise ConfigError("a circle of correlations shows the first two components; read at least two")
     figure, axes = canvas(6.8, 6.5)
     turn = np.linspace(0, 2 * np.pi, 200)
     axes.plot(np.cos(turn), np.sin(turn), color=GREY, linewidth=1)
-    _arrows(figure, axes, found)
+    _arrows(figure, axes, reading)
     return figure
 
 
 @rc_context(STYLE)
-def levels(found: Categories, scores: Array) -> Figure:
+def levels(categories: Categories, scores: Array) -> Figure:
     """The levels of categories at the mean scores of their rows on the first two components, among the rows.
 
     Parameters
@@ -107,67 +107,67 @@ def levels(found: Categories, scores: Array) -> Figure:
     scores : ndarray of shape (n, at least 2)
         Those of the rows to be shown, of the same components.
     """
-    if found.coordinates.shape[1] < 2 or scores.ndim != 2 or scores.shape[1] < 2:
+    if categories.coordinates.shape[1] < 2 or scores.ndim != 2 or scores.shape[1] < 2:
         raise ConfigError("a figure of levels shows the first two components; give at least two, and scores of both")
     figure, axes = canvas(6.8, 5.2)
-    rows = scores[thinned(len(scores), MOST), :2].T
+    rows = scores[thin_rows(len(scores), MAX_PLOTTED_ROWS), :2].T
     axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
-    shown = np.argsort(-found.squared_cosines[:, :2].sum(axis=1), kind="stable")[:SHOWN]
-    tips = found.coordinates[shown, :2]
+    shown = np.argsort(-categories.squared_cosines[:, :2].sum(axis=1), kind="stable")[:SHOWN]
+    tips = categories.coordinates[shown, :2]
     axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
     axes.set(xlabel="PC1", ylabel="PC2")
     figure.draw_without_rendering()  # makes the layout, by which names are measured
-    _name_tips(axes, tips, [found.levels[j] for j in shown.tolist()])
+    _name_tips(axes, tips, [categories.levels[j] for j in shown.tolist()])
     return figure
 
 
 @rc_context(STYLE)
-def squared_correlations(found: Categories) -> Figure:
+def squared_correlations(categories: Categories) -> Figure:
     """How much of each of the first two components a column tells, numbers and categories alike, from 0 to 1."""
-    if found.coordinates.shape[1] < 2:
+    if categories.coordinates.shape[1] < 2:
         raise ConfigError("squared correlations are shown with the first two components; the model has one")
     figure, axes = canvas(5.6, 5.4)
-    shown = np.argsort(-found.squared_correlations[:, :2].sum(axis=1), kind="stable")[:SHOWN]
-    tips = found.squared_correlations[shown, :2]
+    shown = np.argsort(-categories.squared_correlations[:, :2].sum(axis=1), kind="stable")[:SHOWN]
+    tips = categories.squared_correlations[shown, :2]
     axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
     axes.set(xlim=(-0.12, 1.12), ylim=(-0.05, 1.08), xlabel="squared correlation with PC1", ylabel="with PC2")
     figure.draw_without_rendering()
-    _name_tips(axes, tips, [found.columns[j] for j in shown.tolist()])
+    _name_tips(axes, tips, [categories.columns[j] for j in shown.tolist()])
     return figure
 
 
 @rc_context(STYLE)
-def contributions(found: Reading, component: int = 1) -> Figure:
+def contributions(reading: Reading, component: int = 1) -> Figure:
     """Each feature's share in a component, largest first, beside the share that it would have if all had the same."""
-    shares = found.contributions[:, : len(found.communalities) - found.supplementary]
+    shares = reading.contributions[:, : len(reading.communalities) - reading.supplementary]
     if component not in range(1, len(shares) + 1):
         raise ConfigError(f"'component' is {value_text(component)}, expected 1 to {len(shares)}")
-    own, d = 100 * shares[component - 1], shares.shape[1]
-    shown = np.argsort(-own, kind="stable")[:SHOWN]
+    percentages, d = 100 * shares[component - 1], shares.shape[1]
+    shown = np.argsort(-percentages, kind="stable")[:SHOWN]
     figure, axes = canvas(5.6, 1.2 + 0.21 * shown.size)
-    axes.barh(range(shown.size), own[shown], color=COLOURS[0])
+    axes.barh(range(shown.size), percentages[shown], color=COLOURS[0])
     axes.axvline(100 / d, color=GREY, linestyle="--", label="if all features had the same")
-    axes.set_yticks(range(shown.size), [found.features[j] if found.features else str(j) for j in shown.tolist()])
+    axes.set_yticks(range(shown.size), [reading.features[j] if reading.features else str(j) for j in shown.tolist()])
     axes.invert_yaxis()
     axes.set(xlabel=f"contribution to PC{component} in percent")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1))
     return figure
 
 
-def _arrows(figure: Figure, axes: Axes, found: Reading) -> None:
+def _arrows(figure: Figure, axes: Axes, reading: Reading) -> None:
     """The features' correlations with the first two components as arrows, with names that do not overlap."""
-    x, y = found.correlations[:2]
+    x, y = reading.correlations[:2]
     shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
-    first = x.size - found.supplementary
+    first = x.size - reading.supplementary
     for j in shown.tolist():
         colour, line = (COLOURS[3], "-") if j < first else (COLOURS[0], "--")
         how = {"arrowstyle": "->", "color": colour, "linestyle": line, "alpha": 0.7}
         axes.annotate("", (x[j], y[j]), (0, 0), arrowprops=how)
     axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
     axes.set(xlabel="correlation with the first component", ylabel="correlation with the second")
-    names = [found.features[j] if found.features else str(j) for j in shown.tolist()]
+    names = [reading.features[j] if reading.features else str(j) for j in shown.tolist()]
     figure.draw_without_rendering()  # makes the layout, by which names are measured
-    _name_tips(axes, found.correlations[:2, shown].T, names)
+    _name_tips(axes, reading.correlations[:2, shown].T, names)
 
 
 def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:
@@ -178,19 +178,23 @@ def _name_tips(axes: Axes, tips: Array, names: Sequence[str]) -> None:
     """
     inside, per_unit = axes.get_window_extent(), axes.transData.transform([(0, 0), (1, 1)])
     low, high = axes.transData.inverted().transform([inside.min, inside.max])
-    taken = np.column_stack([tips, np.broadcast_to(5 / (per_unit[1] - per_unit[0]), tips.shape)])  # 5 dots of a mark
+    occupied = np.column_stack([tips, np.broadcast_to(5 / (per_unit[1] - per_unit[0]), tips.shape)])  # 5 dots of a mark
     for tip, name in zip(tips, names, strict=True):
         text = axes.annotate(
-            name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}...", (0, 0), ha="center", va="center", fontsize=8
+            name if len(name) <= MAX_LABEL_CHARACTERS else f"{name[: MAX_LABEL_CHARACTERS - 3]}...",
+            (0, 0),
+            ha="center",
+            va="center",
+            fontsize=8,
         )
         half = np.array(text.get_window_extent().size) / (per_unit[1] - per_unit[0]) / 2 + 0.01
         grid = np.stack(np.meshgrid(*(np.linspace(low + half, high - half, 81).T)), axis=-1).reshape(-1, 2)
-        beyond = tip * (1 + 0.06 / max(np.hypot(*tip), 1e-9)) + np.sign(tip) * half * [1, 0]
+        ideal = tip * (1 + 0.06 / max(np.hypot(*tip), 1e-9)) + np.sign(tip) * half * [1, 0]
         within = (np.hypot(*tip) - np.hypot(*grid.T)).clip(min=0.0)  # arrows are there, so it counts as farther away
-        order = np.argsort(np.sum((grid - beyond) ** 2, axis=1) + 9 * within**2, kind="stable")
-        apart = np.abs(grid[order, None] - taken[:, :2]) >= half + taken[:, 2:]
-        place = grid[order[np.argmax(apart.any(axis=2).all(axis=1))]]
+        order = np.argsort(np.sum((grid - ideal) ** 2, axis=1) + 9 * within**2, kind="stable")
+        clear = np.abs(grid[order, None] - occupied[:, :2]) >= half + occupied[:, 2:]
+        place = grid[order[np.argmax(clear.any(axis=2).all(axis=1))]]
         text.set_position(place)
         near = np.clip(tip, place - half, place + half)  # of the name's box
         axes.plot(*np.stack([tip, near]).T, color=GREY, linewidth=0.4, zorder=0)
-        taken = np.vstack([taken, np.concatenate([place, half])])
+        occupied = np.vstack([occupied, np.concatenate([place, half])])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from fedpca_flwr.errors import printable
+from fedpca_flwr.errors import printable_text
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
@@ -17,4 +17,4 @@ def head(heads: Sequence[str]) -> str:
 
 def row(cells: Iterable[object]) -> str:
     """One line of a table."""
-    return f"| {' | '.join(printable(str(cell)) for cell in cells)} |"
+    return f"| {' | '.join(printable_text(str(cell)) for cell in cells)} |"

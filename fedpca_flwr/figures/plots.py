@@ -20,7 +20,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.figures.style import COLOURS, GREY, MARKERS, STYLE
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.tables import by_name
+from fedpca_flwr.model.tables import tables_by_name
 
 try:
     from matplotlib import rc_context
@@ -30,13 +30,13 @@ try:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import MaxNLocator
 
-    from fedpca_flwr.figures.style import canvas, few_ticks, thinned
+    from fedpca_flwr.figures.style import canvas, few_ticks, thin_rows
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
-EXACT = 1e-6  # degrees within which components are the same for every purpose: drawn as one
-MOST = 300  # Rows of a scatter plot; more hide each other.
-MOST_SCORES = 3000  # Rows of all parties together, where each is one mark.
+EXACT_ANGLE_DEGREES = 1e-6  # degrees within which components are the same for every purpose: drawn as one
+MAX_PLOTTED_ROWS = 300  # Rows of a scatter plot; more hide each other.
+MAX_SCORE_MARKS = 3000  # Rows of all parties together, where each is one mark.
 
 
 @rc_context(STYLE)
@@ -69,51 +69,55 @@ def scores(
     >>> parties = {"north": wine[:90], "south": wine[90:]}
     >>> figure = plots.scores(parties, run("p-cov", parties, n_components=2, scale=True))
     """
-    named = by_name(parties, {} if model is None else model.log)
-    points = {name: _points(name, one, model, components) for name, one in named.items()}
-    widths = {name: own.shape[1] for name, own in points.items()}
+    tables = tables_by_name(parties, {} if model is None else model.log)
+    points = {name: _points(name, item, model, components) for name, item in tables.items()}
+    widths = {name: part.shape[1] for name, part in points.items()}
     if len(set(widths.values())) > 1:
         raise ConfigError(f"the parties' scores have one component here and several there: {widths}; name 'components'")
     single = 1 in widths.values()
     if single:
-        ends = np.cumsum([len(own) for own in points.values()])
-        points = {name: _on_plane(own, end - len(own)) for (name, own), end in zip(points.items(), ends, strict=True)}
-    classes = [[name] * len(own) for name, own in points.items()] if labels is None else _classes(points, labels)
-    of_class = np.array([one for own in classes for one in own])
+        ends = np.cumsum([len(part) for part in points.values()])
+        points = {
+            name: _on_plane(part, end - len(part)) for (name, part), end in zip(points.items(), ends, strict=True)
+        }
+    classes = [[name] * len(part) for name, part in points.items()] if labels is None else _classes(points, labels)
+    of_class = np.array([item for part in classes for item in part])
     colours = dict(zip(points if labels is None else np.unique(of_class).tolist(), cycle(COLOURS), strict=False))
-    whole = np.concatenate(list(points.values()))
+    all_points = np.concatenate(list(points.values()))
     figure, axes = canvas(7, 4.6)
-    for own, its, mark in zip(points.values(), classes, _marks(), strict=False):
-        shown = thinned(len(own), max(1, MOST_SCORES // len(points)))
-        paint: dict[str, Any] = {"c": [colours[one] for one in its[shown]], "alpha": 0.6, "linewidths": 0}
-        axes.scatter(own[shown, 0], own[shown, 1], 18, marker=mark, rasterized=len(whole) > MOST, **paint)
-    for one, colour in {} if single else colours.items():
-        axes.plot(*_ellipse(whole[of_class == one]), color=colour, linewidth=1.2)
+    for part, part_classes, mark in zip(points.values(), classes, _marks(), strict=False):
+        shown = thin_rows(len(part), max(1, MAX_SCORE_MARKS // len(points)))
+        paint: dict[str, Any] = {"c": [colours[item] for item in part_classes[shown]], "alpha": 0.6, "linewidths": 0}
+        axes.scatter(
+            part[shown, 0], part[shown, 1], 18, marker=mark, rasterized=len(all_points) > MAX_PLOTTED_ROWS, **paint
+        )
+    for item, colour in {} if single else colours.items():
+        axes.plot(*_ellipse(all_points[of_class == item]), color=colour, linewidth=1.2)
     if single:
-        axes.set(xlabel=_name(model, 1), ylabel="row")
+        axes.set(xlabel=_component_title(model, 1), ylabel="row")
     else:
         first, second = components or (1, 2)
-        axes.set(xlabel=_name(model, first), ylabel=_name(model, second))
+        axes.set(xlabel=_component_title(model, first), ylabel=_component_title(model, second))
         axes.set_aspect("equal", adjustable="datalim")
-    _name_marks(axes, points, colours, classes_too=labels is not None)
+    _add_legend(axes, points, colours, classes_too=labels is not None)
     return figure
 
 
-def _points(name: str, one: Any, model: PCAModel | None, components: tuple[int, int] | None) -> Array:
+def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int, int] | None) -> Array:
     """Return the scores (n, 2) of a party's rows in two components, or (n, 1) where there is one and none is named."""
-    if isinstance(one, str | os.PathLike):
-        path = Path(one)
+    if isinstance(table, str | os.PathLike):
+        path = Path(table)
         try:
-            found = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
+            values = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
         except (OSError, ValueError) as error:  # whose text may quote a cell
             raise DataError(f"{path} of '{name}' is no file of a run's scores ({type(error).__name__})") from None
     else:
-        found = np.asarray(one) if model is None else model.transform(one)
-    k = found.shape[-1] if found.ndim == 2 else 0
+        values = np.asarray(table) if model is None else model.transform(table)
+    k = values.shape[-1] if values.ndim == 2 else 0
     shown = components or ((1,) if k == 1 else (1, 2))
     if not all(1 <= component <= k for component in shown):
-        raise ConfigError(f"the scores of '{name}' have shape {found.shape}, but the components {shown} are asked")
-    return np.asarray(found[:, [component - 1 for component in shown]], dtype=np.float64)
+        raise ConfigError(f"the scores of '{name}' have shape {values.shape}, but the components {shown} are asked")
+    return np.asarray(values[:, [component - 1 for component in shown]], dtype=np.float64)
 
 
 def _on_plane(points: Array, start: int = 0) -> Array:
@@ -123,11 +127,11 @@ def _on_plane(points: Array, start: int = 0) -> Array:
 
 def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
     """The class of each row of each party, whose labels are by its name or in its place."""
-    given = [labels[name] for name in points] if isinstance(labels, Mapping) else labels
-    classes = [[str(one) for one in own] for own in given]
-    rows = [len(own) for own in points.values()]
-    if [len(own) for own in classes] != rows:
-        raise ConfigError(f"'labels' are of {[len(own) for own in classes]} rows of the parties, expected {rows}")
+    party_labels = [labels[name] for name in points] if isinstance(labels, Mapping) else labels
+    classes = [[str(label) for label in part] for part in party_labels]
+    rows = [len(part) for part in points.values()]
+    if [len(part) for part in classes] != rows:
+        raise ConfigError(f"'labels' are of {[len(part) for part in classes]} rows of the parties, expected {rows}")
     return classes
 
 
@@ -147,15 +151,17 @@ def _ellipse(points: Array) -> Array:
     return outline
 
 
-def _name(model: PCAModel | None, component: int) -> str:
+def _component_title(model: PCAModel | None, component: int) -> str:
     """A component, counted from 1, with its share of the variance, where that is known."""
     shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
     return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
 
 
-def _name_marks(axes: Axes, points: Mapping[str, Array], colours: Mapping[str, str], *, classes_too: bool) -> None:
+def _add_legend(axes: Axes, points: Mapping[str, Array], colours: Mapping[str, str], *, classes_too: bool) -> None:
     """A legend of the parties with their numbers of rows, and of the classes where colours are of these."""
-    entries = [(f"{name} ({len(own)} rows)", mark) for (name, own), mark in zip(points.items(), _marks(), strict=False)]
+    entries = [
+        (f"{name} ({len(part)} rows)", mark) for (name, part), mark in zip(points.items(), _marks(), strict=False)
+    ]
     paint = [GREY] * len(points) if classes_too else [colours[name] for name in points]
     entries += [(name, "s") for name in colours] if classes_too else []
     paint += list(colours.values()) if classes_too else []
@@ -166,7 +172,7 @@ def _name_marks(axes: Axes, points: Mapping[str, Array], colours: Mapping[str, s
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), ncols=-(-len(handles) // 20))
 
 
-BARS = 30
+MAX_BAR_FEATURES = 30
 """Of more features than these the loadings are a heat map."""
 
 
@@ -184,11 +190,14 @@ def loadings(model: PCAModel, *, most: int = 3) -> Figure:
     k, d = components.shape
     names = [str(j) for j in (range(d) if model.feature_names_in_ is None else model.feature_names_in_)]
     largest = float(np.abs(components).max()) or 1.0
-    if d <= BARS and k <= 4:
+    if d <= MAX_BAR_FEATURES and k <= 4:
         figure = Figure(figsize=(2.2 + 1.9 * k, 1.1 + 0.21 * d))
         for i, panel in enumerate(figure.subplots(1, k, sharey=True, squeeze=False)[0]):
             panel.barh(range(d), components[i], color=np.where(components[i] > 0, COLOURS[0], COLOURS[3]).tolist())
-            panel.set(title=_name(model, i + 1).replace(" of the variance", ""), xlim=(-1.05 * largest, 1.05 * largest))
+            panel.set(
+                title=_component_title(model, i + 1).replace(" of the variance", ""),
+                xlim=(-1.05 * largest, 1.05 * largest),
+            )
         panel.set_yticks(range(d), names)
         panel.invert_yaxis()
         figure.supxlabel("loading")
@@ -197,7 +206,7 @@ def loadings(model: PCAModel, *, most: int = 3) -> Figure:
     image = axes.imshow(components.T, cmap="PuOr", vmin=-largest, vmax=largest, aspect="auto", interpolation="none")
     axes.grid(visible=False)
     axes.set_xticks(range(k), [f"PC{i + 1}" for i in range(k)])
-    if d <= 2 * BARS:
+    if d <= 2 * MAX_BAR_FEATURES:
         axes.set_yticks(range(d), names, fontsize=8)
     figure.colorbar(image, label="loading")
     return figure
@@ -223,8 +232,8 @@ def projection_overlay(
     """
     figure, axes = canvas(6, 5)
     _overlay(axes, reference, model, X, None if labels is None else np.asarray(labels))
-    axes.set(title=title, xlabel="first component", ylabel=_second(reference, model))
-    axes.legend(*_legend(axes), loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.set(title=title, xlabel="first component", ylabel=_second_label(reference, model))
+    axes.legend(*_overlay_legend(axes), loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -244,8 +253,8 @@ def projection_grid(
     for axes in grid[len(models) :]:
         axes.set_visible(False)
     figure.supxlabel("first component")
-    figure.supylabel(_second(reference, *models.values()))
-    figure.legend(*_legend(grid[0]), loc="outside right upper")
+    figure.supylabel(_second_label(reference, *models.values()))
+    figure.legend(*_overlay_legend(grid[0]), loc="outside right upper")
     return figure
 
 
@@ -259,20 +268,20 @@ def scree(models: PCAModel | Mapping[str, PCAModel]) -> Figure:
     curves: dict[tuple[float, ...], list[str]] = {}
     for name, model in models.items():
         curves.setdefault(tuple(np.round(100 * model.explained_variance_ratio_, 4)), []).append(name)
-    alike = [(" = ".join(names), 100 * models[names[0]].explained_variance_ratio_) for names in curves.values()]
+    groups = [(" = ".join(names), 100 * models[names[0]].explained_variance_ratio_) for names in curves.values()]
     figure = Figure(figsize=(8, 3.6))
-    left, right = figure.subplots(1, 2)
-    for (name, ratio), colour, marker in zip(alike, cycle(COLOURS), cycle(MARKERS), strict=False):
+    share_axes, cumulative_axes = figure.subplots(1, 2)
+    for (name, ratio), colour, marker in zip(groups, cycle(COLOURS), cycle(MARKERS), strict=False):
         number = np.arange(1, ratio.size + 1)
         how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
         label = f"{name} (unknown: no component stands out of the noise)" if np.isnan(ratio).any() else name
-        left.plot(number, ratio, label="\n".join(wrap(label, 60)), **how)
-        right.plot(number, ratio.cumsum(), **how)
-    left.set(xlabel="component", ylabel="explained variance (%)")
-    right.set(xlabel="component", ylabel="explained variance, cumulative (%)")
-    for axes in (left, right):
+        share_axes.plot(number, ratio, label="\n".join(wrap(label, 60)), **how)
+        cumulative_axes.plot(number, ratio.cumsum(), **how)
+    share_axes.set(xlabel="component", ylabel="explained variance (%)")
+    cumulative_axes.set(xlabel="component", ylabel="explained variance, cumulative (%)")
+    for axes in (share_axes, cumulative_axes):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="outside lower center", ncols=2 if len(alike) > 1 else 1)
+    figure.legend(loc="outside lower center", ncols=2 if len(groups) > 1 else 1)
     return figure
 
 
@@ -306,10 +315,10 @@ def bytes_against_error(points: Mapping[str, Sequence[tuple[float, float]]]) -> 
     figure, axes = canvas(6.5, 4.2)
     for (name, pairs), colour, marker in zip(points.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
         sizes, degrees = np.transpose(pairs)
-        axes.loglog(sizes, np.maximum(degrees, EXACT), marker, color=colour, label=name, fillstyle="none")
-    front = _front([pair for pairs in points.values() for pair in pairs])
+        axes.loglog(sizes, np.maximum(degrees, EXACT_ANGLE_DEGREES), marker, color=colour, label=name, fillstyle="none")
+    front = _pareto_front([pair for pairs in points.values() for pair in pairs])
     axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="front")
-    axes.axhspan(EXACT / 3, EXACT * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
+    axes.axhspan(EXACT_ANGLE_DEGREES / 3, EXACT_ANGLE_DEGREES * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
     axes.set(
         xlabel=f"{'kB' if small else 'MB'} up per client", ylabel="largest angle to the exact components (degrees)"
     )
@@ -327,8 +336,8 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     parties : mapping of str to array-like, or sequence of array-like, of shape (n_i, d)
         Columns of data frames are matched by their names.
     """
-    held = by_name(parties, model.log)
-    counts, shift, explained = zip(*(_compared(model, X) for X in held.values()), strict=True)
+    tables = tables_by_name(parties, model.log)
+    counts, shift, explained = zip(*(_party_difference(model, X) for X in tables.values()), strict=True)
     panels = (
         ("rows", counts),
         ("distance of the mean\n(in deviations of all rows)", shift),
@@ -336,9 +345,9 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     )
     figure = Figure(figsize=(9, 3.2))
     for axes, (name, values), colour in zip(figure.subplots(1, 3), panels, COLOURS, strict=False):
-        axes.bar(range(len(held)), values, color=colour)
+        axes.bar(range(len(tables)), values, color=colour)
         axes.set_title(name)
-        axes.set_xticks(range(len(held)), held, rotation=90 if sum(len(name) + 2 for name in held) > 32 else 0)
+        axes.set_xticks(range(len(tables)), tables, rotation=90 if sum(len(name) + 2 for name in tables) > 32 else 0)
     return figure
 
 
@@ -365,7 +374,7 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
 
 def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: NDArray[Any] | None) -> None:
     X = as_rows(X, "X") if issparse(X) else X
-    shown = thinned(len(X), MOST)
+    shown = thin_rows(len(X), MAX_PLOTTED_ROWS)
     rows = X[shown]  # of an array, a list, a data frame
     theirs, ours = reference.transform(rows)[:, :2], model.transform(rows)[:, :2]
     width = min(theirs.shape[1], ours.shape[1])
@@ -377,42 +386,42 @@ def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: N
         LineCollection(list(np.stack([theirs, ours], axis=1)), colors=GREY, linewidths=0.4, rasterized=True)
     )
     for label, colour, marker in zip(np.unique(marks), cycle(COLOURS), cycle(MARKERS), strict=False):
-        own = marks == label
+        members = marks == label
         how: dict[str, Any] = {"linewidths": 0.7, "rasterized": True, "zorder": 2}
-        (x, y), (ours_x, ours_y), middle = theirs[own].T, ours[own].T, theirs[own].mean(axis=0)
+        (x, y), (ours_x, ours_y), middle = theirs[members].T, ours[members].T, theirs[members].mean(axis=0)
         axes.scatter(x, y, s=26, marker=marker, facecolors="none", edgecolors=colour, **how)
         axes.scatter(ours_x, ours_y, s=12, marker="x", color=colour, **how)
         if labels is not None:
             axes.text(middle[0], middle[1], str(label), weight="bold", ha="center", va="center", zorder=3)
 
 
-def _second(*models: PCAModel) -> str:
+def _second_label(*models: PCAModel) -> str:
     """What stands along the second axis of an overlay."""
     return "second component" if min(model.n_components_ for model in models) > 1 else "row"
 
 
-def _legend(axes: Axes) -> tuple[list[Any], list[str]]:
+def _overlay_legend(axes: Axes) -> tuple[list[Any], list[str]]:
     """What marks mean; classes are named where they are."""
     mark = axes.scatter([], [], s=26, facecolors="none", edgecolors=GREY)
     cross = axes.scatter([], [], s=12, marker="x", color=GREY)
     return [mark, cross], ["pooled PCA", "federated"]
 
 
-def _front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _pareto_front(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The pairs that no other beats in both, by the first."""
     best, front = np.inf, []
-    for megabytes, degrees in sorted((megabytes, max(degrees, EXACT)) for megabytes, degrees in pairs):
+    for megabytes, degrees in sorted((megabytes, max(degrees, EXACT_ANGLE_DEGREES)) for megabytes, degrees in pairs):
         if degrees < best:
             best = degrees
             front.append((megabytes, degrees))
     return front
 
 
-def _compared(model: PCAModel, X: ArrayLike) -> tuple[int, float, float]:
+def _party_difference(model: PCAModel, X: ArrayLike) -> tuple[int, float, float]:
     """One party's rows, its mean's distance, and percent of its variance about that mean; 0 where it has none."""
     rows = model.centred(X)
     shift = rows.mean(axis=0)
-    own = rows - shift
-    total, scores = float(np.vdot(own, own)), own @ model.loadings()[0].T
+    centred = rows - shift
+    total, scores = float(np.vdot(centred, centred)), centred @ model.loadings()[0].T
     distance = float(np.linalg.norm(shift)) / (np.sqrt(model.total_variance) or 1.0)
     return len(rows), distance, 100 * float(np.vdot(scores, scores)) / total if total else 0.0

@@ -55,9 +55,9 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def thinned(rows: int, most: int) -> slice:
+def thin_rows(rows: int, maximum: int) -> slice:
     """At most so many of the rows, evenly spread."""
-    return slice(None, None, max(1, -(-rows // most)))
+    return slice(None, None, max(1, -(-rows // maximum)))
 
 
 def few_ticks(axis: Axis, values: Array) -> None:

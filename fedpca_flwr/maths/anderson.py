@@ -18,10 +18,10 @@ from scipy.linalg import svd
 
 from fedpca_flwr.maths.arrays import Array
 
-DEPTH = 10  # how many differences are remembered
+MAX_DIFFERENCES = 10  # how many differences are remembered
 # singular values of the differences below the root of this, relative to the first, count little: they are rounding
 DAMPING = 1e-10
-SLACK = 1e-9  # share of the function's size by which rounding may make it seem lower
+OBJECTIVE_SLACK = 1e-9  # share of the function's size by which rounding may make it seem lower
 
 
 class Anderson:
@@ -30,32 +30,32 @@ class Anderson:
     `point` is always one that is ``allowed``, which can be mapped.
     """
 
-    def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
+    def __init__(self, start: Array, is_valid: Callable[[Array], bool]) -> None:
         self.point = start  # whose image is wanted next
-        self._allowed = allowed
+        self._is_valid = is_valid
         self._points: list[Array] = []
         self._images: list[Array] = []
-        self._height = -np.inf
+        self._best_objective = -np.inf
 
-    def add(self, image: Array, height: float) -> None:
+    def add(self, image: Array, objective: float) -> None:
         """Go on from the image of `point`, at which the function has the value ``height``."""
-        if self._points and height < self._height - SLACK * abs(self._height):
+        if self._points and objective < self._best_objective - OBJECTIVE_SLACK * abs(self._best_objective):
             self.point = self._images[-1]
             self._points, self._images = [], []
             return
-        self._height = max(height, self._height) if self._points else height
-        self._points = [*self._points, self.point][-DEPTH - 1 :]
-        self._images = [*self._images, image][-DEPTH - 1 :]
-        far = self._combined() if len(self._points) > 1 else image
-        self.point = far if self._allowed(far) else image
+        self._best_objective = max(objective, self._best_objective) if self._points else objective
+        self._points = [*self._points, self.point][-MAX_DIFFERENCES - 1 :]
+        self._images = [*self._images, image][-MAX_DIFFERENCES - 1 :]
+        candidate = self._combine() if len(self._points) > 1 else image
+        self.point = candidate if self._is_valid(candidate) else image
 
-    def _combined(self) -> Array:
+    def _combine(self) -> Array:
         images = np.array(self._images).T
         residuals = images - np.array(self._points).T
         steps = np.diff(residuals)
         sizes = np.linalg.norm(steps, axis=0)
-        alike = sizes == 0  # or so near to each other that the squares of what parts them are 0
-        steps[:, alike], sizes[alike] = 0.0, 1.0
+        equal = sizes == 0  # or so near to each other that the squares of what parts them are 0
+        steps[:, equal], sizes[equal] = 0.0, 1.0
         U, s, Vt = svd(steps / sizes, full_matrices=False, check_finite=False)
         weights = np.divide(s, s**2 + DAMPING * s[0] ** 2, out=np.zeros_like(s), where=s > 0)
         combined: Array = images[:, -1] - np.diff(images) @ (Vt.T @ (weights * (U.T @ residuals[:, -1])) / sizes)

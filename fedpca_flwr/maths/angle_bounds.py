@@ -33,68 +33,70 @@ from scipy.linalg import LinAlgError, cholesky
 
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Ritz, random_block
+from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Ritz, random_block
 from fedpca_flwr.maths.refine import RefinedSketch
 
-MISSED = 1e-6  # probability that an eigenvector exists although a random block shows less of it than `least_overlap`
-SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz value at which a bound is tried
+MISS_PROBABILITY = (
+    1e-6  # probability that an eigenvector exists although a random block shows less of it than `least_overlap`
+)
+LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz value at which a bound is tried
 
 
-def proven_bound(ritz: Ritz, j: int, outside: float, wanted: float | None = None) -> float:
+def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None) -> float:
     """Bound on eigenvalue j + 1 from what is known outside the span; infinite where there is none.
 
     ``outside`` bounds the largest eigenvalue of the matrix orthogonal to all pairs. The bound that is tried is
     ``wanted``; without it, the smallest of several.
     """
-    others, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
-    if others.size == 0:
+    other_values, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
+    if other_values.size == 0:
         return outside + 2 * ritz.error if outside < above else np.inf
-    base, ceiling = max(float(others[0]), outside), np.inf
+    base, ceiling = max(float(other_values[0]), outside), np.inf
     gram = residuals.T @ residuals
-    for level in _levels(base, above) if wanted is None else [wanted]:
-        if level <= base or not _is_positive_definite(np.diag(level - others) - gram / (level - outside)):
+    for level in _trial_levels(base, above) if target is None else [target]:
+        if level <= base or not _is_positive_definite(np.diag(level - other_values) - gram / (level - outside)):
             break
         ceiling = level + 2 * ritz.error
     return ceiling
 
 
-def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, wanted: float | None = None) -> float:
+def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None = None) -> float:
     """Bound on eigenvalue j + 1 from a random first block; the parameters are those of `proven_bound`."""
     above, columns, values = float(ritz.values[j - 1]), start.columns, ritz.values
     lowest = float(values[j]) if values.size > j else 0.0
-    seen, _ = start.seen(ritz, above)
+    coordinates, _ = start.coordinates(ritz, above)
     if j < columns:
         bound = least_overlap(columns, j + 1) / np.sqrt(j + 1)
     else:  # what may hide behind the first j is far nearer to them
-        bound = least_overlap(columns, 1, MISSED / (j + 1)) / 2
-        above -= 10 * ritz.residual(j) * float(np.linalg.norm(seen[:j], 2)) / bound
-    levels = _levels(lowest, above) if wanted is None else [min(wanted, above)]
-    return _least_not_shown(ritz, j, start, levels, bound)
+        bound = least_overlap(columns, 1, MISS_PROBABILITY / (j + 1)) / 2
+        above -= 10 * ritz.residual_norm(j) * float(np.linalg.norm(coordinates[:j], 2)) / bound
+    levels = _trial_levels(lowest, above) if target is None else [min(target, above)]
+    return _lowest_excluded_level(ritz, j, start, levels, bound)
 
 
 def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
     """Bound, at most ``above``, on the first eigenvalue, from a random first block of any width; infinite for none."""
-    levels = [above, *_levels(float(ritz.values[0]), above)]
-    return _least_not_shown(ritz, 0, start, levels, least_overlap(start.columns, 1))
+    levels = [above, *_trial_levels(float(ritz.values[0]), above)]
+    return _lowest_excluded_level(ritz, 0, start, levels, least_overlap(start.columns, 1))
 
 
-def _least_not_shown(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
+def _lowest_excluded_level(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
     """The least of descending levels above which the block would show any eigenvector; it shows ``bound`` at least."""
     lowest, ceiling = float(ritz.values[j]) if ritz.values.size > j else 0.0, np.inf
-    hidden = Hidden(ritz, j, start)
+    hidden = HiddenEigenvector(ritz, j, start)
     for level in levels:
         if level <= lowest:
             break
-        seen, outside = start.seen(ritz, level)
-        wrong = ritz.error * float(np.linalg.norm(seen[j:]))
+        coordinates, outside = start.coordinates(ritz, level)
+        wrong = ritz.error * float(np.linalg.norm(coordinates[j:]))
         allowed = bound - outside - wrong / (level - lowest)
-        if _largest_norm_above(hidden, level, allowed) > allowed:
+        if _max_norm_above(hidden, level, allowed) > allowed:
             break
         ceiling = level + 2 * ritz.error
     return ceiling
 
 
-class Hidden:
+class HiddenEigenvector:
     """F: what a first block shows of an eigenvector that the first j Ritz pairs do not see, by its eigenvalue.
 
     After a restart the block depends on the eigenvalue, and so what it shows of the first pairs does not quite cancel.
@@ -104,41 +106,41 @@ class Hidden:
     def __init__(self, ritz: Ritz, j: int, start: FirstBlock) -> None:
         self.ritz, self.j, self.start = ritz, j, start
         self.lowest = float(ritz.values[j]) if ritz.values.size > j else 0.0
-        self.first = np.zeros((0, start.columns))
+        self.first_overlaps = np.zeros((0, start.columns))
         if start.restarts:
-            self.first = np.array([start.seen(ritz, float(ritz.values[i]))[0][i] for i in range(j)])
-        self._residuals, self._rest = _few_rows(ritz.residuals, start.columns)
+            self.first_overlaps = np.array([start.coordinates(ritz, float(ritz.values[i]))[0][i] for i in range(j)])
+        self._residuals, self._rest = _compress_residuals(ritz.residuals, start.columns)
 
-    def norm(self, eigenvalue: float) -> float:
+    def norm_bound(self, eigenvalue: float) -> float:
         """Bound on the Frobenius norm of F at an eigenvalue, which it exceeds by little."""
         values, j = self.ritz.values, self.j
-        seen, _ = self.start.seen(self.ritz, eigenvalue)
-        apart = eigenvalue - values
-        apart[:j][apart[:j] == 0] = np.inf
-        weights = seen / apart[:, None]
-        weights[:j] = (seen[:j] - self.first) / apart[:j, None] if len(self.first) else 0.0
+        coordinates, _ = self.start.coordinates(self.ritz, eigenvalue)
+        gaps = eigenvalue - values
+        gaps[:j][gaps[:j] == 0] = np.inf
+        weights = coordinates / gaps[:, None]
+        weights[:j] = (coordinates[:j] - self.first_overlaps) / gaps[:j, None] if len(self.first_overlaps) else 0.0
         rest = float(self._rest @ np.linalg.norm(weights, axis=1))
         return float(np.hypot(np.linalg.norm(self._residuals @ weights), rest))
 
-    def crude(self, eigenvalue: float) -> float:
+    def crude_norm_bound(self, eigenvalue: float) -> float:
         """Bound on `norm` at an eigenvalue and above, times the distance to the lowest Ritz value."""
-        seen, _ = self.start.seen(self.ritz, eigenvalue)
-        residuals = self.ritz.residuals if len(self.first) else self.ritz.residuals[:, self.j :]
-        shown = float(np.hypot(np.linalg.norm(seen[self.j :]), np.linalg.norm(self.first)))
+        coordinates, _ = self.start.coordinates(self.ritz, eigenvalue)
+        residuals = self.ritz.residuals if len(self.first_overlaps) else self.ritz.residuals[:, self.j :]
+        shown = float(np.hypot(np.linalg.norm(coordinates[self.j :]), np.linalg.norm(self.first_overlaps)))
         return shown * float(np.linalg.norm(residuals))
 
 
-def _few_rows(residuals: Array, width: int) -> tuple[Array, Array]:
+def _compress_residuals(residuals: Array, width: int) -> tuple[Array, Array]:
     """Coordinates (b, m) of residuals (d, m) in as many directions as they have but for rounding, and the lengths (m,)
     of what those leave of them: in a block Krylov space they lie in the span of the next block."""
     d, m = residuals.shape
-    seen = residuals if min(d, m) <= 2 * width else residuals @ random_block(m, 2 * width, seed=0)
-    directions = np.linalg.qr(seen)[0]
+    sample = residuals if min(d, m) <= 2 * width else residuals @ random_block(m, 2 * width, seed=0)
+    directions = np.linalg.qr(sample)[0]
     inside = directions.T @ residuals
     return inside, np.linalg.norm(residuals - directions @ inside, axis=0)
 
 
-def least_overlap(columns: int, directions: int, probability: float = MISSED) -> float:
+def least_overlap(columns: int, directions: int, probability: float = MISS_PROBABILITY) -> float:
     """What a random block (uniform between -1 and 1, or larger) shows at least of any direction in a fixed subspace.
 
     It fails with the given probability. It is the least singular value of a Gaussian matrix (columns, directions) of
@@ -150,7 +152,7 @@ def least_overlap(columns: int, directions: int, probability: float = MISSED) ->
     return float(np.exp(log / free) / np.sqrt(2 * 3))
 
 
-def bound_outside_last_block(ritz: Ritz, start: Array, asked: int) -> float:
+def bound_outside_last_block(ritz: Ritz, start: Array, product_count: int) -> float:
     """Bound on the matrix orthogonal to the last of ``asked`` blocks of a plain iteration from a random ``start``.
 
     If no eigenvalue outside is larger than the last Ritz value and its residual, what the block lacks of eigenvector i
@@ -159,30 +161,32 @@ def bound_outside_last_block(ritz: Ritz, start: Array, asked: int) -> float:
     values, b = ritz.values, start.shape[1]
     last = float(values[-1]) + float(np.linalg.norm(ritz.residuals[:, -1])) + ritz.error
     with np.errstate(over="ignore", divide="ignore"):
-        lacks = (last / values.clip(min=0.0)) ** (asked - 1) * float(np.linalg.norm(start, 2)) / least_overlap(b, b)
-    found = int((lacks < 0.01).sum())  # they rise
-    if not found:
+        deficits = (
+            (last / values.clip(min=0.0)) ** (product_count - 1) * float(np.linalg.norm(start, 2)) / least_overlap(b, b)
+        )
+    resolved = int((deficits < 0.01).sum())  # they rise
+    if not resolved:
         return np.inf
-    largest = 1.01 * values[:found]  # of an eigenvalue of which the block lacks so little: more than `last`
-    return float(largest[-1]) + float(largest @ lacks[:found] ** 2)
+    largest = 1.01 * values[:resolved]  # of an eigenvalue of which the block lacks so little: more than `last`
+    return float(largest[-1]) + float(largest @ deficits[:resolved] ** 2)
 
 
-def _levels(lowest: float, above: float) -> list[float]:
-    return [lowest + share * (above - lowest) for share in SHARES]
+def _trial_levels(lowest: float, above: float) -> list[float]:
+    return [lowest + share * (above - lowest) for share in LEVEL_SHARES]
 
 
-def _largest_norm_above(hidden: Hidden, level: float, allowed: float = np.inf) -> float:
+def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np.inf) -> float:
     """The largest norm of F at ``level`` and above: twice what a grid finds, as F varies slowly between its points.
 
     The search ends as soon as the norm is certain to be more than ``allowed``.
     """
-    most, step = 0.0, level - hidden.lowest
-    crude = hidden.crude(level)
-    while crude > most * (level - hidden.lowest) and 2 * most <= allowed:
-        most = max(most, hidden.norm(level))
+    largest, step = 0.0, level - hidden.lowest
+    crude = hidden.crude_norm_bound(level)
+    while crude > largest * (level - hidden.lowest) and 2 * largest <= allowed:
+        largest = max(largest, hidden.norm_bound(level))
         level += step
         step *= 2
-    return 2 * most
+    return 2 * largest
 
 
 def _is_positive_definite(matrix: Array) -> bool:
@@ -206,67 +210,72 @@ class AngleBounds:
 
     def __init__(self, k: int, trace: float, *, accelerated: bool, sketch: RefinedSketch | None) -> None:
         self.k, self.trace, self.accelerated, self._sketch = k, trace, accelerated, sketch
-        self.proven, self.upto = False, k
+        self.proven, self.last_pair = False, k
         self._ceilings: dict[int, float] = {}  # of eigenvalues, by what was asked before: they hold for ever
 
-    def take(self, known: KnownProducts, ritz: Ritz, start: FirstBlock, asked: int) -> None:
+    def update(self, products: ProductBasis, ritz: Ritz, start: FirstBlock, product_count: int) -> None:
         """Take what is known after ``asked`` products with blocks."""
-        self._known, self._ritz, self._start = known, ritz, start
-        self._rest = self._bound_outside(asked)
+        self._products, self._ritz, self._start = products, ritz, start
+        self._rest = self._bound_outside(product_count)
 
-    def may_reach(self, tolerance: float) -> bool:
+    def can_reach(self, tolerance: float) -> bool:
         """Whether the first k may be certified to ``tolerance`` degrees: no eigenvalue is below its Ritz value."""
         values, k = self._ritz.values, self.k
-        alike = eigen.ALIKE * len(self._ritz.basis) * float(values[0])
-        apart = float(values[k - 1] - values[k]) if values.size > k else 0.0
-        clear = min(apart, float(values[k - 1])) > alike  # of a tie others than the first k are certified
-        return not clear or eigen.sine_theorem(self._ritz.residual(k), apart) <= tolerance
+        tie_width = eigen.TIE_TOLERANCE * len(self._ritz.basis) * float(values[0])
+        gap = float(values[k - 1] - values[k]) if values.size > k else 0.0
+        separated = min(gap, float(values[k - 1])) > tie_width  # of a tie others than the first k are certified
+        return not separated or eigen.sine_theorem(self._ritz.residual_norm(k), gap) <= tolerance
 
-    def wanted(self) -> tuple[float, int]:
+    def leading_bound(self) -> tuple[float, int]:
         """Bound on the angle of the first k components in degrees, and how many of them the matrix determines.
 
         It does not determine those that are tied with the next, or whose variance float64 does not tell from none. Of
         tied components, the bound is to the nearest of their bases.
         """
         values, k = self._ritz.values, self.k
-        self.upto = k
-        alike = eigen.ALIKE * len(self._ritz.basis) * float(values[0])
-        if self._known.error > alike:
+        self.last_pair = k
+        tie_width = eigen.TIE_TOLERANCE * len(self._ritz.basis) * float(values[0])
+        if self._products.error > tie_width:
             return self.angle(k), k  # equal values may be what the wire made of them
-        distinct, upto = int((values[:k] > values[k - 1] + alike).sum()), int((values >= values[k - 1] - alike).sum())
-        if max(values[k - 1], self._rest) <= alike:
+        distinct, last_pair = (
+            int((values[:k] > values[k - 1] + tie_width).sum()),
+            int((values >= values[k - 1] - tie_width).sum()),
+        )
+        if max(values[k - 1], self._rest) <= tie_width:
             return self.angle(distinct), distinct  # no variance is left, of which the last pairs could have any
-        if upto == k:
+        if last_pair == k:
             return self.angle(k), k
-        self.upto = upto
-        first, proven = self.angle(upto), self.proven  # of a tie at the cut any basis will do
+        self.last_pair = last_pair
+        first, proven = self.angle(last_pair), self.proven  # of a tie at the cut any basis will do
         second = self.angle(distinct)
         self.proven &= proven
         return min(90.0, first + second), distinct
 
-    def cuts(self, most: int, tolerance: float) -> list[tuple[int, float]]:
+    def cuts(self, max_pairs: int, tolerance: float) -> list[tuple[int, float]]:
         """Every j <= ``most`` whose first j pairs are certified to ``tolerance`` degrees, presuming nothing, with
         their angles."""
-        some = range(1, min(most, self._ritz.values.size - 1) + 1)
-        return [(j, self.angle(j)) for j in some if self.certifies(j, tolerance)]
+        candidates = range(1, min(max_pairs, self._ritz.values.size - 1) + 1)
+        return [(j, self.angle(j)) for j in candidates if self.certifies(j, tolerance)]
 
     def certifies(self, j: int, tolerance: float) -> bool:
         """Whether the first j pairs, of more, are certified to ``tolerance`` degrees, presuming nothing."""
-        residual, values = self._ritz.residual(j), self._ritz.values
-        least = eigen.sine_theorem(residual, float(values[j - 1] - values[j]))  # no Ritz value is above its eigenvalue
-        return least <= tolerance and self.angle(j) <= tolerance and self.proven
+        residual, values = self._ritz.residual_norm(j), self._ritz.values
+        lower_bound = eigen.sine_theorem(
+            residual, float(values[j - 1] - values[j])
+        )  # no Ritz value is above its eigenvalue
+        return lower_bound <= tolerance and self.angle(j) <= tolerance and self.proven
 
     def angle(self, j: int) -> float:
         """Bound on the angle of the first j Ritz pairs, in degrees."""
         if j in (0, len(self._ritz.basis)):
             self.proven = True
             return 0.0
-        return eigen.sine_theorem(self._ritz.residual(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
+        return eigen.sine_theorem(self._ritz.residual_norm(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
         """Bound on eigenvalue j + 1: ``level`` where it is given and is one."""
         ritz, width = self._ritz, self._start.columns
-        if not self._known.room:
+        if not self._products.room:
             self.proven = True
             return float(ritz.values[j]) + 2 * ritz.error
         ceiling, wide = min(proven_bound(ritz, j, self._rest, level), self._ceilings.get(j, np.inf)), j < width
@@ -280,51 +289,53 @@ class AngleBounds:
 
     def level(self, tolerance: float) -> float:
         """The largest eigenvalue after the first `upto` with which the certificate is at ``tolerance`` degrees."""
-        j = self.upto
+        j = self.last_pair
         half = tolerance / (1 if j == self.k else 2)  # of a tie both ends count
-        return float(self._ritz.values[j - 1]) - 1.0001 * self._ritz.residual(j) / float(np.sin(np.radians(half)))
+        return float(self._ritz.values[j - 1]) - 1.0001 * self._ritz.residual_norm(j) / float(np.sin(np.radians(half)))
 
     @property
     def following(self) -> float:
         """Lower bound on the eigenvalue after the first `upto`."""
-        return float(self._ritz.values[self.upto]) if self._ritz.values.size > self.upto else np.inf
+        return float(self._ritz.values[self.last_pair]) if self._ritz.values.size > self.last_pair else np.inf
 
-    def hold(self, ceilings: dict[int, float]) -> None:
+    def add_ceilings(self, ceilings: dict[int, float]) -> None:
         """Take bounds on eigenvalues i + 1, by i, that a probe found."""
         self._ceilings |= {i: min(ceiling, self._ceilings.get(i, np.inf)) for i, ceiling in ceilings.items()}
 
-    def _bound_outside(self, asked: int) -> float:
+    def _bound_outside(self, product_count: int) -> float:
         """Bound on the matrix orthogonal to the span."""
         values, error = self._ritz.values, self._ritz.error
         rounding = np.sqrt(values.size) * error + 4 * float(np.finfo(np.float64).eps) * self.trace
         bounds: list[float] = [max(0.0, self.trace - float(values.sum())) + rounding]
         if self._sketch is not None:
-            bounds.append(self._sketch.outside)
+            bounds.append(self._sketch.outside_bound)
         elif not self.accelerated and self._start.columns > self.k:
-            bounds.append(bound_outside_last_block(self._ritz, self._start.block, asked))
+            bounds.append(bound_outside_last_block(self._ritz, self._start.block, product_count))
         return min(bounds)
 
 
-def parts_text(cuts: list[tuple[int, float]]) -> str:
+def describe_cuts(cuts: list[tuple[int, float]]) -> str:
     """Which single components and clusters are certified by cuts (`AngleBounds.cuts`), in words.
 
     Components between two cuts are turned by no more than the angles of both cuts together.
     """
     single: list[int] = []
-    clusters, before, most, above = [], 0, 0.0, 0.0
+    clusters, before, max_degrees, above = [], 0, 0.0, 0.0
     for j, degrees in cuts:
-        most = max(most, degrees + above)
+        max_degrees = max(max_degrees, degrees + above)
         if j == before + 1:
             single.append(j)
         else:
             clusters.append(f"{before + 1} to {j}")
         before, above = j, degrees
-    each = [f"{_listed(single)} each"] if single else []
-    together = [f"{' and '.join(clusters)} as {'subspaces' if len(clusters) > 1 else 'a subspace'}"] if clusters else []
-    return f"{', '.join([*each, *together])}, to {eigen.at_most(most)} degrees"
+    single_text = [f"{_format_ranges(single)} each"] if single else []
+    cluster_text = (
+        [f"{' and '.join(clusters)} as {'subspaces' if len(clusters) > 1 else 'a subspace'}"] if clusters else []
+    )
+    return f"{', '.join([*single_text, *cluster_text])}, to {eigen.format_upper_bound(max_degrees)} degrees"
 
 
-def _listed(numbers: list[int]) -> str:
+def _format_ranges(numbers: list[int]) -> str:
     """Ascending numbers, runs of them by their ends."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -348,35 +359,35 @@ class Probe:
         wrong = np.sqrt(np.cumsum(np.linalg.norm(ritz.residuals, axis=0) ** 2)) + ritz.error
         self.j = j = max(j, int((wrong <= (level - following) / 4).sum()))  # the more, the sooner it knows
         d = len(ritz.basis)
-        self._U, self._residuals, self._values = ritz.vectors_to(j), ritz.residuals_to(j), ritz.values[:j]
-        self._error, self._wrong = ritz.error, ritz.residual(j)
+        self._U, self._residuals, self._values = ritz.leading_vectors(j), ritz.leading_residuals(j), ritz.values[:j]
+        self._error, self._wrong = ritz.error, ritz.residual_norm(j)
         S = random_block(d, min(width, d - j), seed=-1 - turn)  # no seed of a first block
-        self._known, self.block = KnownProducts(d), eigen.outside(S, self._U)
+        self._products, self.block = ProductBasis(d), eigen.project_out(S, self._U)
         self._start = FirstBlock(self.block)
         self._ritz: Ritz | None = None
-        self.top = 0.0
+        self.top_value = 0.0
 
     def add(self, V: Array, AV: Array, *, error: float) -> None:
         """Take the product of ``A`` with `block`, or with what rounding it on the wire made of it."""
         if self._ritz is None:
             self._start = FirstBlock(V - self._U @ (self._U.T @ V))
         else:
-            self._start.make_room(self._known, self._ritz, self.block, 1)
+            self._start.make_room(self._products, self._ritz, self.block, 1)
         inside = self._U.T @ V
         V, AV = V - self._U @ inside, AV - (self._residuals + self._U * self._values) @ inside
-        rounded = eigen.rounding(len(V)) * float(self._values[0]) * eigen.frobenius(V)
-        error += rounded + self._error * eigen.frobenius(inside)
-        self._known.add(V, eigen.outside(AV, self._U), error=error)
-        self._start.asked(self._known)
-        self._ritz = ritz = self._known.ritz()
-        self.top = float(ritz.values[0]) + self._wrong
-        following = self._known.next_block(ritz, self._start.columns, 1) if self.room else V[:, :0]
-        self.block = eigen.outside(following, self._U)
+        rounded = eigen.rounding_bound(len(V)) * float(self._values[0]) * eigen.frobenius_norm(V)
+        error += rounded + self._error * eigen.frobenius_norm(inside)
+        self._products.add(V, eigen.project_out(AV, self._U), error=error)
+        self._start.locate_block(self._products)
+        self._ritz = ritz = self._products.ritz()
+        self.top_value = float(ritz.values[0]) + self._wrong
+        following = self._products.next_block(ritz, self._start.columns, 1) if self.room else V[:, :0]
+        self.block = eigen.project_out(following, self._U)
 
     @property
     def room(self) -> int:
         """Dimensions outside all that is known."""
-        return self._known.room - self.j
+        return self._products.room - self.j
 
     def ceilings(self, level: float) -> dict[int, float]:
         """Bounds on eigenvalues i + 1 of ``A``, by i, where the first of B is certainly below ``level``; else none."""
@@ -390,10 +401,10 @@ class Probe:
         between = {i: max(float(self._values[i]), first) + self._wrong for i in range(1, self.j)}  # Weyl
         return {**between, self.j: first}
 
-    def with_pairs(self) -> KnownProducts:
+    def all_products(self) -> ProductBasis:
         """All known products with ``A``: those of the first j Ritz vectors, and those of this probe."""
-        Q, BQ, together = self._known.Q, self._known.AQ, KnownProducts(len(self._U))
+        Q, BQ, joint = self._products.Q, self._products.AQ, ProductBasis(len(self._U))
         products = [self._residuals + self._U * self._values, BQ + self._U @ (self._residuals.T @ Q)]
-        together.begin(np.hstack([self._U, Q]), np.hstack(products))
-        together.error = float(np.hypot(self._error, self._known.error))
-        return together
+        joint.reset(np.hstack([self._U, Q]), np.hstack(products))
+        joint.error = float(np.hypot(self._error, self._products.error))
+        return joint

@@ -23,15 +23,15 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import qr
 
-from fedpca_flwr.maths.angle_bounds import AngleBounds, Probe, parts_text
+from fedpca_flwr.maths.angle_bounds import AngleBounds, Probe, describe_cuts
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, certified, principal_angles
-from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Renewal, Ritz
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, certificate_text, principal_angles
+from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Renewal, Ritz
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 
 # after so many rounds in a row in which residuals no longer fall, they are taken for the error of the products
-IDLE = 3
+MAX_IDLE_ROUNDS = 3
 
 
 class BlockIteration:
@@ -46,8 +46,10 @@ class BlockIteration:
 
     pairs: Eigenpairs  # the first k of ``A``, as far as they are known
     block: Array  # (d, b <= width), what to multiply next; orthonormal but for the first; empty: the span is everything
-    again: Array | None  # (d, k), orthonormal, whose product is wanted in all of float64 too, where this would help
-    asked: int  # how many products were taken so far
+    renewal_vectors: (
+        Array | None
+    )  # (d, k), orthonormal, whose product is wanted in all of float64 too, where this would help
+    product_count: int  # how many products were taken so far
     above_edge: int  # so many of the first are certified to be above the edge of the noise; 0 while that is not certain
     proven: bool  # whether the last bound presumes nothing; else it is no certificate, but a reason to look what hides
     ritz: Ritz
@@ -59,7 +61,7 @@ class BlockIteration:
         *,
         width: int = 0,
         trace: float,
-        tolerance: float = EXACT,
+        tolerance: float = EXACT_ANGLE_DEGREES,
         accelerated: bool = True,
         noise: MarchenkoPastur | None = None,
         rounded: bool = False,
@@ -67,10 +69,10 @@ class BlockIteration:
         self.k, self.tolerance, self.accelerated = k, tolerance, accelerated
         self._sketch = start if isinstance(start, RefinedSketch) else None
         if isinstance(start, RefinedSketch):
-            self.known, self.width = start.known, width
+            self.products, self.width = start.products, width
             self.block, self.pairs = start.next_block(width), start.leading(k)
         else:
-            self.known, self.width = KnownProducts(len(start)), start.shape[1]
+            self.products, self.width = ProductBasis(len(start)), start.shape[1]
             self.block = start
         self._unit = 1.0 if self._sketch else 2.0 ** np.frexp(trace)[1]  # squares of eigenvalues may overflow
         self._trace = trace / self._unit
@@ -78,14 +80,14 @@ class BlockIteration:
         self._angles = AngleBounds(k, self._trace, accelerated=accelerated, sketch=self._sketch)
         self._noise, self.above_edge = noise, 0
         self._renewal = Renewal(k, tolerance) if rounded else None
-        self.again = None
-        self.determined = k  # components above a tie at the cut, whose variance is not lost in rounding
+        self.renewal_vectors = None
+        self.determined_count = k  # components above a tie at the cut, whose variance is not lost in rounding
         self._bound = 90.0
         self.proven = False
         self._probe: Probe | None = None
-        self.asked = self._probes = self._idle = 0
+        self.product_count = self._probes = self._idle = 0
 
-    def add(self, V: Array, AV: Array, *, error: float = 0.0, again: Array | None = None) -> bool:
+    def add(self, V: Array, AV: Array, *, error: float = 0.0, renewal_product: Array | None = None) -> bool:
         """Take the product with a block and choose the next `block`; true where no more of them would help.
 
         ``V`` (d, b) is `block`, or what rounding it on the wire made of it; ``error`` bounds the Frobenius norm of what
@@ -93,18 +95,18 @@ class BlockIteration:
         the product with them.
         """
         if self._probe is not None:
-            return self._probed(self._probe, V, AV / self._unit, error / self._unit)
+            return self._add_to_probe(self._probe, V, AV / self._unit, error / self._unit)
         if not self.accelerated:
-            self.known = KnownProducts(len(V))
-        if not self.asked:
+            self.products = ProductBasis(len(V))
+        if not self.product_count:
             self._start = FirstBlock(V)  # as it was asked
         elif self.accelerated and self._sketch is None:
-            self._start.make_room(self.known, self.ritz, self.block, self.k)
-        self.asked += 1
-        if again is not None:
-            (self._sketch or self.known).renew(self.ritz, again / self._unit)
-        self.known.add(V, AV / self._unit, error=error / self._unit)
-        self._start.asked(self.known)
+            self._start.make_room(self.products, self.ritz, self.block, self.k)
+        self.product_count += 1
+        if renewal_product is not None:
+            (self._sketch or self.products).renew(self.ritz, renewal_product / self._unit)
+        self.products.add(V, AV / self._unit, error=error / self._unit)
+        self._start.locate_block(self.products)
         return self._decide(AV / self._unit)
 
     @property
@@ -114,16 +116,16 @@ class BlockIteration:
         Not determined are those whose variance it does not tell from that of component k + 1, or from none.
         """
         bound = self._bound  # first: its search says what is proven and determined
-        return bound if self.proven and self.determined else 90.0
+        return bound if self.proven and self.determined_count else 90.0
 
     @property
     def exact(self) -> bool:
-        return self.certificate <= EXACT
+        return self.certificate <= EXACT_ANGLE_DEGREES
 
     @property
-    def limited(self) -> bool:
+    def precision_limited(self) -> bool:
         """Whether the certificate is large because of the error of the products, which no further product mends."""
-        return self._idle > 0 and self._bound > self.tolerance and (self._bound < 90 or self._idle > IDLE)
+        return self._idle > 0 and self._bound > self.tolerance and (self._bound < 90 or self._idle > MAX_IDLE_ROUNDS)
 
     @property
     def allows_float32(self) -> bool:
@@ -137,40 +139,42 @@ class BlockIteration:
     @cached_property
     def cuts(self) -> list[tuple[int, float]]:
         """Numbers of first components that are certified together, with their angles (`AngleBounds.cuts`)."""
-        return self._angles.cuts(self.above_edge or self.k - 1, self.tolerance) if self.asked else []
+        return self._angles.cuts(self.above_edge or self.k - 1, self.tolerance) if self.product_count else []
 
     @property
-    def enough(self) -> bool:
+    def converged(self) -> bool:
         """Whether all components are certified to the tolerance."""
         return self._bound <= self.tolerance and self.proven  # in this order: the bound, once searched, says if so
 
     def _decide(self, AV: Array) -> bool:
         """Whether the products are enough; otherwise choose the next block."""
-        self.ritz = self.known.ritz()
-        self._angles.take(self.known, self.ritz, self._start, self.asked)
-        self._forget_bound()
+        self.ritz = self.products.ritz()
+        self._angles.update(self.products, self.ritz, self._start, self.product_count)
+        self._reset_bound()
         self._set_pairs()
-        idle = self.ritz.values.size >= self.k and self.ritz.residual(self.k) <= 2 * self.ritz.error_of(self.k)
+        idle = self.ritz.values.size >= self.k and self.ritz.residual_norm(self.k) <= 2 * self.ritz.error_bound(self.k)
         self._idle = self._idle + 1 if idle and not self._probes else 0  # what hid may take longer to converge
-        if self._may_be_enough and self._bound <= self.tolerance:
+        if self._worth_bounding and self._bound <= self.tolerance:
             return self.proven or self._begin_probe()
         if self._probes and self._angles.level(self.tolerance) > self._angles.following:
             return self._begin_probe()  # what the first block shows has been found wrong
         if self._noise is not None:
-            self.above_edge = self._noise.certified(self.ritz, self._trace, self.k, self._angles, self.tolerance)
-        self.block = self._next(AV)
-        self.again = self._vectors_again()
-        return self.limited or self.above_edge > 0 or (self.block.shape[1] == 0 and self.again is None)
+            self.above_edge = self._noise.count_certified(self.ritz, self._trace, self.k, self._angles, self.tolerance)
+        self.block = self._next_block(AV)
+        self.renewal_vectors = self._choose_renewal()
+        return (
+            self.precision_limited or self.above_edge > 0 or (self.block.shape[1] == 0 and self.renewal_vectors is None)
+        )
 
     @property
-    def _may_be_enough(self) -> bool:
+    def _worth_bounding(self) -> bool:
         """Whether the bound is worth its search: in most rounds the residuals alone are larger."""
         if self.ritz.values.size < self.k:
             return False
-        return self._probes > 0 or self._angles.may_reach(self.tolerance)
+        return self._probes > 0 or self._angles.can_reach(self.tolerance)
 
-    def _forget_bound(self) -> None:
-        self.proven, self.determined = False, self.k
+    def _reset_bound(self) -> None:
+        self.proven, self.determined_count = False, self.k
         for name in ("_bound", "cuts"):
             self.__dict__.pop(name, None)
 
@@ -182,17 +186,17 @@ class BlockIteration:
     def _angle_bound(self) -> float:
         if self.ritz.values.size < self.k:
             return 90.0
-        bound, self.determined = self._angles.wanted()
+        bound, self.determined_count = self._angles.leading_bound()
         self.proven = self._angles.proven
         return bound
 
-    def _vectors_again(self) -> Array | None:
+    def _choose_renewal(self) -> Array | None:
         """The first Ritz vectors, where the error of their products will soon be all that is left."""
-        last = self._idle > 0 or self.block.shape[1] == self.known.room
-        if self._renewal is None or not self._renewal.wanted(self.ritz, last=last):
+        last = self._idle > 0 or self.block.shape[1] == self.products.room
+        if self._renewal is None or not self._renewal.is_due(self.ritz, last=last):
             return None
         self._idle = 0
-        return self.ritz.vectors_to(self.k)
+        return self.ritz.leading_vectors(self.k)
 
     def _set_pairs(self) -> None:
         """Take the Ritz pairs, or those of the corrected approximation, which are nearer, where they are certain."""
@@ -201,68 +205,68 @@ class BlockIteration:
             self.pairs = replace(pairs, values=self._unit * pairs.values, following=self._unit * pairs.following)
         if self._sketch is not None:
             better = self._sketch.leading(self.k)
-            apart = float(principal_angles(better.vectors, self.ritz.vectors_to(self.k)).max())
-            if apart <= self._bound:
-                self.pairs, self._bound = better, min(90.0, self._bound + apart)
+            angle = float(principal_angles(better.vectors, self.ritz.leading_vectors(self.k)).max())
+            if angle <= self._bound:
+                self.pairs, self._bound = better, min(90.0, self._bound + angle)
 
-    def _next(self, AV: Array) -> Array:
+    def _next_block(self, AV: Array) -> Array:
         if not self.accelerated:
             return np.asarray(qr(AV, mode="economic")[0])
         if self._sketch is not None:
             return self._sketch.next_block(self.width)
-        return self.known.next_block(self.ritz, self.width, self.k)
+        return self.products.next_block(self.ritz, self.width, self.k)
 
     def _begin_probe(self) -> bool:
-        upto, level = self._angles.upto, self._angles.level(self.tolerance)
-        self._probe = Probe(self.ritz, upto, level, self.width, turn=self._probes)
-        self._probes, self.block, self.again = self._probes + 1, self._probe.block, None
+        last_pair, level = self._angles.last_pair, self._angles.level(self.tolerance)
+        self._probe = Probe(self.ritz, last_pair, level, self.width, turn=self._probes)
+        self._probes, self.block, self.renewal_vectors = self._probes + 1, self._probe.block, None
         return False
 
-    def _probed(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
+    def _add_to_probe(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
         """Take the product with a block of a probe: it ends when nothing hides, or when it found what did."""
-        self.asked, level = self.asked + 1, self._angles.level(self.tolerance)
+        self.product_count, level = self.product_count + 1, self._angles.level(self.tolerance)
         probe.add(V, AV, error=error)
         if ceilings := probe.ceilings(level):
-            self._angles.hold(ceilings)
+            self._angles.add_ceilings(ceilings)
             self._probe = None
-            self._forget_bound()
+            self._reset_bound()
             self._bound = self._angle_bound()
             return True
-        if probe.top < level:
+        if probe.top_value < level:
             self.block = probe.block
             return False
-        self._probe, self.known = None, probe.with_pairs()
+        self._probe, self.products = None, probe.all_products()
         return self._decide(AV)
 
 
-def measured(found: BlockIteration) -> dict[str, float]:
+def certificate_measurements(iteration: BlockIteration) -> dict[str, float]:
     """The certificate in numbers, by the names of `fedpca_flwr.model.measurements`."""
-    degrees, above = found.certificate, found.above_edge
+    degrees, above = iteration.certificate, iteration.above_edge
     if degrees < 90 and not above:
-        return {"certified_angle_degrees": degrees, "certified_components": found.determined}
-    first, degrees = found.cuts[-1] if found.cuts else (0, 90.0)
-    measured = {"certified_angle_degrees": degrees, "certified_components": first}
-    return {**measured, "standing_out_components": above} if above else measured
+        return {"certified_angle_degrees": degrees, "certified_components": iteration.determined_count}
+    first, degrees = iteration.cuts[-1] if iteration.cuts else (0, 90.0)
+    measurements = {"certified_angle_degrees": degrees, "certified_components": first}
+    return {**measurements, "standing_out_components": above} if above else measurements
 
 
-def shortfall_notes(found: BlockIteration, allowed: str) -> list[str]:
+def shortfall_notes(iteration: BlockIteration, limit_text: str) -> list[str]:
     """Why an iteration ended before all components were certified; ``allowed`` names a limit that may have ended it."""
-    if found.enough:
+    if iteration.converged:
         return []
-    if found.above_edge:
-        first, k = found.above_edge, found.k
+    if iteration.above_edge:
+        first, k = iteration.above_edge, iteration.k
         rest = f"component {k} lies" if first + 1 == k else f"components {first + 1} to {k} lie"
-        return [f"{first} of {k} components certified: {parts_text(found.cuts)}; {rest} in the noise"]
-    reason = allowed
-    if found.limited:
-        relative = found.ritz.error / float(found.ritz.values[0])
+        return [f"{first} of {k} components certified: {describe_cuts(iteration.cuts)}; {rest} in the noise"]
+    reason = limit_text
+    if iteration.precision_limited:
+        relative = iteration.ritz.error / float(iteration.ritz.values[0])
         reason = f"reaching the products' precision, {relative:.1g} of the largest variance,"
-    elif not found.known.room and found.accelerated:
+    elif not iteration.products.room and iteration.accelerated:
         reason = "asking for all directions"
-    every = None if found.determined == found.k else found.determined
-    certificate = certified(found.certificate, first=every)
-    angle = "no bound on the angle" if found.certificate >= 90 else f"an angle of {certificate}"
-    notes = [f"stopped after {reason} with {angle}; wanted {found.tolerance:.2g} degrees"]
-    if found.certificate >= 90 and found.cuts:
-        notes.append(f"{found.cuts[-1][0]} of {found.k} components certified: {parts_text(found.cuts)}")
+    every = None if iteration.determined_count == iteration.k else iteration.determined_count
+    certificate = certificate_text(iteration.certificate, first=every)
+    angle = "no bound on the angle" if iteration.certificate >= 90 else f"an angle of {certificate}"
+    notes = [f"stopped after {reason} with {angle}; wanted {iteration.tolerance:.2g} degrees"]
+    if iteration.certificate >= 90 and iteration.cuts:
+        notes.append(f"{iteration.cuts[-1][0]} of {iteration.k} components certified: {describe_cuts(iteration.cuts)}")
     return notes

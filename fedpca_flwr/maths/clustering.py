@@ -16,23 +16,23 @@ from scipy.linalg import cholesky, solve_triangular
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import random_block
 
-REGULAR = 1e-6
+RIDGE_SHARE = 1e-6
 """Share of the mean variance of the points that is added to the variances of each component of a mixture."""
 
-MOST_LOG_DENSITY = 1e6
+MAX_LOG_DENSITY = 1e6
 """Points of which a mixture knows less than minus this, or more than this, count as it."""
 
-NEAR = 1e-9
+CENTRE_TOLERANCE = 1e-9
 """Centres that move by less, in deviations of the points, stay where they are."""
 
 
-def starts(variances: Array, clusters: int, number: int, seed: int) -> Array:
+def draw_starts(variances: Array, clusters: int, sets: int, seed: int) -> Array:
     """So many sets of centres (number, clusters, k), drawn about zero with the ``variances`` (k,) of the points."""
-    drawn = random_block(max(number * clusters, variances.size + 1), variances.size, seed)[: number * clusters]
-    return (np.sqrt(3 * variances) * drawn).reshape(number, clusters, variances.size)
+    drawn = random_block(max(sets * clusters, variances.size + 1), variances.size, seed)[: sets * clusters]
+    return (np.sqrt(3 * variances) * drawn).reshape(sets, clusters, variances.size)
 
 
-def nearest(points: Array, centres: Array) -> tuple[NDArray[np.intp], Array]:
+def assign_to_nearest(points: Array, centres: Array) -> tuple[NDArray[np.intp], Array]:
     """Of points (n, k) the number of the nearest of the centres (m, k), and the squared distance to it, (n,) each."""
     squares = np.column_stack([np.square(points - centre).sum(axis=1) for centre in centres])
     cells = squares.argmin(axis=1)
@@ -40,7 +40,7 @@ def nearest(points: Array, centres: Array) -> tuple[NDArray[np.intp], Array]:
 
 
 @dataclass
-class Cells:
+class CellSums:
     """Sums over the points in each cell of several sets of centres: what a step of k-means needs."""
 
     counts: Array  # (s, m)
@@ -48,16 +48,16 @@ class Cells:
     inertia: Array  # (s,), of squared distances to the nearest centre
 
     @classmethod
-    def about(cls, centres: Array) -> Self:
+    def empty(cls, centres: Array) -> Self:
         """No points yet, and centres (s, m, k)."""
         return cls(np.zeros(centres.shape[:2]), np.zeros(centres.shape), np.zeros(len(centres)))
 
     def add(self, points: Array, centres: Array) -> None:
         """Take points (n, k)."""
-        for i, one in enumerate(centres):
-            cells, squares = nearest(points, one)
-            np.add.at(self.sums[i], cells, points - one[cells])
-            self.counts[i] += np.bincount(cells, minlength=len(one))
+        for i, centre_set in enumerate(centres):
+            cells, squares = assign_to_nearest(points, centre_set)
+            np.add.at(self.sums[i], cells, points - centre_set[cells])
+            self.counts[i] += np.bincount(cells, minlength=len(centre_set))
             self.inertia[i] += squares.sum()
 
     def step(self, centres: Array) -> Array:
@@ -75,25 +75,25 @@ class Mixture:
 
     def log_densities(self, points: Array) -> Array:
         """Of points (n, k) the logarithm of the density of each component, times its weight: (n, m)."""
-        k, found = points.shape[1], np.empty((len(points), self.weights.size))
+        k, log_joint = points.shape[1], np.empty((len(points), self.weights.size))
         for j, (weight, mean, covariance) in enumerate(zip(self.weights, self.means, self.covariances, strict=True)):
             root = cholesky(covariance, lower=True, check_finite=False)
             whitened = solve_triangular(root, (points - mean).T, lower=True, check_finite=False)
             determinant = 2 * np.log(np.diag(root)).sum() + k * np.log(2 * np.pi)
-            found[:, j] = np.log(weight) - (np.square(whitened).sum(axis=0) + determinant) / 2
-        return found
+            log_joint[:, j] = np.log(weight) - (np.square(whitened).sum(axis=0) + determinant) / 2
+        return log_joint
 
-    def shares(self, points: Array) -> tuple[Array, Array]:
+    def responsibilities(self, points: Array) -> tuple[Array, Array]:
         """Of points (n, k) the probabilities (n, m) of the components, and the logarithm (n,) of the density."""
-        each = self.log_densities(points)
-        largest = each.max(axis=1, keepdims=True)
-        shares = np.exp(each - largest)
-        total = shares.sum(axis=1, keepdims=True)
-        return shares / total, (largest + np.log(total))[:, 0].clip(-MOST_LOG_DENSITY, MOST_LOG_DENSITY)
+        log_joint = self.log_densities(points)
+        largest = log_joint.max(axis=1, keepdims=True)
+        weights = np.exp(log_joint - largest)
+        total = weights.sum(axis=1, keepdims=True)
+        return weights / total, (largest + np.log(total))[:, 0].clip(-MAX_LOG_DENSITY, MAX_LOG_DENSITY)
 
 
 @dataclass
-class Shared:
+class MixtureSums:
     """Sums over points that are shared out: what a step of expectation-maximisation needs.
 
     Points are about the means of the mixture that shares them out: of those that lie far from zero no digit is lost.
@@ -105,26 +105,26 @@ class Shared:
     log_density: float
 
     @classmethod
-    def of(cls, mixture: Mixture) -> Self:
+    def empty(cls, mixture: Mixture) -> Self:
         """No points yet."""
         m, k = mixture.means.shape
         return cls(np.zeros(m), np.zeros((m, k)), np.zeros((m, k, k)), 0.0)
 
     def add(self, points: Array, mixture: Mixture) -> None:
         """Take points (n, k)."""
-        shares, density = mixture.shares(points)
-        self.counts += shares.sum(axis=0)
+        responsibilities, density = mixture.responsibilities(points)
+        self.counts += responsibilities.sum(axis=0)
         self.log_density += float(density.sum())
         for j, mean in enumerate(mixture.means):
-            about = points - mean
-            weighted = shares[:, j, None] * about
+            deviations = points - mean
+            weighted = responsibilities[:, j, None] * deviations
             self.sums[j] += weighted.sum(axis=0)
-            self.products[j] += weighted.T @ about
+            self.products[j] += weighted.T @ deviations
 
-    def step(self, means: Array, regular: float) -> Mixture:
+    def step(self, means: Array, ridge: float) -> Mixture:
         """The mixture that these sums, about ``means`` (m, k), are most likely of; ``regular`` is added to its
         variances."""
         counts = self.counts + 10 * np.finfo(np.float64).eps
         moved = self.sums / counts[:, None]
         covariances = self.products / counts[:, None, None] - moved[:, :, None] * moved[:, None]
-        return Mixture(counts / counts.sum(), means + moved, covariances + regular * np.eye(means.shape[1]))
+        return Mixture(counts / counts.sum(), means + moved, covariances + ridge * np.eye(means.shape[1]))

@@ -18,15 +18,15 @@ from scipy.linalg import blas, eigh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import pack, packed_size, symmetric, unpack
-from fedpca_flwr.maths.refine import MOST_BITS
-from fedpca_flwr.maths.stiefel import polar
+from fedpca_flwr.maths.moments import pack, packed_size, unpack, unpack_symmetric
+from fedpca_flwr.maths.refine import MAX_BITS
+from fedpca_flwr.maths.stiefel import polar_factor
 
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
-BLOCK = 128  # so many consecutive numbers share a scale
-RUN = 16  # of so many consecutive entries one mean size makes the forecast of their bytes
+SCALE_BLOCK = 128  # so many consecutive numbers share a scale
+FORECAST_RUN = 16  # of so many consecutive entries one mean size makes the forecast of their bytes
 
-NEAR = 0.1
+ORTHONORMALITY_TOLERANCE = 0.1
 """Rounding may change inner products of an orthonormal block's columns by as much."""
 
 
@@ -43,13 +43,13 @@ def quantise(values: Array, bits: int, block: int) -> Coded:
 
     No number is off by more than half its scale.
     """
-    top = 2 ** (bits - 1) - 1
+    max_integer = 2 ** (bits - 1) - 1
     padded = np.zeros(-(-values.size // block) * block)
     padded[: values.size] = values
     blocks = padded.reshape(-1, block)
-    scales = np.nextafter((np.abs(blocks).max(axis=1) / top).astype(np.float32), np.float32(np.inf))
+    scales = np.nextafter((np.abs(blocks).max(axis=1) / max_integer).astype(np.float32), np.float32(np.inf))
     integers = np.rint(blocks / scales.astype(np.float64)[:, None]).astype(np.int64).reshape(-1)[: values.size]
-    return Coded(scales, compress(_pack((integers + top).astype(np.uint64), bits)))
+    return Coded(scales, compress(_pack((integers + max_integer).astype(np.uint64), bits)))
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
@@ -57,31 +57,31 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     blocks = -(-size // block)
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
-    top = 2 ** (bits - 1) - 1
-    integers = _unpack(decompress(coded.code, -(-size * bits // 8)), bits, size).astype(np.int64) - top
-    if np.abs(integers).max(initial=0) > top:
+    max_integer = 2 ** (bits - 1) - 1
+    integers = _unpack(decompress(coded.code, -(-size * bits // 8)), bits, size).astype(np.int64) - max_integer
+    if np.abs(integers).max(initial=0) > max_integer:
         raise ValueError("a code word that no number has")
     numbers: Array = integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
     return numbers
 
 
-def unit_of(size: float) -> float:
+def power_of_two_unit(size: float) -> float:
     """The power of two in which numbers of this size travel: scales are float32, whatever the unit of the data."""
     return float(np.ldexp(1.0, min(int(np.frexp(size)[1]), 1023))) if size > 0 else 1.0
 
 
-def encoded_block(block: Array, bits: int) -> Coded:
+def encode_block(block: Array, bits: int) -> Coded:
     """A block (d, b), each of its columns by a scale of its own."""
     return quantise(block.T.reshape(-1), bits, len(block))
 
 
-def decoded_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
+def decode_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
     """The block (d, b) of such a code; a ValueError where it is none."""
     d, columns = shape
     return dequantise(coded, bits, d, d * columns).reshape(columns, d).T
 
 
-def orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
+def decode_orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
     """The orthonormal columns (d, b) next to a block in code: what both sides take for it.
 
     Raises
@@ -92,26 +92,28 @@ def orthonormal_block(coded: Coded, bits: int, shape: tuple[int, int]) -> Array:
     d, columns = shape
     if not 0 < columns <= d:
         raise ValueError(f"a block of {columns} columns, expected 1 to {d}")
-    block = decoded_block(coded, bits, shape)
-    if not _nearly_orthonormal(block):
+    block = decode_block(coded, bits, shape)
+    if not _is_nearly_orthonormal(block):
         raise ValueError("its columns are far from orthonormal")
-    return polar(block)
+    return polar_factor(block)
 
 
-def encoded_components(vectors: Array, bits: int) -> tuple[Coded, int]:
+def encode_components(vectors: Array, bits: int) -> tuple[Coded, int]:
     """Orthonormal columns (d, b) in ``bits`` for each value, or in the fewest more bytes that keep them nearly so.
 
     A column of many features that has one large entry is far from itself in 8 bits: all small entries become zero.
     """
-    coded = encoded_block(vectors, bits)
-    while bits < MOST_BITS and not _nearly_orthonormal(decoded_block(coded, bits, vectors.shape)):
+    coded = encode_block(vectors, bits)
+    while bits < MAX_BITS and not _is_nearly_orthonormal(decode_block(coded, bits, vectors.shape)):
         bits += 8
-        coded = encoded_block(vectors, bits)
+        coded = encode_block(vectors, bits)
     return coded, bits
 
 
-def _nearly_orthonormal(block: Array) -> bool:
-    return bool(np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= NEAR)
+def _is_nearly_orthonormal(block: Array) -> bool:
+    return bool(
+        np.abs(block).max() <= 2 and np.abs(block.T @ block - np.eye(block.shape[1])).max() <= ORTHONORMALITY_TOLERANCE
+    )
 
 
 def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -154,10 +156,10 @@ class Quantise:
     bits: int
 
     def encode(self, triangle: Array, d: int) -> Coded:
-        return quantise(triangle, self.bits, BLOCK)
+        return quantise(triangle, self.bits, SCALE_BLOCK)
 
     def decode(self, coded: Coded, d: int) -> Array:
-        return dequantise(coded, self.bits, BLOCK, packed_size(d))
+        return dequantise(coded, self.bits, SCALE_BLOCK, packed_size(d))
 
 
 @dataclass(frozen=True)
@@ -176,12 +178,12 @@ class SharedStep:
         if np.abs(integers).max(initial=0) >= 2**27:
             raise ValueError("the step is too small: entries have more than 27 bits")
         candidates = (integers, mixed_differences(integers, d))
-        bits = [_bits(candidate, np.ones(1))[0] for candidate in candidates]
-        best = int(bits[1] < bits[0])
-        chosen = candidates[best]
+        bits = [_entropy_bits(candidate, np.ones(1))[0] for candidate in candidates]
+        best_index = int(bits[1] < bits[0])
+        chosen = candidates[best_index]
         zigzag = np.where(chosen < 0, -2 * chosen - 1, 2 * chosen).astype("<u4")  # of 0, -1, 1, -2, ... 0, 1, 2, 3, ...
         code = compress(np.ascontiguousarray(zigzag.view(np.uint8).reshape(-1, 4).T))  # all low bytes, then the next
-        return Coded(np.empty(0, np.float32), np.concatenate([np.array([best], np.uint8), code]))
+        return Coded(np.empty(0, np.float32), np.concatenate([np.array([best_index], np.uint8), code]))
 
     def decode(self, coded: Coded, d: int) -> Array:
         size = packed_size(d)
@@ -190,13 +192,13 @@ class SharedStep:
         zigzag = np.ascontiguousarray(decompress(coded.code[1:], 4 * size).reshape(4, size).T).view("<u4").reshape(-1)
         integers = np.where(zigzag % 2, -(zigzag // 2).astype(np.float64) - 1, zigzag // 2)
         if coded.code[0]:
-            integers = symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
+            integers = unpack_symmetric(integers, d).cumsum(axis=0).cumsum(axis=1)[np.triu_indices(d)]
         return integers * self.step
 
 
 def mixed_differences(triangle: Array, d: int) -> Array:
     """``a[i,j] - a[i,j-1] - a[i-1,j] + a[i-1,j-1]`` of a symmetric matrix, as a packed triangle like its own."""
-    differences: Array = np.diff(np.diff(symmetric(triangle, d), axis=0, prepend=0), axis=1, prepend=0)
+    differences: Array = np.diff(np.diff(unpack_symmetric(triangle, d), axis=0, prepend=0), axis=1, prepend=0)
     return differences[np.triu_indices(d)]
 
 
@@ -206,14 +208,14 @@ def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
     The entropy of multiples of a step whose sizes are distributed exponentially about their mean, for each `RUN`
     consecutive entries: some tenth more than LZMA needs of covariances.
     """
-    bits = np.array([_bits(entries, steps) for entries in (triangle, mixed_differences(triangle, d))])
+    bits = np.array([_entropy_bits(entries, steps) for entries in (triangle, mixed_differences(triangle, d))])
     forecast: Array = bits.min(axis=0) / 8
     return forecast
 
 
-def _bits(entries: Array, steps: Array) -> Array:
+def _entropy_bits(entries: Array, steps: Array) -> Array:
     """The entropy of `forecast_bytes` of entries as they are, in bits, for each of ``steps`` (m,)."""
-    starts = np.arange(0, entries.size, RUN)
+    starts = np.arange(0, entries.size, FORECAST_RUN)
     sizes = np.diff(starts, append=entries.size)
     means = np.add.reduceat(np.abs(entries), starts) / sizes
     return np.array([sizes @ np.log2(1 + 2 * np.e * (means / step)) for step in steps])
@@ -269,9 +271,11 @@ class Sketch:
         inner = random_block(d, self.rank, self.seed).T @ products
         values, vectors = eigh((inner + inner.T) / 2)
         # eigenvalues at the level of the rounding carry nothing, and dividing by them would blow it up
-        safe = values > values[-1] * d * 2.0 ** (1 - self.bits)
-        rows = (products @ (vectors[:, safe] / np.sqrt(values[safe]))).T
-        return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)) if safe.any() else np.zeros(packed_size(d))
+        resolved = values > values[-1] * d * 2.0 ** (1 - self.bits)
+        rows = (products @ (vectors[:, resolved] / np.sqrt(values[resolved]))).T
+        return (
+            pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1)) if resolved.any() else np.zeros(packed_size(d))
+        )
 
 
 ScatterCodec = Quantise | SharedStep | LowRank | Sketch

@@ -25,12 +25,21 @@ from scipy.linalg import blas, eigh, norm, svd
 from scipy.spatial.distance import cdist, pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius, outside, rounding
-from fedpca_flwr.maths.moments import constant_features, head_and_diagonal, pack, safe_deviation, symmetric, unpack
-from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, dense_rows, energy
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius_norm, project_out, rounding_bound
+from fedpca_flwr.maths.moments import (
+    constant_features,
+    head_and_diagonal,
+    pack,
+    safe_deviation,
+    unpack,
+    unpack_symmetric,
+)
+from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, chunk_energy, dense_rows
 
 KERNEL_ROUNDING = 1e-12  # eigenvalues of a kernel matrix below this share of the largest are rounding
-LEFT_OVER = 1e-10  # where other directions leave a smaller share of a direction than this, what they leave is rounding
+MIN_DIRECTION_SHARE = (
+    1e-10  # where other directions leave a smaller share of a direction than this, what they leave is rounding
+)
 
 Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
@@ -60,18 +69,18 @@ class Columns:
     @cached_property
     def energy(self) -> float:
         """Trace of ``X X'``."""
-        rounded = len(self.data) * float(np.vdot(self._left, self._left))
-        return max(0.0, math.fsum(map(energy, self._chunks())) - rounded)
+        rounded = len(self.data) * float(np.vdot(self._remaining_mean, self._remaining_mean))
+        return max(0.0, math.fsum(map(chunk_energy, self._chunks())) - rounded)
 
     @cached_property
     def X(self) -> Array:  # noqa: N802  # the notes' name
         """All of them in one array (n, f): for what compares each row with each other."""
-        parts = (part - self._left for chunk in self._chunks() for part in dense_rows(chunk))
+        parts = (part - self._remaining_mean for chunk in self._chunks() for part in dense_rows(chunk))
         return np.concatenate([np.empty((0, self.shape[1])), *parts])
 
     def __matmul__(self, V: Array) -> Array:
         product: Array = np.concatenate([np.empty((0, V.shape[1])), *(chunk @ V for chunk in self._chunks())])
-        product -= self._left @ V
+        product -= self._remaining_mean @ V
         return product
 
     @property
@@ -80,7 +89,7 @@ class Columns:
 
     def transposed_times(self, Q: Array) -> Array:
         """``X' Q`` (f, b)."""
-        product: Array = -np.multiply.outer(self._left, Q.sum(axis=0))
+        product: Array = -np.multiply.outer(self._remaining_mean, Q.sum(axis=0))
         start = 0
         for chunk in self._chunks():
             rows = len(chunk)
@@ -89,7 +98,7 @@ class Columns:
         return product
 
     @property
-    def _left(self) -> Array:
+    def _remaining_mean(self) -> Array:
         """The part of the mean that is not yet subtracted from the chunks (f,)."""
         return self.remainder / self._divisor
 
@@ -101,7 +110,7 @@ class Columns:
         return centred_chunks(self.data, self.centre, self._divisor)
 
 
-def columns_of(data: Rows, *, center: bool = True, scale: bool = False) -> Columns:
+def prepare_columns(data: Rows, *, center: bool = True, scale: bool = False) -> Columns:
     """A party's columns ``data`` (n, f) as a run has them.
 
     Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A column that is
@@ -133,11 +142,11 @@ def leading_directions(X: Array, rank: int) -> Array:
     The largest entry of each is positive: signs would tell what inner products do not.
     """
     U, s, _ = svd(X, full_matrices=False, check_finite=False)
-    kept = min(rank, s.size)
-    return np.hstack([fix_signs(U[:, :kept]) * s[:kept], np.zeros((len(X), rank - kept))])
+    count = min(rank, s.size)
+    return np.hstack([fix_signs(U[:, :count]) * s[:count], np.zeros((len(X), rank - count))])
 
 
-def merged_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
+def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
     """An orthonormal basis (n, k) of the leading directions of all parties' `leading_directions` together.
 
     The number is the squared singular value after them. Exact where no party left a singular value out.
@@ -146,14 +155,14 @@ def merged_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
     return U[:, :k], float(s[k] ** 2) if s.size > k else 0.0
 
 
-def energies(X: Array | Columns, U: Array) -> Array:
+def projection_energies(X: Array | Columns, U: Array) -> Array:
     """``|X' u|^2`` (k,) of the columns u of ``U`` (n, k)."""
     projected = X.T @ U
     squares: Array = np.einsum("ij,ij->j", projected, projected)
     return squares
 
 
-def added(arrays: Sequence[Array]) -> Array:
+def order_free_sum(arrays: Sequence[Array]) -> Array:
     """The sum of arrays of one shape, whose bits do not depend on their order."""
     total: Array = np.sort(np.stack(arrays), axis=0).sum(axis=0)
     return total
@@ -173,12 +182,12 @@ class Kernel:
     degree: int = 3
 
     @property
-    def of_distances(self) -> bool:
+    def uses_distances(self) -> bool:
         """Whether it is a function of squared distances, not of inner products."""
         return self.name == "rbf"
 
     @property
-    def semidefinite(self) -> bool:
+    def is_semidefinite(self) -> bool:
         """Whether all eigenvalues are from 0, for any rows."""
         return self.name in {"rbf", "linear"} or (self.name == "polynomial" and self.coef0 >= 0)
 
@@ -191,30 +200,32 @@ class Kernel:
                 return np.tanh(self.gamma * sums + self.coef0)
             return sums if self.name == "linear" else (self.gamma * sums + self.coef0) ** self.degree
 
-    def error(self, packed: Array, n: int, missed: float) -> float:
+    def error_bound(self, packed: Array, n: int, input_error: float) -> float:
         """Bound on the spectral norm of what is wrong with `matrix`, centred, of the same ``packed`` sums.
 
         Besides the rounding of float64, an entry of these may be off by ``missed``.
         """
         eps = float(np.finfo(np.float64).eps)
-        if self.of_distances:
-            off = 4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0)) + rounding(n) * packed + missed
-            below = np.maximum(packed - off, 0.0)
+        if self.uses_distances:
+            entry_error = (
+                4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0)) + rounding_bound(n) * packed + input_error
+            )
+            below = np.maximum(packed - entry_error, 0.0)
         else:
             lengths = np.sqrt(np.diagonal(unpack(packed, n)).clip(min=0.0))
-            off = rounding(n) * pack(np.outer(lengths, lengths)) + missed
-            below = packed - off
-        around = self(packed)
+            entry_error = rounding_bound(n) * pack(np.outer(lengths, lengths)) + input_error
+            below = packed - entry_error
+        exact = self(packed)
         with np.errstate(over="ignore", invalid="ignore"):
-            wrong = np.maximum(np.abs(self(packed + off) - around), np.abs(self(below) - around))
-        largest = 1.0 if self.of_distances else float(np.abs(around).max())
-        return 2**0.5 * frobenius(wrong) + 4 * eps * n * largest
+            wrong = np.maximum(np.abs(self(packed + entry_error) - exact), np.abs(self(below) - exact))
+        largest = 1.0 if self.uses_distances else float(np.abs(exact).max())
+        return 2**0.5 * frobenius_norm(wrong) + 4 * eps * n * largest
 
     def matrix(self, packed: Array, n: int) -> Array:
         """The matrix (n, n) from what `packed_distances` or `packed_gram` of all parties add up to."""
-        if self.of_distances:
+        if self.uses_distances:
             return self(squareform(packed))
-        return self(symmetric(packed, n))
+        return self(unpack_symmetric(packed, n))
 
 
 def packed_distances(X: Array) -> Array:
@@ -223,12 +234,12 @@ def packed_distances(X: Array) -> Array:
     return distances
 
 
-def to_landmarks(X: Array, landmarks: NDArray[np.int64], *, distances: bool) -> Array:
+def landmark_sums(X: Array, landmarks: NDArray[np.int64], *, distances: bool) -> Array:
     """Squared distances, or inner products, (n, c) of the rows of ``X`` (n, f) with its rows ``landmarks`` (c,)."""
     return cdist(X, X[landmarks], "sqeuclidean") if distances else X @ X[landmarks].T
 
 
-def centred(K: Array) -> Array:
+def centre_kernel(K: Array) -> Array:
     """``H K H`` (n, n) with ``H = I - 1 1' / n``: the kernel of features without their mean."""
     K = K - K.mean(axis=0)
     K -= K.mean(axis=1)[:, None]
@@ -251,8 +262,8 @@ def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigen
     values, vectors = eigh(C[landmarks], check_finite=False)
     if not values[-1] > 0:
         return Eigenpairs(np.zeros(k), np.zeros((len(C), k)), 0.0), 0.0, 0
-    kept = values > KERNEL_ROUNDING * values[-1]
-    features = C @ (vectors[:, kept] / np.sqrt(values[kept]))
+    positive_values = values > KERNEL_ROUNDING * values[-1]
+    features = C @ (vectors[:, positive_values] / np.sqrt(values[positive_values]))
     U, s, _ = svd(features - features.mean(axis=0), full_matrices=False, check_finite=False)
     following = float(s[k] ** 2) if s.size > k else 0.0
     positive = int((s > np.sqrt(KERNEL_ROUNDING) * s[0]).sum())
@@ -290,7 +301,7 @@ def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
     return lambda a: centred @ (centred.T @ a) / max(1, X.shape[1] - 1)
 
 
-def merged(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool, scaled: bool) -> Array:
+def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool, scaled: bool) -> Array:
     """``sum w_i a_i`` (n,) of p vectors (n,), with weights in proportion to the eigenvalues (equation 13).
 
     Where it is ``faithful``, signs are taken as they come, and p // 2 vectors are boosted; else all are turned towards
@@ -309,29 +320,29 @@ def merged(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool,
         U, _, _ = np.linalg.svd((stacked * np.sqrt(weights.clip(min=0.0))[:, None]).T, full_matrices=False)
         leading = fix_signs(U[:, :1])[:, 0]
         weights = np.where(stacked @ leading < 0, -weights, weights)
-    return added(list(weights[:, None] * stacked))
+    return order_free_sum(list(weights[:, None] * stacked))
 
 
-def overwritten(X: Array, u: Array) -> Array:
+def project_on_direction(X: Array, u: Array) -> Array:
     """``X m m'`` with ``m`` the direction of ``X' u`` (equation 14): of rank one ever after."""
     m = X.T @ u
     size = float(norm(m))
     return np.outer(X @ (m / size), m / size) if size > 0 else X
 
 
-def direction(u: Array, found: Array) -> Array:
+def orthogonal_direction(u: Array, basis: Array) -> Array:
     """``u`` (n,) orthogonalised against the orthonormal columns of ``found`` (n, j < n), and normalised.
 
     Where only rounding is left of it, or it is zero (a component without variance), any direction does: it is made from
     the axis that ``found`` holds least of.
     """
-    left = outside(u, found)
-    if norm(left) <= LEFT_OVER * norm(u):
-        left = outside(np.eye(1, len(u), int(np.square(found).sum(axis=1).argmin()))[0], found)
-    unit: Array = left / norm(left)
+    remainder = project_out(u, basis)
+    if norm(remainder) <= MIN_DIRECTION_SHARE * norm(u):
+        remainder = project_out(np.eye(1, len(u), int(np.square(basis).sum(axis=1).argmin()))[0], basis)
+    unit: Array = remainder / norm(remainder)
     return unit
 
 
-def deflated(X: Array, found: Array) -> Array:
+def deflate(X: Array, basis: Array) -> Array:
     """What the directions ``found`` (n, j) leave of ``X`` (n, f)."""
-    return X - found @ (found.T @ X)
+    return X - basis @ (basis.T @ X)

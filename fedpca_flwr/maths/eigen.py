@@ -16,20 +16,20 @@ from scipy.linalg import LinAlgError, blas, eigh, lapack, subspace_angles
 
 from fedpca_flwr.maths.arrays import Array
 
-EXACT = 1e-6  # in degrees: a model is called exact where no angle to the exact components can be larger
+EXACT_ANGLE_DEGREES = 1e-6  # in degrees: a model is called exact where no angle to the exact components can be larger
 # eigenvalues of a matrix (d, d) that differ by less than this share of d times the largest are alike in float64
-ALIKE = 1e-13
+TIE_TOLERANCE = 1e-13
 # below this size a direct solver is as fast as Lanczos (measured with `simulations/benchmarks/speed.py`)
-LANCZOS_FROM = 384
+MIN_LANCZOS_SIZE = 384
 # share of the largest eigenvalue, for each feature, up to which an eigenvalue of a scatter is rounding. Then the
 # features are collinear, and nothing is regressed on that direction.
-COLLINEAR = 1e-12
+COLLINEAR_SHARE = 1e-12
 # entries of a vector whose sizes differ by a smaller share are alike: rounding, and so how rows are split among
 # parties, decides which of them is larger
-SIGN_TIE = 1e-6
+SIGN_TIE_TOLERANCE = 1e-6
 
 
-def rounding(d: int) -> float:
+def rounding_bound(d: int) -> float:
     """Bound on what float64 adds to a scatter (d, d), or to its product with a unit block, over its largest eigenvalue.
 
     Measured: at most 38 machine epsilons, 8e-15, in a scatter (spectra over 1 to 7 decades, 5 to 200 features, against
@@ -39,7 +39,7 @@ def rounding(d: int) -> float:
     return 1e-15 * (10 + float(np.sqrt(d)))
 
 
-def frobenius(M: Array) -> float:
+def frobenius_norm(M: Array) -> float:
     """Frobenius norm of entries that may be too large for their squares, or too small."""
     return float(blas.dnrm2(np.ravel(M))) if np.size(M) else 0.0
 
@@ -53,7 +53,7 @@ def sine_theorem(residual: float, gap: float) -> float:
     return float(np.degrees(np.arcsin(min(1.0, residual / gap)))) if gap > 0 else 90.0
 
 
-def at_most(bound: float, *, digits: int = 2) -> str:
+def format_upper_bound(bound: float, *, digits: int = 2) -> str:
     """A bound in few digits, which are never less than it is."""
     text = f"{bound:.{digits}g}"
     if float(text) >= bound:
@@ -61,11 +61,13 @@ def at_most(bound: float, *, digits: int = 2) -> str:
     return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(bound)):.{digits}g}"
 
 
-def certified(degrees: float, *, first: int | None = None) -> str:
+def certificate_text(degrees: float, *, first: int | None = None) -> str:
     """A certificate in words: of all components, or of the ``first``; 90 degrees are no bound."""
     if degrees >= 90:
         return "no bound"
-    return f"{at_most(degrees)} degrees at most{'' if first is None else f', of the first {first} components'}"
+    return (
+        f"{format_upper_bound(degrees)} degrees at most{'' if first is None else f', of the first {first} components'}"
+    )
 
 
 def principal_angles(a: Array, b: Array) -> Array:
@@ -102,14 +104,14 @@ class Eigenpairs:
     error: float = 0.0  # bound on the spectral norm of what is wrong with the matrix besides the rounding of float64
     resolution: Resolution | None = None  # where the matrix was never formed; else it follows from the eigenvalues
 
-    def first(self, k: int) -> Eigenpairs:
+    def leading(self, k: int) -> Eigenpairs:
         """The first k of them."""
         following = float(self.values[k]) if k < self.values.size else self.following
         return replace(self, values=self.values[:k], vectors=self.vectors[:, :k], following=following)
 
-    def of_rank(self, most: int) -> Eigenpairs:
+    def with_rank_bound(self, max_rank: int) -> Eigenpairs:
         """The same, of a matrix whose rank is certainly not larger."""
-        return replace(self, rank=most if self.rank is None else min(most, self.rank))
+        return replace(self, rank=max_rank if self.rank is None else min(max_rank, self.rank))
 
 
 def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = None) -> Eigenpairs:
@@ -126,34 +128,36 @@ def leading_eigenpairs(matrix: Array, k: int | float, *, total: float | None = N
     d = matrix.shape[0]
     if isinstance(k, float):
         values, vectors = eigh(matrix, driver="evd", check_finite=False)
-        return _pairs(values, vectors, beyond_share(values[::-1].clip(min=0.0), total or float(np.trace(matrix)), k))
-    if d >= LANCZOS_FROM and 4 * (k + 1) < d:
+        return _leading_pairs(
+            values, vectors, count_to_exceed_share(values[::-1].clip(min=0.0), total or float(np.trace(matrix)), k)
+        )
+    if d >= MIN_LANCZOS_SIZE and 4 * (k + 1) < d:
         pairs = _lanczos(matrix, k)
         if pairs is not None:
             return pairs
-    wanted = min(k + 1, d)
-    unit = _unit(matrix)  # LAPACK's bisection of a subset takes off-diagonal entries below 1e-154 for zero
+    count = min(k + 1, d)
+    unit = _power_of_two_unit(matrix)  # LAPACK's bisection of a subset takes off-diagonal entries below 1e-154 for zero
     try:
-        values, vectors = eigh(matrix / unit, driver="evr", subset_by_index=(d - wanted, d - 1), check_finite=False)
+        values, vectors = eigh(matrix / unit, driver="evr", subset_by_index=(d - count, d - 1), check_finite=False)
     except LinAlgError:  # LAPACK's MRRR fails on some graded matrices
         values, vectors = np.empty(0), np.empty((d, 0))
-    if values.size < wanted:  # or it loses pairs of a tight cluster at the edge of a subset, and says nothing
+    if values.size < count:  # or it loses pairs of a tight cluster at the edge of a subset, and says nothing
         values, vectors = eigh(matrix / unit, driver="evd", check_finite=False)
-    return _pairs(values * unit, vectors, k)
+    return _leading_pairs(values * unit, vectors, k)
 
 
-def beyond_share(values: Array, total: float, share: float) -> int:
+def count_to_exceed_share(values: Array, total: float, share: float) -> int:
     """Return how many of the leading ``values``, descending, it takes to exceed a ``share`` of the ``total``.
 
     A sum that is larger by rounding only does not exceed it.
     """
     shares = np.cumsum(values) / total
-    return min(values.size, int(np.searchsorted(shares, share + 4 * rounding(values.size), side="right")) + 1)
+    return min(values.size, int(np.searchsorted(shares, share + 4 * rounding_bound(values.size), side="right")) + 1)
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
     """Bound, in degrees, on the angle to the components of a matrix that differs by ``error`` and by rounding."""
-    error += rounding(len(pairs.vectors)) * float(pairs.values[0])
+    error += rounding_bound(len(pairs.vectors)) * float(pairs.values[0])
     return sine_theorem(error, float(pairs.values[-1]) - pairs.following - error)
 
 
@@ -166,13 +170,13 @@ def resolution(pairs: Eigenpairs) -> Resolution:
     if pairs.resolution is not None:
         return pairs.resolution
     d, first = len(pairs.vectors), float(pairs.values[0])
-    floor = ALIKE * d * first + 2 * pairs.error
-    above = int((pairs.values > floor).sum())
-    if not above:
+    floor = TIE_TOLERANCE * d * first + 2 * pairs.error
+    resolved = int((pairs.values > floor).sum())
+    if not resolved:
         return Resolution(floor, 90.0)
-    following = float(pairs.values[above]) if above < pairs.values.size else pairs.following
-    gap = float(pairs.values[above - 1]) - max(0.0, following)
-    error = pairs.error + rounding(d) * first
+    following = float(pairs.values[resolved]) if resolved < pairs.values.size else pairs.following
+    gap = float(pairs.values[resolved - 1]) - max(0.0, following)
+    error = pairs.error + rounding_bound(d) * first
     return Resolution(floor, sine_theorem(error, gap - error))
 
 
@@ -185,55 +189,55 @@ def spectral_norm(matrix: Array) -> float:
     unit = float(np.abs(np.tril(matrix)).max())
     if unit == 0.0:
         return 0.0
-    if d < LANCZOS_FROM:
+    if d < MIN_LANCZOS_SIZE:
         return float(np.abs(eigh(matrix, eigvals_only=True, check_finite=False)).max())
     (value,) = _eigsh(matrix, unit, 1, which="LM", tol=1e-3, return_eigenvectors=False)
     return float(abs(value)) * unit * 1.01
 
 
-def _eigsh(matrix: Array, unit: float, count: int, **how: Any) -> Any:
+def _eigsh(matrix: Array, unit: float, count: int, **options: Any) -> Any:
     """What Lanczos finds of a symmetric matrix divided by ``unit``: the same bits each time, as its start is fixed."""
     from scipy.sparse.linalg import LinearOperator, eigsh  # not at the start of a site's process, which needs none
 
     operator = LinearOperator(matrix.shape, matvec=lambda x: blas.dsymv(1 / unit, matrix, x, lower=1), dtype=np.float64)
-    return eigsh(operator, count, v0=np.random.default_rng(0).standard_normal(len(matrix)), **how)
+    return eigsh(operator, count, v0=np.random.default_rng(0).standard_normal(len(matrix)), **options)
 
 
 def pseudo_inverse(S: Array) -> tuple[Array, Array]:
     """The pseudo-inverse (p, p) of a symmetric positive semidefinite matrix, and a basis (p, m) of what it drops."""
     values, vectors = eigh(S)
-    kept = _varies(values)
-    basis = vectors[:, kept]
-    return (basis / values[kept]) @ basis.T, vectors[:, ~kept]
+    varying = _is_varying(values)
+    basis = vectors[:, varying]
+    return (basis / values[varying]) @ basis.T, vectors[:, ~varying]
 
 
-def varying_directions(S: Array) -> int:
+def count_varying_directions(S: Array) -> int:
     """How many directions of a scatter (p, p) vary by more than rounding."""
-    return int(_varies(eigh(S, eigvals_only=True)).sum())
+    return int(_is_varying(eigh(S, eigvals_only=True)).sum())
 
 
-def whitening(S: Array) -> Array:
+def whitening_matrix(S: Array) -> Array:
     """A matrix W (p, rank) with ``W' S W = I`` for a scatter ``S`` (p, p) of features in any units."""
-    unit = roots_of_diagonal(S)
+    unit = diagonal_roots(S)
     values, vectors = eigh(S / unit / unit[:, None])
-    kept = _varies(values)
-    matrix: Array = vectors[:, kept] / np.sqrt(values[kept]) / unit[:, None]
+    varying = _is_varying(values)
+    matrix: Array = vectors[:, varying] / np.sqrt(values[varying]) / unit[:, None]
     return matrix
 
 
-def roots_of_diagonal(S: Array) -> Array:
+def diagonal_roots(S: Array) -> Array:
     """Roots of the diagonal of a scatter (d, d), by which features in any units are made comparable; 1 instead of 0."""
     roots = np.sqrt(np.diagonal(S).clip(min=0.0))
     return np.where(roots > 0, roots, 1.0)
 
 
-def _varies(values: Array) -> NDArray[np.bool_]:
+def _is_varying(values: Array) -> NDArray[np.bool_]:
     """Which of the ascending eigenvalues of a scatter are more than rounding."""
-    varying: NDArray[np.bool_] = values > COLLINEAR * len(values) * max(values[-1], 0.0)
+    varying: NDArray[np.bool_] = values > COLLINEAR_SHARE * len(values) * max(values[-1], 0.0)
     return varying
 
 
-def largest_singular(X: Array) -> float:
+def largest_singular_value(X: Array) -> float:
     """The largest singular value of a tall matrix (d, b), from its Gram matrix, which is much faster."""
     largest = float(np.abs(X).max(initial=0.0))
     if not 0 < largest < np.inf:
@@ -242,31 +246,31 @@ def largest_singular(X: Array) -> float:
     return largest * float(np.sqrt(np.linalg.eigvalsh(near.T @ near)[-1]))
 
 
-def outside(V: Array, Q: Array) -> Array:
+def project_out(V: Array, Q: Array) -> Array:
     """What the orthonormal columns of ``Q`` (d, m) leave of ``V`` (d,) or (d, b); once leaves rounding behind."""
     for _ in range(2):
         V = V - Q @ (Q.T @ V)
     return V
 
 
-def signs_of(vectors: Array) -> Array:
+def column_signs(vectors: Array) -> Array:
     """Return the sign (k,) of the first entry of each column of ``vectors`` (d, k) that is largest up to `SIGN_TIE`."""
     sizes = np.abs(vectors)
-    largest = (sizes >= (1 - SIGN_TIE) * sizes.max(axis=0)).argmax(axis=0)
+    largest = (sizes >= (1 - SIGN_TIE_TOLERANCE) * sizes.max(axis=0)).argmax(axis=0)
     return np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
 
 
 def fix_signs(vectors: Array) -> Array:
     """Flip columns so that the largest absolute entry of each is positive; of entries alike in size the first is."""
-    return vectors * signs_of(vectors)
+    return vectors * column_signs(vectors)
 
 
-def _unit(matrix: Array) -> float:
+def _power_of_two_unit(matrix: Array) -> float:
     """The power of two in which the diagonal of a matrix is at most 1."""
     return float(2.0 ** np.frexp(np.abs(np.diagonal(matrix)).max())[1])
 
 
-def _pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
+def _leading_pairs(values: Array, vectors: Array, k: int) -> Eigenpairs:
     """Ascending solver output to the first k pairs, descending."""
     following = float(values[-k - 1]) if values.size > k else 0.0
     return Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), following)
@@ -276,17 +280,17 @@ def _lanczos(matrix: Array, k: int) -> Eigenpairs | None:
     """The leading pairs by Lanczos, or None where they cannot be certified."""
     from scipy.sparse.linalg import ArpackError
 
-    unit = _unit(matrix)  # ARPACK's stopping test is absolute below 1e-11
+    unit = _power_of_two_unit(matrix)  # ARPACK's stopping test is absolute below 1e-11
     try:
         values, vectors = _eigsh(matrix, unit, k + 1, tol=0)
     except ArpackError:
         return None
     order = np.argsort(values)
-    pairs = _pairs(values[order] * unit, vectors[:, order], k)
-    return pairs if _certified(matrix, pairs) else None
+    pairs = _leading_pairs(values[order] * unit, vectors[:, order], k)
+    return pairs if _is_complete(matrix, pairs) else None
 
 
-def _certified(matrix: Array, pairs: Eigenpairs) -> bool:
+def _is_complete(matrix: Array, pairs: Eigenpairs) -> bool:
     """Whether no eigenvalue above the gap was missed (see `leading_eigenpairs`) and the vectors are orthonormal."""
     last, following = pairs.values[-1], pairs.following
     identity = pairs.vectors.T @ pairs.vectors
@@ -296,7 +300,7 @@ def _certified(matrix: Array, pairs: Eigenpairs) -> bool:
         return False
     mixture = np.random.default_rng(1).standard_normal(len(identity))  # one product tells whether any residual is large
     product = blas.dsymv(1.0, matrix, pairs.vectors @ mixture, lower=1)
-    residual = frobenius(product - pairs.vectors @ (pairs.values * mixture))
+    residual = frobenius_norm(product - pairs.vectors @ (pairs.values * mixture))
     if residual > 1e-12 * len(matrix) ** 0.5 * pairs.values[0]:
         return False
     factor = pairs.vectors * np.sqrt(pairs.values)

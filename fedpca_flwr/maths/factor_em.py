@@ -37,10 +37,10 @@ from scipy.linalg import eigh, svd
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.gap_groups import GappedRows, Groups
-from fedpca_flwr.maths.incomplete_rows import FLOOR, filled
+from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, fill_by_covariance
 
-ABOVE = 2.0**-20  # the variance along a factor is larger than the noise by this share of it, at least
-LEAST = 1e-6  # rounding may leave an eigenvalue of a scatter below zero by this share of the variance
+MIN_VARIANCE_EXCESS = 2.0**-20  # the variance along a factor is larger than the noise by this share of it, at least
+NEGATIVE_TOLERANCE = 1e-6  # rounding may leave an eigenvalue of a scatter below zero by this share of the variance
 
 
 class FactorGaussian(NamedTuple):
@@ -71,34 +71,34 @@ def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Ar
     V, W, s = model.basis, model.loadings, model.noise
     d, q = V.shape
     first, product, square, likelihood = np.zeros(d), np.zeros((d, q)), 0.0, 0.0
-    unseen, unsure = np.zeros(d), np.zeros((d, q * (q + 1) // 2))
+    missing_counts, uncertainty = np.zeros(d), np.zeros((d, q * (q + 1) // 2))
     offset = (rows.reference - centre) / unit - model.mean
     for groups in rows.groups():
         missing, roots = groups.missing, np.sqrt(groups.counts)[:, None]
-        known = np.where(missing, 0.0, groups.means / unit + offset)
-        A, logarithms, factors = _posterior(known, missing, W, s)
-        known *= roots
+        deviations = np.where(missing, 0.0, groups.means / unit + offset)
+        A, logarithms, factors = _posterior(deviations, missing, W, s)
+        deviations *= roots
         factors *= roots
-        means = np.where(missing, factors @ W.T, known)
+        means = np.where(missing, factors @ W.T, deviations)
         first += (roots * means).sum(axis=0)
         product += means.T @ (means @ V)
         weights = missing * groups.counts[:, None]
-        unseen += weights.sum(axis=0)
-        unsure += weights.T @ A
-        within = _within(groups, A, model, unit)
+        missing_counts += weights.sum(axis=0)
+        uncertainty += weights.T @ A
+        within = _within_group_sums(groups, A, model, unit)
         product += within.product
         square += float(np.vdot(means, means)) + within.square
-        distance = float(np.vdot(known, known)) - float(np.vdot(known @ W, factors))
+        distance = float(np.vdot(deviations, deviations)) - float(np.vdot(deviations @ W, factors))
         observed = float(groups.counts.sum()) * d - float(weights.sum())
         likelihood -= (observed * float(np.log(s)) + float(groups.counts @ logarithms) + distance / s) / 2
         likelihood += within.likelihood
     # per feature, W's row times the sum of A; times W' it is the variance of what is missing beyond the noise
-    spread = np.einsum("jp,jpq->jq", W, _full(unsure, q))
+    spread = np.einsum("jp,jpq->jq", W, _unpack_symmetric(uncertainty, q))
     product += spread * (model.variances / np.sqrt(model.variances - s))
-    return FactorSums(first, product, square + s * float(unseen.sum()) + float(np.vdot(spread, W)), likelihood)
+    return FactorSums(first, product, square + s * float(missing_counts.sum()) + float(np.vdot(spread, W)), likelihood)
 
 
-def _within(groups: Groups, triangles: Array, model: FactorGaussian, unit: Array) -> FactorSums:
+def _within_group_sums(groups: Groups, triangles: Array, model: FactorGaussian, unit: Array) -> FactorSums:
     """What the scatters R of groups add to the sums; their A have these ``triangles`` (g, q (q + 1) / 2).
 
     A row filled is x_o and W_u e, with ``e = N V_o'x_o``. So of the products of filled rows with V the rows o are
@@ -107,10 +107,10 @@ def _within(groups: Groups, triangles: Array, model: FactorGaussian, unit: Array
     V, W, sizes = model.basis, model.loadings, np.sqrt(model.variances - model.noise)
     (d, q), squares = V.shape, groups.squares() / unit / unit
     product, square, explained = np.zeros((d, q)), float(squares.sum()), 0.0
-    for some, products in groups.scatter_products(V / unit[:, None]):
+    for indices, products in groups.scatter_products(V / unit[:, None]):
         products /= unit
-        inner, N = products @ V, _full(triangles[some], q) * (sizes / model.noise)
-        missing = groups.missing[some].astype(np.float64)
+        inner, N = products @ V, _unpack_symmetric(triangles[indices], q) * (sizes / model.noise)
+        missing = groups.missing[indices].astype(np.float64)
         crossed = sizes[:, None] * _grams(missing, V)
         Z = np.eye(q) + N.transpose(0, 2, 1) @ crossed
         expected = N @ inner
@@ -122,7 +122,7 @@ def _within(groups: Groups, triangles: Array, model: FactorGaussian, unit: Array
     return FactorSums(np.zeros(d), product, square, (explained - float(squares.sum())) / (2 * model.noise))
 
 
-def filled_by_factors(centred: Array, factors: Array) -> Array:
+def fill_by_factors(centred: Array, factors: Array) -> Array:
     """Rows (n, d) less their mean, NaN where a value is missing, filled by what is expected of them.
 
     In the unit of the rows ``factors`` (q + 1, d) has W' and, in the last row, the variance of each feature's noise,
@@ -130,9 +130,9 @@ def filled_by_factors(centred: Array, factors: Array) -> Array:
     """
     unit = np.sqrt(factors[-1])
     W, missing = (factors[:-1] / unit).T, np.isnan(centred)
-    known = np.where(missing, 0.0, centred / unit)
-    _, _, found = _posterior(known, missing, W, 1.0)
-    return np.where(missing, (found @ W.T) * unit, centred)
+    deviations = np.where(missing, 0.0, centred / unit)
+    _, _, expected_factors = _posterior(deviations, missing, W, 1.0)
+    return np.where(missing, (expected_factors @ W.T) * unit, centred)
 
 
 def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scale: Array, components: Array) -> float:
@@ -142,53 +142,53 @@ def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scal
     lift = W * (unit / scale)[:, None]  # from factors to filled features
     block = np.hstack([components.T / scale[:, None], W / unit[:, None]])
     for groups in rows.groups():
-        known = np.where(groups.missing, 0.0, groups.means + (rows.reference - mean))
-        triangles, _, found = _posterior(known / unit, groups.missing, W, 1.0)
-        means = np.where(groups.missing, found @ lift.T, known / scale)
+        deviations = np.where(groups.missing, 0.0, groups.means + (rows.reference - mean))
+        triangles, _, expected_factors = _posterior(deviations / unit, groups.missing, W, 1.0)
+        means = np.where(groups.missing, expected_factors @ lift.T, deviations / scale)
         means *= np.sqrt(groups.counts)[:, None]
         scores = means @ components.T
         squared += float(np.vdot(means, means)) - float(np.vdot(scores, scores))
         squared += float((groups.squares() / scale / scale).sum())
-        for some, products in groups.scatter_products(block):
-            inner, A = products @ block, _full(triangles[some], q)
-            missing = groups.missing[some].astype(np.float64)
+        for indices, products in groups.scatter_products(block):
+            inner, A = products @ block, _unpack_symmetric(triangles[indices], q)
+            missing = groups.missing[indices].astype(np.float64)
             crossed = np.einsum("gj,kj,jq->gkq", missing, components, lift, optimize=True)
-            filling = np.concatenate([np.tile(np.eye(k), (some.size, 1, 1)), crossed @ A], axis=2)  # to scores
+            filling = np.concatenate([np.tile(np.eye(k), (indices.size, 1, 1)), crossed @ A], axis=2)  # to scores
             squared += float(np.vdot(_grams(missing, lift), A @ inner[:, k:, k:] @ A))
             squared -= float(np.vdot(filling, filling @ inner))
     return squared
 
 
-def filled_by(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
+def fill_rows(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
     """Rows (n, d) filled by a covariance (`filled`) or factors (`filled_by_factors`); without either as they are."""
     if factors is not None:
-        return filled_by_factors(centred, factors)
-    return centred if covariance is None else filled(centred, covariance)
+        return fill_by_factors(centred, factors)
+    return centred if covariance is None else fill_by_covariance(centred, covariance)
 
 
-def _posterior(known: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
+def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
     """For each row the triangle of A (n, q (q + 1) / 2), log det A^-1 (n,), and the expected factors (n, q)."""
     q = W.shape[1]
     i, j = np.triu_indices(q)
     grams = _grams((~missing).astype(np.float64), W) / s + np.eye(q)
     A: Array = np.asarray(np.linalg.inv(grams), dtype=np.float64)
     logarithms: Array = np.asarray(np.linalg.slogdet(grams)[1], dtype=np.float64)
-    factors = np.einsum("nij,nj->ni", A, known @ W) / s
+    factors = np.einsum("nij,nj->ni", A, deviations @ W) / s
     return A[:, i, j], logarithms, factors
 
 
 def _grams(chosen: Array, W: Array) -> Array:
     """For each row of 0 and 1 (n, d) ``W'W`` (q, q) over those rows of ``W`` (d, q) that it chooses."""
     i, j = np.triu_indices(W.shape[1])
-    return _full(chosen @ (W[:, i] * W[:, j]), W.shape[1])
+    return _unpack_symmetric(chosen @ (W[:, i] * W[:, j]), W.shape[1])
 
 
-def _full(triangles: Array, q: int) -> Array:
+def _unpack_symmetric(triangles: Array, q: int) -> Array:
     """Symmetric matrices (n, q, q) from their upper triangles (n, q (q + 1) / 2)."""
     i, j = np.triu_indices(q)
-    whole = np.empty((len(triangles), q, q))
-    whole[:, i, j] = whole[:, j, i] = triangles
-    return whole
+    matrices = np.empty((len(triangles), q, q))
+    matrices[:, i, j] = matrices[:, j, i] = triangles
+    return matrices
 
 
 class FactorEM:
@@ -206,11 +206,11 @@ class FactorEM:
 
     def __init__(self, rows: int, mean: Array, block: Array, *, prior: float) -> None:
         self.rows = rows
-        self.prior = max(prior, 4 * FLOOR * rows)
+        self.prior = max(prior, 4 * MIN_EIGENVALUE * rows)
         basis, _, turn = svd(block, full_matrices=False)
         self.model = FactorGaussian(mean, basis, np.full(basis.shape[1], 2.0), 1.0)
         self._turn = turn
-        self._anderson = Anderson(_point(mean, basis @ turn, 1.0), _allowed)
+        self._anderson = Anderson(_to_vector(mean, basis @ turn, 1.0), _is_valid)
 
     def add(self, sums: FactorSums) -> None:
         """Take the sums of all rows that `model` gives; `ValueError` where no rows can have them."""
@@ -219,30 +219,32 @@ class FactorEM:
         self.mean = self.model.mean + sums.first / n
         TV = sums.product - np.outer(sums.first, sums.first @ V) / n
         self.total = sums.square - float(sums.first @ sums.first) / n
-        values, turned = eigh(V.T @ TV, check_finite=False)
-        self.values, self.vectors = values[::-1], V @ turned[:, ::-1]
-        if not (values[0] >= -LEAST * self.total and values.sum() <= (1 + LEAST) * self.total):  # of NaN, too
+        values, rotation = eigh(V.T @ TV, check_finite=False)
+        self.values, self.vectors = values[::-1], V @ rotation[:, ::-1]
+        if not (
+            values[0] >= -NEGATIVE_TOLERANCE * self.total and values.sum() <= (1 + NEGATIVE_TOLERANCE) * self.total
+        ):  # of NaN, too
             raise ValueError("the expected scatter is not positive semidefinite")
         P, D, R = svd((TV + self.prior * V) / weight, full_matrices=False, check_finite=False)
         noise = max((self.total + d * self.prior) / weight - float(D.sum()), (d - q) * self.prior / weight) / (d - q)
-        sizes = np.sqrt((D - noise).clip(min=ABOVE * noise))
+        sizes = np.sqrt((D - noise).clip(min=MIN_VARIANCE_EXCESS * noise))
         L, before = self.model.variances, self.model.noise
         # minus twice the log density of a prior that is worth one row
         distance = float((np.log(L) + 1 / L).sum()) + (d - L.size) * (math.log(before) + 1 / before)
         likelihood = sums.likelihood - self.prior * distance / 2
-        self._anderson.add(_point(self.mean, (P * sizes) @ R @ self._turn, noise), likelihood)
-        self.model, self._turn = _factors(self._anderson.point, d, q)
+        self._anderson.add(_to_vector(self.mean, (P * sizes) @ R @ self._turn, noise), likelihood)
+        self.model, self._turn = _from_vector(self._anderson.point, d, q)
 
 
-def _point(mean: Array, block: Array, noise: float) -> Array:
+def _to_vector(mean: Array, block: Array, noise: float) -> Array:
     return np.concatenate([mean, block.ravel(), [math.log(noise)]])
 
 
-def _factors(point: Array, d: int, q: int) -> tuple[FactorGaussian, Array]:
+def _from_vector(point: Array, d: int, q: int) -> tuple[FactorGaussian, Array]:
     noise = math.exp(point[-1])
     basis, sizes, turn = svd(point[d:-1].reshape(d, q), full_matrices=False, check_finite=False)
-    return FactorGaussian(point[:d], basis, noise + (sizes**2).clip(min=ABOVE * noise), noise), turn
+    return FactorGaussian(point[:d], basis, noise + (sizes**2).clip(min=MIN_VARIANCE_EXCESS * noise), noise), turn
 
 
-def _allowed(point: Array) -> bool:
-    return bool(np.isfinite(point).all() and abs(point[-1]) < -math.log(2 * FLOOR))
+def _is_valid(point: Array) -> bool:
+    return bool(np.isfinite(point).all() and abs(point[-1]) < -math.log(2 * MIN_EIGENVALUE))

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack, qr, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, beyond_share, fix_signs, leading_eigenpairs
-from fedpca_flwr.maths.moments import Head, Moments, centred_rows, head_order, pool_heads, rows_between, unpack
+from fedpca_flwr.maths.eigen import Eigenpairs, Resolution, count_to_exceed_share, fix_signs, leading_eigenpairs
+from fedpca_flwr.maths.moments import Head, Moments, centre_rows, head_order, pool_heads, rows_between, unpack
 from fedpca_flwr.maths.rows import Rows, chunks
 
 # LAPACK takes an entry beside a singular value for zero below this share of it: the 7/8th power of half an epsilon
-CONVERGED = 1.1e-14
-PANEL = 32  # how many columns LAPACK reflects at once; more are slower, and so are fewer
+SVD_TOLERANCE = 1.1e-14
+QR_PANEL_COLUMNS = 32  # how many columns LAPACK reflects at once; more are slower, and so are fewer
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Factor:
         """The scatter that it is a factor of, times ``V`` (d, b)."""
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
-    def filled(self) -> Factor:
+    def with_floor(self) -> Factor:
         """The same rows, with half of the first omitted eigenvalue assumed in every direction left out.
 
         The eigenvalues left out lie between zero and that one, so this halves the error bound, at no bytes: what is
@@ -60,7 +60,7 @@ class Factor:
         return Factor(self.head, self.rows * shrink[:, None], self.trace, self.omitted, floor)
 
 
-def triangular(data: Rows) -> tuple[Head, Array]:
+def triangular_factor(data: Rows) -> tuple[Head, Array]:
     """Head, and the triangular factor (min(n - 1, d), d) of the centred rows of ``data`` (n, d), in chunks.
 
     The largest entry of each row is positive.
@@ -69,14 +69,14 @@ def triangular(data: Rows) -> tuple[Head, Array]:
     R = np.empty((0, d))
     head: Head | None = None
     for chunk in chunks(data, max(2**20, d * (d + 1)) if n > d else 2**22):  # the first loses a row
-        own, centred = centred_rows(chunk)
+        chunk_head, centred = centre_rows(chunk)
         rows = contrasts(centred)
         if head is not None:
-            pooled, deviations = pool_heads([head, own])
-            centred[0] = np.sqrt(own.n * pooled.n / head.n) * deviations[1]  # the row that is free now
+            pooled, deviations = pool_heads([head, chunk_head])
+            centred[0] = np.sqrt(chunk_head.n * pooled.n / head.n) * deviations[1]  # the row that is free now
             rows = centred
-        R = _absorbed(R, rows)
-        head = own if head is None else pooled
+        R = _append_rows(R, rows)
+        head = chunk_head if head is None else pooled
     assert head is not None
     return head, fix_signs(R.T).T  # how rows are reflected is no moment of theirs: it stays here
 
@@ -94,30 +94,30 @@ def contrasts(centred: Array) -> Array:
     return centred[1:]
 
 
-def truncated(data: Rows, rank: int) -> Factor:
+def truncated_factor(data: Rows, rank: int) -> Factor:
     """The best factor of ``rank <= d`` rows of the scatter of ``data`` (n, d): leading eigenvectors, orthogonal rows.
 
     With fewer rows than features no (d, d) matrix is formed.
     """
     n, d = data.shape
     if n <= d:
-        head, R = triangular(data)
+        head, R = triangular_factor(data)
         _, singular, vectors = svd(R, full_matrices=False, check_finite=False) if len(R) else (R, np.zeros(0), R)
         rows = np.zeros((rank, d))
         rows[: singular.size] = (singular[:, None] * vectors)[:rank]
         omitted = float(singular[rank] ** 2) if singular.size > rank else 0.0
         return Factor(head, rows, float((singular**2).sum()), omitted)
-    return truncated_moments(Moments.of(data), rank)
+    return truncate_moments(Moments.from_rows(data), rank)
 
 
-def truncated_moments(moments: Moments, rank: int) -> Factor:
+def truncate_moments(moments: Moments, rank: int) -> Factor:
     """The best factor of ``rank`` rows of a scatter that was formed."""
     pairs = leading_eigenpairs(unpack(moments.scatter, moments.n_features), rank)
     rows = (pairs.vectors * np.sqrt(pairs.values.clip(min=0.0))).T
     return Factor(moments.head, np.ascontiguousarray(rows), float(moments.diagonal().sum()), max(0.0, pairs.following))
 
 
-def stack(parts: list[Factor]) -> Factor:
+def stack_factors(parts: list[Factor]) -> Factor:
     """The factor of all rows together.
 
     The order is fixed by the parts themselves, so permuting them changes no bit.
@@ -130,7 +130,7 @@ def stack(parts: list[Factor]) -> Factor:
     return Factor(pooled, rows, trace, sum(part.omitted for part in parts), sum(part.floor for part in parts))
 
 
-def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
+def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
     """Leading eigenpairs of ``rows.T @ rows + floor * identity``, from the singular values of the rows: no squares.
 
     How many they are is ``k``; as a float it is the share of the trace that their values must exceed. Rows are
@@ -142,33 +142,33 @@ def leading_of_factor(factor: Factor, k: int | float) -> Eigenpairs:
     rows = factor.rows
     sizes = np.sqrt(np.einsum("ij,ij->j", rows, rows))
     order = np.argsort(-sizes, kind="stable")
-    s, lift = _singular(rows, order)
+    s, right_vectors = _singular_values(rows, order)
     values = s**2 + factor.floor
     if isinstance(k, float):
         total = float(sizes @ sizes) + sizes.size * factor.floor
-        k = beyond_share(values, total, k)
+        k = count_to_exceed_share(values, total, k)
     vectors = np.empty((sizes.size, k))
-    vectors[order] = lift(k)
+    vectors[order] = right_vectors(k)
     following = float(values[k]) if k < values.size else factor.floor
     return Eigenpairs(values[:k], fix_signs(vectors), following, resolution=_resolution(s, sizes, vectors))
 
 
-def _singular(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Callable[[int], Array]]:
+def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Callable[[int], Array]]:
     """Singular values (h,) of ``rows[:, order]`` (m, d), h = min(m, d), and what gives the first k right vectors."""
     m, d = rows.shape
     if m < d:
         (graded,) = qr(rows[:, order], mode="r", overwrite_a=True, check_finite=False)  # descending rows, too
         (reflectors, tau), triangle = qr(graded.T, mode="raw", check_finite=False)
         U, s, _ = svd(triangle[:m], overwrite_a=True, check_finite=False)
-        return s, lambda k: _reflected(reflectors, tau, U[:, :k])
+        return s, lambda k: _apply_reflectors(reflectors, tau, U[:, :k])
     triangle = np.empty((0, d))
     for chunk in chunks(rows, max(2**20, d * d)):
-        triangle = _absorbed(triangle, chunk[:, order])
+        triangle = _append_rows(triangle, chunk[:, order])
     _, s, transposed = svd(triangle, overwrite_a=True, check_finite=False)
     return s, lambda k: transposed[:k].T
 
 
-def _reflected(reflectors: Array, tau: Array, U: Array) -> Array:
+def _apply_reflectors(reflectors: Array, tau: Array, U: Array) -> Array:
     """``Q U`` (d, k) for the orthogonal factor Q (d, m) that LAPACK keeps as reflections, and ``U`` (m, k)."""
     padded = np.zeros((len(reflectors), U.shape[1]), order="F")
     padded[: len(U)] = U
@@ -188,26 +188,26 @@ def _resolution(s: Array, sizes: Array, vectors: Array) -> Resolution:
     most half of that where it is above 1e-11 degrees, and never more.)
     """
     rounded, k = 1e-15 * float(np.sqrt(sizes.size)), vectors.shape[1]
-    floor, everything, error = rounded * float(s[0]), float(sizes @ sizes), rounded + CONVERGED
-    above = int((s[:k] > floor).sum())
-    first, following = s[:above], float(s[above]) if above < s.size else 0.0
-    squares = sizes**2 @ vectors[:, :above] ** 2
-    rest = np.sqrt(max(0.0, everything - float(squares.sum())) + 1e-15 * everything)  # two large numbers cancel
+    floor, total, error = rounded * float(s[0]), float(sizes @ sizes), rounded + SVD_TOLERANCE
+    resolved = int((s[:k] > floor).sum())
+    first, following = s[:resolved], float(s[resolved]) if resolved < s.size else 0.0
+    squares = sizes**2 @ vectors[:, :resolved] ** 2
+    rest = np.sqrt(max(0.0, total - float(squares.sum())) + 1e-15 * total)  # two large numbers cancel
     gaps = (first - following) * (first + following)
-    if not above or gaps.min() <= 0:
+    if not resolved or gaps.min() <= 0:
         return Resolution(floor**2, 90.0)
     sine = error * (1 + float(np.linalg.norm((first * rest + following * np.sqrt(squares)) / gaps)))
     return Resolution(floor**2, float(np.degrees(np.arcsin(min(1.0, sine)))))
 
 
-def _absorbed(R: Array, rows: Array) -> Array:
+def _append_rows(R: Array, rows: Array) -> Array:
     """The triangular factor (min(h + m, d), d) of ``R`` (h, d), a triangle, above ``rows`` (m, d)."""
     d = rows.shape[1]
     triangle: Array
     if len(R) < d:
         (triangle,) = qr(np.vstack([R, rows]), mode="r", overwrite_a=True, check_finite=False)
         return triangle[:d]
-    triangle, _, _, info = lapack.dtpqrt(0, min(PANEL, d), R, rows)  # spares the zeros of R
+    triangle, _, _, info = lapack.dtpqrt(0, min(QR_PANEL_COLUMNS, d), R, rows)  # spares the zeros of R
     assert info == 0, info
     return triangle
 

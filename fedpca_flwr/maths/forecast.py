@@ -20,11 +20,11 @@ from scipy.linalg import eigvalsh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.codecs import forecast_bytes
-from fedpca_flwr.maths.factors import triangular
+from fedpca_flwr.maths.factors import triangular_factor
 from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, rows_between, scatter_product, unpack
 from fedpca_flwr.maths.rows import Rows
 
-MOST_ROUNDS = 200  # more are not forecast
+MAX_FORECAST_ROUNDS = 200  # more are not forecast
 
 CODED_STEPS = np.logspace(-7, 3, 21)
 """Steps whose bytes a party tells, in units of the mean variance of its own scatter: of a small part of all rows a
@@ -57,7 +57,7 @@ class Heterogeneity:
         parts = (self.means, self.covariances, self.spectra, self.variances)
         return float(np.mean(np.minimum(parts, 1.0)))
 
-    def named(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float]:
         """The score and the four numbers, by name."""
         return {"score": self.score, **asdict(self)}
 
@@ -72,12 +72,12 @@ class Forecast:
     variances: Array  # (d,), diagonal of the pooled scatter, exact
     spectrum: Array  # (d,), forecast eigenvalues of the pooled scatter, descending
     heterogeneity: Heterogeneity
-    own: tuple[
+    party_codes: tuple[
         tuple[float, Array], ...
     ]  # of each party the mean variance of its scatter, and its bytes by `CODED_STEPS`
 
     @classmethod
-    def of(cls, surveys: Sequence[Survey]) -> Forecast:
+    def from_surveys(cls, surveys: Sequence[Survey]) -> Forecast:
         """From the surveys of all parties, in any order."""
         surveys = sorted(surveys, key=lambda s: (s.head.n, s.head.mean.tobytes(), s.variances.tobytes()))
         pooled, rows = rows_between([survey.head for survey in surveys])
@@ -88,11 +88,11 @@ class Forecast:
         total = float(variances.sum())
         counts = np.array([survey.head.n for survey in surveys])
         parts = np.array([*(survey.spectrum for survey in surveys), between])
-        apart = pooled.n < between.size
-        spectrum = np.sort(parts, axis=None)[::-1][: between.size] if apart else parts.sum(axis=0)
-        different = _heterogeneity(surveys, float(between.sum()), total)
-        own = tuple((float(survey.variances.mean()), survey.coded) for survey in surveys)
-        return cls(pooled, counts, total, variances, spectrum, different, own)
+        separate = pooled.n < between.size
+        spectrum = np.sort(parts, axis=None)[::-1][: between.size] if separate else parts.sum(axis=0)
+        heterogeneity = _heterogeneity(surveys, float(between.sum()), total)
+        party_codes = tuple((float(survey.variances.mean()), survey.coded) for survey in surveys)
+        return cls(pooled, counts, total, variances, spectrum, heterogeneity, party_codes)
 
     def krylov_rounds(self, k: int, block: int, tolerance: float) -> int:
         """Rounds that block Krylov will need until its certificate is at ``tolerance`` degrees.
@@ -103,41 +103,50 @@ class Forecast:
         rank = int(np.count_nonzero(self.spectrum))
         values = self.spectrum[: rank + block]  # of directions without variance a block meets no more than it is wide
         start = np.random.default_rng(0).standard_normal((values.size, min(block, values.size)))
-        found = BlockIteration(start, k, trace=float(values.sum()), tolerance=tolerance)
-        while not found.add(found.block, values[:, None] * found.block) and found.asked < MOST_ROUNDS:
+        iteration = BlockIteration(start, k, trace=float(values.sum()), tolerance=tolerance)
+        while (
+            not iteration.add(iteration.block, values[:, None] * iteration.block)
+            and iteration.product_count < MAX_FORECAST_ROUNDS
+        ):
             pass
-        return found.asked
+        return iteration.product_count
 
     def coded_bytes(self, step: float) -> float:
         """Bytes of one party's scatter in multiples of ``step`` (in units of the mean variance), on average."""
         absolute = np.log(step * self.total / self.spectrum.size)
-        known = [(np.log(CODED_STEPS * unit), coded) for unit, coded in self.own if unit > 0]
-        return float(sum(np.interp(absolute, steps, coded) for steps, coded in known) / len(self.own))
+        curves = [(np.log(CODED_STEPS * unit), coded) for unit, coded in self.party_codes if unit > 0]
+        return float(sum(np.interp(absolute, steps, coded) for steps, coded in curves) / len(self.party_codes))
 
 
-def surveyed(data: Rows, first: Array, most: int) -> Survey:
+def make_survey(data: Rows, block: Array, max_features: int) -> Survey:
     """The numbers of one party with rows ``data`` (n, d), of whose scatter the sketch is with ``first`` (d, s).
 
     Of more than ``most`` features no scatter (d, d) is formed where rows are fewer, and bytes in code are told as 0.
     """
     n, d = data.shape
-    if n <= d and d > most:
+    if n <= d and d > max_features:
         head, variances = head_and_diagonal(data)
-        return Survey(head, variances, _few(data), scatter_product(data, head, first), np.zeros(CODED_STEPS.size))
-    own = Moments.of(data)
-    variances = own.diagonal()
+        return Survey(
+            head, variances, _gram_eigenvalues(data), scatter_product(data, head, block), np.zeros(CODED_STEPS.size)
+        )
+    local = Moments.from_rows(data)
+    variances = local.diagonal()
     steps = CODED_STEPS * float(variances.mean())
-    coded = forecast_bytes(own.scatter, d, steps) if steps[0] > 0 and d <= most else np.zeros(CODED_STEPS.size)
-    values = _few(data) if n <= d else eigvalsh(unpack(own.scatter, d), lower=True, check_finite=False)[::-1]
-    return Survey(own.head, variances, values.clip(min=0.0), own.times(first), coded)
+    coded = (
+        forecast_bytes(local.scatter, d, steps) if steps[0] > 0 and d <= max_features else np.zeros(CODED_STEPS.size)
+    )
+    values = (
+        _gram_eigenvalues(data) if n <= d else eigvalsh(unpack(local.scatter, d), lower=True, check_finite=False)[::-1]
+    )
+    return Survey(local.head, variances, values.clip(min=0.0), local.times(block), coded)
 
 
-def _few(data: Rows) -> Array:
+def _gram_eigenvalues(data: Rows) -> Array:
     """Eigenvalues (d,), descending, of the scatter of fewer rows than features, through their inner products."""
     values = np.zeros(data.shape[1])
-    _, R = triangular(data)
-    some = eigvalsh(R @ R.T, check_finite=False) if len(R) else np.zeros(0)
-    values[: some.size] = some[::-1].clip(min=0.0)
+    _, R = triangular_factor(data)
+    leading = eigvalsh(R @ R.T, check_finite=False) if len(R) else np.zeros(0)
+    values[: leading.size] = leading[::-1].clip(min=0.0)
     return values
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows, as_blocks, chunks
 
-ELEMENTS = 2**22  # how many elements of rows are held at once; a group that has more is read piece by piece
+MAX_ELEMENTS = 2**22  # how many elements of rows are held at once; a group that has more is read piece by piece
 
 
 class Patterns(NamedTuple):
@@ -31,10 +31,10 @@ class Patterns(NamedTuple):
     of: NDArray[np.int64]  # (n,), the pattern of each row
 
     @classmethod
-    def in_rows(cls, rows: Rows) -> Patterns:
+    def from_rows(cls, rows: Rows) -> Patterns:
         """The patterns of ``rows`` (n, d), which have NaN where a value is missing."""
         d = rows.shape[1]
-        packed = np.concatenate([np.packbits(np.isnan(chunk), axis=1) for chunk in chunks(rows, ELEMENTS)])
+        packed = np.concatenate([np.packbits(np.isnan(chunk), axis=1) for chunk in chunks(rows, MAX_ELEMENTS)])
         texts = packed.view(f"S{packed.shape[1]}").ravel()  # which are sorted much faster than rows of bytes
         _, first, of = np.unique(texts, return_index=True, return_inverse=True)
         return cls(np.unpackbits(packed[first], axis=1, count=d).astype(bool), of)
@@ -49,24 +49,28 @@ class Patterns(NamedTuple):
         """The pattern, if any, whose rows have no value at all (p,)."""
         return np.asarray(self.missing.all(axis=1))
 
-    def shared(self, least: int, multiple: int) -> NDArray[np.bool_]:
+    def common_rows(self, min_rows: int, multiple: int) -> NDArray[np.bool_]:
         """Which rows (n,) have a pattern that at least ``least`` rows have, or no values; in all a ``multiple``.
 
         Rows in excess of the multiple are the last of the largest group, or the whole group if too few would be left.
         """
         counts, rare = self.counts, ~self.without_values
-        rare &= counts < least
-        taken = ~rare[self.of]
-        while over := int(taken.sum()) % multiple:
-            left = np.where(self.without_values, 0, np.bincount(self.of[taken], minlength=len(self.missing)))
-            largest = np.flatnonzero(taken & (self.of == left.argmax())) if left.any() else np.flatnonzero(taken)
-            taken[largest[-over:] if largest.size >= least + over else largest] = False
-        return taken
+        rare &= counts < min_rows
+        selected = ~rare[self.of]
+        while excess := int(selected.sum()) % multiple:
+            remaining = np.where(self.without_values, 0, np.bincount(self.of[selected], minlength=len(self.missing)))
+            largest = (
+                np.flatnonzero(selected & (self.of == remaining.argmax()))
+                if remaining.any()
+                else np.flatnonzero(selected)
+            )
+            selected[largest[-excess:] if largest.size >= min_rows + excess else largest] = False
+        return selected
 
 
-def of_rows(rows: Rows, taken: NDArray[np.bool_]) -> Blocks:
+def select_rows(rows: Rows, selected: NDArray[np.bool_]) -> Blocks:
     """The rows of ``rows`` (n, d) that are ``taken`` (n,), without a copy of them."""
-    return as_blocks(rows, ELEMENTS)[taken]
+    return as_blocks(rows, MAX_ELEMENTS)[selected]
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Groups:
     residuals: Callable[[int], Iterator[Array]]
 
     @property
-    def several(self) -> NDArray[np.bool_]:
+    def has_scatter(self) -> NDArray[np.bool_]:
         """Which groups have more than one row (g,): the others have no scatter."""
         return self.counts > 1
 
@@ -91,24 +95,24 @@ class Groups:
     def scatter_products(self, block: Array) -> Iterator[tuple[NDArray[np.int64], Array]]:
         """Scatters times ``block`` (d, b), not formed: numbers of groups that have one (m,), products (m, b, d)."""
         _, exponents = np.frexp(np.abs(block).max(axis=0))  # rows meet columns of length 1: no number here is too large
-        near, numbers = np.ldexp(block, -exponents), np.flatnonzero(self.several)
-        for some in np.array_split(numbers, -(-numbers.size * block.size // ELEMENTS)) if numbers.size else ():
-            found = np.zeros((some.size, *near.T.shape))
-            for place, group in enumerate(some):
+        scaled, numbers = np.ldexp(block, -exponents), np.flatnonzero(self.has_scatter)
+        for indices in np.array_split(numbers, -(-numbers.size * block.size // MAX_ELEMENTS)) if numbers.size else ():
+            products = np.zeros((indices.size, *scaled.T.shape))
+            for i, group in enumerate(indices):
                 for piece in self.residuals(int(group)):
-                    found[place] += (piece @ near).T @ piece
-            yield some, np.ldexp(found, exponents[:, None])
+                    products[i] += (piece @ scaled).T @ piece
+            yield indices, np.ldexp(products, exponents[:, None])
 
     def squares(self) -> Array:
         """The diagonal (d,) of the sum of the scatters of all groups."""
-        found = np.zeros(self.means.shape[1])
-        for group in np.flatnonzero(self.several):
+        diagonal = np.zeros(self.means.shape[1])
+        for group in np.flatnonzero(self.has_scatter):
             for piece in self.residuals(int(group)):
-                found += np.einsum("ij,ij->j", piece, piece)
-        return found
+                diagonal += np.einsum("ij,ij->j", piece, piece)
+        return diagonal
 
 
-class OwnValues(NamedTuple):
+class ObservedMoments(NamedTuple):
     """Of each feature the values that are there: number (d,), mean as ``mean + remainder``, and sum of squares."""
 
     counts: Array
@@ -128,7 +132,7 @@ class GappedRows:
     def totals(self) -> Array:
         """The sum of the values of each feature that are there (d,)."""
         total = np.zeros(self.rows.shape[1])
-        for chunk in chunks(self.rows, ELEMENTS):
+        for chunk in chunks(self.rows, MAX_ELEMENTS):
             total += np.nansum(chunk, axis=0, dtype=np.float64)
         return total
 
@@ -143,12 +147,12 @@ class GappedRows:
         return self.totals / np.maximum(self.counts, 1)
 
     @cached_property
-    def own_values(self) -> OwnValues:
+    def observed_moments(self) -> ObservedMoments:
         """Moments of each feature about its own mean: a constant feature has no squares, however large it is."""
         counts, shifts, squares = [], [], np.zeros(self.reference.size)
         for chunk in chunks(self.rows):
             missing = np.isnan(chunk)
-            deviations = self._less_reference(chunk)
+            deviations = self._subtract_reference(chunk)
             counts.append(len(chunk) - missing.sum(axis=0))
             shifts.append(deviations.sum(axis=0) / np.maximum(counts[-1], 1))
             deviations -= shifts[-1]
@@ -157,28 +161,28 @@ class GappedRows:
         number, shift = np.array(counts, dtype=np.float64), np.array(shifts)
         remainder = (number * shift).sum(axis=0) / np.maximum(self.counts, 1)
         squares += (number * (shift - remainder) ** 2).sum(axis=0)
-        return OwnValues(self.counts, self.reference, remainder, squares)
+        return ObservedMoments(self.counts, self.reference, remainder, squares)
 
     def groups(self) -> Iterator[Groups]:
         """All groups but that of rows without values, some at a time: small ones together, a large one alone."""
-        counts, most = self.patterns.counts, max(64, ELEMENTS // self.reference.size)
+        counts, max_rows = self.patterns.counts, max(64, MAX_ELEMENTS // self.reference.size)
         used = (counts > 0) & ~self.patterns.without_values
-        small = np.flatnonzero(used & (counts <= most))
-        batches = np.cumsum(counts[small]) // most
-        for some in np.split(small, np.flatnonzero(np.diff(batches)) + 1):
-            if some.size:
-                yield self._held(some)
-        for large in np.flatnonzero(used & (counts > most)):
-            yield self._streamed(int(large))
+        small = np.flatnonzero(used & (counts <= max_rows))
+        batches = np.cumsum(counts[small]) // max_rows
+        for indices in np.split(small, np.flatnonzero(np.diff(batches)) + 1):
+            if indices.size:
+                yield self._load_groups(indices)
+        for large in np.flatnonzero(used & (counts > max_rows)):
+            yield self._stream_group(int(large))
 
-    def _held(self, some: NDArray[np.int64]) -> Groups:
-        wanted = np.zeros(len(self.patterns.missing), dtype=bool)
-        wanted[some] = True
-        parts = list(self._chosen(wanted))
+    def _load_groups(self, indices: NDArray[np.int64]) -> Groups:
+        selected = np.zeros(len(self.patterns.missing), dtype=bool)
+        selected[indices] = True
+        parts = list(self._rows_of_patterns(selected))
         rows, of = parts[0] if len(parts) == 1 else (np.concatenate(several) for several in zip(*parts, strict=True))
         if len(parts) > 1:
             rows = rows[np.argsort(of, kind="stable")]
-        counts = self.patterns.counts[some]
+        counts = self.patterns.counts[indices]
         ends = np.cumsum(counts)
         means = rows  # of groups of one row each, which have no scatter
         if counts.max() > 1:
@@ -188,31 +192,34 @@ class GappedRows:
         def residuals(group: int) -> Iterator[Array]:
             yield rows[ends[group] - counts[group] : ends[group]]
 
-        return Groups(self.patterns.missing[some], counts.astype(np.float64), means, residuals)
+        return Groups(self.patterns.missing[indices], counts.astype(np.float64), means, residuals)
 
-    def _streamed(self, large: int) -> Groups:
-        wanted = np.arange(len(self.patterns.missing)) == large
+    def _stream_group(self, large: int) -> Groups:
+        selected = np.arange(len(self.patterns.missing)) == large
         count = self.patterns.counts[large]
-        mean: Array = sum((known.sum(axis=0) for known, _ in self._chosen(wanted)), start=np.zeros(())) / count
+        mean: Array = (
+            sum((deviations.sum(axis=0) for deviations, _ in self._rows_of_patterns(selected)), start=np.zeros(()))
+            / count
+        )
 
         def residuals(group: int) -> Iterator[Array]:
-            return (known - mean for known, _ in self._chosen(wanted))
+            return (deviations - mean for deviations, _ in self._rows_of_patterns(selected))
 
         return Groups(self.patterns.missing[[large]], np.array([float(count)]), mean[None], residuals)
 
-    def _chosen(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+    def _rows_of_patterns(self, selected: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
         """The rows of some patterns (p,) less the reference, 0 where values are missing, and the patterns they have,
         piece by piece, each in the order of the patterns."""
         start = 0
-        for chunk in chunks(self.rows, ELEMENTS):
+        for chunk in chunks(self.rows, MAX_ELEMENTS):
             of = self.patterns.of[start : start + len(chunk)]
             start += len(chunk)
-            own = np.flatnonzero(wanted[of])
-            own = own[np.argsort(of[own], kind="stable")]
-            if own.size:
-                yield self._less_reference(chunk[own]), of[own]
+            indices = np.flatnonzero(selected[of])
+            indices = indices[np.argsort(of[indices], kind="stable")]
+            if indices.size:
+                yield self._subtract_reference(chunk[indices]), of[indices]
 
-    def _less_reference(self, rows: Array) -> Array:
-        known = np.subtract(rows, self.reference, dtype=np.float64)
-        known[np.isnan(known)] = 0.0
-        return known
+    def _subtract_reference(self, rows: Array) -> Array:
+        deviations = np.subtract(rows, self.reference, dtype=np.float64)
+        deviations[np.isnan(deviations)] = 0.0
+        return deviations

@@ -29,8 +29,8 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.gap_groups import GappedRows
-from fedpca_flwr.maths.incomplete_rows import FLOOR, completed_sums, precision_of
-from fedpca_flwr.maths.moments import pack, symmetric
+from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, completed_sums, invert_covariance
+from fedpca_flwr.maths.moments import pack, unpack_symmetric
 
 
 class Squarem:
@@ -39,41 +39,43 @@ class Squarem:
     `point` is always one that is ``allowed``, which can be mapped.
     """
 
-    def __init__(self, start: Array, allowed: Callable[[Array], bool]) -> None:
+    def __init__(self, start: Array, is_valid: Callable[[Array], bool]) -> None:
         self.point = start  # whose image is wanted next
-        self.ahead: float | None = None  # after the second step of a cycle: an estimate of how many such steps are left
-        self._allowed = allowed
+        self.steps_ahead: float | None = (
+            None  # after the second step of a cycle: an estimate of how many such steps are left
+        )
+        self._is_valid = is_valid
         self._path = [start]  # of the cycle: a point and its images
-        self._moved = np.inf  # by the cycle's first step
+        self._first_step = np.inf  # by the cycle's first step
 
     def add(self, image: Array) -> None:
         """Go on from the image of `point`."""
         start, *images = self._path
-        self.ahead = None
+        self.steps_ahead = None
         if len(images) == 2:
-            went_wrong = float(np.linalg.norm(image - self.point)) > self._moved
-            self._begin(images[-1] if went_wrong else image)
+            went_wrong = float(np.linalg.norm(image - self.point)) > self._first_step
+            self._restart(images[-1] if went_wrong else image)
         elif not images:
             self._path.append(image)
-            self._moved = float(np.linalg.norm(image - start))
+            self._first_step = float(np.linalg.norm(image - start))
             self.point = image
         else:
             self._extrapolate(start, images[0], image)
 
-    def _extrapolate(self, start: Array, once: Array, twice: Array) -> None:
-        r = once - start
-        v = (twice - once) - r
+    def _extrapolate(self, start: Array, first_image: Array, second_image: Array) -> None:
+        r = first_image - start
+        v = (second_image - first_image) - r
         bend = float(np.linalg.norm(v))
-        length = max(1.0, self._moved / bend) if bend > 0 else 1.0
-        self.ahead = length
-        far = start + 2 * length * r + length**2 * v
-        if length > 1 and self._allowed(far):
-            self._path.append(twice)
-            self.point = far
+        length = max(1.0, self._first_step / bend) if bend > 0 else 1.0
+        self.steps_ahead = length
+        candidate = start + 2 * length * r + length**2 * v
+        if length > 1 and self._is_valid(candidate):
+            self._path.append(second_image)
+            self.point = candidate
         else:
-            self._begin(twice)
+            self._restart(second_image)
 
-    def _begin(self, start: Array) -> None:
+    def _restart(self, start: Array) -> None:
         self._path, self.point = [start], start
 
 
@@ -96,11 +98,11 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
 
     A `ValueError` where the least eigenvalue of S is below `FLOOR`.
     """
-    precision = precision_of(model.covariance)
+    precision = invert_covariance(model.covariance)
     if precision is None:
         raise ValueError("the covariance is not positive definite")
-    found = completed_sums(rows, precision, centre, unit, model.mean)
-    return Expected(found.first, pack(found.second + found.unsure))
+    sums = completed_sums(rows, precision, centre, unit, model.mean)
+    return Expected(sums.first, pack(sums.second + sums.uncertainty))
 
 
 class GaussianEM:
@@ -115,19 +117,19 @@ class GaussianEM:
 
     def __init__(self, rows: int, start: Array, *, prior: float) -> None:
         self.rows = rows
-        self.prior = max(prior, 4 * FLOOR * rows)
+        self.prior = max(prior, 4 * MIN_EIGENVALUE * rows)
         self.model = Gaussian(start, np.eye(start.size))
-        self._squarem = Squarem(_vector(self.model), lambda point: _allowed(point, start.size))
+        self._squarem = Squarem(_to_vector(self.model), lambda point: _is_valid(point, start.size))
 
     @property
-    def ahead(self) -> float | None:
+    def steps_ahead(self) -> float | None:
         """As `Squarem.ahead`."""
-        return self._squarem.ahead
+        return self._squarem.steps_ahead
 
     @property
-    def fitted(self) -> Gaussian:
+    def fitted_model(self) -> Gaussian:
         """The model of the last step."""
-        covariance = symmetric(self.scatter, self.mean.size)
+        covariance = unpack_symmetric(self.scatter, self.mean.size)
         np.einsum("ii->i", covariance)[:] += self.prior
         return Gaussian(self.mean, covariance / (self.rows + self.prior))
 
@@ -136,20 +138,20 @@ class GaussianEM:
         step = sums.first / self.rows
         self.mean = self.model.mean + step
         self.scatter = sums.second - self.rows * pack(np.outer(step, step))
-        self._squarem.add(_vector(self.fitted))
-        self.model = _gaussian(self._squarem.point, self.mean.size)
+        self._squarem.add(_to_vector(self.fitted_model))
+        self.model = _from_vector(self._squarem.point, self.mean.size)
 
 
-def _vector(model: Gaussian) -> Array:
+def _to_vector(model: Gaussian) -> Array:
     factor = np.linalg.cholesky(model.covariance)
     return np.concatenate([model.mean, factor[np.tril_indices(model.mean.size)]])
 
 
-def _gaussian(point: Array, d: int) -> Gaussian:
+def _from_vector(point: Array, d: int) -> Gaussian:
     factor = np.zeros((d, d))
     factor[np.tril_indices(d)] = point[d:]
     return Gaussian(point[:d], factor @ factor.T)
 
 
-def _allowed(point: Array, d: int) -> bool:
-    return precision_of(_gaussian(point, d).covariance) is not None
+def _is_valid(point: Array, d: int) -> bool:
+    return invert_covariance(_from_vector(point, d).covariance) is not None

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
-LEAST = 2.0**-42  # lower bound on the share of an allele that occurs at all, and on the share of the other allele
+MIN_FREQUENCY = (
+    2.0**-42
+)  # lower bound on the share of an allele that occurs at all, and on the share of the other allele
 
 
 class AlleleCounts(NamedTuple):
@@ -35,10 +37,10 @@ class AlleleCounts(NamedTuple):
     def diagonal(self) -> Array:
         """Of the scatter of the standardised rows (d,): whole numbers up to the last step."""
         calls = np.where(self.called > 0, self.called, 1)
-        return (self.squares - self.alleles**2 / calls).clip(min=0.0) / deviation(self.frequencies) ** 2
+        return (self.squares - self.alleles**2 / calls).clip(min=0.0) / genotype_deviation(self.frequencies) ** 2
 
     @property
-    def constant(self) -> int:
+    def constant_count(self) -> int:
         """How many variants have one allele only among all calls, or no call: they do not vary."""
         return int(((self.alleles == 0) | (self.alleles == 2 * self.called)).sum())
 
@@ -47,7 +49,7 @@ class AlleleCounts(NamedTuple):
         return 1 - float(self.called.sum()) / (self.rows * self.called.size)
 
 
-def deviation(frequencies: Array) -> Array:
+def genotype_deviation(frequencies: Array) -> Array:
     r""":math:`\sqrt{2p(1 - p)}` (d,): what deviations are divided by; 1 where there is one allele only."""
     variance = 2 * frequencies * (1 - frequencies)
     return np.sqrt(np.where(variance > 0, variance, 1.0))
@@ -59,33 +61,33 @@ def count_alleles(rows: Rows) -> AlleleCounts:
     called, alleles, squares = np.zeros(d), np.zeros(d), np.zeros(d)
     for chunk in chunks(rows):
         present = np.isfinite(chunk)
-        known = np.where(present, chunk, 0)
+        calls = np.where(present, chunk, 0)
         called += present.sum(axis=0)
-        alleles += known.sum(axis=0, dtype=np.float64)
-        squares += np.einsum("ij,ij->j", known, known, dtype=np.float64)
+        alleles += calls.sum(axis=0, dtype=np.float64)
+        squares += np.einsum("ij,ij->j", calls, calls, dtype=np.float64)
     return AlleleCounts(n, called, alleles, squares)
 
 
-def columns_of_others(rows: Rows) -> NDArray[np.int64]:
+def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
     """The columns of ``rows`` (n, d) that hold anything but 0, 1, 2 and NaN."""
-    found = np.zeros(rows.shape[1], dtype=bool)
+    unusual = np.zeros(rows.shape[1], dtype=bool)
     for chunk in chunks(rows):
-        found |= ~((chunk == 0) | (chunk == 1) | (chunk == 2) | np.isnan(chunk)).all(axis=0)
-    return np.flatnonzero(found)
+        unusual |= ~((chunk == 0) | (chunk == 1) | (chunk == 2) | np.isnan(chunk)).all(axis=0)
+    return np.flatnonzero(unusual)
 
 
-def standardised(rows: Rows, frequencies: Array, left_out: Array | None = None) -> Blocks:
+def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -> Blocks:
     """The rows (n, d) standardised by allele ``frequencies`` (d,), as blocks without missing values.
 
     Variants where ``left_out`` (d,) is given and not 0 are zero in all rows.
     """
-    mean, unit = 2 * frequencies, deviation(frequencies)
-    if left_out is not None and left_out.size:
-        unit = np.where(left_out != 0, np.inf, unit)
-    return Blocks(lambda: standard_chunks(rows, mean, unit), mean.size, np.dtype(np.float64), count=len(rows))
+    mean, unit = 2 * frequencies, genotype_deviation(frequencies)
+    if excluded is not None and excluded.size:
+        unit = np.where(excluded != 0, np.inf, unit)
+    return Blocks(lambda: standardised_chunks(rows, mean, unit), mean.size, np.dtype(np.float64), count=len(rows))
 
 
-def standard_chunks(rows: Rows, mean: Array, unit: Array) -> Iterator[Array]:
+def standardised_chunks(rows: Rows, mean: Array, unit: Array) -> Iterator[Array]:
     """Chunk by chunk, rows less ``mean`` (d,), divided by ``unit`` (d,); zero where a value is missing."""
     for chunk in chunks(rows):
         centred = np.subtract(chunk, mean, dtype=np.float64)

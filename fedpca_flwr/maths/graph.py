@@ -34,13 +34,16 @@ from fedpca_flwr.maths.moments import Head, head_order, pool_heads
 
 Adjacency = NDArray[np.bool_]
 
-DRAWS = 1000  # so many Erdős-Rényi graphs are drawn before the edge probability is called too small
-POWERS, PROBES = 10, 4  # products, and columns of each, by which a party finds the largest eigenvalue of its scatter
-FEWEST_STEPS = 16  # a rate can be told from so many steps
-FLATTEST = 1e-9  # a slope of the steps' logarithms below this is rounding, not a rate
+MAX_DRAWS = 1000  # so many Erdős-Rényi graphs are drawn before the edge probability is called too small
+POWER_STEPS, PROBE_COLUMNS = (
+    10,
+    4,
+)  # products, and columns of each, by which a party finds the largest eigenvalue of its scatter
+MIN_RATE_STEPS = 16  # a rate can be told from so many steps
+MIN_SLOPE = 1e-9  # a slope of the steps' logarithms below this is rounding, not a rate
 
 
-def graph_of(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
+def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0) -> Adjacency:
     """A connected graph of so many parties, the same wherever it is made: a ring, a star about party 0, or complete.
 
     A grid has lines of so many parties as make it nearly a square; the last line may be shorter.
@@ -50,21 +53,21 @@ def graph_of(kind: str, parties: int, *, probability: float = 0.5, seed: int = 0
     """
     first, second = np.triu_indices(parties, 1)
     if kind != "erdos-renyi":
-        wide = math.ceil(math.sqrt(parties))
-        among = {
-            "grid": (second - first == wide) | ((second - first == 1) & (second % wide > 0)),
+        grid_width = math.ceil(math.sqrt(parties))
+        edges = {
+            "grid": (second - first == grid_width) | ((second - first == 1) & (second % grid_width > 0)),
             "ring": (second - first == 1) | (second - first == parties - 1),
             "star": first == 0,
             "complete": np.ones(first.size, dtype=bool),
         }
-        return _joined(parties, first, second, among[kind])
-    for draw in range(DRAWS):
+        return _adjacency(parties, first, second, edges[kind])
+    for draw in range(MAX_DRAWS):
         drawn = hashlib.shake_256(f"{seed}/{parties}/{draw}".encode()).digest(4 * first.size)
         uniform = np.frombuffer(drawn, "<u4") / 2.0**32  # which every party can make, as `krylov.random_block`
-        graph = _joined(parties, first, second, uniform < probability)
+        graph = _adjacency(parties, first, second, uniform < probability)
         if np.isfinite(_hops(graph)).all():
             return graph
-    raise ValueError(f"none of {DRAWS} graphs of {parties} parties was connected")
+    raise ValueError(f"none of {MAX_DRAWS} graphs of {parties} parties was connected")
 
 
 def diameter(graph: Adjacency) -> int:
@@ -89,7 +92,9 @@ def mixing_rate(weights: Array) -> float:
     return float(sizes[-2]) if sizes.size > 1 else 0.0
 
 
-def _joined(parties: int, first: NDArray[np.intp], second: NDArray[np.intp], present: NDArray[np.bool_]) -> Adjacency:
+def _adjacency(
+    parties: int, first: NDArray[np.intp], second: NDArray[np.intp], present: NDArray[np.bool_]
+) -> Adjacency:
     graph = np.zeros((parties, parties), dtype=bool)
     graph[first, second] = present
     return graph | graph.T
@@ -114,7 +119,7 @@ class MeanTable(NamedTuple):
     remainders: Array
 
     @classmethod
-    def of(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
+    def for_party(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
         """The table that a party has at first: its own row."""
         d = head.mean.size
         alone, vectors = np.zeros(parties), np.zeros((parties, d))
@@ -127,7 +132,9 @@ class MeanTable(NamedTuple):
         """This table, with the rows that only the other has."""
         new = (self.counts == 0) & (other.counts > 0)
         columns = zip(self, other, strict=True)
-        return MeanTable(*(np.where(new if own.ndim == 1 else new[:, None], their, own) for own, their in columns))
+        return MeanTable(
+            *(np.where(new if local.ndim == 1 else new[:, None], received, local) for local, received in columns)
+        )
 
     def pooled(self) -> tuple[Head, float, Array, Array]:
         """Pooled head, the trace of the pooled scatter, each party's trace about the pooled mean, its deviation (K, d).
@@ -141,7 +148,7 @@ class MeanTable(NamedTuple):
         traces = self.traces + self.counts * np.einsum("ij,ij->i", deviations, deviations)
         return pooled, math.fsum(traces), traces, deviations
 
-    def steepest(self) -> float:
+    def max_eigenvalue_share(self) -> float:
         """Bound on the largest eigenvalue of any party's scatter about the pooled mean, K-fold, over the trace."""
         _, total, traces, _ = self.pooled()
         return float(len(self.counts) * (traces - self.traces + self.tops).max() / total)
@@ -152,16 +159,16 @@ def sanger_direction(AX: Array, X: Array) -> Array:
     return AX - X @ np.triu(X.T @ AX)
 
 
-def largest_eigenvalue(times: Callable[[Array], Array], d: int) -> float:
+def largest_eigenvalue(product: Callable[[Array], Array], d: int) -> float:
     """The largest eigenvalue of a positive semidefinite matrix (d x d), from its products; too small by a few percent.
 
     Block power steps from a block that everybody has alike: where they have not converged, it is because the leading
     eigenvalues are close together, and then the value is close, too.
     """
-    block = orthonormalised(random_block(d, min(d, PROBES), seed=0))
-    for _ in range(POWERS - 1):
-        block = orthonormalised(times(block))
-    return max(0.0, float(np.linalg.eigvalsh(block.T @ times(block))[-1]))
+    block = orthonormalise(random_block(d, min(d, PROBE_COLUMNS), seed=0))
+    for _ in range(POWER_STEPS - 1):
+        block = orthonormalise(product(block))
+    return max(0.0, float(np.linalg.eigvalsh(block.T @ product(block))[-1]))
 
 
 def safe_step(largest: float, mixing: float) -> float:
@@ -176,18 +183,21 @@ def safe_step(largest: float, mixing: float) -> float:
     return min(0.5, math.sqrt(1 - mixing)) / largest
 
 
-def mixed(own: Array, others: Sequence[Array], weights: Array) -> Array:
+def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
     """The weighted mean of a party's own array and its neighbours': one row of ``W @ arrays``.
 
     The party's own weight is what the neighbours' ``weights`` leave of one. The products are sorted before they are
     added: in which order the neighbours come changes no bit.
     """
-    products = [(1 - weights.sum()) * own, *(weight * other for weight, other in zip(weights, others, strict=True))]
+    products = [
+        (1 - weights.sum()) * local,
+        *(weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)),
+    ]
     total: Array = np.sort(products, axis=0).sum(axis=0)
     return total
 
 
-def orthonormalised(X: Array) -> Array:
+def orthonormalise(X: Array) -> Array:
     """Orthonormal columns (d, k) whose first j span what the first j of ``X`` span, and point the same way."""
     Q, R = np.linalg.qr(X)
     return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
@@ -199,26 +209,26 @@ def linear_rate(steps: Sequence[float]) -> float | None:
     Their logarithms fall by straight lines in the third and in the last quarter and from the one's mean to the other's,
     and the slopes agree up to a factor 2. (Of a cycle the means do not fall.)
     """
-    if len(steps) < FEWEST_STEPS or min(steps) <= 0:
+    if len(steps) < MIN_RATE_STEPS or min(steps) <= 0:
         return None
     quarter = len(steps) // 4
     logs = np.log(steps[-2 * quarter :]).reshape(2, quarter)
     before, after = np.polyfit(np.arange(quarter), logs.T, 1)[0]
     slopes = before, after, np.diff(logs.mean(axis=1))[0] / quarter
-    if max(slopes) > -FLATTEST or max(slopes) / min(slopes) <= 0.5:
+    if max(slopes) > -MIN_SLOPE or max(slopes) / min(slopes) <= 0.5:
         return None
     return float(np.exp(after))
 
 
-def way_left(steps: Sequence[float]) -> float | None:
+def remaining_distance(steps: Sequence[float]) -> float | None:
     """How far it still is after the last step, in its unit; None where no rate can be seen."""
     rate = linear_rate(steps)
     return None if rate is None else steps[-1] * rate / (1 - rate)
 
 
-def iterations_left(steps: Sequence[float], goal: float) -> int | None:
+def remaining_iterations(steps: Sequence[float], goal: float) -> int | None:
     """How many more iterations bring what is left of the way below ``goal``; None where no rate can be seen."""
-    rate, left = linear_rate(steps), way_left(steps)
-    if rate is None or left is None:
+    rate, distance = linear_rate(steps), remaining_distance(steps)
+    if rate is None or distance is None:
         return None
-    return max(0, math.ceil(math.log(left / goal) / -math.log(rate)))
+    return max(0, math.ceil(math.log(distance / goal) / -math.log(rate)))

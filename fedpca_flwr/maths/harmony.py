@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 
-WIDTH = 0.1
+CLUSTER_WIDTH = 0.1
 """Of a cluster, in squared chords between unit vectors (sigma of the paper)."""
 
 DIVERSITY = 2.0
@@ -39,48 +39,48 @@ class Steps:
     moves: Array  # (t or t - 1, m, B, k), what is taken off a row's scores, by its cluster and batch
 
     @classmethod
-    def none(cls, clusters: int, batches: int, k: int) -> Self:
+    def empty(cls, clusters: int, batches: int, k: int) -> Self:
         return cls(np.empty((0, clusters, k)), np.empty((0, clusters, batches)), np.empty((0, clusters, batches, k)))
 
-    def begun(self, centres: Array, penalty: Array) -> "Steps":
+    def begin_step(self, centres: Array, penalty: Array) -> "Steps":
         """One more step, which shares rows out."""
         return Steps(np.append(self.centres, [centres], 0), np.append(self.penalties, [penalty], 0), self.moves)
 
-    def moved(self, moves: Array) -> "Steps":
+    def finish_step(self, moves: Array) -> "Steps":
         """The last step with what it takes off."""
         return Steps(self.centres, self.penalties, np.append(self.moves, [moves], 0))
 
-    def corrected(self, points: Array, batch: int) -> Array:
+    def correct(self, points: Array, batch: int) -> Array:
         """Scores (n, k) of rows of one batch after all steps that move them."""
         found = points
         for centres, penalty, moves in zip(self.centres, self.penalties[:, :, batch], self.moves, strict=False):
-            found = points - shares(unit(found), centres, penalty)[0] @ moves[:, batch]
+            found = points - cluster_shares(normalise_rows(found), centres, penalty)[0] @ moves[:, batch]
         return found
 
-    def corrected_parts(self, parts: Iterator[Array], batch: int) -> Iterator[Array]:
+    def correct_parts(self, parts: Iterator[Array], batch: int) -> Iterator[Array]:
         """The same of rows that come some at a time."""
-        return (self.corrected(points, batch) for points in parts)
+        return (self.correct(points, batch) for points in parts)
 
 
-def unit(vectors: Array) -> Array:
+def normalise_rows(vectors: Array) -> Array:
     """The rows of ``vectors``, each of length 1; zeros stay."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0))
 
 
-def shares(units: Array, centres: Array, penalty: Array) -> tuple[Array, Array]:
+def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array, Array]:
     """Of unit vectors (n, k) the shares (n, m) in clusters, and what the objective adds up: (n,)."""
     chords = 2 * (1 - units @ centres.T)
-    each = penalty - chords / WIDTH
-    each -= each.max(axis=1, keepdims=True)
-    found = np.exp(each)
-    found /= found.sum(axis=1, keepdims=True)
-    logs = np.log(found, out=np.zeros_like(found), where=found > 0)
-    return found, (found * (chords + WIDTH * logs)).sum(axis=1)
+    logits = penalty - chords / CLUSTER_WIDTH
+    logits -= logits.max(axis=1, keepdims=True)
+    memberships = np.exp(logits)
+    memberships /= memberships.sum(axis=1, keepdims=True)
+    logs = np.log(memberships, out=np.zeros_like(memberships), where=memberships > 0)
+    return memberships, (memberships * (chords + CLUSTER_WIDTH * logs)).sum(axis=1)
 
 
 @dataclass
-class Mixed:
+class BatchSums:
     """Sums over the rows of a batch that are shared out by the last of some steps."""
 
     counts: Array  # (m,)
@@ -89,21 +89,21 @@ class Mixed:
     objective: float
 
     @classmethod
-    def of(cls, steps: Steps, parts: Iterator[Array], batch: int) -> Self:
+    def from_scores(cls, steps: Steps, parts: Iterator[Array], batch: int) -> Self:
         """The sums over rows whose scores come some at a time."""
         centres, penalty = steps.centres[-1], steps.penalties[-1, :, batch]
-        found = cls(np.zeros(len(centres)), np.zeros(centres.shape), np.zeros(centres.shape), 0.0)
+        batch_sums = cls(np.zeros(len(centres)), np.zeros(centres.shape), np.zeros(centres.shape), 0.0)
         for points in parts:
-            units = unit(steps.corrected(points, batch))
-            each, objective = shares(units, centres, penalty)
-            found.counts += each.sum(axis=0)
-            found.units += each.T @ units
-            found.sums += each.T @ points
-            found.objective += float(objective.sum())
-        return found
+            units = normalise_rows(steps.correct(points, batch))
+            memberships, objective = cluster_shares(units, centres, penalty)
+            batch_sums.counts += memberships.sum(axis=0)
+            batch_sums.units += memberships.T @ units
+            batch_sums.sums += memberships.T @ points
+            batch_sums.objective += float(objective.sum())
+        return batch_sums
 
 
-def over_expected(counts: Array) -> Array:
+def log_excess(counts: Array) -> Array:
     """Logarithms of how many rows of each batch clusters hold, ``counts`` (m, B), over its part of all rows."""
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
     return np.asarray(np.log((counts + 1) / (expected + 1)))
@@ -116,8 +116,8 @@ def ridge_moves(counts: Array, sums: Array) -> Array:
     """
     m, batches, k = sums.shape
     moves = np.empty((m, batches, k))
-    for j, (held, total) in enumerate(zip(counts, sums, strict=True)):
-        gram = np.diag(np.append(held.sum(), held + RIDGE))
-        gram[0, 1:] = gram[1:, 0] = held
+    for j, (batch_counts, total) in enumerate(zip(counts, sums, strict=True)):
+        gram = np.diag(np.append(batch_counts.sum(), batch_counts + RIDGE))
+        gram[0, 1:] = gram[1:, 0] = batch_counts
         moves[j] = np.linalg.solve(gram, np.vstack([total.sum(axis=0), total]))[1:]
     return moves

@@ -19,44 +19,44 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import roots_of_diagonal
+from fedpca_flwr.maths.eigen import diagonal_roots
 from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 
 # lower bound on the eigenvalues of a covariance of standardised features, so that predictions stay finite
-FLOOR = 2.0**-40
-AT_ONCE = 2**20  # how many elements of matrices are inverted at once
+MIN_EIGENVALUE = 2.0**-40
+MAX_MATRIX_ELEMENTS = 2**20  # how many elements of matrices are inverted at once
 
 
-def precision_of(covariance: Array) -> Array | None:
+def invert_covariance(covariance: Array) -> Array | None:
     """The inverse of a covariance (d, d) of standardised features; None where an eigenvalue is below `FLOOR`."""
     factor, failed = lapack.dpotrf(np.asfortranarray(covariance), lower=1, clean=0)
     if failed:
         return None
     lower: Array = np.tril(lapack.dpotri(factor, lower=1, overwrite_c=1)[0])
-    if np.trace(lower) > 1 / (2 * FLOOR):  # else no eigenvalue of the inverse is larger
+    if np.trace(lower) > 1 / (2 * MIN_EIGENVALUE):  # else no eigenvalue of the inverse is larger
         lowered = np.array(covariance, order="F")
-        np.einsum("ii->i", lowered)[:] -= FLOOR
+        np.einsum("ii->i", lowered)[:] -= MIN_EIGENVALUE
         if lapack.dpotrf(lowered, lower=1, overwrite_a=1, clean=0)[1]:
             return None
     return lower + np.tril(lower, -1).T
 
 
-class Completed(NamedTuple):
+class CompletedSums(NamedTuple):
     """Sums over rows whose missing values are filled by their expectation."""
 
     first: Array  # (d,), sum of the filled rows
     second: Array  # (d, d), sum of their products
     # (d, d), sum of the conditional covariances of what was missing, zero elsewhere: added to ``second`` it gives the
     # expected products. NaN where a pattern's part cannot be inverted.
-    unsure: Array
+    uncertainty: Array
 
 
-def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> Completed:
+def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> CompletedSums:
     """Sums over rows that are less a centre, divided by a unit, and less a mean of that unit, (d,) each.
 
     The inverse of their covariance is ``precision`` (d, d).
     """
-    total = Completed(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
+    total = CompletedSums(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
     within, across = np.zeros_like(precision), np.zeros_like(precision)
     offset = (rows.reference - centre) / unit - mean
     for groups in rows.groups():
@@ -68,69 +68,71 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
 
 
 def _add_groups(
-    total: Completed, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
+    total: CompletedSums, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
 ) -> None:
     """Add some groups: their means to ``total``, and to ``within``, in the unit of the data, the scatters of what is
     there; to ``across``, whose symmetric part counts twice, the products of what is there with what is expected."""
     d = offset.size
     means = np.where(groups.missing, 0.0, groups.means / unit + offset)
     pull, scaled, flat = means @ precision, precision / unit, precision.ravel("K")  # symmetric: in either order
-    for group in np.flatnonzero(groups.several & ~groups.missing.any(axis=1)):
+    for group in np.flatnonzero(groups.has_scatter & ~groups.missing.any(axis=1)):
         within += groups.scatter(int(group))
-    for some, u in _by_number_missing(groups.missing, AT_ONCE):
-        places = u[:, :, None] * d + u[:, None, :]
-        covariances = _inverses(flat[places])
-        means[some[:, None], u] = -(covariances @ pull[some[:, None], u][:, :, None])[:, :, 0]
-        weights = groups.counts[some, None, None] * covariances
-        np.add.at(total.unsure.reshape(-1), places.ravel(), weights.ravel())
-        for place in np.flatnonzero(groups.several[some]):
-            scatter, missed, covariance = groups.scatter(int(some[place])), u[place], covariances[place]
-            expected = covariance @ (scaled[missed] @ scatter) / -unit
-            both = expected @ precision[:, missed] @ covariance
+    for indices, u in _batches_by_missing_count(groups.missing, MAX_MATRIX_ELEMENTS):
+        positions = u[:, :, None] * d + u[:, None, :]
+        covariances = _inverses(flat[positions])
+        means[indices[:, None], u] = -(covariances @ pull[indices[:, None], u][:, :, None])[:, :, 0]
+        weights = groups.counts[indices, None, None] * covariances
+        np.add.at(total.uncertainty.reshape(-1), positions.ravel(), weights.ravel())
+        for i in np.flatnonzero(groups.has_scatter[indices]):
+            scatter, missing, covariance = groups.scatter(int(indices[i])), u[i], covariances[i]
+            expected = covariance @ (scaled[missing] @ scatter) / -unit
+            quadratic = expected @ precision[:, missing] @ covariance
             within += scatter
-            across[missed] += expected
-            across[np.ix_(missed, missed)] -= both / 2
+            across[missing] += expected
+            across[np.ix_(missing, missing)] -= quadratic / 2
     total.first[:] += groups.counts @ means
     weighted = np.sqrt(groups.counts)[:, None] * means  # of one array NumPy computes half of the symmetric product
     total.second[:] += weighted.T @ weighted
 
 
-def completed(deviations: Array, precision: Array) -> Array:
+def complete_deviations(deviations: Array, precision: Array) -> Array:
     """Deviations (n, d) from the mean, their missing values (NaN) filled by what is expected of them."""
     missing = np.isnan(deviations)
-    filled = np.where(missing, 0.0, deviations)
-    pull = filled @ precision
-    for u, rows in _patterns(missing):
-        filled[np.ix_(rows, u)] = -pull[np.ix_(rows, u)] @ _inverses(precision[np.ix_(u, u)])
-    return filled
+    deviations_filled = np.where(missing, 0.0, deviations)
+    pull = deviations_filled @ precision
+    for u, rows in _gap_patterns(missing):
+        deviations_filled[np.ix_(rows, u)] = -pull[np.ix_(rows, u)] @ _inverses(precision[np.ix_(u, u)])
+    return deviations_filled
 
 
-def correlation_of(covariance: Array) -> tuple[Array, Array]:
+def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
     """The unit (d,) of each feature, and the inverse (d, d) of the correlation.
 
     A `ValueError` where the covariance (d, d) is not positive definite, but for features without variance.
     """
-    unit = roots_of_diagonal(covariance)
+    unit = diagonal_roots(covariance)
     correlation = covariance / unit / unit[:, None]
     np.einsum("ii->i", correlation)[:] = 1.0
-    precision = precision_of(correlation)
+    precision = invert_covariance(correlation)
     if precision is None:
         raise ValueError("the covariance is not positive definite")
     return unit, precision
 
 
-def filled(centred: Array, covariance: Array) -> Array:
+def fill_by_covariance(centred: Array, covariance: Array) -> Array:
     """Rows (n, d) less their mean, NaN where a value is missing, filled by what is expected of them.
 
     The covariance (d, d) is one that `correlation_of` takes.
     """
-    unit, precision = correlation_of(covariance)
-    return completed(centred / unit, precision) * unit
+    unit, precision = unit_and_precision(covariance)
+    return complete_deviations(centred / unit, precision) * unit
 
 
-def squared_error_of(rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array) -> float:
+def squared_error_by_covariance(
+    rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array
+) -> float:
     """The squared error that ``components`` (k, d) leave of all rows, which are filled, centred and scaled."""
-    unit, precision = correlation_of(covariance)
+    unit, precision = unit_and_precision(covariance)
     second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second
     factor = unit / scale
     second *= factor
@@ -138,27 +140,29 @@ def squared_error_of(rows: GappedRows, covariance: Array, mean: Array, scale: Ar
     return float(np.trace(second) - np.vdot(components, components @ second))
 
 
-def _by_number_missing(missing: NDArray[np.bool_], most: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _batches_by_missing_count(
+    missing: NDArray[np.bool_], max_elements: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Groups that miss equally many features: their numbers (g,), and the features (g, u); g u^2 <= ``most``."""
     numbers = missing.sum(axis=1)
     for u in np.unique(numbers[numbers > 0]):
-        those = np.flatnonzero(numbers == u)
-        for some in np.array_split(those, -(-those.size * int(u) ** 2 // most)):
-            if some.size:
-                yield some, np.nonzero(missing[some])[1].reshape(some.size, u)
+        members = np.flatnonzero(numbers == u)
+        for indices in np.array_split(members, -(-members.size * int(u) ** 2 // max_elements)):
+            if indices.size:
+                yield indices, np.nonzero(missing[indices])[1].reshape(indices.size, u)
 
 
-def _patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """For each pattern of missing values: the missing features, and the rows that have the pattern."""
-    concerned = np.flatnonzero(missing.any(axis=1))
-    if not concerned.size:
+    incomplete = np.flatnonzero(missing.any(axis=1))
+    if not incomplete.size:
         return
-    packed = np.packbits(missing[concerned], axis=1)
+    packed = np.packbits(missing[incomplete], axis=1)
     _, first, pattern = np.unique(packed, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(pattern.ravel(), kind="stable")
     ends = np.cumsum(np.bincount(pattern.ravel()))
-    for place, rows in zip(first, np.split(concerned[order], ends[:-1]), strict=True):
-        yield np.flatnonzero(missing[concerned[place]]), rows
+    for i, rows in zip(first, np.split(incomplete[order], ends[:-1]), strict=True):
+        yield np.flatnonzero(missing[incomplete[i]]), rows
 
 
 def _inverses(matrices: Array) -> Array:

@@ -47,17 +47,19 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, eigh, svdvals
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, beyond_share
-from fedpca_flwr.maths.marchenko_pastur import edge, noise_variance
-from fedpca_flwr.maths.moments import Moments, symmetric
+from fedpca_flwr.maths.eigen import Eigenpairs, count_to_exceed_share
+from fedpca_flwr.maths.marchenko_pastur import noise_edge, noise_variance
+from fedpca_flwr.maths.moments import Moments, unpack_symmetric
 from fedpca_flwr.maths.sums import pool
 
-ROUNDING = 1e-13  # share of the first variance below which another is none
-PERCENTILE = 95.0  # the percentile of the null eigenvalues with which `parallel_analysis` compares
-FOLDS, BLOCKS = 5, 5  # folds of rows, at most, and blocks of features, in bi-cross-validation
-LEAST_REGRESSED = 1e-12  # share of the first eigenvalue below which another is rounding, on which nothing is regressed
+MIN_VARIANCE_SHARE = 1e-13  # share of the first variance below which another is none
+NULL_PERCENTILE = 95.0  # the percentile of the null eigenvalues with which `parallel_analysis` compares
+MAX_ROW_FOLDS, MAX_FEATURE_BLOCKS = 5, 5  # folds of rows, at most, and blocks of features, in bi-cross-validation
+MIN_REGRESSED_SHARE = (
+    1e-12  # share of the first eigenvalue below which another is rounding, on which nothing is regressed
+)
 # where components leave a smaller share of the variance, what they leave is rounding and has no directions
-SMALLEST_REMAINDER = 1e-10
+MIN_REMAINDER_SHARE = 1e-10
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
@@ -72,18 +74,18 @@ def null_eigenvalues(variances: Array, n: int, draws: int, rng: Generator) -> Ar
     and chi on it, so that no rows are drawn.
     """
     d, freedom = len(variances), n - 1
-    most = min(d, freedom)
-    found = np.empty((draws, most))
+    rank = min(d, freedom)
+    eigenvalues = np.empty((draws, rank))
     for i in range(draws):
-        factor = np.tril(rng.standard_normal((d, most)), -1)
-        factor[np.arange(most), np.arange(most)] = np.sqrt(rng.chisquare(freedom - np.arange(most)))
-        found[i] = svdvals(np.sqrt(variances)[:, None] * factor) ** 2 / freedom
-    return found
+        factor = np.tril(rng.standard_normal((d, rank)), -1)
+        factor[np.arange(rank), np.arange(rank)] = np.sqrt(rng.chisquare(freedom - np.arange(rank)))
+        eigenvalues[i] = svdvals(np.sqrt(variances)[:, None] * factor) ** 2 / freedom
+    return eigenvalues
 
 
 def null_band(variances: Array, n: int, draws: int = 100) -> Array:
     """The 95th percentiles (min(n - 1, d),) of `null_eigenvalues`, which decide in Horn's parallel analysis (1965)."""
-    return np.percentile(null_eigenvalues(variances, n, draws, np.random.default_rng(0)), PERCENTILE, axis=0)
+    return np.percentile(null_eigenvalues(variances, n, draws, np.random.default_rng(0)), NULL_PERCENTILE, axis=0)
 
 
 def parallel_analysis(values: Array, band: Array) -> int:
@@ -98,9 +100,9 @@ def broken_stick(values: Array) -> int:
     return leading_run(values > pieces * values.sum())
 
 
-def fraction(values: Array, share: float) -> int:
+def components_for_share(values: Array, share: float) -> int:
     """How many components together hold more than a share of the variance."""
-    return beyond_share(values, float(values.sum()), share)
+    return count_to_exceed_share(values, float(values.sum()), share)
 
 
 def minka(values: Array, n: int) -> int | None:
@@ -108,17 +110,17 @@ def minka(values: Array, n: int) -> int | None:
     d = len(values)
     if n < d:
         return None
-    evidence = [_evidence(values, k, n) for k in range(1, d)]
+    evidence = [_log_evidence(values, k, n) for k in range(1, d)]
     return 1 + int(np.argmax(evidence)) if evidence else 1
 
 
-def _evidence(values: Array, k: int, n: int) -> float:
+def _log_evidence(values: Array, k: int, n: int) -> float:
     """Laplace's approximation of the log evidence of dimension k: equation 77 of Minka's report."""
     d, i = len(values), np.arange(1, k + 1)
-    rounding = d * np.finfo(np.float64).eps * float(values[0])
-    if values[k - 1] <= rounding:
+    floor = d * np.finfo(np.float64).eps * float(values[0])
+    if values[k - 1] <= floor:
         return -np.inf
-    noise = max(rounding, float(values[k:].sum()) / (d - k))
+    noise = max(floor, float(values[k:].sum()) / (d - k))
     free = d * k - k * (k + 1) / 2
     directions = -k * np.log(2) + np.sum(scipy.special.gammaln((d - i + 1) / 2) - np.log(np.pi) * (d - i + 1) / 2)
     likelihood = -n / 2 * (np.log(values[:k]).sum() + (d - k) * np.log(noise))
@@ -136,43 +138,43 @@ def bi_cross_validation(parts: Sequence[Moments]) -> int:
 
     It takes the moments of at least two parties, of at least two features: a fold of rows is the rows of some parties.
     """
-    return int(np.argmin(held_out_errors(parts)))
+    return int(np.argmin(validation_errors(parts)))
 
 
-def held_out_errors(parts: Sequence[Moments]) -> Array:
+def validation_errors(parts: Sequence[Moments]) -> Array:
     """Sums (m,) of the squared errors of what is held out, for 0, 1, ... components, as many as all folds have."""
     groups, d = _folds([int(part.count) for part in parts]), parts[0].n_features
-    blocks = min(BLOCKS, d)
+    blocks = min(MAX_FEATURE_BLOCKS, d)
     errors: list[Array] = []
     for group in groups:
-        inside = pool(part for i, part in enumerate(parts) if i not in group)
-        held_out = pool(parts[i] for i in group)
-        S = symmetric(inside.scatter, d)
-        T = symmetric(held_out.scatter_about(inside.mean + inside.remainder), d)
-        errors += [_errors(S, T, np.arange(first, d, blocks)) for first in range(blocks)]  # neighbours lie apart
-    fewest = min(found.size for found in errors)
-    total: Array = np.sum([found[:fewest] for found in errors], axis=0)
+        training = pool(part for i, part in enumerate(parts) if i not in group)
+        validation = pool(parts[i] for i in group)
+        S = unpack_symmetric(training.scatter, d)
+        T = unpack_symmetric(validation.scatter_about(training.mean + training.remainder), d)
+        errors += [_fold_errors(S, T, np.arange(first, d, blocks)) for first in range(blocks)]  # neighbours lie apart
+    count = min(fold_errors.size for fold_errors in errors)
+    total: Array = np.sum([fold_errors[:count] for fold_errors in errors], axis=0)
     return total
 
 
-def _errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
+def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
     """Squared errors (m,) of one fold and one block of features."""
-    others = np.setdiff1d(np.arange(len(S)), block)
-    values, V = eigh(S[np.ix_(others, others)])
+    predictors = np.setdiff1d(np.arange(len(S)), block)
+    values, V = eigh(S[np.ix_(predictors, predictors)])
     values, V = values[::-1], V[:, ::-1]
-    kept = int((values > LEAST_REGRESSED * max(values[0], 0.0)).sum())
-    V = V[:, :kept]
-    W = (V.T @ S[np.ix_(others, block)]) / values[:kept, None]
-    once = np.einsum("ij,ij->i", W, V.T @ T[np.ix_(others, block)])
-    twice = (V.T @ T[np.ix_(others, others)] @ V) * (W @ W.T)
-    squares = np.diagonal(np.cumsum(np.cumsum(twice, axis=0), axis=1))
-    whole = float(np.diagonal(T)[block].sum())
-    return np.concatenate([[whole], whole - 2 * np.cumsum(once) + squares])
+    rank = int((values > MIN_REGRESSED_SHARE * max(values[0], 0.0)).sum())
+    V = V[:, :rank]
+    W = (V.T @ S[np.ix_(predictors, block)]) / values[:rank, None]
+    cross_terms = np.einsum("ij,ij->i", W, V.T @ T[np.ix_(predictors, block)])
+    quadratic_terms = (V.T @ T[np.ix_(predictors, predictors)] @ V) * (W @ W.T)
+    squares = np.diagonal(np.cumsum(np.cumsum(quadratic_terms, axis=0), axis=1))
+    total = float(np.diagonal(T)[block].sum())
+    return np.concatenate([[total], total - 2 * np.cumsum(cross_terms) + squares])
 
 
 def _folds(rows: Sequence[int]) -> list[list[int]]:
     """Parties in folds of nearly as many rows: the largest first, each into the smallest fold."""
-    folds: list[list[int]] = [[] for _ in range(min(FOLDS, len(rows)))]
+    folds: list[list[int]] = [[] for _ in range(min(MAX_ROW_FOLDS, len(rows)))]
     for party in sorted(range(len(rows)), key=lambda i: (-rows[i], i)):
         min(folds, key=lambda fold: sum(rows[i] for i in fold)).append(party)
     return folds
@@ -187,7 +189,7 @@ def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
 
 def fourth_powers(scores: Array, variances: Array) -> Array:
     """Sums (k,) of the fourth powers of scores (n, k) in their deviations; 0 where there is no variance."""
-    unit = np.where(variances > ROUNDING * variances.max(initial=0.0), variances, np.inf)
+    unit = np.where(variances > MIN_VARIANCE_SHARE * variances.max(initial=0.0), variances, np.inf)
     sums: Array = np.sum((scores**2 / unit) ** 2, axis=0)
     return sums
 
@@ -213,7 +215,7 @@ def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
     return np.where(tied, np.inf, errors)
 
 
-def spiked(values: Array, k: int, n: int) -> tuple[Array, Array]:
+def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
     """The population's variances (k,) behind the first k components, and expected angles to its components, in degrees.
 
     It takes all eigenvalues (d,) of the covariance, descending. A component that noise alone may have has the variance
@@ -221,43 +223,43 @@ def spiked(values: Array, k: int, n: int) -> tuple[Array, Array]:
     """
     d, leading = len(values), values[:k]
     s2, ratio = noise_variance(values, n, d), d / (n - 1)
-    above = leading > edge(values, n, d)
+    above = leading > noise_edge(values, n, d)
     b = leading + s2 * (1 - ratio)
-    found = (b + np.sqrt((b**2 - 4 * leading * s2).clip(min=0.0))) / 2
-    over = np.where(above, found - s2, 1.0)
-    cosines = (1 - ratio * s2**2 / over**2) / (1 + ratio * s2 / over)
+    population = (b + np.sqrt((b**2 - 4 * leading * s2).clip(min=0.0))) / 2
+    excess = np.where(above, population - s2, 1.0)
+    cosines = (1 - ratio * s2**2 / excess**2) / (1 + ratio * s2 / excess)
     angles = np.degrees(np.arccos(np.sqrt(cosines.clip(0.0, 1.0))))
-    return np.where(above, found, s2), np.where(above, angles, 90.0)
+    return np.where(above, population, s2), np.where(above, angles, 90.0)
 
 
-def grouped_jackknife(whole: Array, left_out: Array, sizes: Array) -> tuple[Array, Array]:
+def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Array) -> tuple[Array, Array]:
     """Estimate and variance of a statistic, by leaving out one group after the other (Busing et al. 1999).
 
     It takes the statistic of all rows, that of all rows but those of each group (g, ...), and the number of rows of
     each group (g,).
     """
     groups = len(sizes)
-    share = (sizes / sizes.sum()).reshape(-1, *[1] * whole.ndim)
-    estimate = groups * whole - np.sum((1 - share) * left_out, axis=0)
-    pseudo = whole / share - (1 / share - 1) * left_out
+    share = (sizes / sizes.sum()).reshape(-1, *[1] * statistic.ndim)
+    estimate = groups * statistic - np.sum((1 - share) * leave_out_statistics, axis=0)
+    pseudo = statistic / share - (1 / share - 1) * leave_out_statistics
     variance = np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
     return estimate, variance
 
 
-def student_step(groups: int, level: float) -> float:
+def student_quantile(groups: int, level: float) -> float:
     """How many standard errors an interval reaches, if these were estimated from so many groups."""
     return float(scipy.special.stdtrit(groups - 1, 0.5 + level / 2))
 
 
-def shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
+def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     """The factor (k,) by which scores of new rows are too small; NaN where a component is not above the noise.
 
     The components have ``variances`` (k,), and all d features that vary, in n rows, have the ``total``.
     """
-    gamma, left = d / max(1, n - 1), min(n - 1, d) - variances.size
-    if left <= 0 or total <= variances.sum():
+    gamma, noise_rank = d / max(1, n - 1), min(n - 1, d) - variances.size
+    if noise_rank <= 0 or total <= variances.sum():
         return np.ones(variances.size)  # no noise is left
-    level = (total - float(variances.sum())) / (left * max(1.0, gamma))
+    level = (total - float(variances.sum())) / (noise_rank * max(1.0, gamma))
     b = 1 + variances / level - gamma
     root = b**2 - 4 * variances / level
     population = (b + np.sqrt(root.clip(min=0.0))) / 2
@@ -266,7 +268,7 @@ def shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     return factor
 
 
-def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
+def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     """Over how many directions the variance is spread that the pairs leave out; None where they leave nothing.
 
     Of the scatter (d, d), in Fortran order, the lower triangle is read; the upper one is zero. It is overwritten.
@@ -279,7 +281,7 @@ def left_out_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     rest /= total  # its squares are fourth powers of the data's unit
     lower, diagonal = rest.ravel(order="K"), np.diagonal(rest)
     first = float(diagonal.sum())
-    if first <= SMALLEST_REMAINDER:
+    if first <= MIN_REMAINDER_SHARE:
         return None
     return first**2 / float(2 * (lower @ lower) - diagonal @ diagonal)
 
@@ -295,9 +297,9 @@ def t_squared_limit(k: int, n: float, level: float) -> float:
     return float(k * (n**2 - 1) / (n * (n - k)) * scipy.special.fdtri(k, n - k, level))
 
 
-def spe_limit(left_out: float, directions: float, level: float) -> float:
+def spe_limit(residual_variance: float, directions: float, level: float) -> float:
     """The limit that SPE of a new row exceeds with probability 1 - ``level``; its expectation is ``left_out``."""
-    return float(left_out / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
+    return float(residual_variance / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
 
 
 def t_squared_contributions(centred: Array, components: Array, variances: Array) -> Array:

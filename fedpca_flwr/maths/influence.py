@@ -45,20 +45,24 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Moments, pack
 
-GROUPS = 5  # most groups in which scatters are added up. Each costs a Cholesky factor.
-LEADING = 10  # influence is told of so many components at most: of more it costs more than the components themselves
-RESOLVED = 1e-12  # share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none
+MAX_GROUPS = 5  # most groups in which scatters are added up. Each costs a Cholesky factor.
+MAX_COMPONENTS = (
+    10  # influence is told of so many components at most: of more it costs more than the components themselves
+)
+RESOLVED_SHARE = (
+    1e-12  # share of the first eigenvalue up to which eigenvalues, and gaps between them, are not told from none
+)
 # with K parties and d features: up to this K d^3 the components without each party are computed, in some 20 ms
-CHEAP = 2**25
+MAX_EXACT_COST = 2**25
 # beyond `CHEAP` they are computed where K d^3 is at most this share of n d^2, which the parties' scatters cost
-SHARE = 2.0**-8
+MAX_EXACT_COST_SHARE = 2.0**-8
 # a party is named that holds more of a component than this share, and than so many times its share of the rows
-HOLDS, FAIR = 0.35, 3.0
-MOST_ROWS = 0.95  # a party is named that has more than this share of all rows
-SPREAD = 10.0  # a party is named whose rows vary more than so many times as much as those of the median party
+MIN_COMPONENT_SHARE, MIN_SHARE_RATIO = 0.35, 3.0
+MAX_ROW_SHARE = 0.95  # a party is named that has more than this share of all rows
+MAX_SPREAD = 10.0  # a party is named whose rows vary more than so many times as much as those of the median party
 # a party is named if the components hold less of its own variance than this share of what they hold of the median
 # party's, where they hold at least the second share of that
-FITS, FITTED = 0.4, 0.4
+MIN_FIT_RATIO, MIN_TYPICAL_FIT = 0.4, 0.4
 
 Reason = Literal["rows", "share", "spread", "fit"]
 
@@ -82,7 +86,7 @@ class Influence:
     spread: float
 
 
-def influences(
+def party_influences(
     parts: Sequence[Part], pairs: Eigenpairs, mean: Array, scale: Array | None, *, center: bool, between: bool
 ) -> list[Influence]:
     """The influence of each party on the eigenpairs of the scatter of all rows.
@@ -93,50 +97,54 @@ def influences(
     """
     unit = float(pairs.values[0])  # nothing is squared in the unit of the data
     values = pairs.values / unit
-    r = min(LEADING, int((values > RESOLVED).sum()))
+    r = min(MAX_COMPONENTS, int((values > RESOLVED_SHARE).sum()))
     following = values[r] if r < values.size else pairs.following / unit
     V, weights = pairs.vectors[:, :r], np.ones_like(mean) if scale is None else 1 / scale
     rows = np.array([part.head.n for part in parts], dtype=np.float64)
     total, W = rows.sum(), weights[:, None] * V
     products = np.stack([part.times(W) for part in parts]) / unit * weights[:, None]
-    own = np.stack([part.diagonal() for part in parts]) / unit @ weights**2
+    local_traces = np.stack([part.diagonal() for part in parts]) / unit @ weights**2
     deviations = np.stack([part.head.mean - mean + part.head.remainder for part in parts]) * weights * between
     deviations *= np.sqrt(rows / unit)[:, None]
     inner = deviations @ V
-    held = np.einsum("di,kdi->ki", V, products)
-    traces = own + np.einsum("kd,kd->k", deviations, deviations)
+    component_energies = np.einsum("di,kdi->ki", V, products)
+    traces = local_traces + np.einsum("kd,kd->k", deviations, deviations)
     leaving = total / np.where(rows == total, total, total - rows) if center else np.ones_like(rows)
-    if len(parts) * mean.size**3 <= max(CHEAP, SHARE * total * mean.size**2):
+    if len(parts) * mean.size**3 <= max(MAX_EXACT_COST, MAX_EXACT_COST_SHARE * total * mean.size**2):
         turns = _exact_turns(parts, deviations, leaving, weights, unit, V)
     else:
-        taken = products + leaving[:, None, None] * deviations[:, :, None] * inner[:, None, :]
-        turns = [bounded_turn(one, V, values[:r], float(following)) for one in taken]
+        removed_products = products + leaving[:, None, None] * deviations[:, :, None] * inner[:, None, :]
+        turns = [bounded_turn(product, V, values[:r], float(following)) for product in removed_products]
     median = float(np.median(traces / rows))
-    shares = (held + inner**2) / values[:r]
-    fits = np.divide(held.sum(axis=1), own, out=np.full(len(rows), np.nan), where=own > 0)
+    shares = (component_energies + inner**2) / values[:r]
+    fits = np.divide(
+        component_energies.sum(axis=1), local_traces, out=np.full(len(rows), np.nan), where=local_traces > 0
+    )
     spread = traces / rows / median if median > 0 else np.full(len(rows), np.nan)
     columns = (rows / total, traces / traces.sum(), shares, turns, fits, spread)
     return [Influence(float(n), float(t), c, a, float(f), float(s)) for n, t, c, a, f, s in zip(*columns, strict=True)]
 
 
-def told(found: Sequence[Influence]) -> dict[int, list[Reason]]:
+def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]:
     """Which parties a reader should be told of, by number, and why: their influence is out of proportion."""
     rows, largest, fits, spread = (
         np.array(numbers)
-        for numbers in zip(*((one.rows, one.components.max(), one.fit, one.spread) for one in found), strict=True)
+        for numbers in zip(
+            *((record.rows, record.components.max(), record.fit, record.spread) for record in influences), strict=True
+        )
     )
-    many = rows > MOST_ROWS
+    many = rows > MAX_ROW_SHARE
     fair = rows / (rows[~many].sum() or 1.0)  # who claims nearly all rows makes those of the others nothing
-    known = fits[~np.isnan(fits)]
-    usual = float(np.median(known)) if known.size else 0.0
+    finite_fits = fits[~np.isnan(fits)]
+    typical = float(np.median(finite_fits)) if finite_fits.size else 0.0
     reasons: dict[Reason, NDArray[np.bool_]] = {
         "rows": many,
-        "share": ~many & (largest > np.maximum(HOLDS, FAIR * fair)),
-        "spread": (spread > SPREAD) & (len(found) > 2),  # of two, neither is the odd one
-        "fit": (fits < FITS * usual) & (usual >= FITTED) & (len(found) > 2),
+        "share": ~many & (largest > np.maximum(MIN_COMPONENT_SHARE, MIN_SHARE_RATIO * fair)),
+        "spread": (spread > MAX_SPREAD) & (len(influences) > 2),  # of two, neither is the odd one
+        "fit": (fits < MIN_FIT_RATIO * typical) & (typical >= MIN_TYPICAL_FIT) & (len(influences) > 2),
     }
-    everyone = {party: [name for name, holds in reasons.items() if holds[party]] for party in range(len(found))}
-    return {party: why for party, why in everyone.items() if why and len(found) > 1}
+    everyone = {party: [name for name, holds in reasons.items() if holds[party]] for party in range(len(influences))}
+    return {party: party_reasons for party, party_reasons in everyone.items() if party_reasons and len(influences) > 1}
 
 
 def _exact_turns(
@@ -145,13 +153,13 @@ def _exact_turns(
     """The turns of components ``V`` (d, r) without each part; ``deviations`` (K, d) are what the parts' means add."""
 
     def scatter(k: int, factor: float) -> Array:
-        own = parts[k].times(np.diag(weights)) / unit * weights[:, None]
-        return own + factor * np.outer(deviations[k], deviations[k])
+        local_scatter = parts[k].times(np.diag(weights)) / unit * weights[:, None]
+        return local_scatter + factor * np.outer(deviations[k], deviations[k])
 
     if len(parts) == 1:
         return [Turn(np.full(V.shape[1], 90.0), 90.0 * (V.shape[1] < V.shape[0]))]
-    whole = np.add.reduce([scatter(k, 1.0) for k in range(len(parts))])
-    return [exact_turn(whole - scatter(k, leaving[k]), V) for k in range(len(parts))]
+    total = np.add.reduce([scatter(k, 1.0) for k in range(len(parts))])
+    return [exact_turn(total - scatter(k, leaving[k]), V) for k in range(len(parts))]
 
 
 @dataclass(frozen=True)
@@ -162,32 +170,32 @@ class Turn:
     span: float  # the largest principal angle of all of them together
 
 
-def exact_turn(others: Array, V: Array) -> Turn:
+def exact_turn(remaining: Array, V: Array) -> Turn:
     """The turn from components ``V`` (d, r) to those of the scatter ``others`` (d, d); 90 where it determines none.
 
     The scatter is in multiples of the first eigenvalue of that of all rows.
     """
     d, r = V.shape
-    pairs = leading_eigenpairs(np.asfortranarray(others), r)
+    pairs = leading_eigenpairs(np.asfortranarray(remaining), r)
     values = np.concatenate([[np.inf], pairs.values, [pairs.following if r < d else -np.inf]])
     gaps = values[:-1] - values[1:]
     cosines = np.abs(np.einsum("di,di->i", pairs.vectors, V))
     axes = np.degrees(np.arccos(np.minimum(1.0, cosines)))
-    axes[np.minimum(gaps[:-1], gaps[1:]) <= RESOLVED] = 90.0
+    axes[np.minimum(gaps[:-1], gaps[1:]) <= RESOLVED_SHARE] = 90.0
     if r == d:
         return Turn(axes, 0.0)
-    span = float(np.degrees(subspace_angles(pairs.vectors, V)[0])) if gaps[-1] > RESOLVED else 90.0
+    span = float(np.degrees(subspace_angles(pairs.vectors, V)[0])) if gaps[-1] > RESOLVED_SHARE else 90.0
     return Turn(axes, span)
 
 
-def bounded_turn(taken: Array, V: Array, values: Array, following: float) -> Turn:
+def bounded_turn(removed_product: Array, V: Array, values: Array, following: float) -> Turn:
     """Bounds on the turn of components ``V`` (d, r), with their eigenvalues, when E is taken away: ``taken = E V``."""
     d, r = V.shape
-    inside = V.T @ taken
-    left, U = np.linalg.eigh(np.diag(values) - (inside + inside.T) / 2)
-    left, U = left[::-1], U[:, ::-1]
-    R = (taken - V @ inside) @ U
-    cuts = np.array([0.0, *(_cut(R, left, following, j) for j in range(1, r + 1))])
+    inside = V.T @ removed_product
+    remaining_values, U = np.linalg.eigh(np.diag(values) - (inside + inside.T) / 2)
+    remaining_values, U = remaining_values[::-1], U[:, ::-1]
+    R = (removed_product - V @ inside) @ U
+    cuts = np.array([0.0, *(_cut_angle(R, remaining_values, following, j) for j in range(1, r + 1))])
     if r == d:
         cuts[-1] = 0.0
     sines = np.sqrt(np.minimum(1.0, np.sin(cuts[:-1]) ** 2 + np.sin(cuts[1:]) ** 2))
@@ -195,14 +203,14 @@ def bounded_turn(taken: Array, V: Array, values: Array, following: float) -> Tur
     return Turn(np.minimum(90.0, np.degrees(axes)), float(np.degrees(cuts[-1])))
 
 
-def _cut(R: Array, left: Array, following: float, j: int) -> float:
+def _cut_angle(R: Array, remaining_values: Array, following: float, j: int) -> float:
     """Bound on the angle of the first j components together, in radians."""
     above, below = float(np.linalg.norm(R[:, :j], 2)), following
-    if j < left.size:
+    if j < remaining_values.size:
         later = float(np.linalg.norm(R[:, j:], 2))
-        below = float((left[j] + following) / 2 + np.hypot((left[j] - following) / 2, later))
-    gap = float(left[j - 1]) - below
-    return float(np.arctan2(2 * above, gap) / 2) if gap > RESOLVED else np.pi / 2
+        below = float((remaining_values[j] + following) / 2 + np.hypot((remaining_values[j] - following) / 2, later))
+    gap = float(remaining_values[j - 1]) - below
+    return float(np.arctan2(2 * above, gap) / 2) if gap > RESOLVED_SHARE else np.pi / 2
 
 
 class RandomGroups:
@@ -212,7 +220,7 @@ class RandomGroups:
     """
 
     def __init__(self, parts: int, rng: np.random.Generator) -> None:
-        self._groups = itertools.cycle(rng.permutation(parts) % min(GROUPS, parts))
+        self._groups = itertools.cycle(rng.permutation(parts) % min(MAX_GROUPS, parts))
         self._sums: dict[int, Array] = {}
         self._names: dict[int, list[str]] = {}
 
@@ -226,12 +234,16 @@ class RandomGroups:
         with np.errstate(over="ignore"):
             self._sums[group] += part.scatter
 
-    def indefinite(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
+    def indefinite_groups(self, d: int, largest: float, scale: Array | None) -> list[list[str]]:
         """The names of each group whose sum is not positive semidefinite; see `indefinite`."""
-        return [self._names[i] for i, added in self._sums.items() if not _semidefinite(added.copy(), d, largest, scale)]
+        return [
+            self._names[i] for i, total in self._sums.items() if not _is_semidefinite(total.copy(), d, largest, scale)
+        ]
 
 
-def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator) -> list[int]:
+def indefinite_parts(
+    parts: Sequence[Moments], largest: float, scale: Array | None, rng: np.random.Generator
+) -> list[int]:
     """Which parts are in a group whose sum is not positive semidefinite, and are not so themselves.
 
     In the unit of ``scale`` (d,), ``largest`` is the largest eigenvalue of the sum of their scatters. A negative one is
@@ -243,11 +255,11 @@ def indefinite(parts: Sequence[Moments], largest: float, scale: Array | None, rn
     d, groups = parts[0].n_features, RandomGroups(len(parts), rng)
     for i, part in enumerate(parts):
         groups.add(str(i), part)
-    suspects = sorted(int(i) for group in groups.indefinite(d, largest, scale) for i in group)
-    return [i for i in suspects if not _semidefinite(parts[i].scatter.copy(), d, largest, scale)]
+    suspects = sorted(int(i) for group in groups.indefinite_groups(d, largest, scale) for i in group)
+    return [i for i in suspects if not _is_semidefinite(parts[i].scatter.copy(), d, largest, scale)]
 
 
-def _semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
+def _is_semidefinite(packed: Array, d: int, largest: float, scale: Array | None) -> bool:
     """Whether a scatter, which is overwritten, has no negative eigenvalue, up to rounding."""
     with np.errstate(over="ignore", invalid="ignore"):  # so much larger than the sum of all: others are negative
         packed /= largest

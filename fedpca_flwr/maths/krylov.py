@@ -29,9 +29,9 @@ import numpy as np
 from scipy.linalg import cholesky, eigh, solve_triangular, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, largest_singular, rounding, sine_theorem
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, largest_singular_value, rounding_bound, sine_theorem
 
-BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more bytes than this are restarted
+MAX_BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more bytes than this are restarted
 
 
 class Ritz:
@@ -49,142 +49,145 @@ class Ritz:
         products: Array,
         error: float,
         fine_error: float = 0.0,
-        fine: int = 0,
+        fine_columns: int = 0,
     ) -> None:
         self.values, self.rotation, self.basis, self.products = values, rotation, basis, products
         self.error = (
             error  # bound on the spectral norm of the error of the residuals: the wire's and float64's rounding
         )
         self.fine_error = fine_error  # the same for products in full (`KnownProducts.renew`)
-        self.fine = fine  # how many columns of the basis, the first ones, have products in full
+        self.fine_columns = fine_columns  # how many columns of the basis, the first ones, have products in full
         self._vectors, self._residuals = basis[:, :0], basis[:, :0]
 
     @property
     def vectors(self) -> Array:
         """All Ritz vectors (d, m)."""
-        return self.vectors_to(self.values.size)
+        return self.leading_vectors(self.values.size)
 
     @property
     def residuals(self) -> Array:
         """``A @ vectors - vectors * values`` (d, m), as far as the products are known."""
-        return self.residuals_to(self.values.size)
+        return self.leading_residuals(self.values.size)
 
-    def vectors_to(self, k: int) -> Array:
+    def leading_vectors(self, k: int) -> Array:
         """The first k Ritz vectors (d, k)."""
         if k > (made := self._vectors.shape[1]):
             self._vectors = np.hstack([self._vectors, self.basis @ self.rotation[:, made:k]])
         return self._vectors[:, :k]
 
-    def residuals_to(self, k: int) -> Array:
+    def leading_residuals(self, k: int) -> Array:
         """The residuals (d, k) of the first k."""
         if k > (made := self._residuals.shape[1]):
-            more = self.products @ self.rotation[:, made:k] - self.vectors_to(k)[:, made:] * self.values[made:k]
-            self._residuals = np.hstack([self._residuals, more])
+            new = self.products @ self.rotation[:, made:k] - self.leading_vectors(k)[:, made:] * self.values[made:k]
+            self._residuals = np.hstack([self._residuals, new])
         return self._residuals[:, :k]
 
-    def residual(self, k: int) -> float:
+    def residual_norm(self, k: int) -> float:
         """Bound on the spectral norm of the true residuals of the first k."""
-        return largest_singular(self.residuals_to(k)) + self.error_of(k)
+        return largest_singular_value(self.leading_residuals(k)) + self.error_bound(k)
 
-    def error_of(self, k: int) -> float:
+    def error_bound(self, k: int) -> float:
         """Bound on the spectral norm of the error of the residuals of the first k."""
-        if not self.fine:
+        if not self.fine_columns:
             return self.error
-        coarse = float(np.linalg.norm(self.rotation[self.fine :, :k], 2))
+        coarse = float(np.linalg.norm(self.rotation[self.fine_columns :, :k], 2))
         return min(self.error, self.fine_error + self.error * coarse)
 
     def angles(self, k: int) -> tuple[float, float]:
         """The angle of the first k as Ritz values tell it, in degrees: from their residuals, and from their error."""
         gap = float(self.values[k - 1] - self.values[k])
-        wrong = self.error_of(k)
-        return sine_theorem(self.residual(k) - wrong, gap), sine_theorem(wrong, gap)
+        error = self.error_bound(k)
+        return sine_theorem(self.residual_norm(k) - error, gap), sine_theorem(error, gap)
 
     def pairs(self, k: int) -> Eigenpairs:
         """The first k as eigenpairs."""
         following = float(self.values[k]) if self.values.size > k else 0.0
-        return Eigenpairs(self.values[:k], fix_signs(self.vectors_to(k)), following)
+        return Eigenpairs(self.values[:k], fix_signs(self.leading_vectors(k)), following)
 
 
-class KnownProducts:
+class ProductBasis:
     """An orthonormal basis ``Q`` (d, m) of blocks whose products with ``A`` are known, and those products."""
 
     def __init__(self, d: int) -> None:
-        self._held: Array = np.empty((2, 0, d))  # the basis and its products, with room for more
+        self._stored: Array = np.empty((2, 0, d))  # the basis and its products, with room for more
         self._projected: Array = np.empty((0, 0))  # Q' A Q, symmetric
         self.error = 0.0  # bound on the Frobenius norm of what the wire added to AQ
         self.rounding = 0.0  # the same for float64, relative to the largest eigenvalue
-        self.fine = 0  # how many columns, the first ones, have products in full
+        self.fine_columns = 0  # how many columns, the first ones, have products in full
 
     @property
     def Q(self) -> Array:  # noqa: N802
         """The basis (d, m)."""
-        return self._held[0, : len(self._projected)].T
+        return self._stored[0, : len(self._projected)].T
 
     @property
     def AQ(self) -> Array:  # noqa: N802
         """The products with it (d, m)."""
-        return self._held[1, : len(self._projected)].T
+        return self._stored[1, : len(self._projected)].T
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
         """Add a block ``V`` (d, b) and its product (d, b), whose error has a Frobenius norm of at most ``error``.
 
         Directions that depend on others, or are known, add nothing.
         """
-        size = max(largest_singular(V), np.finfo(float).tiny)
-        rounded = rounding(len(V)) * size
+        size = max(largest_singular_value(V), np.finfo(float).tiny)
+        rounded = rounding_bound(len(V)) * size
         for _ in range(2):  # once loses digits where little is left, twice is enough (Kahan; Parlett 1998, section 6.9)
             inside = self.Q.T @ V
             V, AV = V - self.Q @ inside, AV - self.AQ @ inside
-            V, AV, least = _orthonormal(V, AV, 1e-10 * size)
-            known = float(np.linalg.norm(inside))
-            error, rounded = (error + known * self.error) / least, (rounded + known * self.rounding) / least
-            if least >= size / 2:
+            V, AV, shortest = _orthonormalise(V, AV, 1e-10 * size)
+            inside_norm = float(np.linalg.norm(inside))
+            error, rounded = (
+                (error + inside_norm * self.error) / shortest,
+                (rounded + inside_norm * self.rounding) / shortest,
+            )
+            if shortest >= size / 2:
                 break
             size = 1.0
-        self._append(V, self._mended(V, AV))
+        self._append(V, self._use_symmetry(V, AV))
         self.error, self.rounding = float(np.hypot(self.error, error)), float(np.hypot(self.rounding, rounded))
 
     def _append(self, V: Array, AV: Array) -> None:
         """Add orthonormal columns (d, b) outside the span, their product (d, b), and what both tell of ``Q' A Q``."""
         across = (self.Q.T @ AV + self.AQ.T @ V) / 2
-        own = V.T @ AV
+        inner = V.T @ AV
         first, last = self.Q.shape[1], self.Q.shape[1] + V.shape[1]
-        self._projected = np.block([[self._projected, across], [across.T, (own + own.T) / 2]])
-        if last > self._held.shape[1]:
-            held, self._held = self._held, np.empty((2, 2 * last, len(V)))
-            self._held[:, :first] = held[:, :first]
-        self._held[0, first:last], self._held[1, first:last] = V.T, AV.T
+        self._projected = np.block([[self._projected, across], [across.T, (inner + inner.T) / 2]])
+        if last > self._stored.shape[1]:
+            previous, self._stored = self._stored, np.empty((2, 2 * last, len(V)))
+            self._stored[:, :first] = previous[:, :first]
+        self._stored[0, first:last], self._stored[1, first:last] = V.T, AV.T
 
     def ritz(self) -> Ritz:
         values, rotation = eigh(self._projected, driver="evd", check_finite=False)
         values, rotation = values[::-1], rotation[:, ::-1]
         rounded = self.rounding * abs(float(values[0]))
-        return Ritz(values, rotation, self.Q, self.AQ, self.error + rounded, rounded, self.fine)
+        return Ritz(values, rotation, self.Q, self.AQ, self.error + rounded, rounded, self.fine_columns)
 
-    def keep(self, ritz: Ritz, first: int) -> None:
+    def truncate(self, ritz: Ritz, count: int) -> None:
         """Give up all but the ``first`` Ritz vectors (thick restart, Wu and Simon 2000)."""
-        U = ritz.vectors_to(first)
-        AU = ritz.residuals_to(first) + U * ritz.values[:first]
-        self.begin(U, AU)
+        U = ritz.leading_vectors(count)
+        AU = ritz.leading_residuals(count) + U * ritz.values[:count]
+        self.reset(U, AU)
 
-    def begin(self, Q: Array, AQ: Array) -> None:
+    def reset(self, Q: Array, AQ: Array) -> None:
         """Know the products ``AQ`` (d, m) with the orthonormal columns ``Q`` (d, m), and no others."""
-        self._held, self._projected = np.empty((2, 0, len(Q))), np.empty((0, 0))
+        self._stored, self._projected = np.empty((2, 0, len(Q))), np.empty((0, 0))
         self._append(Q, AQ)
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
         """Take the products (d, k) of the first Ritz vectors, which came again in full."""
         k = AU.shape[1]
-        others = ritz.vectors[:, k:]
-        known = ritz.residuals[:, k:] + others * ritz.values[k:]
-        self.fine = k
-        self.begin(ritz.vectors[:, :k], AU)
-        self._append(others, self._mended(others, known))
+        other_vectors = ritz.vectors[:, k:]
+        other_products = ritz.residuals[:, k:] + other_vectors * ritz.values[k:]
+        self.fine_columns = k
+        self.reset(ritz.vectors[:, :k], AU)
+        self._append(other_vectors, self._use_symmetry(other_vectors, other_products))
 
-    def _mended(self, V: Array, AV: Array) -> Array:
+    def _use_symmetry(self, V: Array, AV: Array) -> Array:
         """The product with ``V`` (d, b), orthogonal to all, with what a symmetric ``A`` tells from those in full."""
-        U, AU = self.Q[:, : self.fine], self.AQ[:, : self.fine]
-        return AV + U @ (AU.T @ V - U.T @ AV) if self.fine else AV
+        U, AU = self.Q[:, : self.fine_columns], self.AQ[:, : self.fine_columns]
+        return AV + U @ (AU.T @ V - U.T @ AV) if self.fine_columns else AV
 
     def next_block(self, ritz: Ritz, size: int, k: int) -> Array:
         """An orthonormal block (d, b <= size) to ask for next: the largest directions in the leading residuals.
@@ -194,12 +197,12 @@ class KnownProducts:
         invariant, and random directions look for other eigenvectors; so they do until k directions are reached. Empty
         where the span is everything.
         """
-        Z = ritz.residuals_to(max(size, k + 10))
-        left, singular, _ = svd(Z - self.Q @ (self.Q.T @ Z), full_matrices=False, check_finite=False)
-        block = left[:, : min(self.room, size, int((singular > 1e-14 * ritz.values[0]).sum()))]
+        Z = ritz.leading_residuals(max(size, k + 10))
+        directions, singular, _ = svd(Z - self.Q @ (self.Q.T @ Z), full_matrices=False, check_finite=False)
+        block = directions[:, : min(self.room, size, int((singular > 1e-14 * ritz.values[0]).sum()))]
         block = block - self.Q @ (self.Q.T @ block)
         enough = block.shape[1] and self.Q.shape[1] + block.shape[1] >= k
-        return block if enough else self._filled(block, size)
+        return block if enough else self._fill_block(block, size)
 
     @property
     def room(self) -> int:
@@ -207,19 +210,19 @@ class KnownProducts:
         room: int = self.Q.shape[0] - self.Q.shape[1]
         return room
 
-    def _filled(self, block: Array, size: int) -> Array:
+    def _fill_block(self, block: Array, size: int) -> Array:
         """The block, orthonormal and outside the span, with random directions up to ``size`` columns."""
         missing = min(size, self.room) - block.shape[1]
         if missing <= 0:
             return block
-        known = np.hstack([self.Q, block])
-        fresh = random_block(len(known), missing, seed=self.Q.shape[1])
+        basis = np.hstack([self.Q, block])
+        fresh = random_block(len(basis), missing, seed=self.Q.shape[1])
         for _ in range(2):
-            fresh, _, _ = svd(fresh - known @ (known.T @ fresh), full_matrices=False)
+            fresh, _, _ = svd(fresh - basis @ (basis.T @ fresh), full_matrices=False)
         return np.hstack([block, fresh])
 
 
-def _orthonormal(V: Array, AV: Array, least: float) -> tuple[Array, Array, float]:
+def _orthonormalise(V: Array, AV: Array, min_length: float) -> tuple[Array, Array, float]:
     """An orthonormal basis (d, c <= b) of ``V`` (d, b) but for directions shorter than ``least``, its product from
     ``AV`` (d, b), and the length of the shortest direction."""
     unit = max(float(np.abs(V).max(initial=0.0)), np.finfo(float).tiny)
@@ -229,9 +232,9 @@ def _orthonormal(V: Array, AV: Array, least: float) -> tuple[Array, Array, float
         upper = cholesky(gram, check_finite=False)
         V, AV = (solve_triangular(upper, part.T / unit, trans="T", check_finite=False).T for part in (V, AV))
         return V, AV, unit * float(np.sqrt(squares[0]))
-    left, sizes, right = svd(V, full_matrices=False, check_finite=False)
-    new = sizes > least
-    return left[:, new], AV @ (right[new].T / sizes[new]), float(sizes[new].min(initial=np.inf))
+    left_vectors, sizes, right_vectors = svd(V, full_matrices=False, check_finite=False)
+    new = sizes > min_length
+    return left_vectors[:, new], AV @ (right_vectors[new].T / sizes[new]), float(sizes[new].min(initial=np.inf))
 
 
 def random_block(d: int, b: int, seed: int) -> Array:
@@ -245,8 +248,8 @@ def random_block(d: int, b: int, seed: int) -> Array:
     if b == d:
         return np.eye(d)
     digest = hashlib.shake_256(f"{seed}/{d}/{b}".encode()).digest(4 * d * b)
-    odd = 2 * (np.frombuffer(digest, "<u4") >> 9).astype(np.float64) + 1
-    return odd.reshape(d, b) / 2.0**23 - 1
+    odd_integers = 2 * (np.frombuffer(digest, "<u4") >> 9).astype(np.float64) + 1
+    return odd_integers.reshape(d, b) / 2.0**23 - 1
 
 
 @dataclass(frozen=True)
@@ -268,10 +271,10 @@ class FirstBlock:
         self.block, self.columns = block, block.shape[1]
         self.restarts: list[Restart] = []
         self._outside = 0.0
-        self._next: Array | None = None
+        self._pending: Array | None = None
         self._last: tuple[Ritz, Array, float] | None = None  # before any restart
 
-    def seen(self, ritz: Ritz, eigenvalue: float) -> tuple[Array, float]:
+    def coordinates(self, ritz: Ritz, eigenvalue: float) -> tuple[Array, float]:
         """Coordinates (m, b) of S(eigenvalue) in the Ritz vectors, and a bound on its part outside (spectral norm).
 
         ``eigenvalue`` is larger than all Ritz values that were given up.
@@ -282,54 +285,54 @@ class FirstBlock:
                 outside = float(np.linalg.norm(self.block - ritz.basis @ inside))
                 self._last = ritz, ritz.rotation.T @ inside, outside
             return self._last[1:]
-        held, outside = np.eye(self.columns), self._outside
+        block_coordinates, outside = np.eye(self.columns), self._outside
         for restart in self.restarts:
-            seen = restart.turn @ held
-            kept = len(seen) - restart.values.size
-            shown = seen[kept:] / (eigenvalue - restart.values)[:, None]
+            ritz_coordinates = restart.turn @ block_coordinates
+            retained = len(ritz_coordinates) - restart.values.size
+            shown = ritz_coordinates[retained:] / (eigenvalue - restart.values)[:, None]
             into = restart.into @ shown
             outside += restart.wrong * float(np.linalg.norm(shown, 2))
             outside += restart.outside * float(np.linalg.norm(into, 2))
-            held = restart.place @ into
-            held[:kept] += seen[:kept]
-        return ritz.rotation[: len(held)].T @ held, outside
+            block_coordinates = restart.place @ into
+            block_coordinates[:retained] += ritz_coordinates[:retained]
+        return ritz.rotation[: len(block_coordinates)].T @ block_coordinates, outside
 
-    def make_room(self, known: KnownProducts, ritz: Ritz, block: Array, k: int) -> None:
+    def make_room(self, products: ProductBasis, ritz: Ritz, block: Array, k: int) -> None:
         """Restart a basis that would be too long with the next block (d, b)."""
-        most, kept = columns_kept(len(block), k, self.columns)
-        if known.Q.shape[1] + block.shape[1] > most:
-            self.restart(ritz, kept, block)
-            known.keep(ritz, kept)
+        max_columns, retained = basis_limits(len(block), k, self.columns)
+        if products.Q.shape[1] + block.shape[1] > max_columns:
+            self.restart(ritz, retained, block)
+            products.truncate(ritz, retained)
 
-    def restart(self, ritz: Ritz, kept: int, block: Array) -> None:
+    def restart(self, ritz: Ritz, retained: int, block: Array) -> None:
         """All Ritz vectors but the first are given up, and ``block`` (d, b) is asked next."""
-        residuals = ritz.residuals[:, kept:]
+        residuals = ritz.residuals[:, retained:]
         into = block.T @ residuals
         wrong = float(np.linalg.norm(residuals - block @ into, 2)) + ritz.error
         if self.restarts:
             turn = ritz.rotation[: len(self.restarts[-1].place)].T
         else:
-            turn, self._outside = self.seen(ritz, np.inf)
+            turn, self._outside = self.coordinates(ritz, np.inf)
             self.block, self._last = np.empty((len(block), 0)), None
-        self.restarts.append(Restart(turn, ritz.values[kept:], into, wrong, np.empty((0, 0))))
-        self._next = block
+        self.restarts.append(Restart(turn, ritz.values[retained:], into, wrong, np.empty((0, 0))))
+        self._pending = block
 
-    def asked(self, known: KnownProducts) -> None:
+    def locate_block(self, products: ProductBasis) -> None:
         """Note where the block that was asked after a restart lies in the basis, now that its product is known."""
-        if self._next is not None:
-            place = known.Q.T @ self._next
-            outside = float(np.linalg.norm(self._next - known.Q @ place))
+        if self._pending is not None:
+            place = products.Q.T @ self._pending
+            outside = float(np.linalg.norm(self._pending - products.Q @ place))
             self.restarts[-1] = replace(self.restarts[-1], place=place, outside=outside)
-            self._next = None
+            self._pending = None
 
 
-def columns_kept(d: int, k: int, width: int) -> tuple[int, int]:
+def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
     """How many columns a basis of vectors of length d has at most, and how many after a restart.
 
     It holds ten blocks at least: what the first block shows is lost where restarts follow each other closely.
     """
-    most = max(BASIS_BYTES // (2 * np.float64().nbytes * d), 2 * k + 10 * width)
-    return most, most // 2
+    max_columns = max(MAX_BASIS_BYTES // (2 * np.float64().nbytes * d), 2 * k + 10 * width)
+    return max_columns, max_columns // 2
 
 
 class Renewal:
@@ -339,14 +342,14 @@ class Renewal:
         self.k, self.tolerance = k, tolerance
         self._angle = 90.0
 
-    def wanted(self, ritz: Ritz, *, last: bool) -> bool:
+    def is_due(self, ritz: Ritz, *, last: bool) -> bool:
         """Whether they should be asked next: as soon as two more rounds at the present rate would reach the tolerance.
 
         So asking costs no round. ``last`` says that no further block will tell more.
         """
         if ritz.values.size <= self.k:
             return False
-        angle, wrong = ritz.angles(self.k)
+        angle, error = ritz.angles(self.k)
         before, self._angle = self._angle, angle
-        mends = wrong > self.tolerance and ritz.error_of(self.k) > 2 * ritz.fine_error
+        mends = error > self.tolerance and ritz.error_bound(self.k) > 2 * ritz.fine_error
         return mends and (last or angle * (angle / before) ** 2 <= self.tolerance)

@@ -16,42 +16,51 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.genotypes import AlleleCounts
 from fedpca_flwr.maths.rows import Rows, chunks
 
-ALIKE = 1 + 2.0**-44  # PLINK's margin for frequencies that are the same, and for a correlation at the limit
-SIDE = 256  # variants whose products with their neighbours are formed at a time
-ELEMENTS = 2**24  # calls of a block of people
+PLINK_MARGIN = 1 + 2.0**-44  # PLINK's margin for frequencies that are the same, and for a correlation at the limit
+BLOCK_VARIANTS = 256  # variants whose products with their neighbours are formed at a time
+BLOCK_ELEMENTS = 2**24  # calls of a block of people
 
-SUMS = 6
+PAIR_SUMS = 6
 """Numbers of a pair where calls are missing: the product, people called at both, and of these the two sums and the two
 sums of squares."""
 
 
-def band(rows: Rows, start: int, width: int, window: int, numbers: int) -> Array:
+def band_sums(rows: Rows, start: int, width: int, window: int, numbers: int) -> Array:
     """Sums over ``rows`` (n, d) of each variant from ``start`` on with the variants after it in a window.
 
     Of shape (numbers, width, window - 1); pairs beyond the last variant have zeros. ``numbers`` is 1 or `SUMS`.
     """
-    found = np.zeros((numbers, width, window - 1))
-    for chunk in chunks(rows, ELEMENTS):
+    sums = np.zeros((numbers, width, window - 1))
+    for chunk in chunks(rows, BLOCK_ELEMENTS):
         calls = np.full((len(chunk), width + window - 1), np.nan)
-        own = chunk[:, start : start + width + window - 1]
-        calls[:, : own.shape[1]] = own
-        for place in range(0, width, SIDE):
-            neighbours = calls[:, place : place + SIDE + window - 1]
-            found[:, place : place + SIDE] += _sums(neighbours, window, min(SIDE, width - place), numbers)
-    return found
+        columns = chunk[:, start : start + width + window - 1]
+        calls[:, : columns.shape[1]] = columns
+        for offset in range(0, width, BLOCK_VARIANTS):
+            neighbours = calls[:, offset : offset + BLOCK_VARIANTS + window - 1]
+            sums[:, offset : offset + BLOCK_VARIANTS] += _pair_sums(
+                neighbours, window, min(BLOCK_VARIANTS, width - offset), numbers
+            )
+    return sums
 
 
-def _sums(calls: Array, window: int, width: int, numbers: int) -> Array:
+def _pair_sums(calls: Array, window: int, width: int, numbers: int) -> Array:
     """The sums of the first ``width`` columns with those after them."""
-    seen = (~np.isnan(calls)).astype(np.float64)
-    known = np.nan_to_num(calls)
-    pairs = [(known, known), (seen, seen), (known, seen), (seen, known), (known**2, seen), (seen, known**2)]
+    called = (~np.isnan(calls)).astype(np.float64)
+    genotypes = np.nan_to_num(calls)
+    pairs = [
+        (genotypes, genotypes),
+        (called, called),
+        (genotypes, called),
+        (called, genotypes),
+        (genotypes**2, called),
+        (called, genotypes**2),
+    ]
     first = np.arange(width)[:, None]
     second = first + 1 + np.arange(window - 1)
-    return np.stack([(one[:, :width].T @ other)[first, second] for one, other in pairs[:numbers]])
+    return np.stack([(a[:, :width].T @ b)[first, second] for a, b in pairs[:numbers]])
 
 
-def correlated(sums: Array, start: int, counts: AlleleCounts, limit: float) -> NDArray[np.bool_]:
+def correlated_pairs(sums: Array, start: int, counts: AlleleCounts, limit: float) -> NDArray[np.bool_]:
     """Which pairs of a `band` of all rows have a squared correlation above the ``limit``.
 
     Raises
@@ -59,27 +68,27 @@ def correlated(sums: Array, start: int, counts: AlleleCounts, limit: float) -> N
     ValueError
         Where a squared correlation is above 1: no genotypes have such sums.
     """
-    if len(sums) == SUMS:
-        product, n, one, other, one_squared, other_squared = sums
+    if len(sums) == PAIR_SUMS:
+        product, n, first_sum, second_sum, first_squares, second_squares = sums
     else:
         product, n = sums[0], np.asarray(float(counts.rows))
-        one, other = _of_pairs(counts.alleles, start, product.shape)
-        one_squared, other_squared = _of_pairs(counts.squares, start, product.shape)
-    squared = (n * product - one * other) ** 2
-    variances = (n * one_squared - one**2) * (n * other_squared - other**2)
-    if (squared > variances * ALIKE).any():
+        first_sum, second_sum = _pair_values(counts.alleles, start, product.shape)
+        first_squares, second_squares = _pair_values(counts.squares, start, product.shape)
+    squared = (n * product - first_sum * second_sum) ** 2
+    variances = (n * first_squares - first_sum**2) * (n * second_squares - second_sum**2)
+    if (squared > variances * PLINK_MARGIN).any():
         raise ValueError
-    return np.asarray(squared > limit * ALIKE * variances)
+    return np.asarray(squared > limit * PLINK_MARGIN * variances)
 
 
-def _of_pairs(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
+def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Of each pair of a band the ``values`` (d,) of its first and its second variant; beyond the last one zeros."""
-    places = start + np.arange(shape[0])[:, None]
+    positions = start + np.arange(shape[0])[:, None]
     padded = np.pad(values, (0, sum(shape)))
-    return padded[places], padded[places + 1 + np.arange(shape[1])]
+    return padded[positions], padded[positions + 1 + np.arange(shape[1])]
 
 
-def kept(
+def prune_variants(
     linked: NDArray[np.bool_], counts: AlleleCounts, chromosomes: NDArray[np.bool_], window: int, step: int
 ) -> NDArray[np.bool_]:
     """Which variants (d,) pruning leaves, by the rule of PLINK.
@@ -97,14 +106,14 @@ def kept(
     chromosomes : ndarray of shape (d,)
         Whether a chromosome begins at the variant.
     """
-    found = counts.called * counts.squares > counts.alleles**2
+    retained = counts.called * counts.squares > counts.alleles**2
     major = np.maximum(counts.frequencies, 1 - counts.frequencies).tolist()
     partners = [int.from_bytes(row.tobytes(), "little") for row in np.packbits(linked, axis=1, bitorder="little")]
-    unchecked = list(range(1, len(found) + 1))
+    next_partners = list(range(1, len(retained) + 1))
     for start, end in _windows(chromosomes, window, step):
-        while _one_pass(found, partners, unchecked, major, start, end):
+        while _prune_window(retained, partners, next_partners, major, start, end):
             pass
-    return found
+    return retained
 
 
 def _windows(chromosomes: NDArray[np.bool_], window: int, step: int) -> Iterator[tuple[int, int]]:
@@ -115,23 +124,23 @@ def _windows(chromosomes: NDArray[np.bool_], window: int, step: int) -> Iterator
             yield start, min(start + window, last)
 
 
-def _one_pass(
-    found: NDArray[np.bool_], partners: list[int], unchecked: list[int], major: list[float], start: int, end: int
+def _prune_window(
+    retained: NDArray[np.bool_], partners: list[int], next_partners: list[int], major: list[float], start: int, end: int
 ) -> bool:
     """Let each variant of a window lose one correlated partner, or go itself; whether any did."""
-    gone = False
-    there = int.from_bytes(np.packbits(found[start:end], bitorder="little").tobytes(), "little")
+    changed = False
+    present = int.from_bytes(np.packbits(retained[start:end], bitorder="little").tobytes(), "little")
     for first in range(start, end):
-        if not there >> (first - start) & 1:
+        if not present >> (first - start) & 1:
             continue
-        done = unchecked[first] - first - 1
-        pairs = (partners[first] & there >> (first - start + 1)) >> done << done
+        checked = next_partners[first] - first - 1
+        pairs = (partners[first] & present >> (first - start + 1)) >> checked << checked
         if not pairs:
-            unchecked[first] = max(unchecked[first], end)
+            next_partners[first] = max(next_partners[first], end)
             continue
-        gone, second = True, first + (pairs & -pairs).bit_length()
-        out = first if major[first] > major[second] * ALIKE else second
-        unchecked[first] = second + 1
-        there &= ~(1 << (out - start))
-        found[out] = False
-    return gone
+        changed, second = True, first + (pairs & -pairs).bit_length()
+        removed = first if major[first] > major[second] * PLINK_MARGIN else second
+        next_partners[first] = second + 1
+        present &= ~(1 << (removed - start))
+        retained[removed] = False
+    return changed

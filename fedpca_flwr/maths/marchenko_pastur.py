@@ -22,7 +22,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import Ritz
 
 TRACY_WIDOM_95 = 0.9793  # the 95th percentile of the law of Tracy and Widom for real rows
-FOLLOWING = 5  # how many eigenvalues behind the components show how far apart those of noise are
+SPACING_EIGENVALUES = 5  # how many eigenvalues behind the components show how far apart those of noise are
 
 
 def noise_variance(values: Array, n: int, d: int) -> float:
@@ -39,7 +39,7 @@ def law_median(ratio: float) -> float:
     return float(np.interp(below[-1] / 2, below, x))
 
 
-def edge(values: Array, n: int, d: int) -> float:
+def noise_edge(values: Array, n: int, d: int) -> float:
     """The largest eigenvalue that noise has, for many rows and features: ``s2 (1 + sqrt(d / (n - 1)))^2``."""
     return noise_variance(values, n, d) * float(1 + np.sqrt(d / (n - 1))) ** 2
 
@@ -58,31 +58,31 @@ class MarchenkoPastur:
     freedom: float  # degrees of freedom: the number of rows, less one where they are about their mean
     features: int
 
-    def edge(self, left: float, j: int) -> float:
+    def edge(self, remaining_trace: float, j: int) -> float:
         """The 95th percentile of the largest eigenvalue of noise, where j components leave ``left`` of the trace."""
         f, d = self.freedom - j, self.features - j
         if min(f, d) < 1:
             return np.inf
         roots = float(np.sqrt(f) + np.sqrt(d))
         spread = roots * float(f**-0.5 + d**-0.5) ** (1 / 3)
-        return float(left / (f * d) * (roots**2 + TRACY_WIDOM_95 * spread))
+        return float(remaining_trace / (f * d) * (roots**2 + TRACY_WIDOM_95 * spread))
 
     def count_above(self, values: Array, trace: float, k: int) -> int:
         """How many of the first k eigenvalues are above the edge of the noise that those before them leave."""
-        left = trace - np.concatenate([[0.0], np.cumsum(values[:k])])
+        remaining_traces = trace - np.concatenate([[0.0], np.cumsum(values[:k])])
         j = 0
-        while j < min(k, values.size) and values[j] > self.edge(float(left[j]), j):
+        while j < min(k, values.size) and values[j] > self.edge(float(remaining_traces[j]), j):
             j += 1
         return j
 
-    def certified(self, ritz: Ritz, trace: float, k: int, angles: AngleBounds, tolerance: float) -> int:
+    def count_certified(self, ritz: Ritz, trace: float, k: int, angles: AngleBounds, tolerance: float) -> int:
         """How many of the first k components are above the edge, where this is certain and they are certified; else 0.
 
         A Ritz value is never above its eigenvalue, and its residual bounds how far it is from one; the bound on the
         first eigenvalue that is left out says that none was missed.
         """
         values = ritz.values
-        if values.size < k + FOLLOWING + 1:
+        if values.size < k + SPACING_EIGENVALUES + 1:
             return 0
         above = self.count_above(values, trace, k)
         gap, spacing = (above, 0.0) if self.freedom > self.features else largest_gap(values, k)
@@ -93,26 +93,26 @@ class MarchenkoPastur:
             edge = self.edge(trace - float(values[:j].sum()), j)
             return j if angles.eigenvalue(j, edge - 2 * ritz.error) <= edge else 0
         largest = angles.eigenvalue(j, float(values[j + 1]) + spacing / 2)
-        errors = np.linalg.norm(ritz.residuals_to(k + 1)[:, j:], axis=0) + ritz.error
+        errors = np.linalg.norm(ritz.leading_residuals(k + 1)[:, j:], axis=0) + ritz.error
         highest = np.append(largest, values[j + 1 : k] + errors[1 : k - j])
         settled = errors.max() <= spacing / 4 and (highest - values[j + 1 : k + 1] < spacing).all()
         return j if settled else 0
 
 
-def largest_gap(values: Array, most: int) -> tuple[int, float]:
+def largest_gap(values: Array, max_count: int) -> tuple[int, float]:
     """After how many eigenvalues, ``most`` at most, the last gap is wider than the spacing of noise; and this spacing.
 
     There are more than ``most`` + `FOLLOWING` of them, descending. It is ``most`` where the search does not settle.
     """
-    found, spacing = most, 0.0
+    position, spacing = max_count, 0.0
     for _ in range(20):
-        first = found + 1
-        abscissae = np.arange(first - 1, first + FOLLOWING - 1) ** (2 / 3)
-        slope = np.polyfit(abscissae, values[first - 1 : first + FOLLOWING - 1], 1)[0]
+        first = position + 1
+        abscissae = np.arange(first - 1, first + SPACING_EIGENVALUES - 1) ** (2 / 3)
+        slope = np.polyfit(abscissae, values[first - 1 : first + SPACING_EIGENVALUES - 1], 1)[0]
         spacing = 2 * abs(float(slope))
-        wide = np.flatnonzero(-np.diff(values[: most + 1]) >= spacing)
-        again = int(wide[-1]) + 1 if wide.size else 0
-        if again == found:
-            return found, spacing
-        found = again
-    return most, spacing
+        wide_gaps = np.flatnonzero(-np.diff(values[: max_count + 1]) >= spacing)
+        next_position = int(wide_gaps[-1]) + 1 if wide_gaps.size else 0
+        if next_position == position:
+            return position, spacing
+        position = next_position
+    return max_count, spacing

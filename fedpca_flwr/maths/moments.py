@@ -40,16 +40,16 @@ from fedpca_flwr.maths.rows import (
     centred_chunks,
     chunks,
     in_order,
-    own_chunks,
+    native_chunks,
+    pair_with_weights,
+    row_weights,
     sparse_chunks,
-    weights_of,
-    with_weights,
 )
 
 CHUNK_ELEMENTS = 2**22  # elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower.
-EXACT_FLOAT32 = 2.0**24  # every integer below this is a float32, so sums of integers that stay below it are exact
-STRIP = 2**19  # how many entries of the scatter of sparse rows are computed at once
-WIDTH = 512  # columns of a stripe of the scatter of dense rows
+MAX_EXACT_FLOAT32 = 2.0**24  # every integer below this is a float32, so sums of integers that stay below it are exact
+STRIP_ENTRIES = 2**19  # how many entries of the scatter of sparse rows are computed at once
+STRIPE_COLUMNS = 512  # columns of a stripe of the scatter of dense rows
 Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the diagonal, and what is to its right (w, m)
 
 
@@ -65,7 +65,7 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     return np.where(constant_features(diagonal, n, mean), 1.0, deviation)
 
 
-def unit_of(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:
+def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:
     """What each feature (d,) is divided by in a table of numbers and categories: its `safe_deviation`, and of the last
     so many features, which are indicators, the root of the proportion of ones (Pages 2004)."""
     unit = safe_deviation(diagonal, n, mean)
@@ -95,12 +95,12 @@ def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
     return np.asarray(diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16)
 
 
-def certainly_varying(diagonal: Array, mean: Array) -> int:
+def count_varying_features(diagonal: Array, mean: Array) -> int:
     """Return how many features are not constant for certain; the parameters are those of `varying_features`."""
     return int(varying_features(diagonal, mean).sum())
 
 
-def scaled_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
+def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
     """Columns of ``V`` (d, b) divided by powers of two, so that the largest size of an entry in each is between 1/2 and
     1, and the exponents (b,): a column of any size makes no row's product overflow or vanish, and no bit is lost."""
     exponents: NDArray[np.int32]
@@ -108,7 +108,7 @@ def scaled_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
     return np.ldexp(V, -exponents), exponents
 
 
-def most_rows(count: float) -> int:
+def max_row_count(count: float) -> int:
     """At most so many rows have a ``count``: a float is a sum of weights, which tells no number of rows."""
     return count if isinstance(count, int) else sys.maxsize
 
@@ -133,7 +133,7 @@ class Moments:
     scatter: Array
 
     @classmethod
-    def of(cls, data: Rows, threads: int = 1) -> Moments:
+    def from_rows(cls, data: Rows, threads: int = 1) -> Moments:
         """Moments of rows (n >= 1, d) of finite numbers of any real dtype, read in chunks.
 
         Memory is O(d^2 + chunk) for each thread whatever the number of rows, so ``data`` may be memory-mapped. Integers
@@ -145,11 +145,11 @@ class Moments:
         if isinstance(data, Blocks) and data.sparse:
             heads = [_add_sparse(scatter, block) for block in sparse_chunks(data)]
         else:
-            exact = data.dtype == np.uint8 and weights_of(data) is None
+            exact = data.dtype == np.uint8 and row_weights(data) is None
             heads = []
             for head, stripes in in_order(
-                lambda part: _of_bytes(part[0]) if exact else _of_floats(*part),
-                with_weights(data, chunks(data, CHUNK_ELEMENTS)),
+                lambda part: _byte_stripes(part[0]) if exact else _float_stripes(*part),
+                pair_with_weights(data, chunks(data, CHUNK_ELEMENTS)),
                 threads,
             ):
                 heads.append(head)
@@ -203,7 +203,7 @@ def unpack(packed: Array, d: int) -> Array:
     return matrix
 
 
-def symmetric(packed: Array, d: int) -> Array:
+def unpack_symmetric(packed: Array, d: int) -> Array:
     """The same with both halves filled."""
     lower = np.tril(unpack(packed, d))
     return np.asarray(lower + np.tril(lower, -1).T)
@@ -231,14 +231,14 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     return Head(total, mean, remainder), offsets
 
 
-def centred_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
+def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
     """Count and mean of the rows of an array (n, d), and the rows less this mean, times the roots of their ``weights``.
 
     What rounding the mean lost is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
     scatter can come out negative.
     """
     if weights is not None:
-        return _weighted_rows(chunk, weights)
+        return _centre_weighted_rows(chunk, weights)
     mean = chunk.mean(axis=0, dtype=np.float64)
     centred = np.subtract(chunk, mean, dtype=np.float64)
     remainder = centred.mean(axis=0)
@@ -246,7 +246,7 @@ def centred_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Hea
     return Head(len(chunk), mean, remainder), centred
 
 
-def _weighted_rows(chunk: NDArray[Any], weights: Array) -> tuple[Head, Array]:
+def _centre_weighted_rows(chunk: NDArray[Any], weights: Array) -> tuple[Head, Array]:
     total = float(weights.sum())
     mean = weights @ chunk / total
     centred = np.subtract(chunk, mean, dtype=np.float64)
@@ -277,27 +277,27 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 def _stripes(rows: NDArray[Any]) -> list[Stripe]:
     """The upper triangle of ``rows.T @ rows``, by products of NumPy's: other threads go on meanwhile, which SciPy's
     syrk lets none do. A product of an array with its own transpose is a syrk."""
-    found = []
-    for start in range(0, rows.shape[1], WIDTH):
-        own = rows[:, start : start + WIDTH].T
-        found.append((own @ own.T, own @ rows[:, start + WIDTH :]))
-    return found
+    stripes = []
+    for start in range(0, rows.shape[1], STRIPE_COLUMNS):
+        columns = rows[:, start : start + STRIPE_COLUMNS].T
+        stripes.append((columns @ columns.T, columns @ rows[:, start + STRIPE_COLUMNS :]))
+    return stripes
 
 
 def _add_stripes(upper: Array, stripes: Iterable[Stripe]) -> None:
     """Add stripes to the upper triangle of a matrix (d, d), in place."""
     for i, (block, right) in enumerate(stripes):
-        start, stop = i * WIDTH, (i + 1) * WIDTH
+        start, stop = i * STRIPE_COLUMNS, (i + 1) * STRIPE_COLUMNS
         upper[start:stop, start:stop] += block
         upper[start:stop, stop:] += right
 
 
-def _of_floats(chunk: NDArray[Any], weights: Array | None) -> tuple[Head, list[Stripe]]:
-    head, centred = centred_rows(chunk, weights)
+def _float_stripes(chunk: NDArray[Any], weights: Array | None) -> tuple[Head, list[Stripe]]:
+    head, centred = centre_rows(chunk, weights)
     return head, _stripes(centred)
 
 
-def _of_bytes(chunk: NDArray[np.uint8]) -> tuple[Head, list[Stripe]]:
+def _byte_stripes(chunk: NDArray[np.uint8]) -> tuple[Head, list[Stripe]]:
     """Head and exact scatter of one-byte integers, through float32.
 
     Pixels minus a whole number are small integers. Their float32 products, summed over few enough rows, are integers
@@ -313,34 +313,34 @@ def _of_bytes(chunk: NDArray[np.uint8]) -> tuple[Head, list[Stripe]]:
     start, rows = 0, 1024  # enough for the largest variance there is, unless rows are sorted
     while start < len(centred):
         stripes = _stripes(centred[start : start + rows])
-        if rows > 1 and max(block.diagonal().max() for block, _ in stripes) >= EXACT_FLOAT32:
+        if rows > 1 and max(block.diagonal().max() for block, _ in stripes) >= MAX_EXACT_FLOAT32:
             rows //= 2
             continue
-        for (block, right), (more, further) in zip(total, stripes, strict=True):
-            block += more
-            right += further
+        for (block, right), (new_block, new_right) in zip(total, stripes, strict=True):
+            block += new_block
+            right += new_right
         start += rows
     return Head(len(chunk), mean, remainder), total
 
 
-def dense(moments: Moments) -> Array:
+def dense_scatter(moments: Moments) -> Array:
     """The whole symmetric scatter, shape (d, d)."""
-    return symmetric(moments.scatter, moments.n_features)
+    return unpack_symmetric(moments.scatter, moments.n_features)
 
 
-def of_features(moments: Moments, places: NDArray[np.intp]) -> Moments:
+def select_features(moments: Moments, columns: NDArray[np.intp]) -> Moments:
     """The moments of the features in ``places`` (m,), in this order."""
-    part = dense(moments)[np.ix_(places, places)]
-    return Moments(moments.count, moments.mean[places], moments.remainder[places], pack(part))
+    part = dense_scatter(moments)[np.ix_(columns, columns)]
+    return Moments(moments.count, moments.mean[columns], moments.remainder[columns], pack(part))
 
 
-def in_units(moments: Moments, unit: Array) -> Moments:
+def rescale_features(moments: Moments, unit: Array) -> Moments:
     """The moments of rows whose features were divided by ``unit`` (d,)."""
     mean, remainder = two_sum(moments.mean / unit, moments.remainder / unit)
-    return Moments(moments.count, mean, remainder, pack(dense(moments) / unit / unit[:, None]))
+    return Moments(moments.count, mean, remainder, pack(dense_scatter(moments) / unit / unit[:, None]))
 
 
-def without(whole: Moments, part: Moments) -> Moments:
+def subtract_part(total: Moments, part: Moments) -> Moments:
     """The moments of the rows of ``whole`` that are not in ``part``, which has fewer rows.
 
     With n rows in all, p in the part, and :math:`\\delta` the difference of their means::
@@ -349,21 +349,23 @@ def without(whole: Moments, part: Moments) -> Moments:
 
     Digits that whole and part share are lost.
     """
-    left = whole.count - part.count
-    delta = (part.mean - whole.mean) + (part.remainder - whole.remainder)
-    mean, remainder = two_sum(whole.mean, whole.remainder - part.count / left * delta)
-    scatter = whole.scatter - part.scatter
-    scatter = blas.dspr(whole.n_features, -whole.count * part.count / left, delta, scatter, lower=1, overwrite_ap=1)
-    return Moments(left, mean, remainder, scatter)
+    remaining = total.count - part.count
+    delta = (part.mean - total.mean) + (part.remainder - total.remainder)
+    mean, remainder = two_sum(total.mean, total.remainder - part.count / remaining * delta)
+    scatter = total.scatter - part.scatter
+    scatter = blas.dspr(
+        total.n_features, -total.count * part.count / remaining, delta, scatter, lower=1, overwrite_ap=1
+    )
+    return Moments(remaining, mean, remainder, scatter)
 
 
 def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
     """Count and mean of the rows of ``data`` (n, d), and the diagonal (d,) of their scatter."""
     heads, squares = [], np.zeros(data.shape[1])
-    parts = with_weights(data, own_chunks(data))
-    for head, own in in_order(lambda part: _head_and_squares(*part), parts, threads):
+    parts = pair_with_weights(data, native_chunks(data))
+    for head, part_squares in in_order(lambda part: _head_and_squares(*part), parts, threads):
         heads.append(head)
-        squares += own
+        squares += part_squares
     pooled, deviations = pool_heads(heads)
     for head, deviation in zip(heads, deviations, strict=True):
         squares += head.n * deviation**2
@@ -372,9 +374,9 @@ def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
 
 def _head_and_squares(chunk: Block, weights: Array | None) -> tuple[Head, Array]:
     if sparse.issparse(chunk):
-        head, block = _centred_block(chunk)
+        head, block = _centre_block(chunk)
         return head, block.squares()
-    head, centred = centred_rows(chunk, weights)
+    head, centred = centre_rows(chunk, weights)
     return head, np.einsum("ij,ij->j", centred, centred)
 
 
@@ -386,7 +388,7 @@ def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array
     return product
 
 
-def _centred_block(block: Block) -> tuple[Head, CentredBlock]:
+def _centre_block(block: Block) -> tuple[Head, CentredBlock]:
     """Count and mean of the rows of a CSR block (m, d), and the block about this mean.
 
     What rounding the mean lost is taken off the dense columns too, so that a constant one has no scatter.
@@ -398,29 +400,29 @@ def _centred_block(block: Block) -> tuple[Head, CentredBlock]:
     zeros = m - np.bincount(block.indices, minlength=d)
     remainder: Array = (np.bincount(block.indices, weights=values, minlength=d) - zeros * mean) / m
     centred = CentredBlock(block, mean)
-    centred.dense -= remainder[centred.full]
+    centred.dense -= remainder[centred.dense_columns]
     return Head(m, mean, remainder), centred
 
 
 def _add_sparse(scatter: Array, block: Block) -> Head:
     """Add the scatter of a CSR block about its mean to the lower triangle of ``scatter`` (d, d), in Fortran order."""
     m, d = block.shape
-    head, centred = _centred_block(block)
+    head, centred = _centre_block(block)
     rest = centred.rest.tocsc()
-    width = max(16, STRIP // d)
+    width = max(16, STRIP_ENTRIES // d)
     for start in range(0, d, width):
         strip = rest[:, start : start + width].tocsr()
         scatter[start:, start : start + width] += (rest[:, start:].T @ strip).toarray()
     blas.dsyr(-float(m), centred.centre, lower=1, a=scatter, overwrite_a=1)
-    _add_full(scatter, centred)
+    _add_dense_columns(scatter, centred)
     return head
 
 
-def _add_full(scatter: Array, centred: CentredBlock) -> None:
+def _add_dense_columns(scatter: Array, centred: CentredBlock) -> None:
     """Rows and columns of the scatter that belong to the dense columns."""
     with_rest: Array = centred.rest.T @ centred.dense
     among = centred.dense.T @ centred.dense
-    for i, j in enumerate(centred.full):
+    for i, j in enumerate(centred.dense_columns):
         scatter[j, :j] += with_rest[:j, i]
-        with_rest[centred.full, i] = among[:, i]
+        with_rest[centred.dense_columns, i] = among[:, i]
         scatter[j:, j] += with_rest[j:, i]

@@ -15,17 +15,19 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Columns, gram_product
-from fedpca_flwr.maths.moments import Head, centred_rows, head_and_diagonal, scaled_columns
-from fedpca_flwr.maths.rows import Rows, whole
-from fedpca_flwr.maths.stiefel import transposed
+from fedpca_flwr.maths.moments import Head, centre_rows, head_and_diagonal, scale_columns
+from fedpca_flwr.maths.rows import Rows, to_array
+from fedpca_flwr.maths.stiefel import transpose
 
-FARTHEST = 1e300  # bound on the squared distance to a centre, so that no product of a row with it is infinite
+MAX_SQUARED_DISTANCE = (
+    1e300  # bound on the squared distance to a centre, so that no product of a row with it is infinite
+)
 # numbers of a column that are smaller, beside its largest, are taken for zero: products with rows may be rounded
-SMALLEST = 1e-100
+MIN_ENTRY_SHARE = 1e-100
 
 
 @dataclass(frozen=True)
-class OwnRows:
+class LocalRows:
     """The rows of a party about a centre."""
 
     centred: Array | Columns  # (n, d), rows about their own mean; one array where there are no more rows than features
@@ -35,8 +37,8 @@ class OwnRows:
     def energy(self) -> float:
         """Trace of the scatter about the centre."""
         rows = self.centred
-        own = rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
-        return own + float(self.shift @ self.shift)
+        within = rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
+        return within + float(self.shift @ self.shift)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -51,33 +53,33 @@ class OwnRows:
         """The scatter times ``X`` (..., d, r)."""
         rows = self.centred
         if isinstance(rows, Columns):
-            found = np.stack([gram_product(rows.T, block) for block in X.reshape(-1, *X.shape[-2:])]).reshape(X.shape)
+            product = np.stack([gram_product(rows.T, block) for block in X.reshape(-1, *X.shape[-2:])]).reshape(X.shape)
         else:
-            found = transposed(rows) @ (rows @ X)
-        found += self.shift[:, None] * (self.shift @ X)[..., None, :]
-        return found
+            product = transpose(rows) @ (rows @ X)
+        product += self.shift[:, None] * (self.shift @ X)[..., None, :]
+        return product
 
-    def times_any(self, V: Array) -> Array:
+    def times_scaled(self, V: Array) -> Array:
         """The scatter times ``V`` (d, b), whose numbers may be of any size: no product of one row leaves float64."""
         sizes = np.abs(V)
-        if sizes.min() > SMALLEST and sizes.max() < 1 / SMALLEST:
+        if sizes.min() > MIN_ENTRY_SHARE and sizes.max() < 1 / MIN_ENTRY_SHARE:
             return self.times(V)
-        block, exponents = scaled_columns(np.where(sizes > SMALLEST * sizes.max(axis=0), V, 0.0))
+        block, exponents = scale_columns(np.where(sizes > MIN_ENTRY_SHARE * sizes.max(axis=0), V, 0.0))
         with np.errstate(over="ignore"):
             return np.ldexp(self.times(block), exponents)
 
     def gram(self, U: Array) -> Array:
         """``U' T U`` (k, k) for the scatter T and ``U`` (d, k)."""
-        scores, moved = self.centred @ U, self.shift @ U
-        return np.asarray(scores.T @ scores + np.outer(moved, moved))
+        scores, shift_scores = self.centred @ U, self.shift @ U
+        return np.asarray(scores.T @ scores + np.outer(shift_scores, shift_scores))
 
-    def left_by(self, U: Array) -> float:
+    def residual_energy(self, U: Array) -> float:
         """The sum of squares, a number from 0, that a projection to the orthonormal ``U`` (d, k) leaves."""
-        kept = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
-        return max(0.0, self.energy - kept)
+        explained = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
+        return max(0.0, self.energy - explained)
 
 
-def own_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> OwnRows:
+def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> LocalRows:
     """Return a party's rows about a centre.
 
     Parameters
@@ -98,18 +100,18 @@ def own_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = No
         head = head or head_and_diagonal(rows)[0]
         centred: Array | Columns = Columns(rows, head.mean, head.remainder, np.ones(d), np.zeros(d, dtype=bool))
     else:
-        head, centred = _few(whole(rows))
+        head, centred = _centre_array(to_array(rows))
     with np.errstate(over="ignore", invalid="ignore"):
         shift = np.sqrt(n) * ((head.mean - centre) + (head.remainder - remainder))
-        far = not float(shift @ shift) < FARTHEST
-    if far:
+        too_far = not float(shift @ shift) < MAX_SQUARED_DISTANCE
+    if too_far:
         raise ContractError("the server tells a mean so far from this site's that the squares of distances overflow")
-    return OwnRows(centred, shift)
+    return LocalRows(centred, shift)
 
 
-def _few(rows: NDArray[Any]) -> tuple[Head, Array]:
+def _centre_array(rows: NDArray[Any]) -> tuple[Head, Array]:
     """Count and mean of rows (n, d), and these about it."""
     if not len(rows):
         none = np.zeros(rows.shape[1])
         return Head(0, none, none), rows.astype(np.float64)
-    return centred_rows(rows)
+    return centre_rows(rows)

@@ -31,32 +31,32 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.block_iteration import BlockIteration
-from fedpca_flwr.maths.eigen import ALIKE, Eigenpairs, rounding
+from fedpca_flwr.maths.eigen import TIE_TOLERANCE, Eigenpairs, rounding_bound
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.own_rows import OwnRows
-from fedpca_flwr.maths.stiefel import aligned, polar, retraction, symmetric, tangent, transposed
+from fedpca_flwr.maths.own_rows import LocalRows
+from fedpca_flwr.maths.stiefel import align, polar_factor, retract, symmetric_part, tangent_projection, transpose
 
-BLOCKS = 3  # how many blocks the Krylov space has in which components of a party with many rows are improved
-FINAL_STEPS = 200  # how many improvements there are at most at the end of a run
+KRYLOV_BLOCKS = 3  # how many blocks the Krylov space has in which components of a party with many rows are improved
+MAX_FINAL_STEPS = 200  # how many improvements there are at most at the end of a run
 
 
-def scatter_times(rows: Array | OwnRows, X: Array) -> Array:
+def scatter_times(rows: Array | LocalRows, X: Array) -> Array:
     """``Y' Y X`` (..., d, r) for rows Y (..., n, d)."""
-    return rows.times(X) if isinstance(rows, OwnRows) else transposed(rows) @ (rows @ X)
+    return rows.times(X) if isinstance(rows, LocalRows) else transpose(rows) @ (rows @ X)
 
 
-def energy_of(rows: Array | OwnRows) -> float:
+def row_energy(rows: Array | LocalRows) -> float:
     """The sum of the squares of one party's rows."""
-    return rows.energy if isinstance(rows, OwnRows) else float(np.vdot(rows, rows))
+    return rows.energy if isinstance(rows, LocalRows) else float(np.vdot(rows, rows))
 
 
-def largest_eigenvalue(rows: Array | OwnRows) -> float:
+def largest_eigenvalue(rows: Array | LocalRows) -> float:
     """The largest eigenvalue of ``Y' Y`` for one party's rows."""
-    factor = rows.factor if isinstance(rows, OwnRows) else rows
+    factor = rows.factor if isinstance(rows, LocalRows) else rows
     return float(_leading(rows, 1).values[0] if factor is None else np.linalg.norm(factor, 2) ** 2)
 
 
-def strength(noise: float, spread: float) -> float:
+def penalty_strength(noise: float, spread: float) -> float:
     """The strength c of the model's s2 and sU2."""
     return noise * (1 + noise) / spread
 
@@ -68,27 +68,27 @@ def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -
     inside = np.square(rows @ U).sum(axis=(-1, -2))
     trace = (np.square(rows).sum(axis=(-1, -2)) - inside / (1 + noise)) / noise
     volume = r * np.log1p(noise) + (d - r) * np.log(noise)
-    distance = np.square(tangent(V, aligned(U, V))).sum(axis=(-1, -2))
+    distance = np.square(tangent_projection(V, align(U, V))).sum(axis=(-1, -2))
     value: Array = (n * volume + trace) / 2 + distance / (2 * spread)
     return value
 
 
-def distance(U: Array, V: Array) -> Array:
+def subspace_distance(U: Array, V: Array) -> Array:
     """``r - |V'U|^2``: the sum of the squared sines of the principal angles, shape (...)."""
-    sines = U - V @ (transposed(V) @ U)  # the difference itself would lose digits near 0
+    sines = U - V @ (transpose(V) @ U)  # the difference itself would lose digits near 0
     squares: Array = np.square(sines).sum(axis=(-1, -2))
     return squares
 
 
-def shared(U: Array, V: Array) -> Array:
+def project_components(U: Array, V: Array) -> Array:
     """A party's projector times V (..., d, r): its reply in the closed form, of which the server needs only the sum."""
-    return U @ (transposed(U) @ V)
+    return U @ (transpose(U) @ V)
 
 
 # The closed form
 
 
-def personal_components(rows: Array | OwnRows, V: Array, c: Array | float, start: Array) -> Array:
+def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, start: Array) -> Array:
     """Leading eigenvectors (..., d, r) of ``Y'Y + c V V'`` for rows Y (..., n, d) and c > 0 of shape (...).
 
     Exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else improved from ``start``
@@ -96,103 +96,103 @@ def personal_components(rows: Array | OwnRows, V: Array, c: Array | float, start
     """
     c = np.asarray(c, np.float64)[..., None, None]
     (n, d), r = rows.shape[-2:], V.shape[-1]
-    factor = rows.factor if isinstance(rows, OwnRows) else rows
+    factor = rows.factor if isinstance(rows, LocalRows) else rows
     if factor is None or n + r > d:
-        found = _improved(lambda X: scatter_times(rows, X) + c * (V @ (transposed(V) @ X)), start)
-        return _resolved(*found, V)
+        ritz_pairs = _rayleigh_ritz(lambda X: scatter_times(rows, X) + c * (V @ (transpose(V) @ X)), start)
+        return _replace_unresolved(*ritz_pairs, V)
     prior, N = np.sqrt(c) * V, factor.shape[-2]
     shape = np.broadcast_shapes(factor.shape[:-2], prior.shape[:-2])
     gram = np.empty((*shape, N + r, N + r))  # its lower triangle is read
-    gram[..., :N, :N] = factor @ transposed(factor)
-    gram[..., N:, :N] = transposed(prior) @ transposed(factor)
-    gram[..., N:, N:] = transposed(prior) @ prior
-    values, left = np.linalg.eigh(gram)
-    values, left = values[..., : -r - 1 : -1], left[..., : -r - 1 : -1]
-    own = transposed(factor) @ left[..., :N, :] + prior @ left[..., N:, :]
-    return _resolved(values, np.linalg.qr(own).Q, V)
+    gram[..., :N, :N] = factor @ transpose(factor)
+    gram[..., N:, :N] = transpose(prior) @ transpose(factor)
+    gram[..., N:, N:] = transpose(prior) @ prior
+    values, gram_vectors = np.linalg.eigh(gram)
+    values, gram_vectors = values[..., : -r - 1 : -1], gram_vectors[..., : -r - 1 : -1]
+    vectors = transpose(factor) @ gram_vectors[..., :N, :] + prior @ gram_vectors[..., N:, :]
+    return _replace_unresolved(values, np.linalg.qr(vectors).Q, V)
 
 
-def _improved(product: Callable[[Array], Array], U: Array) -> tuple[Array, Array]:
+def _rayleigh_ritz(product: Callable[[Array], Array], U: Array) -> tuple[Array, Array]:
     """The best directions in the span of U, A U, A A U (Rayleigh-Ritz), and their values, descending."""
     blocks = [U]
-    for _ in range(BLOCKS - 1):
+    for _ in range(KRYLOV_BLOCKS - 1):
         blocks.append(np.linalg.qr(product(blocks[-1])).Q)
-    *others, last = np.broadcast_arrays(*blocks)
-    Q = np.linalg.qr(np.concatenate([*others, last], axis=-1)).Q
-    values, rotation = np.linalg.eigh(symmetric(transposed(Q) @ product(Q)))
+    *first_blocks, last = np.broadcast_arrays(*blocks)
+    Q = np.linalg.qr(np.concatenate([*first_blocks, last], axis=-1)).Q
+    values, rotation = np.linalg.eigh(symmetric_part(transpose(Q) @ product(Q)))
     leading = slice(None, -U.shape[-1] - 1, -1)
     return values[..., leading], Q @ rotation[..., leading]
 
 
-def _resolved(values: Array, own: Array, V: Array) -> Array:
+def _replace_unresolved(values: Array, vectors: Array, V: Array) -> Array:
     """Eigenvectors ``own`` (..., d, r); where float64 does not tell them from noise, directions of V in their place."""
-    certain = values > rounding(own.shape[-2]) * values[..., :1]
+    certain = values > rounding_bound(vectors.shape[-2]) * values[..., :1]
     if certain.all():
-        return own
-    fill = np.broadcast_to(V, own.shape)
-    found = [_filled(own[i][:, certain[i]], fill[i]) for i in np.ndindex(own.shape[:-2])]
-    return np.array(found).reshape(own.shape)
+        return vectors
+    fill = np.broadcast_to(V, vectors.shape)
+    completed = [_complete_basis(vectors[i][:, certain[i]], fill[i]) for i in np.ndindex(vectors.shape[:-2])]
+    return np.array(completed).reshape(vectors.shape)
 
 
-def _filled(own: Array, fill: Array) -> Array:
+def _complete_basis(vectors: Array, fill: Array) -> Array:
     """Orthonormal columns (d, r) that begin with ``own`` (d, q) and go on with what ``fill`` (d, r) has beside them."""
-    left, _, _ = np.linalg.svd(fill - own @ (own.T @ fill), full_matrices=False)
-    return np.hstack([own, left[:, : fill.shape[1] - own.shape[1]]])
+    directions, _, _ = np.linalg.svd(fill - vectors @ (vectors.T @ fill), full_matrices=False)
+    return np.hstack([vectors, directions[:, : fill.shape[1] - vectors.shape[1]]])
 
 
-def converged_components(rows: Array | OwnRows, V: Array, c: float, start: Array) -> Array:
+def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Array) -> Array:
     """`personal_components` (d, r) of one party, improved until they stay where they are."""
-    for _ in range(FINAL_STEPS):
+    for _ in range(MAX_FINAL_STEPS):
         start, before = personal_components(rows, V, c, start), start
-        if distance(start, before) < 1e-20:
+        if subspace_distance(start, before) < 1e-20:
             break
     return start
 
 
-def local_components(rows: Array | OwnRows, fill: Array) -> Array:
+def local_components(rows: Array | LocalRows, fill: Array) -> Array:
     """A party's own PCA (d, r): the end c = 0, or its limit, which ``fill`` decides where the rank is below r.
 
     That has orthonormal columns (d, r): V, or any others where nothing may be learned from other parties.
     """
     d, r = fill.shape
-    factor = rows.factor if isinstance(rows, OwnRows) else rows
+    factor = rows.factor if isinstance(rows, LocalRows) else rows
     if factor is not None and rows.shape[0] <= d:
         _, roots, vectors = np.linalg.svd(factor, full_matrices=False)
-        values, own = roots**2, vectors.T
+        values, components = roots**2, vectors.T
     else:
-        found = _leading(rows, r)
-        values, own = found.values, found.vectors
-    return _filled(own[:, :r][:, values[:r] > ALIKE * d * values[0]], fill)
+        pairs = _leading(rows, r)
+        values, components = pairs.values, pairs.vectors
+    return _complete_basis(components[:, :r][:, values[:r] > TIE_TOLERANCE * d * values[0]], fill)
 
 
-def _leading(rows: Array | OwnRows, r: int) -> Eigenpairs:
+def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
     """Leading eigenpairs of ``Y' Y`` for one party's rows."""
     d = rows.shape[-1]
-    found = BlockIteration(random_block(d, min(r + 10, d), seed=0), r, trace=energy_of(rows))
-    while not found.add(found.block, scatter_times(rows, found.block)):
+    iteration = BlockIteration(random_block(d, min(r + 10, d), seed=0), r, trace=row_energy(rows))
+    while not iteration.add(iteration.block, scatter_times(rows, iteration.block)):
         pass
-    return found.pairs
+    return iteration.pairs
 
 
 # Algorithm 1: alternating Stiefel gradient descent
 
 
-def own_gradient(rows: Array | OwnRows, U: Array, V: Array, c: Array | float) -> Array:
+def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float) -> Array:
     """Gradient (..., d, r) of a party's part with respect to U, on the manifold.
 
     Fact 1 of the paper has half of the first term; finite differences say that this is right.
     """
     c = np.asarray(c, np.float64)[..., None, None]
-    return c * tangent(V, U) - scatter_times(rows, U)
+    return c * tangent_projection(V, U) - scatter_times(rows, U)
 
 
 def shared_gradient(U: Array, V: Array) -> Array:
     """Gradient (..., d, r) of ``|P_V(U)|^2 / 2`` with respect to V (Fact 1)."""
-    return -tangent(V, U) @ symmetric(transposed(V) @ U)
+    return -tangent_projection(V, U) @ symmetric_part(transpose(V) @ U)
 
 
 def gradient_step(
-    rows: Array | OwnRows, U: Array, V: Array, c: Array | float, largest: Array | float
+    rows: Array | LocalRows, U: Array, V: Array, c: Array | float, largest: Array | float
 ) -> tuple[Array, Array]:
     """A party's step of Algorithm 1: its own components, and its version of V, both (..., d, r).
 
@@ -200,21 +200,24 @@ def gradient_step(
     1 / c) one: the stability limits of both parts, which the paper's tuned rates miss as soon as n changes.
     """
     step = 1 / (np.asarray(largest) + c)
-    moved = retraction(U, -np.asarray(step)[..., None, None] * tangent(U, own_gradient(rows, U, V, c)))
-    return moved, V - tangent(V, shared_gradient(moved, V))
+    moved = retract(U, -np.asarray(step)[..., None, None] * tangent_projection(U, local_gradient(rows, U, V, c)))
+    return moved, V - tangent_projection(V, shared_gradient(moved, V))
 
 
-def perpca(rows: Array, start: Array, shared: int, *, iterations: int = 100) -> Array:
+def perpca(rows: Array, start: Array, shared_count: int, *, iterations: int = 100) -> Array:
     """The components (m, d, r) of each of m parties with rows (m, n, d), the ``shared`` ones (fewer than r) first.
 
     It starts from the PCA (d, r) of all rows.
     """
-    U, own = start[:, :shared], np.broadcast_to(start[:, shared:], (len(rows), *start[:, shared:].shape))
+    U, local = (
+        start[:, :shared_count],
+        np.broadcast_to(start[:, shared_count:], (len(rows), *start[:, shared_count:].shape)),
+    )
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[:, None, None] ** 2
     for _ in range(iterations):
-        joint = np.concatenate([np.broadcast_to(U, (len(rows), *U.shape)), own], axis=-1)
-        joint = polar(joint + step * (transposed(rows) @ (rows @ joint)))
-        U = polar(joint[..., :shared].mean(axis=0))
-        own = joint[..., shared:]
-        own = polar(own - U @ (U.T @ own))
-    return np.concatenate([np.broadcast_to(U, (len(rows), *U.shape)), own], axis=-1)
+        joint = np.concatenate([np.broadcast_to(U, (len(rows), *U.shape)), local], axis=-1)
+        joint = polar_factor(joint + step * (transpose(rows) @ (rows @ joint)))
+        U = polar_factor(joint[..., :shared_count].mean(axis=0))
+        local = joint[..., shared_count:]
+        local = polar_factor(local - U @ (U.T @ local))
+    return np.concatenate([np.broadcast_to(U, (len(rows), *U.shape)), local], axis=-1)

@@ -66,26 +66,33 @@ from scipy.linalg import blas
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import CHUNK_ELEMENTS, diagonal_positions, pack, packed_size
-from fedpca_flwr.maths.private_scatter import NEAR, TO, directions, octaves, placed, shell_of
-from fedpca_flwr.maths.rows import Rows, chunks, lengths
+from fedpca_flwr.maths.private_scatter import (
+    SHELL_END,
+    SHELL_LENGTH_LIMIT,
+    assign_shells,
+    bounded_scores,
+    octave_counts,
+    row_directions,
+)
+from fedpca_flwr.maths.rows import Rows, chunks, row_lengths
 
 # numbers that are proposed at once, at most (a processor's cache holds what they need), and more than twice as many as
 # are missing, at least
-BLOCK, SPARE = 2**14, 16
-COINS = 10  # coins that one random word has beside a sign and 53 bits
+MAX_PROPOSALS, MIN_SPARE_PROPOSALS = 2**14, 16
+COINS_PER_WORD = 10  # coins that one random word has beside a sign and 53 bits
 # for each pattern of the bits of so many coins: how many come before the first that is 1
-HEADS = np.array([COINS, *((i & -i).bit_length() - 1 for i in range(1, 2**COINS))])
+ZEROS_BEFORE_ONE = np.array([COINS_PER_WORD, *((i & -i).bit_length() - 1 for i in range(1, 2**COINS_PER_WORD))])
 # a probability of at most 1 is computed to this in float64: a hundred times what its rounding errors add up to
-UNSURE = 2.0**-45
+PROBABILITY_ERROR = 2.0**-45
 # variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that it
 # suffices for entries that have half the variance too
-ROUNDING = 8
-LARGEST = 2**39  # standard deviation up to which the noise of 2^16 parties adds up in a word of 64 bits
+VARIANCE_MARGIN = 8
+MAX_DEVIATION = 2**39  # standard deviation up to which the noise of 2^16 parties adds up in a word of 64 bits
 # steps of a grid in the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2.
-STEPS = 2**13
-MOST_ROWS = 2**26  # most rows of one party: their sums of products, and noise, are whole numbers that float64 holds
+GRID_STEPS = 2**13
+MAX_ROWS = 2**26  # most rows of one party: their sums of products, and noise, are whole numbers that float64 holds
 # a clipped row is this much shorter than the bound, so that no rounding of floating point makes it longer
-INSIDE = 1 - 1e-12
+CLIP_MARGIN = 1 - 1e-12
 
 
 Relation = Literal["add-remove", "replace-one"]
@@ -118,7 +125,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
         high *= 2
     while gaussian_delta(epsilon, low) <= delta:
         low /= 2
-    root = _root(lambda s: gaussian_delta(epsilon, s) - delta, low, high, absolute=1e-300)
+    root = _find_root(lambda s: gaussian_delta(epsilon, s) - delta, low, high, absolute=1e-300)
     return root * (1 + 1e-12)  # the root's own rounding must not cost privacy
 
 
@@ -131,17 +138,17 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
     high = 1.0
     while gaussian_delta(high, multiplier) > delta:
         high *= 2
-    return _root(lambda e: gaussian_delta(e, multiplier) - delta, 0.0, high, absolute=1e-14)
+    return _find_root(lambda e: gaussian_delta(e, multiplier) - delta, 0.0, high, absolute=1e-14)
 
 
-def composed(multipliers: Iterable[float]) -> float:
+def compose_multipliers(multipliers: Iterable[float]) -> float:
     """The multiplier of one release that is as private as several together; infinity for none."""
     costs = [s**-2 if s > 0 else math.inf for s in multipliers]
     total = math.fsum(costs) if math.inf not in costs else math.inf
     return total**-0.5 if total else math.inf
 
 
-def _root(function: Callable[[float], float], low: float, high: float, *, absolute: float) -> float:
+def _find_root(function: Callable[[float], float], low: float, high: float, *, absolute: float) -> float:
     """Where a function changes its sign between two numbers."""
     from scipy.optimize import brentq  # a tenth of a second to import, which every message of a deployment would cost
 
@@ -151,77 +158,80 @@ def _root(function: Callable[[float], float], low: float, high: float, *, absolu
 Source = Callable[[int], bytes]  # gives as many random bytes as it is asked for
 
 Integers = NDArray[np.int64]
-Kept = NDArray[np.bool_]
+Mask = NDArray[np.bool_]
 
 
-def system() -> Source:
+def system_randomness() -> Source:
     """The operating system's randomness."""
     return os.urandom
 
 
-def fixed(*seed: int) -> Source:
+def seeded_randomness(*seed: int) -> Source:
     """Bytes that are the same for the same seed, and so not private."""
     return np.random.default_rng(seed).bytes
 
 
-def whole_deviation(deviation: float) -> int:
+def integer_deviation(deviation: float) -> int:
     """The standard deviation of whole noise that protects whole numbers as continuous noise of ``deviation`` does."""
-    return math.isqrt(math.ceil(deviation) ** 2 + ROUNDING) + 1
+    return math.isqrt(math.ceil(deviation) ** 2 + VARIANCE_MARGIN) + 1
 
 
-def gaussian(size: int, deviation: int, source: Source) -> Integers:
+def discrete_gaussian(size: int, deviation: int, source: Source) -> Integers:
     """Independent whole numbers from the discrete Gaussian distribution, shape (size,).
 
     The ``deviation``, 1 to `LARGEST`, is the :math:`\\sigma` above: the standard deviation is at most, and from 3 on
     nearly, this. For another one there is a `ValueError`.
     """
-    if not 1 <= deviation <= LARGEST:
-        raise ValueError(f"the deviation of whole noise is {deviation}, expected 1 to {LARGEST}")
-    values, found = np.empty(size, np.int64), 0
-    while found < size:
-        drawn, kept = _proposed(min(2 * (size - found) + SPARE, BLOCK), deviation, source)
-        new = drawn[kept][: size - found]
-        values[found : found + new.size] = new
-        found += new.size
+    if not 1 <= deviation <= MAX_DEVIATION:
+        raise ValueError(f"the deviation of whole noise is {deviation}, expected 1 to {MAX_DEVIATION}")
+    values, count = np.empty(size, np.int64), 0
+    while count < size:
+        drawn, accepted = _propose(min(2 * (size - count) + MIN_SPARE_PROPOSALS, MAX_PROPOSALS), deviation, source)
+        new = drawn[accepted][: size - count]
+        values[count : count + new.size] = new
+        count += new.size
     return values
 
 
-def symmetric(d: int, deviation: int, source: Source) -> Integers:
+def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
     """Packed triangle (d (d + 1) / 2,) of whole noise for the sum of products of whole rows.
 
     ``deviation`` on the diagonal, and its part of :math:`\\sqrt{1/2}`, rounded up, off it, where each value stands for
     two entries: the noise of the Gaussian mechanism for the Frobenius norm.
     """
     on = diagonal_positions(d)
-    noise = gaussian(packed_size(d), math.isqrt(deviation**2 // 2) + 1, source)
-    noise[on] = gaussian(d, deviation, source)
+    noise = discrete_gaussian(packed_size(d), math.isqrt(deviation**2 // 2) + 1, source)
+    noise[on] = discrete_gaussian(d, deviation, source)
     return noise
 
 
-def _proposed(size: int, deviation: int, source: Source) -> tuple[Integers, Kept]:
+def _propose(size: int, deviation: int, source: Source) -> tuple[Integers, Mask]:
     """Proposed whole numbers (size,), and which of them are kept."""
     words = np.frombuffer(source(8 * size), "<u8")
-    minus, k = (words & np.uint64(1)).astype(np.bool_), HEADS[(words >> np.uint64(1)) & np.uint64(2**COINS - 1)]
-    further = np.flatnonzero(k == COINS)
-    while further.size:
-        k[further] += (more := HEADS[_below(2**COINS, further.size, source)])
-        further = further[more == COINS]
-    drawn = k * deviation + _below(deviation, size, source)
-    kept = _kept(words >> np.uint64(1 + COINS), k, drawn, deviation, source)
-    kept &= ~(minus & (drawn == 0))  # there is one zero, not two
-    return np.where(minus, -drawn, drawn), kept
+    negative, k = (
+        (words & np.uint64(1)).astype(np.bool_),
+        ZEROS_BEFORE_ONE[(words >> np.uint64(1)) & np.uint64(2**COINS_PER_WORD - 1)],
+    )
+    unfinished = np.flatnonzero(k == COINS_PER_WORD)
+    while unfinished.size:
+        k[unfinished] += (zeros := ZEROS_BEFORE_ONE[_uniform_integers(2**COINS_PER_WORD, unfinished.size, source)])
+        unfinished = unfinished[zeros == COINS_PER_WORD]
+    drawn = k * deviation + _uniform_integers(deviation, size, source)
+    accepted = _accept(words >> np.uint64(1 + COINS_PER_WORD), k, drawn, deviation, source)
+    accepted &= ~(negative & (drawn == 0))  # there is one zero, not two
+    return np.where(negative, -drawn, drawn), accepted
 
 
-def _kept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: int, source: Source) -> Kept:
+def _accept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: int, source: Source) -> Mask:
     """Where uniform numbers, whose first 53 bits are given, are below the probabilities with which sizes are kept."""
-    above = np.ldexp(np.exp((1 - (sizes / deviation) ** 2) / 2), k - 1) - bits * 2.0**-53
-    below: Kept = above > 0
-    for i in np.flatnonzero(np.abs(above) <= UNSURE):
-        below[i] = _exactly_kept(int(bits[i]), int(sizes[i]), deviation, source)
-    return below
+    margins = np.ldexp(np.exp((1 - (sizes / deviation) ** 2) / 2), k - 1) - bits * 2.0**-53
+    accepted: Mask = margins > 0
+    for i in np.flatnonzero(np.abs(margins) <= PROBABILITY_ERROR):
+        accepted[i] = _accept_exactly(int(bits[i]), int(sizes[i]), deviation, source)
+    return accepted
 
 
-def _exactly_kept(drawn: int, size: int, deviation: int, source: Source) -> bool:
+def _accept_exactly(drawn: int, size: int, deviation: int, source: Source) -> bool:
     """Whether one number is kept, decided by as many digits as it takes."""
     bits = 53
     while True:
@@ -236,7 +246,7 @@ def _exactly_kept(drawn: int, size: int, deviation: int, source: Source) -> bool
         drawn, bits = drawn << 64 | int.from_bytes(source(8), "little"), bits + 64
 
 
-def _below(limit: int, size: int, source: Source) -> Integers:
+def _uniform_integers(limit: int, size: int, source: Source) -> Integers:
     """Uniform whole numbers from 0 to ``limit`` - 1, shape (size,)."""
     values = np.empty(0, np.uint64)
     fair = np.uint64(2**64 // limit * limit - 1)  # up to it each remainder is equally likely
@@ -246,107 +256,109 @@ def _below(limit: int, size: int, source: Source) -> Integers:
     return values.astype(np.int64)
 
 
-def clip(rows: Array, bound: float) -> Array:
+def clip_rows(rows: Array, bound: float) -> Array:
     """Rows (n, d), each longer than ``bound`` shortened to it."""
-    lengths = np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), bound)
-    clipped: Array = rows / lengths[:, None]
-    clipped *= bound * INSIDE
+    divisors = np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), bound)
+    clipped: Array = rows / divisors[:, None]
+    clipped *= bound * CLIP_MARGIN
     return clipped
 
 
-def on_grid(rows: Array, bound: float) -> Array:
+def round_to_grid(rows: Array, bound: float) -> Array:
     """Rows (n, d) clipped and rounded to whole numbers of ``bound / STEPS``: no longer than `STEPS`."""
-    margin = math.sqrt(rows.shape[1]) / (2 * STEPS)
-    steps = clip(rows, bound * (1 - margin))
-    steps *= STEPS / bound
+    margin = math.sqrt(rows.shape[1]) / (2 * GRID_STEPS)
+    steps = clip_rows(rows, bound * (1 - margin))
+    steps *= GRID_STEPS / bound
     return np.rint(steps, out=steps)
 
 
-def whole_sum(data: Rows, centre: Array, bound: float) -> Array:
+def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
     """Sum (d,) of the clipped differences of rows and ``centre``, in whole steps."""
     total = np.zeros(data.shape[1])
-    for rows in _about(data, centre):
-        total += on_grid(rows, bound).sum(axis=0)
+    for rows in _differences(data, centre):
+        total += round_to_grid(rows, bound).sum(axis=0)
     return total
 
 
-def whole_products(data: Rows, centre: Array, bound: float) -> Array:
+def integer_products(data: Rows, centre: Array, bound: float) -> Array:
     """Packed sum (d (d + 1) / 2,) of ``vv'`` in squared steps, for ``v`` the clipped difference of a row and
     ``centre``.
 
     There are at most `MOST_ROWS` rows; the bound is in the unit of the data.
     """
-    return _products((on_grid(rows, bound) for rows in _about(data, centre)), data.shape[1])
+    return _sum_of_products((round_to_grid(rows, bound) for rows in _differences(data, centre)), data.shape[1])
 
 
-def whole_shells(data: Rows, centre: Array, shells: Array) -> Array:
+def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
     """Packed sums (s, d (d + 1) / 2) as `whole_products` of the directions in which rows lie from ``centre``, by shell.
 
     Each row is in one of the ``shells`` (s, 3), whatever these are (`fedpca_flwr.maths.shells`), and no longer than 1.
     """
 
-    def of_shell(shell: int) -> Iterator[Array]:
-        for rows in _about(data, centre):
-            length = lengths(rows)
-            mine = shell_of(length, shells) == shell
+    def shell_rows(shell: int) -> Iterator[Array]:
+        for rows in _differences(data, centre):
+            length = row_lengths(rows)
+            in_shell = assign_shells(length, shells) == shell
             with np.errstate(over="ignore"):
-                kept = (
-                    np.minimum(length[mine] / shells[shell, NEAR], 1.0) if shells[shell, NEAR] else np.ones(mine.sum())
+                relative_lengths = (
+                    np.minimum(length[in_shell] / shells[shell, SHELL_LENGTH_LIMIT], 1.0)
+                    if shells[shell, SHELL_LENGTH_LIMIT]
+                    else np.ones(in_shell.sum())
                 )
-            yield on_grid(directions(rows[mine]) * kept[:, None], 1.0)
+            yield round_to_grid(row_directions(rows[in_shell]) * relative_lengths[:, None], 1.0)
 
-    return np.stack([_products(of_shell(shell), data.shape[1]) for shell in range(len(shells))])
+    return np.stack([_sum_of_products(shell_rows(shell), data.shape[1]) for shell in range(len(shells))])
 
 
-def whole_energies(data: Rows, centre: Array, shells: Array) -> Array:
+def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
     """Sums (s,) by shell of squared distances from ``centre`` over the squared end of the shell, in squared steps."""
     total = np.zeros(len(shells))
-    for rows in _about(data, centre):
-        length = lengths(rows)
-        shell = shell_of(length, shells)
+    for rows in _differences(data, centre):
+        length = row_lengths(rows)
+        shell = assign_shells(length, shells)
         with np.errstate(over="ignore"):
-            share = np.minimum(length / shells[shell, TO], 1.0)
-        total += np.bincount(shell, np.rint(STEPS * share) ** 2, minlength=len(shells))
+            share = np.minimum(length / shells[shell, SHELL_END], 1.0)
+        total += np.bincount(shell, np.rint(GRID_STEPS * share) ** 2, minlength=len(shells))
     return total
 
 
-def whole_octaves(data: Rows, centre: Array) -> Array:
+def integer_octave_counts(data: Rows, centre: Array) -> Array:
     """Numbers of rows by their distance from ``centre`` (`fedpca_flwr.maths.private_scatter.octaves`), in steps."""
-    counts: Array = np.sum([octaves(rows) for rows in _about(data, centre)], axis=0)
-    return STEPS * counts
+    counts: Array = np.sum([octave_counts(rows) for rows in _differences(data, centre)], axis=0)
+    return GRID_STEPS * counts
 
 
-def whole_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:
+def integer_score_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:
     """Sums (k + 1,) of squared scores of the clipped differences on components (k, d), and of their squared remainders.
 
     In whole squared steps. The squares of one row are no longer, as a vector, than the square of its length.
     """
     total = np.zeros(len(components) + 1)
-    for rows in _about(data, centre):
-        total += (on_grid(placed(rows, components, bound), bound) ** 2).sum(axis=0)
+    for rows in _differences(data, centre):
+        total += (round_to_grid(bounded_scores(rows, components, bound), bound) ** 2).sum(axis=0)
     return total
 
 
-def _about(data: Rows, centre: Array) -> Iterator[Array]:
+def _differences(data: Rows, centre: Array) -> Iterator[Array]:
     """Differences of rows and ``centre``; data are read in chunks, which a processor's cache holds."""
     for chunk in chunks(data):
         yield np.subtract(chunk, centre, dtype=np.float64)
 
 
-def _products(placed: Iterable[Array], d: int) -> Array:
+def _sum_of_products(placed: Iterable[Array], d: int) -> Array:
     total = np.zeros((d, d), order="F")
-    for rows in _joined(placed):
+    for rows in _merge_chunks(placed):
         blas.dsyrk(1.0, rows.T, beta=1.0, c=total, overwrite_c=1, lower=1)
     return pack(total)
 
 
-def _joined(placed: Iterable[Array]) -> Iterator[Array]:
+def _merge_chunks(placed: Iterable[Array]) -> Iterator[Array]:
     """The same rows in larger chunks, of which syrk makes more."""
-    few: list[Array] = []
+    pending: list[Array] = []
     for rows in placed:
-        few.append(rows)
-        if sum(map(np.size, few)) >= CHUNK_ELEMENTS:
-            yield np.vstack(few)
-            few = []
-    if few:
-        yield np.vstack(few)
+        pending.append(rows)
+        if sum(map(np.size, pending)) >= CHUNK_ELEMENTS:
+            yield np.vstack(pending)
+            pending = []
+    if pending:
+        yield np.vstack(pending)

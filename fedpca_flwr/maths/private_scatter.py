@@ -29,54 +29,61 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
-from fedpca_flwr.maths.rows import lengths
+from fedpca_flwr.maths.rows import row_lengths
 
-FROM, TO, NEAR = range(3)  # columns of shells: where one begins, where it ends, up to where rows keep their length
-LOWEST, HIGHEST = -500, 500  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
-OCTAVES = HIGHEST - LOWEST + 1
-STANDS_OUT = 5.2  # of all noisy numbers of no rows, one is above so many standard deviations in one of 10,000 cases
-MOST = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
-SLIGHT = 0.05  # a bound is made larger only where the noise stays below this share of what most rows reach
+SHELL_START, SHELL_END, SHELL_LENGTH_LIMIT = range(
+    3
+)  # columns of shells: where one begins, where it ends, up to where rows keep their length
+MIN_EXPONENT, MAX_EXPONENT = (
+    -500,
+    500,
+)  # exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
+OCTAVES = MAX_EXPONENT - MIN_EXPONENT + 1
+DETECTION_DEVIATIONS = (
+    5.2  # of all noisy numbers of no rows, one is above so many standard deviations in one of 10,000 cases
+)
+BOUND_ROW_SHARE = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
+MAX_NOISE_SHARE = 0.05  # a bound is made larger only where the noise stays below this share of what most rows reach
 # a coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise
-DEVIATIONS = 2.0
+COORDINATE_DEVIATIONS = 2.0
 # a spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which rows
 # that are far off may have made, must not decide it
-LEADING = 4.0
+MAX_SPIKE_RATIO = 4.0
 # the largest eigenvalue of the noise, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom
 # 1996)
-TRACY_WIDOM = 2.02
+TRACY_WIDOM_99 = 2.02
 # a function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)
-TAIL = 3.04
-OUTLIER = 2.33  # in 99 of 100 cases a normal value is below so many standard deviations
+LIPSCHITZ_TAIL = 3.04
+NORMAL_99 = 2.33  # in 99 of 100 cases a normal value is below so many standard deviations
 
 
-def directions(rows: Array) -> Array:
+def row_directions(rows: Array) -> Array:
     """Rows (n, d) divided by their lengths; those of length 0 stay."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
-    return scaled / np.where(largest > 0, lengths(scaled), 1.0)[:, None]
+    return scaled / np.where(largest > 0, row_lengths(scaled), 1.0)[:, None]
 
 
-def octaves(rows: Array) -> Array:
+def octave_counts(rows: Array) -> Array:
     """How many rows (n, d) have a length from each power of two to the next, shape (`OCTAVES`,)."""
-    length = lengths(rows)
-    exponent = np.where(np.isfinite(length), np.frexp(length)[1], HIGHEST)
-    exponent = np.where(length > 0, exponent, LOWEST).clip(LOWEST, HIGHEST)
-    return np.bincount(exponent - LOWEST, minlength=OCTAVES).astype(np.float64)
+    length = row_lengths(rows)
+    exponent = np.where(np.isfinite(length), np.frexp(length)[1], MAX_EXPONENT)
+    exponent = np.where(length > 0, exponent, MIN_EXPONENT).clip(MIN_EXPONENT, MAX_EXPONENT)
+    return np.bincount(exponent - MIN_EXPONENT, minlength=OCTAVES).astype(np.float64)
 
 
-def shell_of(length: Array, shells: Array) -> NDArray[np.intp]:
+def assign_shells(length: Array, shells: Array) -> NDArray[np.intp]:
     """The one shell in which a row of each length (n,) is; shells (s, 3) are as in `fedpca_flwr.maths.shells`."""
-    found: NDArray[np.intp] = (length[:, None] >= shells[1:, FROM]).sum(axis=1)
-    return found
+    indices: NDArray[np.intp] = (length[:, None] >= shells[1:, SHELL_START]).sum(axis=1)
+    return indices
 
 
-def placed(rows: Array, components: Array, bound: float) -> Array:
+def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
     """Scores on components (k, d), and the length that they leave, of rows shortened to a bound, shape (n, k + 1)."""
-    unit = directions(rows)
+    unit = row_directions(rows)
     scores = unit @ components.T
-    left = np.sqrt((1.0 - np.einsum("ij,ij->i", scores, scores)).clip(min=0.0))
-    return np.column_stack([scores, left]) * np.minimum(lengths(rows), bound)[:, None]
+    remainder = np.sqrt((1.0 - np.einsum("ij,ij->i", scores, scores)).clip(min=0.0))
+    return np.column_stack([scores, remainder]) * np.minimum(row_lengths(rows), bound)[:, None]
 
 
 class Reach(NamedTuple):
@@ -87,28 +94,31 @@ class Reach(NamedTuple):
     stands_out: bool
 
 
-def reach(counts: Array, deviation: float, *, noise: float = np.inf, power: int = 1) -> Reach:
+def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: int = 1) -> Reach:
     """How far most rows reach, from their noisy numbers (`OCTAVES`,) with noise of a known deviation.
 
     A mean of rows (``power`` 1) or of their squares (2) that are shortened to a bound of 1 has so much ``noise``, times
     the number of rows. The bound is larger than `MOST` rows need where that makes noise and what is cut off smaller
     together, and the noise is still small beside those rows (`SLIGHT`).
     """
-    kept = np.where(counts > STANDS_OUT * deviation, counts, 0.0)
-    if not kept.any():
-        return Reach(2.0 ** (int(counts.argmax()) + LOWEST), False)
-    filled, within = np.flatnonzero(kept), int(np.searchsorted(np.cumsum(kept), MOST * kept.sum()))
-    found, least = within, np.inf
+    significant = np.where(counts > DETECTION_DEVIATIONS * deviation, counts, 0.0)
+    if not significant.any():
+        return Reach(2.0 ** (int(counts.argmax()) + MIN_EXPONENT), False)
+    filled, within = (
+        np.flatnonzero(significant),
+        int(np.searchsorted(np.cumsum(significant), BOUND_ROW_SHARE * significant.sum())),
+    )
+    best, best_error = within, np.inf
     for octave in filled[filled >= within].tolist():
         with np.errstate(all="ignore"):  # a bound that is beyond float64 is none
-            more = np.exp2(power * (octave - within))
-            error = np.hypot(more * noise, more * beyond(kept, octave, power))
-        if error < least and (octave == within or more * noise <= SLIGHT * kept.sum()):
-            found, least = octave, error
-    return Reach(2.0 ** (found + LOWEST), True)
+            growth = np.exp2(power * (octave - within))
+            error = np.hypot(growth * noise, growth * excess_beyond(significant, octave, power))
+        if error < best_error and (octave == within or growth * noise <= MAX_NOISE_SHARE * significant.sum()):
+            best, best_error = octave, error
+    return Reach(2.0 ** (best + MIN_EXPONENT), True)
 
 
-def beyond(counts: Array, octave: int, power: int) -> float:
+def excess_beyond(counts: Array, octave: int, power: int) -> float:
     """By how much rows beyond an octave exceed its end, summed, in units of that end (of its square, for power 2).
 
     Lengths within an octave are spread evenly over their logarithms.
@@ -118,23 +128,23 @@ def beyond(counts: Array, octave: int, power: int) -> float:
     return float((counts[farther] * (np.exp2(power * (farther - octave)) * spread - 1)).sum())
 
 
-def moved(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
+def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
     """The centre moved by the mean of the rows about it, and how far off it is in 99 of 100 cases.
 
     The mean is drawn towards the old centre as far as noise explains it (James and Stein 1961, the positive part).
     """
-    length, noise = float(np.linalg.norm(step.value)), np.sqrt(step.value.size) * step.of_sum / step.rows
-    kept = max(0.0, 1.0 - (noise / length) ** 2) if length else 0.0
-    return centre + kept * step.value, step.radius + (1.0 - kept) * length
+    length, noise = float(np.linalg.norm(step.value)), np.sqrt(step.value.size) * step.sum_deviation / step.rows
+    retained_share = max(0.0, 1.0 - (noise / length) ** 2) if length else 0.0
+    return centre + retained_share * step.value, step.radius + (1.0 - retained_share) * length
 
 
-def descending(noisy: Array, deviation: float) -> Array:
+def make_descending(noisy: Array, deviation: float) -> Array:
     """Variances (k,) in the order of their components: the nearest that descend, at least half a deviation."""
     from scipy.optimize import isotonic_regression  # a tenth of a second to import, and used once in a run
 
     fitted = isotonic_regression(noisy, increasing=False).x
-    least: Array = np.maximum(fitted, deviation / 2)
-    return least
+    variances: Array = np.maximum(fitted, deviation / 2)
+    return variances
 
 
 class NoisyCentre(NamedTuple):
@@ -148,8 +158,8 @@ class NoisyCentre(NamedTuple):
     rows: int  # the noisy number of rows, n + g
     bound: float  # the length to which rows were clipped
     # standard deviations of the noise of the number of rows, and of each value of their sum
-    of_rows: float
-    of_sum: float
+    count_deviation: float
+    sum_deviation: float
 
     @property
     def radius(self) -> float:
@@ -157,12 +167,12 @@ class NoisyCentre(NamedTuple):
 
         By the formula above with ``|m|`` at most the bound, or at most the centre's length and this radius.
         """
-        z = self.of_sum * (np.sqrt(self.value.size) + TAIL)
-        g, length = TAIL * self.of_rows, np.linalg.norm(self.value)
+        z = self.sum_deviation * (np.sqrt(self.value.size) + LIPSCHITZ_TAIL)
+        g, length = LIPSCHITZ_TAIL * self.count_deviation, np.linalg.norm(self.value)
         near = (z + g * length) / (self.rows - g) if self.rows > g else np.inf
         return float(min((z + g * self.bound) / self.rows, near, 2 * self.bound))
 
-    def seen_by_subtraction(self) -> float:
+    def subtraction_eigenvalue(self) -> float:
         """Largest eigenvalue that ``(n + g) c c'`` leaves of ``n m m'``, the second moment of rows without variance.
 
         With e = c - m it is that of ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the
@@ -171,7 +181,7 @@ class NoisyCentre(NamedTuple):
         """
         radius = self.radius
         length = min(float(np.linalg.norm(self.value)) + radius, self.bound)
-        return self.rows * radius * (length + radius / 2) + TAIL * self.of_rows * length**2
+        return self.rows * radius * (length + radius / 2) + LIPSCHITZ_TAIL * self.count_deviation * length**2
 
 
 class Denoised(NamedTuple):
@@ -180,11 +190,11 @@ class Denoised(NamedTuple):
     pairs: Eigenpairs  # their eigenvalues are without the noise
     total: float  # estimate of the trace
     detectable: int  # how many of the pairs the noise alone does not explain
-    kept: int  # how many coordinates were not dropped
+    coordinate_count: int  # how many coordinates were not dropped
     noisy: Array  # (k,), eigenvalues with the noise
 
 
-def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
+def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
     """The k leading eigenpairs behind a noisy scatter, of all coordinates or of those that stand out of the noise.
 
     The packed scatter has noise of ``deviation`` (in squared units of the data) on the diagonal and of
@@ -194,56 +204,56 @@ def denoised(scatter: Array, d: int, k: int, deviation: float, *, excess: float 
     matrix = unpack(scatter, d)
     diagonal = np.diagonal(matrix)
     order = np.argsort(-diagonal, kind="stable")
-    above = max(k, int((diagonal > DEVIATIONS * deviation).sum()))
-    choices: list[_Among] = []
+    above = max(k, int((diagonal > COORDINATE_DEVIATIONS * deviation).sum()))
+    choices: list[_CoordinateSubset] = []
     for count in sorted({above, d}):
-        kept = np.sort(order[:count])
-        noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(kept, kept)]), k)
-        choices.append(_Among(kept, noisy, deviation * float(np.sqrt(len(kept) / 2))))
+        selected = np.sort(order[:count])
+        noisy = leading_eigenpairs(np.asfortranarray(matrix[np.ix_(selected, selected)]), k)
+        choices.append(_CoordinateSubset(selected, noisy, deviation * float(np.sqrt(len(selected) / 2))))
     spikes = np.concatenate([choice.spikes for choice in choices])
     typical = float(np.median(spikes)) if spikes.size else 0.0
-    best = max(choices, key=lambda choice: choice.held(LEADING * typical))
+    best = max(choices, key=lambda choice: choice.explained_variance(MAX_SPIKE_RATIO * typical))
     vectors = np.zeros((d, k))
-    vectors[best.kept] = best.noisy.vectors
-    values = without_noise(best.noisy.values, best.edge)
-    following = float(without_noise(np.array(best.noisy.following), best.edge))
+    vectors[best.coordinates] = best.noisy.vectors
+    values = denoise_eigenvalues(best.noisy.values, best.edge)
+    following = float(denoise_eigenvalues(np.array(best.noisy.following), best.edge))
     total = max(float(diagonal.sum()), float(values.sum()))
-    above = detectable(best.noisy.values, d, deviation, excess)
-    return Denoised(Eigenpairs(values, vectors, following), total, above, len(best.kept), best.noisy.values)
+    above = count_detectable(best.noisy.values, d, deviation, excess)
+    return Denoised(Eigenpairs(values, vectors, following), total, above, len(best.coordinates), best.noisy.values)
 
 
-def detectable(noisy: Array, d: int, deviation: float, excess: float) -> int:
+def count_detectable(noisy: Array, d: int, deviation: float, excess: float) -> int:
     """How many of these noisy eigenvalues the noise alone does not explain; parameters as in `denoised`.
 
     Which features stay depends on the noise, but no part of its matrix has a larger eigenvalue than all (Cauchy).
     """
-    return int((noisy > largest_of_noise(d, deviation, excess)).sum())
+    return int((noisy > noise_limit(d, deviation, excess)).sum())
 
 
-class _Among(NamedTuple):
+class _CoordinateSubset(NamedTuple):
     """The noisy eigenpairs among some coordinates, and the edge of their noise."""
 
-    kept: NDArray[np.intp]
+    coordinates: NDArray[np.intp]
     noisy: Eigenpairs
     edge: float
 
     @property
     def spikes(self) -> Array:
         """The eigenvalues that show, without the noise."""
-        behind = without_noise(self.noisy.values, self.edge)
+        behind = denoise_eigenvalues(self.noisy.values, self.edge)
         return behind[behind > self.edge]
 
-    def held(self, most: float) -> float:
+    def explained_variance(self, max_spike: float) -> float:
         """How much of the data the components hold, where no spike counts for more than ``most``.
 
         A noisy vector has the cosine ``sqrt(1 - (q / spike)^2)`` with its own (Benaych-Georges and Nadakuditi 2011,
         theorem 2.2).
         """
         spikes = self.spikes
-        return float((np.minimum(spikes, most) * (1 - (self.edge / spikes) ** 2)).sum())
+        return float((np.minimum(spikes, max_spike) * (1 - (self.edge / spikes) ** 2)).sum())
 
 
-def largest_of_noise(d: int, deviation: float, excess: float = 0.0) -> float:
+def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
     """The limit below which the leading eigenvalue of nothing but noise stays in 99 of 100 cases.
 
     By Weyl's inequality the same holds for eigenvalue i where the data have i - 1 directions only. Parameters as in
@@ -255,11 +265,11 @@ def largest_of_noise(d: int, deviation: float, excess: float = 0.0) -> float:
     if spike == 0.0:
         return 0.0
     above = (edge / spike) ** 2
-    chance = TRACY_WIDOM * edge * d ** (-2 / 3) + OUTLIER * deviation * np.sqrt(1 - above)
+    chance = TRACY_WIDOM_99 * edge * d ** (-2 / 3) + NORMAL_99 * deviation * np.sqrt(1 - above)
     return float(spike * (1 + above) + chance)
 
 
-def without_noise(theta: Array, edge: float) -> Array:
+def denoise_eigenvalues(theta: Array, edge: float) -> Array:
     """The eigenvalues behind noisy ones: the inverse of the map above; half of those that the noise explains.
 
     Never negative: the matrix behind is positive semidefinite.

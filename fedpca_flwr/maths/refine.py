@@ -35,16 +35,23 @@ from numpy.typing import NDArray
 from scipy.linalg import qr
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, fix_signs, leading_eigenpairs, rounding, sine_theorem
+from fedpca_flwr.maths.eigen import (
+    EXACT_ANGLE_DEGREES,
+    Eigenpairs,
+    fix_signs,
+    leading_eigenpairs,
+    rounding_bound,
+    sine_theorem,
+)
 from fedpca_flwr.maths.factors import Factor
-from fedpca_flwr.maths.krylov import KnownProducts, Ritz, random_block
+from fedpca_flwr.maths.krylov import ProductBasis, Ritz, random_block
 
 CORRECTION_BITS = 8  # bits of each value of an approximation's error on a block, as it travels
-MOST_BITS = 32  # most bits of each value of a block
-SAME = 1e-9  # where a model is exact, errors are at most this share of the last variance
+MAX_BITS = 32  # most bits of each value of a block
+EXACT_ERROR_SHARE = 1e-9  # where a model is exact, errors are at most this share of the last variance
 # the largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians, more
 # of features that do not vary alike
-DEVIATIONS = 6.0
+PEAK_TO_RMS = 6.0
 
 
 def block_bits(number: int) -> int:
@@ -53,10 +60,10 @@ def block_bits(number: int) -> int:
     A correction shrinks the error on the block by some two digits. The error that it leaves beside the block counts
     as much as the components lie beside it, so the block's rounding must shrink alike: 8 bits more each time.
     """
-    return min(8 * (number + 1), MOST_BITS)
+    return min(8 * (number + 1), MAX_BITS)
 
 
-def corrected(matrix: Array, V: Array, E: Array) -> Array:
+def correct_on_block(matrix: Array, V: Array, E: Array) -> Array:
     """``M + E V' + V E' - V sym(V' E) V'``, which maps the orthonormal block ``V`` as ``M V + E`` does.
 
     The symmetric block secant update for one block, on full matrices (d, d).
@@ -83,26 +90,26 @@ def corrected_angle_bound(
     that on the block's first k columns, where it is known.
     """
     values = np.append(pairs.values, pairs.following)
-    rounded = rounding(len(pairs.vectors)) * float(pairs.values[0])
-    wrong = Wrong(error + rounded, on_block + rounded, on_block + rounded, 1.0, 1.0)
+    rounded = rounding_bound(len(pairs.vectors)) * float(pairs.values[0])
+    errors = CorrectionErrors(error + rounded, on_block + rounded, on_block + rounded, 1.0, 1.0)
     V = np.zeros((len(pairs.vectors), 0)) if block is None else block.astype(np.float64)
     inside = V.T @ pairs.vectors
     outside = pairs.vectors - V @ inside
     if on_first is not None:
-        others = float(np.linalg.norm(inside[k:, :k], 2)) if len(inside) > k else 0.0
-        wrong = wrong._replace(on_first=on_first + rounded + wrong.on_block * others)
+        cross = float(np.linalg.norm(inside[k:, :k], 2)) if len(inside) > k else 0.0
+        errors = errors._replace(on_first=on_first + rounded + errors.on_block * cross)
     if block is not None:
-        wrong = wrong._replace(first=float(np.linalg.norm(outside[:, :k], 2)))
+        errors = errors._replace(first=float(np.linalg.norm(outside[:, :k], 2)))
     angle = 90.0
-    for more in range(k, values.size):
-        if block is not None and more > k:
-            wrong = wrong._replace(next=float(np.linalg.norm(outside[:, k:more], 2)))
-        angle = min(angle, _angle_bound(values, k, more, wrong))
+    for end in range(k, values.size):
+        if block is not None and end > k:
+            errors = errors._replace(next=float(np.linalg.norm(outside[:, k:end], 2)))
+        angle = min(angle, _angle_bound(values, k, end, errors))
     moved = (float(values[0]) + error) * float(np.sin(np.radians(angle))) ** 2
-    return angle, min(wrong.about_first, wrong.in_first + moved)
+    return angle, min(errors.norm_first, errors.inner_first + moved)
 
 
-class Wrong(NamedTuple):
+class CorrectionErrors(NamedTuple):
     """Bounds on the error F of a matrix that was corrected on a block, as spectral norms: about its first k
     eigenvectors U and the next ones W."""
 
@@ -113,44 +120,44 @@ class Wrong(NamedTuple):
     next: float  # and W
 
     @property
-    def about_first(self) -> float:
+    def norm_first(self) -> float:
         """Of F U."""
         return min(self.everywhere, self.on_first + self.everywhere * self.first)
 
     @property
-    def about_next(self) -> float:
+    def norm_next(self) -> float:
         """Of F W."""
         return min(self.everywhere, self.on_block + self.everywhere * self.next)
 
     @property
-    def in_first(self) -> float:
+    def inner_first(self) -> float:
         """Of U'F U."""
-        return min(self.about_first, self.on_first * (1 + 2 * self.first) + self.everywhere * self.first**2)
+        return min(self.norm_first, self.on_first * (1 + 2 * self.first) + self.everywhere * self.first**2)
 
     @property
-    def in_next(self) -> float:
+    def inner_next(self) -> float:
         """Of W'F W."""
-        return min(self.about_next, self.on_block * (1 + 2 * self.next) + self.everywhere * self.next**2)
+        return min(self.norm_next, self.on_block * (1 + 2 * self.next) + self.everywhere * self.next**2)
 
     @property
-    def between(self) -> float:
+    def cross_norm(self) -> float:
         """Of W'F U."""
-        beside = self.on_first * self.next + self.on_block * self.first + self.everywhere * self.first * self.next
-        return min(self.about_first, self.about_next, self.on_first + beside)
+        cross_terms = self.on_first * self.next + self.on_block * self.first + self.everywhere * self.first * self.next
+        return min(self.norm_first, self.norm_next, self.on_first + cross_terms)
 
 
-def _angle_bound(values: Array, k: int, more: int, wrong: Wrong) -> float:
+def _angle_bound(values: Array, k: int, end: int, errors: CorrectionErrors) -> float:
     """Bound on the angle to the first k components, in degrees, where the vectors W are those up to ``more``."""
-    last = float(values[k - 1]) - wrong.in_first
-    to_rest = last - float(values[more]) - wrong.everywhere
-    if more == k:
-        return sine_theorem(wrong.about_first, to_rest)
-    to_next, coupled = last - float(values[k]) - wrong.in_next, wrong.about_next
+    last = float(values[k - 1]) - errors.inner_first
+    to_rest = last - float(values[end]) - errors.everywhere
+    if end == k:
+        return sine_theorem(errors.norm_first, to_rest)
+    to_next, coupled = last - float(values[k]) - errors.inner_next, errors.norm_next
     by_rest = coupled / to_rest if to_rest > 0 else np.inf
     if to_next <= by_rest * coupled:
         return 90.0
-    beside = (wrong.between + by_rest * wrong.about_first) / (to_next - by_rest * coupled)
-    return sine_theorem(float(np.hypot(beside, (wrong.about_first + coupled * beside) / to_rest)), 1.0)
+    next_sine = (errors.cross_norm + by_rest * errors.norm_first) / (to_next - by_rest * coupled)
+    return sine_theorem(float(np.hypot(next_sine, (errors.norm_first + coupled * next_sine) / to_rest)), 1.0)
 
 
 class RefinedSketch:
@@ -166,7 +173,7 @@ class RefinedSketch:
         length = float(np.linalg.norm(rows))
         lost = length * float(limits.eps) + np.sqrt(rows.size) * float(limits.smallest_subnormal)
         self.error: float = sketch.error + (2 * length + lost) * lost
-        self.known = KnownProducts(self.d)
+        self.products = ProductBasis(self.d)
         self._image: Array = np.empty((self.d, 0))  # M_0 Q
 
     def product(self, V: Array) -> Array:
@@ -175,12 +182,12 @@ class RefinedSketch:
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
         """See `KnownProducts.renew`."""
-        self.known.renew(ritz, AU)
+        self.products.renew(ritz, AU)
         self._image = np.empty((self.d, 0))
 
     def next_block(self, width: int) -> Array:
         """The leading eigenvectors of ``M`` outside the span already asked, orthonormal (d, at most width)."""
-        width, Q = min(width, self.known.room), self.known.Q
+        width, Q = min(width, self.products.room), self.products.Q
         if not width:
             return np.empty((self.d, 0))
         block = self.leading(width).vectors
@@ -194,7 +201,7 @@ class RefinedSketch:
         Where few rows and products span less than everything, through the matrix on their span; ``M`` is a multiple of
         the identity elsewhere, so a few random directions complete the basis.
         """
-        Q, change = self.known.Q, self._change()
+        Q, change = self.products.Q, self._change()
         if len(self.rows) + 2 * Q.shape[1] + k >= self.d:
             return leading_eigenpairs(np.asfortranarray(self._dense + change @ Q.T + Q @ change.T), k)
         basis, _ = qr(np.hstack([Q, self.rows.T, change, random_block(self.d, k + 1, seed=0)]), mode="economic")
@@ -204,9 +211,9 @@ class RefinedSketch:
         return Eigenpairs(pairs.values, fix_signs(basis @ pairs.vectors), pairs.following)
 
     @property
-    def outside(self) -> float:
+    def outside_bound(self) -> float:
         """Bound on ``A`` orthogonal to the blocks asked: ``lambda_max(P M_0 P) + error`` with ``P = 1 - Q Q'``."""
-        Q = self.known.Q
+        Q = self.products.Q
         rows = self.rows - (self.rows @ Q) @ Q.T
         gram = rows @ rows.T if len(rows) < self.d else rows.T @ rows
         (largest,) = leading_eigenpairs(np.asfortranarray(gram), 1).values
@@ -218,21 +225,21 @@ class RefinedSketch:
 
     def _change(self) -> Array:
         """``C`` with ``M = M_0 + C Q' + Q C'``."""
-        Q, asked = self.known.Q, self._image.shape[1]
-        self._image = np.hstack([self._image, self.product(Q[:, asked:])])
-        D = self.known.AQ - self._image
+        Q, count = self.products.Q, self._image.shape[1]
+        self._image = np.hstack([self._image, self.product(Q[:, count:])])
+        D = self.products.AQ - self._image
         inner = Q.T @ D
         return D - Q @ ((inner + inner.T) / 4)
 
 
-def rounded_share(bits: int) -> float:
+def relative_rounding(bits: int) -> float:
     """Deviation of the error of numbers that share a scale and are rounded to so many bits, over their own."""
-    return float(DEVIATIONS / np.sqrt(12) / (2 ** (bits - 1) - 1))
+    return float(PEAK_TO_RMS / np.sqrt(12) / (2 ** (bits - 1) - 1))
 
 
-def coded_bits(bits: int) -> float:
+def entropy_bits(bits: int) -> float:
     """Bits in which such a number travels, once compressed: the entropy of a Gaussian."""
-    return float(bits - 1 - np.log2(DEVIATIONS) + 0.5 * np.log2(2 * np.pi * np.e))
+    return float(bits - 1 - np.log2(PEAK_TO_RMS) + 0.5 * np.log2(2 * np.pi * np.e))
 
 
 @dataclass(frozen=True)
@@ -245,32 +252,34 @@ class Corrections:
     parties: int
     step: float  # the scatters are in multiples of this, in squared units of the data
 
-    def needed(self, tolerance: float, most: int) -> int | None:
+    def count_needed(self, tolerance: float, max_corrections: int) -> int | None:
         """After how many corrections, ``most`` or fewer, the bound is at ``tolerance`` degrees; else None."""
         d, b, deviation = self.spectrum.size, self.width, self.step / np.sqrt(12)
         everywhere = float(self.parties * deviation * 2 * np.sqrt(d))
         on_block = float(self.parties * deviation * (np.sqrt(d) + np.sqrt(b)))
         reach, moved, rounded = on_block / np.sqrt(self.parties), np.inf, 0.0  # reach: of all parties' errors together
-        for number in range(most + 1):
-            if self._holds(tolerance, everywhere, on_block, partial(self._beside, moved=moved, rounded=rounded)):
+        for number in range(max_corrections + 1):
+            if self._is_reached(tolerance, everywhere, on_block, partial(self._offset, moved=moved, rounded=rounded)):
                 return number
-            moved = on_block / np.sqrt(self.parties) + reach * self._beside(self.k, moved, rounded) if number else reach
-            rounded = rounded_share(block_bits(number)) * (1 + float(np.sqrt(b / d)))
+            moved = on_block / np.sqrt(self.parties) + reach * self._offset(self.k, moved, rounded) if number else reach
+            rounded = relative_rounding(block_bits(number)) * (1 + float(np.sqrt(b / d)))
             if number:
-                on_block += everywhere * self._beside(self.width, moved, rounded)
-            on_block *= rounded_share(CORRECTION_BITS)
+                on_block += everywhere * self._offset(self.width, moved, rounded)
+            on_block *= relative_rounding(CORRECTION_BITS)
         return None
 
-    def _beside(self, last: int, moved: float, rounded: float) -> float:
+    def _offset(self, last: int, moved: float, rounded: float) -> float:
         """How far the eigenvectors up to ``last`` lie beside a rounded block of vectors that an error ``moved``."""
         if self.width >= self.spectrum.size and moved < np.inf:
             return 0.0
         gap = self.spectrum[last - 1] - (self.spectrum[self.width] if self.width < self.spectrum.size else 0.0)
         return min(1.0, float(moved / gap) + rounded) if gap > 0 else 1.0
 
-    def _holds(self, tolerance: float, everywhere: float, on_block: float, beside: Callable[[int], float]) -> bool:
+    def _is_reached(self, tolerance: float, everywhere: float, on_block: float, offset: Callable[[int], float]) -> bool:
         """Whether a run ends: by `corrected_angle_bound`, and of exact components by their variances too."""
         values, k = np.append(self.spectrum, 0.0)[: max(self.k, self.width) + 1], self.k
-        wrong = Wrong(everywhere, on_block, on_block, beside(k), 0.0)
-        angles = [_angle_bound(values, k, more, wrong._replace(next=beside(more))) for more in range(k, values.size)]
-        return min(angles) <= tolerance and (tolerance > EXACT or wrong.in_first <= SAME * values[k - 1])
+        errors = CorrectionErrors(everywhere, on_block, on_block, offset(k), 0.0)
+        angles = [_angle_bound(values, k, end, errors._replace(next=offset(end))) for end in range(k, values.size)]
+        return min(angles) <= tolerance and (
+            tolerance > EXACT_ANGLE_DEGREES or errors.inner_first <= EXACT_ERROR_SHARE * values[k - 1]
+        )

@@ -32,9 +32,9 @@ from fedpca_flwr.maths.arrays import Array
 # elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache
 CACHE_ELEMENTS = 2**18
 # a feature with a larger share of entries that are not zero is centred densely: below it, nine tenths may cancel
-FULL = 0.9
-ENTRIES = 2**20  # how many entries a chunk of sparse rows has: 12 MiB, and as much again where they are converted
-EMPTY_ROW = 8  # a row counts as so many entries besides its own
+DENSE_SHARE = 0.9
+CHUNK_ENTRIES = 2**20  # how many entries a chunk of sparse rows has: 12 MiB, and as much again where they are converted
+ROW_OVERHEAD = 8  # a row counts as so many entries besides its own
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 Block = Any  # consecutive rows (m, d): an array, or a `scipy.sparse` array in CSR format, without duplicate entries
@@ -64,19 +64,19 @@ class Blocks:
 
     def __getitem__(self, chosen: slice | NDArray[np.bool_]) -> Blocks:
         """Those rows that are chosen, by a slice or one bool a row."""
-        wanted = np.zeros(len(self), dtype=bool)
-        wanted[chosen] = True
+        selected = np.zeros(len(self), dtype=bool)
+        selected[chosen] = True
 
         def read() -> Iterator[Block]:
             start = 0
             for block in self.read():
-                own = np.flatnonzero(wanted[start : start + block.shape[0]])
+                indices = np.flatnonzero(selected[start : start + block.shape[0]])
                 start += block.shape[0]
-                if own.size:
-                    yield block if own.size == block.shape[0] else block[own]
+                if indices.size:
+                    yield block if indices.size == block.shape[0] else block[indices]
 
-        weights = None if self.weights is None else self.weights[wanted]
-        return replace(self, read=read, count=int(wanted.sum()), weights=weights)
+        weights = None if self.weights is None else self.weights[selected]
+        return replace(self, read=read, count=int(selected.sum()), weights=weights)
 
     def cut(self, rows: int) -> Iterator[Block]:
         """The same rows in blocks of so many; the last may have fewer."""
@@ -88,16 +88,16 @@ class Blocks:
                 parts.append(block[start : start + missing])
                 start, missing = start + missing, missing - parts[-1].shape[0]
                 if not missing:
-                    yield joined(parts)
+                    yield join_blocks(parts)
                     parts, missing = [], rows
         if parts:
-            yield joined(parts)
+            yield join_blocks(parts)
 
 
 Rows = NDArray[Any] | Blocks
 
 
-def joined(blocks: list[Block]) -> Block:
+def join_blocks(blocks: list[Block]) -> Block:
     """One block of the rows of several."""
     if len(blocks) == 1:
         return blocks[0]
@@ -107,13 +107,13 @@ def joined(blocks: list[Block]) -> Block:
 def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
     """Consecutive rows of ``data`` (n, d) as dense arrays, each of about so many elements and at least 64 rows."""
     width = data.width if isinstance(data, Blocks) else data.shape[1]
-    yield from pieces(data, max(64, elements // max(1, width)))
+    yield from row_chunks(data, max(64, elements // max(1, width)))
 
 
-def pieces(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
+def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
     """Consecutive rows of ``data`` (n, d) as dense arrays of so many rows; the last may have fewer."""
     if isinstance(data, Blocks):
-        yield from map(dense, data.cut(rows))
+        yield from map(block_to_array, data.cut(rows))
     else:
         for start in range(0, len(data), rows):
             yield data[start : start + rows]
@@ -134,34 +134,34 @@ def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int
             yield waiting.popleft().result()
 
 
-def weighted(data: Rows, weights: Array) -> Blocks:
+def weight_rows(data: Rows, weights: Array) -> Blocks:
     """The rows of ``data`` (n, d) whose weight (n,) is not 0, decoded where they are sparse, with these weights."""
     counts = np.asarray(weights, dtype=np.float64)
     decoded = Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)
     return decoded[counts > 0]
 
 
-def count_of(data: Rows) -> int | float:
+def weighted_count(data: Rows) -> int | float:
     """How many rows there are, or the sum of their weights."""
-    weights = weights_of(data)
+    weights = row_weights(data)
     return len(data) if weights is None else math.fsum(weights)
 
 
-def weights_of(data: Rows) -> Array | None:
+def row_weights(data: Rows) -> Array | None:
     """The weights (n,) of rows; None where each counts once."""
     return data.weights if isinstance(data, Blocks) else None
 
 
-def with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Block, Array | None]]:
+def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Block, Array | None]]:
     """Consecutive ``parts`` of all rows of ``data``, each with its own weights."""
-    weights, start = weights_of(data), 0
+    weights, start = row_weights(data), 0
     for part in parts:
         stop = start + part.shape[0]
         yield part, None if weights is None else weights[start:stop]
         start = stop
 
 
-def dense(block: Block) -> NDArray[Any]:
+def block_to_array(block: Block) -> NDArray[Any]:
     """A block as an array, in the layout of whole rows."""
     return block.toarray() if sparse.issparse(block) else np.ascontiguousarray(block)
 
@@ -180,7 +180,7 @@ def row_major(array: NDArray[Any]) -> Rows:
     """
     if array.ndim != 2 or array.flags.c_contiguous:
         return array
-    return of_columns(array, range(array.shape[1])) if is_mapped(array) else np.ascontiguousarray(array)
+    return select_columns(array, range(array.shape[1])) if is_mapped(array) else np.ascontiguousarray(array)
 
 
 def is_mapped(array: object) -> bool:
@@ -190,34 +190,34 @@ def is_mapped(array: object) -> bool:
     return isinstance(array, np.memmap)
 
 
-def whole(data: Rows) -> NDArray[Any]:
+def to_array(data: Rows) -> NDArray[Any]:
     """All rows in one array: for what cannot be computed from blocks."""
     if not isinstance(data, Blocks):
         return data
     return np.concatenate([np.empty((0, data.width), data.dtype), *chunks(data)])
 
 
-def of_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
+def select_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
     """Some columns of ``data`` (n, d), in the order in which they are ``chosen``; of an array block by block."""
     columns, blocks = np.asarray(chosen, dtype=np.int64), as_blocks(data, CACHE_ELEMENTS)
-    return replace(blocks, read=lambda: (_chosen(block, columns) for block in blocks.read()), width=columns.size)
+    return replace(blocks, read=lambda: (_take_columns(block, columns) for block in blocks.read()), width=columns.size)
 
 
-def _chosen(block: Block, columns: NDArray[np.int64]) -> Block:
+def _take_columns(block: Block, columns: NDArray[np.int64]) -> Block:
     if not sparse.issparse(block):
         return np.take(block, columns, axis=1)  # in the layout of whole rows
-    found = block[:, columns]
-    found.sort_indices()
-    return found
+    taken_columns = block[:, columns]
+    taken_columns.sort_indices()
+    return taken_columns
 
 
 def sparse_rows(matrix: Any) -> Blocks:
     """The rows (n, d) of a `scipy.sparse` matrix (see `csr`)."""
-    rows = csr(matrix)
+    rows = to_csr(matrix)
     return Blocks(lambda: [rows], rows.shape[1], rows.dtype, sparse=True, count=rows.shape[0])
 
 
-def csr(matrix: Any) -> Block:
+def to_csr(matrix: Any) -> Block:
     """A `scipy.sparse` matrix in CSR format, not copied where it is so already and has no duplicate entries.
 
     A `ValueError` where its indices do not fit its shape.
@@ -238,12 +238,12 @@ def column_sums(data: Rows) -> Array:
         for block in data.read():  # whose own sum is of its dtype, whatever it is asked for
             total += np.bincount(block.indices, weights=block.data, minlength=total.size)
     else:
-        for chunk, weights in with_weights(data, chunks(data)):
+        for chunk, weights in pair_with_weights(data, chunks(data)):
             total += chunk.sum(axis=0, dtype=np.float64) if weights is None else weights @ chunk
     return total
 
 
-def largest_size(data: Rows) -> float:
+def max_magnitude(data: Rows) -> float:
     """The largest size of a value of ``data`` (n, d) that is not missing (NaN)."""
     values = (block.data for block in data.read()) if isinstance(data, Blocks) and data.sparse else chunks(data)
     ends = ((extreme.reduce(part, axis=None, initial=0) for extreme in (np.fmin, np.fmax)) for part in values)
@@ -264,7 +264,7 @@ class Transposed:
 class CentredBlock:
     """``X - 1c'`` for a CSR block X (m, d), divided by a scale (d,): a factor of matrix products, as an array is."""
 
-    full: NDArray[np.intp]  # (f,), columns with hardly a zero
+    dense_columns: NDArray[np.intp]  # (f,), columns with hardly a zero
     dense: Array  # (m, f), these columns, centred
     rest: Any  # (m, d), CSR: the others, not centred, with zeros for these columns
     centre: Array  # (d,), of the others, with zeros for these columns
@@ -272,18 +272,18 @@ class CentredBlock:
     def __init__(self, block: Block, centre: Array, scale: Array | None = None) -> None:
         m, d = block.shape
         self.zeros = m - np.bincount(block.indices, minlength=d)
-        self.full = full = np.flatnonzero(self.zeros < (1 - FULL) * m)
+        self.dense_columns = dense_columns = np.flatnonzero(self.zeros < (1 - DENSE_SHARE) * m)
         self.dense = np.empty((m, 0))
         values: Array = block.data.astype(np.float64)
-        if full.size:
-            self.dense = block[:, full].toarray() - centre[full]
-            taken = np.zeros(d, dtype=bool)
-            taken[full] = True
-            values[taken[block.indices]] = 0.0
-            centre = np.where(taken, 0.0, centre)
+        if dense_columns.size:
+            self.dense = block[:, dense_columns].toarray() - centre[dense_columns]
+            is_dense = np.zeros(d, dtype=bool)
+            is_dense[dense_columns] = True
+            values[is_dense[block.indices]] = 0.0
+            centre = np.where(is_dense, 0.0, centre)
         if scale is not None:
             values /= scale[block.indices]
-            self.dense /= scale[full]
+            self.dense /= scale[dense_columns]
             centre = centre / scale
         self.centre = centre
         self.rest = sparse.csr_array((values, block.indices, block.indptr), shape=block.shape)
@@ -295,7 +295,7 @@ class CentredBlock:
     def __matmul__(self, V: Array) -> Array:
         product: Array = self.rest @ V
         product -= self.centre @ V
-        product += self.dense @ V[self.full]
+        product += self.dense @ V[self.dense_columns]
         return product
 
     @property
@@ -306,15 +306,15 @@ class CentredBlock:
         """``(X - 1c')' Y`` (d, b) for ``Y`` (m, b)."""
         product: Array = self.rest.T @ Y
         product -= np.multiply.outer(self.centre, Y.sum(axis=0))
-        product[self.full] = self.dense.T @ Y
+        product[self.dense_columns] = self.dense.T @ Y
         return product
 
     def rows(self, start: int, stop: int) -> Array:
         """Some of the rows as an array."""
-        found: Array = self.rest[start:stop].toarray()
-        found -= self.centre
-        found[:, self.full] = self.dense[start:stop]
-        return found
+        part: Array = self.rest[start:stop].toarray()
+        part -= self.centre
+        part[:, self.dense_columns] = self.dense[start:stop]
+        return part
 
     def squares(self) -> Array:
         """Sums of squares (d,) of each column."""
@@ -323,14 +323,14 @@ class CentredBlock:
         deviations *= deviations
         sums = np.bincount(rest.indices, weights=deviations, minlength=rest.shape[1]).astype(np.float64)
         sums += self.zeros * self.centre**2
-        sums[self.full] = np.einsum("ij,ij->j", self.dense, self.dense)
+        sums[self.dense_columns] = np.einsum("ij,ij->j", self.dense, self.dense)
         return sums
 
 
 def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Iterator[Any]:
     """Chunk by chunk, rows minus a ``centre`` (d,), divided by ``scale`` (d,): arrays, or `CentredBlock`. Weighted rows
     are multiplied by the roots of their weights, so that products of theirs are weighted sums."""
-    for chunk, weights in with_weights(data, own_chunks(data)):
+    for chunk, weights in pair_with_weights(data, native_chunks(data)):
         if sparse.issparse(chunk):
             yield CentredBlock(chunk, centre, scale)
         else:
@@ -348,58 +348,58 @@ def dense_rows(centred: Any) -> Iterator[Array]:
         yield centred
         return
     m, d = centred.rest.shape
-    step = max(1, ENTRIES // d)
+    step = max(1, CHUNK_ENTRIES // d)
     for start in range(0, m, step):
         yield centred.rows(start, start + step)
 
 
-def energy(centred: Any) -> float:
+def chunk_energy(centred: Any) -> float:
     """The sum of the squares of what `centred_chunks` gives."""
     if isinstance(centred, CentredBlock):
         return float(centred.squares().sum())
     return float(np.vdot(centred, centred))
 
 
-def own_chunks(data: Rows) -> Iterator[Block]:
+def native_chunks(data: Rows) -> Iterator[Block]:
     """Consecutive rows of ``data`` (n, d) as they are: `chunks`, or `sparse_chunks`."""
     return sparse_chunks(data) if isinstance(data, Blocks) and data.sparse else chunks(data)
 
 
-def sparse_chunks(data: Blocks, entries: int = ENTRIES) -> Iterator[Block]:
+def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]:
     """The rows of sparse ``data`` in CSR blocks of about so many entries, however they are read."""
     parts: list[Block] = []
-    held = 0
+    pending_entries = 0
     for block in data.read():
         m = block.shape[0]
-        ends: NDArray[np.int64] = block.indptr + EMPTY_ROW * np.arange(m + 1)
+        ends: NDArray[np.int64] = block.indptr + ROW_OVERHEAD * np.arange(m + 1)
         start = 0
         while start < m:
-            stop = min(m, max(start + 1, int(np.searchsorted(ends, ends[start] + entries - held))))
+            stop = min(m, max(start + 1, int(np.searchsorted(ends, ends[start] + entries - pending_entries))))
             parts.append(block[start:stop])
-            held += int(ends[stop] - ends[start])
+            pending_entries += int(ends[stop] - ends[start])
             start = stop
-            if held >= entries:
-                yield joined(parts)
-                parts, held = [], 0
+            if pending_entries >= entries:
+                yield join_blocks(parts)
+                parts, pending_entries = [], 0
     if parts:
-        yield joined(parts)
+        yield join_blocks(parts)
 
 
-def lengths(rows: Array) -> Array:
+def row_lengths(rows: Array) -> Array:
     """The lengths (n,) of rows (n, d), of any size."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     unit = np.where(largest > 0, largest, 1.0)
     scaled = rows / unit[:, None]
-    found: Array = np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit
-    return found
+    norms: Array = np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit
+    return norms
 
 
-def held_out(rows: Rows, seed: int) -> NDArray[np.bool_]:
+def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Which fifth of the rows (n, d) is held out by a seed that everybody may know."""
-    return fifth(digests(rows, str(seed).encode()))
+    return first_fifth(row_digests(rows, str(seed).encode()))
 
 
-def digests(rows: Rows, key: bytes) -> list[bytes]:
+def row_digests(rows: Rows, key: bytes) -> list[bytes]:
     """A keyed digest of each row; ``key`` has at most 64 bytes."""
     return [
         hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
@@ -408,8 +408,8 @@ def digests(rows: Rows, key: bytes) -> list[bytes]:
     ]
 
 
-def fifth(digests: Sequence[bytes]) -> NDArray[np.bool_]:
+def first_fifth(row_digests: Sequence[bytes]) -> NDArray[np.bool_]:
     """Which fifth of them, rounded down, comes first."""
-    chosen = np.zeros(len(digests), dtype=bool)
-    chosen[sorted(range(len(digests)), key=digests.__getitem__)[: len(digests) // 5]] = True
+    chosen = np.zeros(len(row_digests), dtype=bool)
+    chosen[sorted(range(len(row_digests)), key=row_digests.__getitem__)[: len(row_digests) // 5]] = True
     return chosen

@@ -38,8 +38,8 @@ from fedpca_flwr.maths.moments import two_sum
 from fedpca_flwr.maths.short_words import ShortWords
 
 WORD_BITS = 64
-BLOCK = 2**13  # how many values are encoded or decoded at once
-MOST_PARTS = 16  # of which a party's value is the sum: so many digits of one place add up in a word before they carry
+BLOCK_VALUES = 2**13  # how many values are encoded or decoded at once
+MAX_PARTS = 16  # of which a party's value is the sum: so many digits of one place add up in a word before they carry
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33
@@ -75,8 +75,8 @@ class Layout:
     @property
     def size(self) -> int:
         """Words of the vector."""
-        whole = sum(digits_size(limit.size, self.digits(name)) for name, limit in self.limits.items())
-        return 1 + whole + sum(words.size for words in self.short.values())
+        digit_words = sum(digits_size(limit.size, self.digits(name)) for name, limit in self.limits.items())
+        return 1 + digit_words + sum(words.size for words in self.short.values())
 
     def digits(self, name: str) -> Digits:
         """The digits of a field's values."""
@@ -92,22 +92,25 @@ class Layout:
         ValueError
             For a value that is not finite, or beyond the limit on the sum; it holds the field's name only.
         """
-        assert len(parts) <= MOST_PARTS, len(parts)
+        assert len(parts) <= MAX_PARTS, len(parts)
         vector, start = np.ones(self.size, np.int64), 1
         for name, limit in self.limits.items():
             values = [np.asarray(part[name], dtype=np.float64) for part in parts if name in part]
             if not values or any(value.shape != limit.shape for value in values):
                 raise ValueError(f"'{name}' is beyond its public limit")
             digits = np.zeros((len(self.digits(name)), limit.size), np.int64)
-            flat, most = [value.reshape(-1) for value in values], _flat(limit)
+            flat, flat_limit = [value.reshape(-1) for value in values], _flat(limit)
             for part in _slices(limit.size):
-                own, limits = [value[part] for value in flat], most[part] if most.size > 1 else most
-                if not (np.abs(sum(own)) <= limits).all():
+                block_values, limits = (
+                    [value[part] for value in flat],
+                    flat_limit[part] if flat_limit.size > 1 else flat_limit,
+                )
+                if not (np.abs(sum(block_values)) <= limits).all():
                     raise ValueError(f"'{name}' is beyond its public limit")
-                self._encode(own, self._exponents(name, limits), digits[:, part])
+                self._encode(block_values, self._exponents(name, limits), digits[:, part])
             for shared, numbers in zip(self.digits(name), digits, strict=True):
                 end = start + -(-limit.size // shared)
-                vector[start:end] = _joined(numbers, shared)
+                vector[start:end] = _join_numbers(numbers, shared)
                 start = end
         for name, words in self.short.items():
             end = start + words.size
@@ -118,12 +121,12 @@ class Layout:
     def _encode(self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]], digits: Integers) -> None:
         """Add the digits of the sum of a few values (n,) each to ``digits`` (digits, n), which are zero."""
         for value in values:
-            left = value
+            remaining = value
             for i, exponent in enumerate(exponents):
-                whole = np.rint(_times_power(left, exponent))
-                digits[i] += whole.astype(np.int64)
+                rounded = np.rint(_times_power(remaining, exponent))
+                digits[i] += rounded.astype(np.int64)
                 if i + 1 < len(exponents):
-                    left = left - _times_power(whole, -exponent)
+                    remaining = remaining - _times_power(rounded, -exponent)
         _carry(digits, exponents)
 
     def decode(
@@ -134,11 +137,11 @@ class Layout:
         """
         high, low = dict[str, Array](), dict[str, Array]()
         for name, limit in self.limits.items():
-            digits, most = self._digits_of(total, name), _flat(limit)
+            digits, flat_limit = self._digits_of(total, name), _flat(limit)
             sums, rest = np.empty(limit.size), np.empty(limit.size)
             for part in _slices(limit.size):
-                exponents = self._exponents(name, most[part] if most.size > 1 else most)
-                sums[part], rest[part] = _decoded(digits[:, part], exponents)
+                exponents = self._exponents(name, flat_limit[part] if flat_limit.size > 1 else flat_limit)
+                sums[part], rest[part] = _decode_digits(digits[:, part], exponents)
             high[name], low[name] = sums.reshape(limit.shape), rest.reshape(limit.shape)
         start = self.size - sum(words.size for words in self.short.values())
         for name, words in self.short.items():
@@ -160,21 +163,21 @@ class Layout:
     def _digits_of(self, total: Words, name: str) -> Integers:
         """The digits (digits, n) of a field in a sum of vectors."""
         start = 1
-        for known in self.limits:
-            if known == name:
+        for other in self.limits:
+            if other == name:
                 break
-            start += digits_size(self.limits[known].size, self.digits(known))
-        size, found = self.limits[name].size, []
+            start += digits_size(self.limits[other].size, self.digits(other))
+        size, digits = self.limits[name].size, []
         for shared in self.digits(name):
             end = start + -(-size // shared)
-            found.append(_split(total.view(np.int64)[start:end], shared)[:size])
+            digits.append(_split_words(total.view(np.int64)[start:end], shared)[:size])
             start = end
-        return np.stack(found)
+        return np.stack(digits)
 
-    def missed(self, parties: int) -> dict[str, Array]:
+    def error_bound(self, parties: int) -> dict[str, Array]:
         """Bound on what rounding costs each entry of a sum over so many parties, of one part each."""
-        whole = {name: parties * self.resolution(name) * limit for name, limit in self.limits.items()}
-        return whole | {name: words.missed for name, words in self.short.items()}
+        bounds = {name: parties * self.resolution(name) * limit for name, limit in self.limits.items()}
+        return bounds | {name: words.error_bound for name, words in self.short.items()}
 
     def resolution(self, name: str = "") -> float:
         """What rounding a field costs at most, for each part of each party, in units of the limit."""
@@ -184,13 +187,13 @@ class Layout:
     def _exponents(self, name: str, limit: Array) -> list[NDArray[np.int32]]:
         """For each digit, the powers of two that values are multiplied by."""
         _, above = np.frexp(limit * (1 + 2.0**-40))  # the sum stays below 2^63, with all that is rounded
-        found = [WORD_BITS - 1 - above]
+        exponents = [WORD_BITS - 1 - above]
         for shared in self.digits(name)[1:]:
-            found.append(found[-1] + further_bits(WORD_BITS // shared, self.parties))
-        return found
+            exponents.append(exponents[-1] + further_digit_bits(WORD_BITS // shared, self.parties))
+        return exponents
 
 
-def further_bits(bits: int, parties: int) -> int:
+def further_digit_bits(bits: int, parties: int) -> int:
     """So many bits of a value hold a further digit of so many ``bits``: what ``parties`` rounded off before, each half
     a step, stays within half of them, and the parts of all parties' values within a word.
 
@@ -199,7 +202,7 @@ def further_bits(bits: int, parties: int) -> int:
     ValueError
         Where the parties' rounding fills the digit.
     """
-    room: int = min((2**bits - 2) // parties, (2**WORD_BITS - 2) // (MOST_PARTS * parties))
+    room: int = min((2**bits - 2) // parties, (2**WORD_BITS - 2) // (MAX_PARTS * parties))
     if room < 2:
         raise ValueError(f"digits of {bits} bits have no place for what {parties} parties round off")
     return room.bit_length() - 1
@@ -231,31 +234,31 @@ def _carry(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> None:
         digits[i - 1] += carried
 
 
-def _joined(numbers: Integers, shared: int) -> Integers:
+def _join_numbers(numbers: Integers, shared: int) -> Integers:
     """Words, each of which is so many of the ``numbers``, modulo 2^64; those of a word are a whole stretch apart."""
     if shared == 1:
         return numbers
     size, bits = -(-numbers.size // shared), WORD_BITS // shared
     words = np.zeros(size, np.int64)
-    for place in range(shared):
-        part = numbers[place * size : (place + 1) * size]
-        words[: part.size] += part << (bits * place)
+    for i in range(shared):
+        part = numbers[i * size : (i + 1) * size]
+        words[: part.size] += part << (bits * i)
     return words
 
 
-def _split(words: Integers, shared: int) -> Integers:
+def _split_words(words: Integers, shared: int) -> Integers:
     """The numbers that a sum of such words is of, and zeros."""
     if shared == 1:
         return words
-    bits, left, found = WORD_BITS // shared, words, []
+    bits, remaining, numbers = WORD_BITS // shared, words, []
     for _ in range(shared - 1):
-        number = (left << (WORD_BITS - bits)) >> (WORD_BITS - bits)  # its sign is that of its highest bit
-        found.append(number)
-        left = (left - number) >> bits
-    return np.concatenate([*found, left])
+        number = (remaining << (WORD_BITS - bits)) >> (WORD_BITS - bits)  # its sign is that of its highest bit
+        numbers.append(number)
+        remaining = (remaining - number) >> bits
+    return np.concatenate([*numbers, remaining])
 
 
-def _decoded(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> tuple[Array, Array]:
+def _decode_digits(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> tuple[Array, Array]:
     """A few values (n,) of digits (digits, n), as ``high + low``."""
     digits = digits.copy()
     _carry(digits, exponents)  # or the first ones would cancel, and with them what is rounded of the others
@@ -271,7 +274,7 @@ def _decoded(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> tuple[
 
 def _slices(size: int) -> Iterator[slice]:
     """Blocks of an array of ``size`` values: what is computed of one stays in a processor's cache."""
-    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
+    return (slice(start, start + BLOCK_VALUES) for start in range(0, size, BLOCK_VALUES))
 
 
 def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
@@ -289,12 +292,12 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
     return Fraction(honest * (honest - 1) * ways, comb(colluding + honest - 1, honest - 1))
 
 
-def least_degree(parties: int, colluding: int, bits: int) -> int:
+def min_degree(parties: int, colluding: int, bits: int) -> int:
     """The smallest even degree with which fewer than ``2**-bits`` arcs are expected."""
     return next(k for k in count(2, 2) if expected_arcs(parties, colluding, k) * 2**bits <= 1)
 
 
-def split(secret: bytes, threshold: int, parties: int) -> list[bytes]:
+def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
     """One share for each party, any ``threshold`` of which give ``secret`` (32 bytes).
 
     Coefficients come from the operating system's randomness.
@@ -302,40 +305,40 @@ def split(secret: bytes, threshold: int, parties: int) -> list[bytes]:
     if len(secret) != SECRET_BYTES or not 1 <= threshold <= parties:
         raise ValueError(f"{len(secret)} bytes in {parties} shares of which {threshold} give them")
     coefficients = [int.from_bytes(secret, "big"), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
-    return [_at(coefficients, party + 1).to_bytes(SHARE_BYTES, "big") for party in range(parties)]
+    return [_evaluate(coefficients, party + 1).to_bytes(SHARE_BYTES, "big") for party in range(parties)]
 
 
-def combine(shares: Mapping[int, bytes]) -> bytes:
+def combine_shares(shares: Mapping[int, bytes]) -> bytes:
     """The secret that these shares (by party from 0) give: the right one if they are enough and all are right.
 
     A `ValueError` where it shows that they do not belong together.
     """
-    value = interpolated({party + 1: int.from_bytes(share, "big") for party, share in shares.items()}, 0)
+    value = interpolate({party + 1: int.from_bytes(share, "big") for party, share in shares.items()}, 0)
     if value >= 2**256:
         raise ValueError("the shares do not belong together")
     return value.to_bytes(SECRET_BYTES, "big")
 
 
-def interpolated(points: Mapping[int, int], x: int) -> int:
+def interpolate(points: Mapping[int, int], x: int) -> int:
     """The value at ``x`` of the polynomial of the lowest degree through ``points`` (Lagrange)."""
     total = 0
-    for own, value in points.items():
+    for node, value in points.items():
         above = below = 1
-        for other in points:
-            if other != own:
-                above = above * (x - other) % PRIME
-                below = below * (own - other) % PRIME
+        for other_node in points:
+            if other_node != node:
+                above = above * (x - other_node) % PRIME
+                below = below * (node - other_node) % PRIME
         total += value * above * pow(below, -1, PRIME)
     return total % PRIME
 
 
-def _at(coefficients: list[int], x: int) -> int:
+def _evaluate(coefficients: list[int], x: int) -> int:
     value = 0
     for coefficient in reversed(coefficients):  # Horner
         value = (value * x + coefficient) % PRIME
     return value
 
 
-def fewest_survivors(parties: int) -> int:
+def min_survivors(parties: int) -> int:
     """With how many of so many parties a sum may go on at least: more than two thirds of them."""
     return 2 * parties // 3 + 1

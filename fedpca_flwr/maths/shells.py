@@ -24,22 +24,30 @@ from scipy.linalg import eigh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
-from fedpca_flwr.maths.private_scatter import FROM, LOWEST, NEAR, TO, Denoised, beyond, denoised
+from fedpca_flwr.maths.private_scatter import (
+    MIN_EXPONENT,
+    SHELL_END,
+    SHELL_LENGTH_LIMIT,
+    SHELL_START,
+    Denoised,
+    denoise,
+    excess_beyond,
+)
 
-MOST_SHELLS = 6  # sums that a party sends at most
-SHELL, LENGTHS = 3.0, 40.0  # measured: `python -m fedpca_flwr.simulations.benchmarks privacy`
-LIKELY = 1.645  # a normal value is within so many standard deviations in 90 of 100 cases
-TIES = 1e-6  # so much of what is below the edge is kept: it decides where nothing else does
-CERTAIN = 6.0  # no noise of a thousand numbers is above so many standard deviations (1e-6)
-SQUARE = 0.375 / np.log(2.0)  # mean square of what is spread evenly over the logarithms of 1/2 to 1
+MAX_SHELLS = 6  # sums that a party sends at most
+MIN_ROWS_TO_NOISE, LENGTH_ROWS_TO_NOISE = 3.0, 40.0  # measured: `python -m fedpca_flwr.simulations.benchmarks privacy`
+INTERVAL_DEVIATIONS = 1.645  # a normal value is within so many standard deviations in 90 of 100 cases
+TIE_WEIGHT = 1e-6  # so much of what is below the edge is kept: it decides where nothing else does
+CERTAIN_DEVIATIONS = 6.0  # no noise of a thousand numbers is above so many standard deviations (1e-6)
+MEAN_SQUARE_IN_OCTAVE = 0.375 / np.log(2.0)  # mean square of what is spread evenly over the logarithms of 1/2 to 1
 
 
-def one_shell(to: float) -> Array:
+def single_shell(end: float) -> Array:
     """A single shell (1, 3), of directions only."""
-    return np.array([[0.0, to, 0.0]])
+    return np.array([[0.0, end, 0.0]])
 
 
-def shells_of(counts: Array, deviation: float, edge: float, k: int, *, moved: float = 0.0) -> Array:
+def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centre_shift: float = 0.0) -> Array:
     """Choose shells (s, 3), the innermost first, by noisy numbers of rows in octaves of distances.
 
     Of each shell: the distance at which it begins, at which it ends, and up to which rows keep their length in it.
@@ -57,36 +65,43 @@ def shells_of(counts: Array, deviation: float, edge: float, k: int, *, moved: fl
     moved : float
         How far the centre has moved since: nothing depends on distances of less than four times that.
     """
-    kept = np.where(counts > CERTAIN * deviation, counts, 0.0)
-    if not kept.any():
-        return one_shell(2.0 ** (int(counts.argmax()) + LOWEST))
-    filled, within = np.flatnonzero(kept), np.concatenate([[0.0], np.cumsum(kept)])
-    starts, end, least = [0], len(kept), SHELL * k * edge
+    significant = np.where(counts > CERTAIN_DEVIATIONS * deviation, counts, 0.0)
+    if not significant.any():
+        return single_shell(2.0 ** (int(counts.argmax()) + MIN_EXPONENT))
+    filled, within = np.flatnonzero(significant), np.concatenate([[0.0], np.cumsum(significant)])
+    starts, end, min_rows = [0], len(significant), MIN_ROWS_TO_NOISE * k * edge
     for octave in filled[::-1]:
-        enough = within[end] - within[octave] >= least and within[octave] >= least
-        if enough and len(starts) < MOST_SHELLS and 2.0 ** (octave + LOWEST - 1) >= 4 * moved:
+        enough = within[end] - within[octave] >= min_rows and within[octave] >= min_rows
+        if enough and len(starts) < MAX_SHELLS and 2.0 ** (octave + MIN_EXPONENT - 1) >= 4 * centre_shift:
             starts.insert(1, octave)
             end = octave
     ends = [*starts[1:], int(filled[-1]) + 1]
-    found = np.zeros((len(starts), 3))
-    for shell, start, end in zip(found, starts, ends, strict=True):
-        shell[:NEAR] = 2.0 ** (start + LOWEST - 1) if start else 0.0, 2.0 ** (end - 1 + LOWEST)
-        energy = SQUARE * (kept[start:end] * 4.0 ** np.arange(start - end + 1.0, 1.0)).sum()
-        shell[NEAR] = shell[TO] if energy >= LENGTHS * k * edge and shell[TO] >= 4 * moved else 0.0
-    return found
+    shells = np.zeros((len(starts), 3))
+    for shell, start, end in zip(shells, starts, ends, strict=True):
+        shell[:SHELL_LENGTH_LIMIT] = (
+            2.0 ** (start + MIN_EXPONENT - 1) if start else 0.0,
+            2.0 ** (end - 1 + MIN_EXPONENT),
+        )
+        energy = MEAN_SQUARE_IN_OCTAVE * (significant[start:end] * 4.0 ** np.arange(start - end + 1.0, 1.0)).sum()
+        shell[SHELL_LENGTH_LIMIT] = (
+            shell[SHELL_END]
+            if energy >= LENGTH_ROWS_TO_NOISE * k * edge and shell[SHELL_END] >= 4 * centre_shift
+            else 0.0
+        )
+    return shells
 
 
 class Combined(NamedTuple):
     """What the sums of all shells say together."""
 
-    found: Denoised
+    denoised: Denoised
     noisy: Array  # (s, k), the leading eigenvalues of each sum, with the noise
     traces: Array  # (s,), of each sum
     squares: Array  # (s,), estimates of the mean squared distance in each shell
     deviation: float  # of the noise on the diagonal of each
 
 
-def combined(sums: Array, energies: Array, shells: Array, d: int, k: int, deviation: float) -> Combined:
+def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, deviation: float) -> Combined:
     """Combine the noisy packed sums (s, d (d + 1) / 2) of shells to components.
 
     ``energies`` (s,) are noisy sums of squared distances over the squared end of the shell; ``deviation`` is that of
@@ -95,29 +110,31 @@ def combined(sums: Array, energies: Array, shells: Array, d: int, k: int, deviat
     """
     matrices = [unpack(packed, d) for packed in sums]
     traces = np.maximum([np.trace(matrix) for matrix in matrices], 1.0)
-    means = np.clip(energies / traces, (shells[:, FROM] / shells[:, TO]) ** 2, 1.0)
-    squares = np.where(shells[:, NEAR] > 0, SQUARE, means) * shells[:, TO] ** 2
+    means = np.clip(energies / traces, (shells[:, SHELL_START] / shells[:, SHELL_END]) ** 2, 1.0)
+    squares = np.where(shells[:, SHELL_LENGTH_LIMIT] > 0, MEAN_SQUARE_IN_OCTAVE, means) * shells[:, SHELL_END] ** 2
     if len(sums) == 1:
-        found = denoised(sums[0], d, k, deviation)
-        return Combined(found, found.noisy[None], traces, squares, deviation)
-    weights = np.where(shells[:, NEAR] > 0, 1.0, means) * (shells[:, TO] / shells[-1, TO]) ** 2
+        denoised_sum = denoise(sums[0], d, k, deviation)
+        return Combined(denoised_sum, denoised_sum.noisy[None], traces, squares, deviation)
+    weights = (
+        np.where(shells[:, SHELL_LENGTH_LIMIT] > 0, 1.0, means) * (shells[:, SHELL_END] / shells[-1, SHELL_END]) ** 2
+    )
     edge, total, noisy = deviation * np.sqrt(2 * d), np.zeros((d, d), order="F"), []
     for matrix, weight in zip(matrices, weights, strict=True):
         values, vectors = eigh(matrix)
         noisy.append(values[::-1][:k])
         above = values > edge
         shrunk = vectors[:, above] * np.sqrt(weight * np.sqrt(values[above] ** 2 - edge**2))
-        total += shrunk @ shrunk.T + TIES * weight * matrix
+        total += shrunk @ shrunk.T + TIE_WEIGHT * weight * matrix
     pairs = leading_eigenpairs(total, k)
-    unit = shells[-1, TO] ** 2
+    unit = shells[-1, SHELL_END] ** 2
     with np.errstate(over="raise"):  # a false share can say that rows are as many as no rows are
         pairs = replace(pairs, values=unit * pairs.values.clip(min=0.0), following=unit * max(pairs.following, 0.0))
-        found = Denoised(pairs, float(unit * np.trace(total)), 0, d, noisy[-1])
-    return Combined(found, np.array(noisy), traces, squares, deviation)
+        denoised_sum = Denoised(pairs, float(unit * np.trace(total)), 0, d, noisy[-1])
+    return Combined(denoised_sum, np.array(noisy), traces, squares, deviation)
 
 
 def variance_intervals(
-    of_all: Combined, squares: Array, rows: float, *, deviation: float, of_rows: float, cut: float
+    combination: Combined, squares: Array, rows: float, *, deviation: float, count_deviation: float, cut_bound: float
 ) -> Array:
     """Return intervals for the variances of rows along components, of rows that are shortened to a bound.
 
@@ -145,26 +162,26 @@ def variance_intervals(
     ndarray of shape (k, 2)
         The ends, in squared units of the data.
     """
-    values, theta = of_all.found.pairs.values, of_all.noisy.max(axis=0)
-    edge = of_all.deviation * np.sqrt(len(of_all.found.pairs.vectors) / 2)
-    mixed = np.divide(of_all.deviation, theta, out=np.ones_like(theta), where=theta > edge)
+    values, theta = combination.denoised.pairs.values, combination.noisy.max(axis=0)
+    edge = combination.deviation * np.sqrt(len(combination.denoised.pairs.vectors) / 2)
+    mixed = np.divide(combination.deviation, theta, out=np.ones_like(theta), where=theta > edge)
     lost = np.divide(edge, theta, out=np.ones_like(theta), where=theta > edge) ** 2
     sums = squares.clip(min=0.0)
-    around = LIKELY * np.hypot(deviation, sums * (of_rows / rows)) + sums * (lost + mixed)
-    low, high = squares - around, squares + around + cut
-    if len(of_all.traces) > 1:
+    half_widths = INTERVAL_DEVIATIONS * np.hypot(deviation, sums * (count_deviation / rows)) + sums * (lost + mixed)
+    low, high = squares - half_widths, squares + half_widths + cut_bound
+    if len(combination.traces) > 1:
         low, high = np.minimum(low, values), np.maximum(high, values)
     return np.column_stack([low.clip(min=0.0), high]) / (rows - 1)
 
 
-def cut_off(counts: Array, deviation: float, bound: float) -> float:
+def clipped_squares_bound(counts: Array, deviation: float, bound: float) -> float:
     """What squares of rows lose at most where rows are shortened to a bound, by noisy numbers of rows in octaves.
 
     Of the octave after the last that stands out, as many rows count as noise may hide.
     """
-    kept = np.where(counts > CERTAIN * deviation, counts, 0.0)
-    after = min(int(np.flatnonzero(kept)[-1]) + 1 if kept.any() else 0, len(kept) - 1)
-    kept[after] = max(0.0, counts[after] + 2 * deviation)
-    octave = int(np.log2(bound)) - LOWEST
+    significant = np.where(counts > CERTAIN_DEVIATIONS * deviation, counts, 0.0)
+    after = min(int(np.flatnonzero(significant)[-1]) + 1 if significant.any() else 0, len(significant) - 1)
+    significant[after] = max(0.0, counts[after] + 2 * deviation)
+    octave = int(np.log2(bound)) - MIN_EXPONENT
     with np.errstate(over="ignore"):
-        return beyond(kept, octave, 2) * bound**2
+        return excess_beyond(significant, octave, 2) * bound**2

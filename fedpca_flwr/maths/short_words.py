@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 
 WORD_BITS = 64
-EXACT = 2.0**51
+MAX_EXACT_MULTIPLE = 2.0**51
 """Multiples of a step up to which float64 holds halves of it."""
 
 
-class Short(NamedTuple):
+class WordSharing(NamedTuple):
     """How the values of a field share words."""
 
-    each: int  # values in a word, two or more
+    values_per_word: int  # values in a word, two or more
     residual: bool = False  # whether the limits are those of the sum less what the server knows
 
 
@@ -39,74 +39,82 @@ class ShortWords:
     """
 
     limit: Array
-    how: Short
+    sharing: WordSharing
     parties: int
 
     @cached_property
     def base(self) -> int:
         """B, the largest whole number of which this power fits into a word."""
-        found = round(2 ** (WORD_BITS / self.how.each))
-        return found if found**self.how.each <= 2**WORD_BITS else found - 1
+        found = round(2 ** (WORD_BITS / self.sharing.values_per_word))
+        return found if found**self.sharing.values_per_word <= 2**WORD_BITS else found - 1
 
     @cached_property
     def step(self) -> Array:
         """Of which the values are multiples, as the limits; a `ValueError` where the parties' rounding fills a word."""
         room = (self.base - 1) // 2 - (self.parties + 1) / 2
         if room < 1:
-            raise ValueError(f"{self.how.each} values of {self.parties} parties have no place in a word of 64 bits")
+            raise ValueError(
+                f"{self.sharing.values_per_word} values of {self.parties} parties have no place in a word of 64 bits"
+            )
         return self.limit / room
 
     @cached_property
-    def travels(self) -> NDArray[np.intp]:
+    def sent_positions(self) -> NDArray[np.intp]:
         """Places of the values that travel."""
         return np.flatnonzero(self.step > 0)
 
     @property
     def size(self) -> int:
         """Words of the field."""
-        return -(-self.travels.size // self.how.each)
+        return -(-self.sent_positions.size // self.sharing.values_per_word)
 
     @property
-    def missed(self) -> Array:
+    def error_bound(self) -> Array:
         """Bound on what rounding costs each entry of the sum."""
         return self.parties / 2 * self.step
 
-    def rounded(self, value: Array) -> Array:
+    def round_value(self, value: Array) -> Array:
         """What a party's ``value`` is in the sum."""
         found = np.zeros(self.limit.size)
-        found[self.travels] = self._multiples(value) * self.step.flat[self.travels]
+        found[self.sent_positions] = self._multiples(value) * self.step.flat[self.sent_positions]
         return found.reshape(self.limit.shape)
 
     def encode(self, value: Array, name: str) -> NDArray[np.int64]:
         """One party's words (size,); a `ValueError`, which holds no more than the field's ``name``, where a value is
         beyond its limit, or has too many steps for float64."""
         multiples = self._multiples(value)
-        most = EXACT if self.how.residual else self.base / 2
-        if not (np.abs(multiples) <= most).all():
+        max_multiple = MAX_EXACT_MULTIPLE if self.sharing.residual else self.base / 2
+        if not (np.abs(multiples) <= max_multiple).all():
             raise ValueError(f"'{name}' is beyond its public limit")
-        return self._joined(multiples)
+        return self._join_digits(multiples)
 
     def decode(self, words: NDArray[np.int64], near: Array | None = None) -> Array:
         """The sum of values, from the sum of words modulo 2^64 and what the server knows to be ``near`` it."""
-        known = np.zeros(self.travels.size) if near is None else self._multiples(near)
-        left, digits, half = words - self._joined(known), np.empty((self.size, self.how.each)), self.base // 2
-        for place in range(self.how.each):
-            digit = (left + half) % self.base - half
-            digits[:, place] = digit
-            left = (left - digit) // self.base
-        found = np.zeros(self.limit.size)
-        found[self.travels] = (known + digits.ravel()[: self.travels.size]) * self.step.flat[self.travels]
-        return found.reshape(self.limit.shape)
+        offset = np.zeros(self.sent_positions.size) if near is None else self._multiples(near)
+        remaining, digits, half = (
+            words - self._join_digits(offset),
+            np.empty((self.size, self.sharing.values_per_word)),
+            self.base // 2,
+        )
+        for i in range(self.sharing.values_per_word):
+            digit = (remaining + half) % self.base - half
+            digits[:, i] = digit
+            remaining = (remaining - digit) // self.base
+        total = np.zeros(self.limit.size)
+        total[self.sent_positions] = (offset + digits.ravel()[: self.sent_positions.size]) * self.step.flat[
+            self.sent_positions
+        ]
+        return total.reshape(self.limit.shape)
 
     def _multiples(self, value: Array) -> Array:
         """The whole multiples of the step that are nearest to the values that travel."""
-        return np.asarray(np.rint(value.flat[self.travels] / self.step.flat[self.travels]))
+        return np.asarray(np.rint(value.flat[self.sent_positions] / self.step.flat[self.sent_positions]))
 
-    def _joined(self, numbers: Array) -> NDArray[np.int64]:
+    def _join_digits(self, numbers: Array) -> NDArray[np.int64]:
         """Whole numbers as the digits of words, modulo 2^64."""
-        padded = np.zeros(self.size * self.how.each, np.int64)
+        padded = np.zeros(self.size * self.sharing.values_per_word, np.int64)
         padded[: numbers.size] = numbers
-        digits, words = padded.reshape(-1, self.how.each), np.zeros(self.size, np.int64)
-        for place in reversed(range(self.how.each)):  # int64 arrays wrap around
-            words = words * self.base + digits[:, place]
+        digits, words = padded.reshape(-1, self.sharing.values_per_word), np.zeros(self.size, np.int64)
+        for i in reversed(range(self.sharing.values_per_word)):  # int64 arrays wrap around
+            words = words * self.base + digits[:, i]
         return words

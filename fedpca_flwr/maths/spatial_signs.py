@@ -33,51 +33,58 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import lengths
+from fedpca_flwr.maths.rows import row_lengths
 
-STEPS = 8  # bins an octave, all of the same width
-LOWEST, HIGHEST = -6, 4  # octaves of the unit that a histogram has; what is nearer or farther is counted at its ends
-SIDE = STEPS * (HIGHEST - LOWEST)
-BINS = 2 * SIDE
-_AWAY = 2.0 ** np.repeat(np.arange(LOWEST, HIGHEST), STEPS) * np.tile(1 + np.arange(STEPS) / STEPS, HIGHEST - LOWEST)
-EDGES: Array = np.concatenate([[-(2.0**HIGHEST)], -_AWAY[:0:-1], [0.0], _AWAY[1:], [2.0**HIGHEST]])
+BINS_PER_OCTAVE = 8  # bins an octave, all of the same width
+MIN_OCTAVE, MAX_OCTAVE = (
+    -6,
+    4,
+)  # octaves of the unit that a histogram has; what is nearer or farther is counted at its ends
+SIDE_BINS = BINS_PER_OCTAVE * (MAX_OCTAVE - MIN_OCTAVE)
+BINS = 2 * SIDE_BINS
+_POSITIVE_EDGES = 2.0 ** np.repeat(np.arange(MIN_OCTAVE, MAX_OCTAVE), BINS_PER_OCTAVE) * np.tile(
+    1 + np.arange(BINS_PER_OCTAVE) / BINS_PER_OCTAVE, MAX_OCTAVE - MIN_OCTAVE
+)
+BIN_EDGES: Array = np.concatenate(
+    [[-(2.0**MAX_OCTAVE)], -_POSITIVE_EDGES[:0:-1], [0.0], _POSITIVE_EDGES[1:], [2.0**MAX_OCTAVE]]
+)
 """Ends of the bins, in units, from the farthest below zero to the farthest above it (BINS + 1,)."""
 
-MEDIAN = 0.6744897501960817  # of the size of a standard normal value
-QUARTILES = 2 * MEDIAN  # the distance of a standard normal value's quartiles
+NORMAL_MEDIAN_SIZE = 0.6744897501960817  # of the size of a standard normal value
+NORMAL_QUARTILE_RANGE = 2 * NORMAL_MEDIAN_SIZE  # the distance of a standard normal value's quartiles
 
-MOST_PASSES = 300
-CLOSE = 1e-9  # of the mean sign, at which the search ends
+MAX_PASSES = 300
+SIGN_TOLERANCE = 1e-9  # of the mean sign, at which the search ends
 
-CUT = 2.5
+CUT_SPREADS = 2.5
 """Spreads from which on a row counts less along a direction that stands out: of clean normal rows one in 80."""
 
-LESS, NOTHING = 1.96, 3.29
+REDUCED_DEVIATIONS, EXCLUDED_DEVIATIONS = 1.96, 3.29
 """Deviations above the middle distance from which on a row counts less, and nothing: one in 40 clean rows, and one in
 2,000."""
 
-FARTHEST = 2.0**4
+MAX_SPREADS = 2.0**4
 """Spreads from the middle, along each direction, beyond which no row counts."""
 
-NO_VARIANCE = 1e-9
+MIN_WHITENED_SHARE = 1e-9
 """Share of the largest eigenvalue of whitened rows below which they do not vary along a direction."""
 
-WEAKEST = 2.0**-20
+MIN_STRENGTH = 2.0**-20
 """A direction that does not stand out has a spread so many times larger than its own: no row is far off along it."""
 
-COINCIDENT = 2.0 ** (LOWEST + 1)
+COINCIDENT_SPREAD = 2.0 ** (MIN_OCTAVE + 1)
 """Half of all rows have the same score along a direction whose spread is a smaller share of its unit."""
 
-UNCUT = 16.0
+UNCUT_SPREAD = 16.0
 """Units that then count as a spread: nobody can say of such rows which lie far off."""
 
-INFINITE = 2.0**500
+MAX_WHITENED_SCORE = 2.0**500
 """Spreads that stand for all more: their squares are finite."""
 
-NEAREST = 2.0**-960
+MIN_FLOOR = 2.0**-960
 """A floor so small that it only keeps sums of 1 / r finite."""
 
-FLOOR = 0.25
+FLOOR_SHARE = 0.25
 """A party's floor is this share of the median distance of its rows from their own median."""
 
 
@@ -94,7 +101,7 @@ class SignSums(NamedTuple):
         return self.signs / self.weight if self.weight > 0 else np.zeros_like(self.signs)
 
     @property
-    def size(self) -> float:
+    def mean_sign_length(self) -> float:
         """Of the mean sign, which is 0 at the median."""
         return float(np.linalg.norm(self.signs)) / self.rows
 
@@ -103,7 +110,7 @@ def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
     """The sums of rows (n, d) that are about the centre, chunk by chunk."""
     signs, weight, count = np.zeros(d), 0.0, 0
     for rows in centred:
-        distance = np.maximum(lengths(rows), floor)
+        distance = np.maximum(row_lengths(rows), floor)
         inverse = np.divide(1.0, distance, out=np.zeros_like(distance), where=distance > 0)
         signs += inverse @ rows
         weight += float(inverse.sum())
@@ -115,7 +122,7 @@ def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
     """The sign covariance (d, d), times rows, of rows (n, d) about the centre, chunk by chunk."""
     scatter = np.zeros((d, d))
     for rows in centred:
-        distance = np.maximum(lengths(rows), floor)
+        distance = np.maximum(row_lengths(rows), floor)
         signs = rows / np.where(distance > 0, distance, 1.0)[:, None]
         scatter += signs.T @ signs
     return scatter
@@ -124,27 +131,27 @@ def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
 def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Array:
     """The spatial median (d,), by the sums about any centre."""
     search = median_search(start)
-    for _ in range(MOST_PASSES):
+    for _ in range(MAX_PASSES):
         sums = sums_about(search.point)
-        if sums.size <= CLOSE:
+        if sums.mean_sign_length <= SIGN_TOLERANCE:
             break
-        search.add(search.point + sums.step, -sums.size)
+        search.add(search.point + sums.step, -sums.mean_sign_length)
     return search.point
 
 
-def where_half_lie(rows_about: Callable[[Array], Iterable[Array]], median: Array) -> Array:
+def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Array) -> Array:
     """The row that is nearest to the median (d,), where half of all rows or more are the same as it: the median itself.
 
     The search only comes near to it, and rounding would be the distance of most rows. ``rows_about`` gives the rows
     about any centre, chunk by chunk.
     """
-    distances = np.concatenate([lengths(rows) for rows in rows_about(median)])
-    place = int(distances.argmin())
+    distances = np.concatenate([row_lengths(rows) for rows in rows_about(median)])
+    position = int(distances.argmin())
     for rows in rows_about(np.zeros_like(median)):
-        if place < len(rows):
-            nearest: Array = rows[place].copy()
+        if position < len(rows):
+            nearest: Array = rows[position].copy()
             break
-        place -= len(rows)
+        position -= len(rows)
     same = sum(int((rows == 0).all(axis=1).sum()) for rows in rows_about(nearest))
     return nearest if 2 * same >= len(distances) else median
 
@@ -155,10 +162,10 @@ def median_search(start: Array) -> Anderson:
     return Anderson(start, lambda centre: bool(np.isfinite(centre).all()))
 
 
-def floor_of(distances: Array) -> float:
+def distance_floor(distances: Array) -> float:
     """The floor of rows at these ``distances`` (n,) from their own median; 1 where all rows are alike."""
-    typical = float(np.median(distances)) or float(distances.mean()) or 1.0 / FLOOR
-    return FLOOR * typical
+    typical = float(np.median(distances)) or float(distances.mean()) or 1.0 / FLOOR_SHARE
+    return FLOOR_SHARE * typical
 
 
 # Directions
@@ -175,7 +182,7 @@ class Directions:
     def whitened(self, centred: Array) -> Array:
         """The scores of rows (n, d) about the centre, less the middles, in spreads."""
         scores = (centred @ self.vectors.T - self.middles) / self.spreads
-        return np.clip(scores, -INFINITE, INFINITE)
+        return np.clip(scores, -MAX_WHITENED_SCORE, MAX_WHITENED_SCORE)
 
 
 @dataclass(frozen=True)
@@ -187,7 +194,7 @@ class Survivors:
     reach: Array
     """Distances from the middle, in spreads, from which on a whitened row counts less, and nothing (2,)."""
 
-    def blunted(self, own_spreads: Array, own_gap: float) -> Survivors:
+    def blunt(self, local_spreads: Array, local_gap: float) -> Survivors:
         """Return the same with edges that do not tell which of a party's rows they pass.
 
         Parameters
@@ -197,25 +204,25 @@ class Survivors:
         own_gap : float
             Between the first quartile and the median of the party's distances: no edge of ``reach`` is sharper.
         """
-        near, far = self.reach
-        shape = replace(self.shape, spreads=np.maximum(self.shape.spreads, FLOOR * own_spreads))
-        return Survivors(shape, np.array([near, max(far, near + own_gap)]))
+        inner, outer = self.reach
+        shape = replace(self.shape, spreads=np.maximum(self.shape.spreads, FLOOR_SHARE * local_spreads))
+        return Survivors(shape, np.array([inner, max(outer, inner + local_gap)]))
 
-    def counted(self, whitened: Array) -> Array:
+    def row_weights(self, whitened: Array) -> Array:
         """Return by how much each of ``whitened`` rows (n, m) counts, from 0 to 1 (n,)."""
-        near, far = self.reach
-        along = CUT + 1 - np.abs(self.shape.whitened(whitened)).max(axis=1)
-        counted: Array = np.minimum(along, (far - lengths(whitened)) / (far - near)).clip(0.0, 1.0)
-        return np.where(np.abs(whitened).max(axis=1) <= FARTHEST, counted, 0.0)
+        inner, outer = self.reach
+        along = CUT_SPREADS + 1 - np.abs(self.shape.whitened(whitened)).max(axis=1)
+        weights: Array = np.minimum(along, (outer - row_lengths(whitened)) / (outer - inner)).clip(0.0, 1.0)
+        return np.where(np.abs(whitened).max(axis=1) <= MAX_SPREADS, weights, 0.0)
 
 
 def shape_values(whitened: Array, vectors: Array) -> Array:
     """Return what is counted of whitened rows (n, m): their scores along directions (m, m), and their distances less
     the root of m, which have much the same spread for any m (n, m + 1)."""
-    return np.column_stack([whitened @ vectors.T, lengths(whitened) - np.sqrt(whitened.shape[1])])
+    return np.column_stack([whitened @ vectors.T, row_lengths(whitened) - np.sqrt(whitened.shape[1])])
 
 
-def survivors_by(vectors: Array, values: Array, rows: int, counts: Array) -> Survivors:
+def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> Survivors:
     """Return which rows count, by the histograms (m + 1, BINS) of their `shape_values`.
 
     Parameters
@@ -230,27 +237,27 @@ def survivors_by(vectors: Array, values: Array, rows: int, counts: Array) -> Sur
         Of all rows.
     """
     m = len(values)
-    shape = directions_by(vectors, np.ones(m), counts[:-1])
-    varying = int((values > NO_VARIANCE * values[0]).sum())
+    shape = directions_from_counts(vectors, np.ones(m), counts[:-1])
+    varying = int((values > MIN_WHITENED_SHARE * values[0]).sum())
     edge = (1 + np.sqrt(varying / rows)) ** 2  # where no row has a part in how all are whitened; else they lie lower
     standing_out = (varying * values / values.sum() - 1) / (edge - 1)
-    strength = np.round(2 * standing_out - 1.5, 6).clip(WEAKEST, 1.0)  # no digits that rounding may change
+    strength = np.round(2 * standing_out - 1.5, 6).clip(MIN_STRENGTH, 1.0)  # no digits that rounding may change
     first, middle = ((np.sqrt(m) + max(quantile(counts[-1], share), -np.sqrt(m))) ** (2 / 3) for share in (0.25, 0.5))
-    deviation = max((middle - first) / MEDIAN, 1e-3)
-    reach: Array = (middle + np.array([LESS, NOTHING]) * deviation) ** 1.5
+    deviation = max((middle - first) / NORMAL_MEDIAN_SIZE, 1e-3)
+    reach: Array = (middle + np.array([REDUCED_DEVIATIONS, EXCLUDED_DEVIATIONS]) * deviation) ** 1.5
     return Survivors(replace(shape, spreads=shape.spreads / strength), reach)
 
 
-def own_spreads_and_gap(counts: Array) -> tuple[Array, float]:
+def local_spreads_and_gap(counts: Array) -> tuple[Array, float]:
     """What `Survivors.blunted` needs of a party's own histograms (m + 1, BINS) of its `shape_values`."""
-    spreads = np.array([middle_and_spread(one)[1] for one in counts[:-1]])
+    spreads = np.array([median_and_spread(histogram)[1] for histogram in counts[:-1]])
     return spreads, quantile(counts[-1], 0.5) - quantile(counts[-1], 0.25)
 
 
 def whitened_signs(whitened: Array) -> Array:
     """The directions of whitened rows (n, m) from zero; those of rows nearer than a quarter of the usual count less."""
-    floor = FLOOR * np.sqrt(whitened.shape[1])
-    signs: Array = whitened / np.maximum(lengths(whitened), floor)[:, None]
+    floor = FLOOR_SHARE * np.sqrt(whitened.shape[1])
+    signs: Array = whitened / np.maximum(row_lengths(whitened), floor)[:, None]
     return signs
 
 
@@ -259,70 +266,72 @@ def whitened_signs(whitened: Array) -> Array:
 
 def tally(values: Array) -> NDArray[np.int64]:
     """How many of the values (n, m), in units, of each column are in each bin (m, BINS)."""
-    away = (np.abs(values).view(np.int64) >> (52 - 3)) - STEPS * (1023 + LOWEST)  # exponent, and the bin in its octave
-    away = away.clip(0, SIDE - 1)
-    places = np.where(np.signbit(values), SIDE - 1 - away, SIDE + away) + BINS * np.arange(values.shape[1])
-    return np.bincount(places.ravel(), minlength=BINS * values.shape[1]).reshape(-1, BINS)
+    bins = (np.abs(values).view(np.int64) >> (52 - 3)) - BINS_PER_OCTAVE * (
+        1023 + MIN_OCTAVE
+    )  # exponent, and the bin in its octave
+    bins = bins.clip(0, SIDE_BINS - 1)
+    positions = np.where(np.signbit(values), SIDE_BINS - 1 - bins, SIDE_BINS + bins) + BINS * np.arange(values.shape[1])
+    return np.bincount(positions.ravel(), minlength=BINS * values.shape[1]).reshape(-1, BINS)
 
 
-def suppressed(counts: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+def merge_small_bins(counts: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
     """A histogram (BINS,) in which neighbours that are fewer than ``least`` are counted together, where the middle one
     of them is."""
-    found, above = np.zeros_like(counts), np.cumsum(counts).tolist()
+    merged, above = np.zeros_like(counts), np.cumsum(counts).tolist()
     rows, start = above[-1], 0
     while start < rows:
-        end = above[bisect_right(above, min(start + least, rows) - 1)]
-        if rows - end < least:
+        end = above[bisect_right(above, min(start + min_count, rows) - 1)]
+        if rows - end < min_count:
             end = rows
-        found[bisect_right(above, (start + end - 1) // 2)] += end - start
+        merged[bisect_right(above, (start + end - 1) // 2)] += end - start
         start = end
-    return found
+    return merged
 
 
 def quantile(counts: Array, share: float) -> float:
     """The quantile of values in a histogram (BINS,), in units, as if those of a bin were spread evenly over it."""
     above = np.cumsum(counts)
-    wanted = share * above[-1]
-    place = int(np.searchsorted(above, wanted))
-    inside = (wanted - (above[place] - counts[place])) / counts[place] if counts[place] else 0.5
-    return float(EDGES[place] + inside * (EDGES[place + 1] - EDGES[place]))
+    target = share * above[-1]
+    position = int(np.searchsorted(above, target))
+    inside = (target - (above[position] - counts[position])) / counts[position] if counts[position] else 0.5
+    return float(BIN_EDGES[position] + inside * (BIN_EDGES[position + 1] - BIN_EDGES[position]))
 
 
-def middle_and_spread(counts: Array) -> tuple[float, float]:
+def median_and_spread(counts: Array) -> tuple[float, float]:
     """The median of the values in a histogram (BINS,), and the deviation of normal values as far from it by the median,
     in units."""
     middle = quantile(counts, 0.5)
     above = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
-    away = np.sort(np.abs(EDGES - middle))
-    inside = np.interp(middle + away, EDGES, above) - np.interp(middle - away, EDGES, above)
-    return middle, float(np.interp(0.5, inside, away)) / MEDIAN
+    distances = np.sort(np.abs(BIN_EDGES - middle))
+    inside = np.interp(middle + distances, BIN_EDGES, above) - np.interp(middle - distances, BIN_EDGES, above)
+    return middle, float(np.interp(0.5, inside, distances)) / NORMAL_MEDIAN_SIZE
 
 
-def directions_by(vectors: Array, units: Array, counts: Array) -> Directions:
+def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Directions:
     """Directions (m, d) with what the histograms (m, BINS) of the rows' scores, in units (m,), say of them."""
-    middles, spreads = np.array([middle_and_spread(one) for one in counts]).T
-    middles = np.where(np.maximum(np.abs(middles), spreads) > COINCIDENT, middles, 0.0)
-    return Directions(vectors, middles * units, np.where(spreads > COINCIDENT, spreads, UNCUT) * units)
+    middles, spreads = np.array([median_and_spread(histogram) for histogram in counts]).T
+    middles = np.where(np.maximum(np.abs(middles), spreads) > COINCIDENT_SPREAD, middles, 0.0)
+    return Directions(vectors, middles * units, np.where(spreads > COINCIDENT_SPREAD, spreads, UNCUT_SPREAD) * units)
 
 
-def variances_by(units: Array, counts: Array) -> Array:
+def variances_from_counts(units: Array, counts: Array) -> Array:
     """The variances (m,) of normal values whose medians are those of the histograms (m, BINS) in units (m,); 0 where
     half of the values are the same."""
-    spreads = np.array([middle_and_spread(one)[1] for one in counts])
-    return np.where(spreads > COINCIDENT, spreads * units, 0.0) ** 2
+    spreads = np.array([median_and_spread(histogram)[1] for histogram in counts])
+    return np.where(spreads > COINCIDENT_SPREAD, spreads * units, 0.0) ** 2
 
 
-class Errors(NamedTuple):
+class SquaredErrors(NamedTuple):
     """The squared distances of rows from the components: their cube roots are nearly normal (Wilson and Hilferty)."""
 
     middle: float  # median of the cube roots
     deviation: float  # of the cube roots, from their quartiles
 
     @classmethod
-    def of(cls, counts: Array, unit: float) -> Errors:
+    def from_counts(cls, counts: Array, unit: float) -> SquaredErrors:
         """By the histogram of the distances."""
         first, middle, third = ((unit * quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
-        return cls(middle, (third - first) / QUARTILES)
+        return cls(middle, (third - first) / NORMAL_QUARTILE_RANGE)
 
     @property
     def mean(self) -> float:
@@ -337,7 +346,9 @@ class Errors(NamedTuple):
 
 def median_of_matrices(matrices: Sequence[Array]) -> Array:
     """The spatial median of matrices (p, q), as vectors of their entries."""
-    held = np.array([matrix.ravel() for matrix in matrices])
-    found = spatial_median(lambda centre: sign_sums([held - centre], held.shape[1], 1e-12), held.mean(axis=0))
-    median: Array = found.reshape(matrices[0].shape)
+    vectors = np.array([matrix.ravel() for matrix in matrices])
+    flat_median = spatial_median(
+        lambda centre: sign_sums([vectors - centre], vectors.shape[1], 1e-12), vectors.mean(axis=0)
+    )
+    median: Array = flat_median.reshape(matrices[0].shape)
     return median

@@ -9,38 +9,38 @@ import numpy as np
 from fedpca_flwr.maths.arrays import Array
 
 
-def transposed(X: Array) -> Array:
+def transpose(X: Array) -> Array:
     """The matrices (..., a, b) of a stack, transposed: (..., b, a)."""
     return np.swapaxes(X, -1, -2)
 
 
-def symmetric(M: Array) -> Array:
+def symmetric_part(M: Array) -> Array:
     """The symmetric part of square matrices (..., r, r)."""
-    return (M + transposed(M)) / 2
+    return (M + transpose(M)) / 2
 
 
-def tangent(U: Array, X: Array) -> Array:
+def tangent_projection(U: Array, X: Array) -> Array:
     """The orthogonal projection of ``X`` (..., d, r) to the tangent space at ``U`` (..., d, r)."""
-    return X - U @ symmetric(transposed(U) @ X)
+    return X - U @ symmetric_part(transpose(U) @ X)
 
 
-def retraction(U: Array, X: Array) -> Array:
+def retract(U: Array, X: Array) -> Array:
     """The polar retraction ``(U + X)(I + X'X)^(-1/2)`` of a tangent ``X`` at ``U``, both (..., d, r).
 
     Right for a tangent X only: project first (`tangent`).
     """
-    values, vectors = np.linalg.eigh(transposed(X) @ X)
-    root: Array = (vectors / np.sqrt(1 + values)[..., None, :]) @ transposed(vectors)
+    values, vectors = np.linalg.eigh(transpose(X) @ X)
+    root: Array = (vectors / np.sqrt(1 + values)[..., None, :]) @ transpose(vectors)
     return (U + X) @ root
 
 
-def polar(M: Array) -> Array:
+def polar_factor(M: Array) -> Array:
     """The nearest point of the manifold to ``M`` (..., d, r) of full rank."""
-    left, _, right = np.linalg.svd(M, full_matrices=False)
-    nearest: Array = left @ right
+    left_vectors, _, right_vectors = np.linalg.svd(M, full_matrices=False)
+    nearest: Array = left_vectors @ right_vectors
     return nearest
 
 
-def aligned(U: Array, V: Array) -> Array:
+def align(U: Array, V: Array) -> Array:
     """``U Q`` (..., d, r) with the rotation Q that brings it nearest to ``V`` (Procrustes)."""
-    return U @ polar(transposed(U) @ V)
+    return U @ polar_factor(transpose(U) @ V)

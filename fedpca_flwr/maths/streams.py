@@ -25,11 +25,13 @@ from numpy.typing import NDArray
 from scipy.linalg import qr, svd
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding
-from fedpca_flwr.maths.moments import Head, centred_rows, head_order, pool_heads, rows_between
-from fedpca_flwr.maths.rows import Rows, pieces
+from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding_bound
+from fedpca_flwr.maths.moments import Head, centre_rows, head_order, pool_heads, rows_between
+from fedpca_flwr.maths.rows import Rows, row_chunks
 
-NOISE = 1e-12  # singular values below this share of the largest are rounding: their directions would be arbitrary
+MIN_SINGULAR_SHARE = (
+    1e-12  # singular values below this share of the largest are rounding: their directions would be arbitrary
+)
 
 
 class RankRule(Protocol):
@@ -79,7 +81,7 @@ class Band:
         self.beta = beta
         self.hysteresis = hysteresis
         self.hold = hold if hysteresis else 0
-        self._stood = 0
+        self._steady_blocks = 0
 
     def step(self, sigma: Array, energy: float) -> int:
         r = min(self.rank, sigma.size)  # a block may have fewer directions than the rank
@@ -91,16 +93,16 @@ class Band:
             not self.hysteresis or (sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha)
         ):
             change = 1
-        elif share < self.alpha and r > 1 and self._stood >= self.hold:
+        elif share < self.alpha and r > 1 and self._steady_blocks >= self.hold:
             change = -1
-        self._stood = 0 if change else self._stood + 1
+        self._steady_blocks = 0 if change else self._steady_blocks + 1
         self.rank = r + change if change else self.rank
         return self.rank
 
     def stationary_rank(self, sigma: Array) -> int:
         """The rank at which the rule leaves these singular values alone, from the present one."""
         for _ in sigma:
-            self._stood = self.hold
+            self._steady_blocks = self.hold
             before = self.rank
             if self.step(sigma, 0.0) == before:
                 break
@@ -169,15 +171,15 @@ class Tracker:
 
     def update(self, block: NDArray[Any]) -> None:
         """Take in a block of rows (b, d), b >= 1."""
-        rows, old = np.asarray(block, dtype=np.float64), _scaled(self.subspace, self.forgetting)
+        rows, old = np.asarray(block, dtype=np.float64), _scale_subspace(self.subspace, self.forgetting)
         head = old.head._replace(n=old.head.n + len(rows))
         if self.center:
-            head, rows = _centred(old.head, rows)
+            head, rows = _append_mean_row(old.head, rows)
         energy = old.energy + float(np.vdot(rows, rows))
-        basis, turn, sigma, neglected = _absorbed(old.vectors, old.sigma, rows)
+        basis, turn, sigma, neglected = _append_block(old.vectors, old.sigma, rows)
         rank = self.rule.step(sigma, energy)
         k = self.tracked or rank
-        omitted = old.omitted + _lost(sigma, k, len(basis)) + neglected
+        omitted = old.omitted + _truncation_error(sigma, k, len(basis)) + neglected
         self.subspace = Subspace(head, basis @ turn[:, :k], sigma[:k], energy, omitted)
 
 
@@ -186,7 +188,7 @@ def track(
 ) -> Subspace:
     """SPCA of ``rows`` (n, d) in one pass; the other parameters are those of `Tracker`."""
     tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, forgetting=forgetting, center=center)
-    for part in pieces(rows, block):
+    for part in row_chunks(rows, block):
         tracker.update(part)
     return tracker.subspace
 
@@ -198,7 +200,7 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
     Associative as long as nothing is truncated. The order is fixed by the parts themselves: permuting them changes no
     bit.
     """
-    scaled = [_scaled(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
+    scaled = [_scale_subspace(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
     scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))
     pooled, between = rows_between([part.head for part in scaled])
     columns = np.hstack([*(part.vectors * part.sigma for part in scaled), between.T])
@@ -206,9 +208,9 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
     turn, sigma, _ = svd(triangle, full_matrices=False, check_finite=False)
     sigma = _above_noise(sigma, sigma.max())
     energy = sum(part.energy for part in scaled) + float(np.vdot(between, between))
-    omitted = sum(part.omitted for part in scaled) + _lost(sigma, k, len(basis))
-    kept = sigma[:k]
-    return Subspace(pooled, basis @ turn[:, : kept.size], kept, energy, omitted)
+    omitted = sum(part.omitted for part in scaled) + _truncation_error(sigma, k, len(basis))
+    retained = sigma[:k]
+    return Subspace(pooled, basis @ turn[:, : retained.size], retained, energy, omitted)
 
 
 def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
@@ -218,23 +220,23 @@ def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
     return parts[0]
 
 
-def _scaled(part: Subspace, factor: float) -> Subspace:
+def _scale_subspace(part: Subspace, factor: float) -> Subspace:
     """The subspace of the same rows times ``factor``, about the same mean; each counts as ``factor**2`` rows."""
     head = part.head._replace(n=factor**2 * part.head.n)
     return Subspace(head, part.vectors, factor * part.sigma, factor**2 * part.energy, factor**2 * part.omitted)
 
 
-def _centred(before: Head, rows: Array) -> tuple[Head, Array]:
+def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
     """The pooled head, and the rows about their own mean with one more for its distance from the mean ``before``."""
-    own, centred = centred_rows(rows)
+    block_head, centred = centre_rows(rows)
     if not before.n:
-        return own, centred
-    pooled, (_, step) = pool_heads([before, own])
-    between = np.sqrt(own.n * pooled.n / before.n) * step
+        return block_head, centred
+    pooled, (_, step) = pool_heads([before, block_head])
+    between = np.sqrt(block_head.n * pooled.n / before.n) * step
     return pooled, np.vstack([centred, between])
 
 
-def _absorbed(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
+def _append_block(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
     """Basis (d, m), rotation (m, m') and singular values (m',) of what is tracked and the ``rows`` together.
 
     The last number bounds what the scatter lacks of residuals that were taken for rounding (spectral norm).
@@ -244,19 +246,19 @@ def _absorbed(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, 
     """
     inside = rows @ vectors
     outside = rows - inside @ vectors.T
-    again = outside @ vectors
-    outside -= again @ vectors.T
-    inside += again
-    left, extent, right = svd(outside, full_matrices=False, check_finite=False)
+    correction = outside @ vectors
+    outside -= correction @ vectors.T
+    inside += correction
+    left_vectors, extent, right_vectors = svd(outside, full_matrices=False, check_finite=False)
     length = float(np.linalg.norm(rows))
     unit = max(length, sigma.max(initial=0.0))
     new = _above_noise(extent, unit).size
-    directions = right[:new].T - vectors @ (vectors.T @ right[:new].T)
+    directions = right_vectors[:new].T - vectors @ (vectors.T @ right_vectors[:new].T)
     k = sigma.size
     small = np.zeros((k + len(rows), k + new))
     small[:k, :k] = np.diag(sigma)
     small[k:, :k] = inside
-    small[k:, k:] = left[:, :new] * extent[:new]
+    small[k:, k:] = left_vectors[:, :new] * extent[:new]
     _, merged, turn = svd(small, full_matrices=False, check_finite=False)
     merged = _above_noise(merged, unit)
     neglected = 2 * length * float(extent[new:].max(initial=0.0))
@@ -264,10 +266,10 @@ def _absorbed(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, 
 
 
 def _above_noise(sigma: Array, unit: float) -> Array:
-    return sigma[sigma > NOISE * unit]
+    return sigma[sigma > MIN_SINGULAR_SHARE * unit]
 
 
-def _lost(sigma: Array, k: int, d: int) -> float:
+def _truncation_error(sigma: Array, k: int, d: int) -> float:
     """Bound on the change of the scatter (d, d), in spectral norm, by a truncation to k directions and its rounding."""
     truncated = float(sigma[k] ** 2) if sigma.size > k else 0.0
-    return truncated + rounding(d) * float(sigma.max(initial=0.0) ** 2)
+    return truncated + rounding_bound(d) * float(sigma.max(initial=0.0) ** 2)

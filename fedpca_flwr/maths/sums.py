@@ -34,16 +34,18 @@ from scipy.linalg import blas
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, Moments, head_order, packed_size, pool_heads, two_sum
 
-STEP, WORDS = 36, 3  # bits of a word, and how many words an entry has
-MOST = 2.0**STEP  # an addend is below this, in the unit of its first word
-ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^36 2^17
-FINEST = 2.0 ** (-28 * STEP)  # the unit while all addends are zero
-CHUNK = 2**14  # how many entries are worked on at once: with all temporary arrays they fit into the cache of a core
-FINE = 160  # bits after the point of a quotient, of which float64 does not hold so many
-STRIPE = 16  # rows of a triangle that are worked on at once
+DIGIT_BITS, DIGITS = 36, 3  # bits of a word, and how many words an entry has
+MAX_ADDEND = 2.0**DIGIT_BITS  # an addend is below this, in the unit of its first word
+MAX_ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^36 2^17
+MIN_UNIT = 2.0 ** (-28 * DIGIT_BITS)  # the unit while all addends are zero
+CHUNK_SIZE = (
+    2**14
+)  # how many entries are worked on at once: with all temporary arrays they fit into the cache of a core
+QUOTIENT_BITS = 160  # bits after the point of a quotient, of which float64 does not hold so many
+STRIPE_ROWS = 16  # rows of a triangle that are worked on at once
 Double = tuple[Array, Array]  # A number or array as an unevaluated sum: high + low
-Exact = tuple[NDArray[np.object_], NDArray[np.int32]]  # whole numbers n (d,) and exponents e (d,), for n 2^-e
-SPLIT = 2.0**27 + 1  # Dekker's factor, which splits a float64 into two halves of its digits
+ExactNumbers = tuple[NDArray[np.object_], NDArray[np.int32]]  # whole numbers n (d,) and exponents e (d,), for n 2^-e
+SPLIT_FACTOR = 2.0**27 + 1  # Dekker's factor, which splits a float64 into two halves of its digits
 
 
 class ReproducibleSum:
@@ -52,8 +54,8 @@ class ReproducibleSum:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
         size = int(np.prod(shape, dtype=np.int64))
-        self._unit = np.full(size, FINEST)
-        self._words = np.zeros((WORDS, size))
+        self._unit = np.full(size, MIN_UNIT)
+        self._words = np.zeros((DIGITS, size))
         self._addends = 0
 
     def add(self, addend: NDArray[Any]) -> None:
@@ -63,17 +65,17 @@ class ReproducibleSum:
         """
         if addend.shape != self.shape:
             raise ValueError(f"the array has shape {addend.shape}, expected {self.shape}")
-        if self._addends == ADDENDS:
-            raise OverflowError(f"no more than {ADDENDS} arrays can be added up")
+        if self._addends == MAX_ADDENDS:
+            raise OverflowError(f"no more than {MAX_ADDENDS} arrays can be added up")
         self._addends += 1
-        flat, between = addend.reshape(-1), np.empty((2, min(CHUNK, addend.size)))
-        for part in _parts(flat.size):
+        flat, between = addend.reshape(-1), np.empty((2, min(CHUNK_SIZE, addend.size)))
+        for part in _slices(flat.size):
             _add(self._unit[part], self._words[:, part], flat[part], *between[:, : part.stop - part.start])
 
     def total(self) -> Array:
         """The sum, rounded to float64."""
         total = np.empty(self._unit.size)
-        for part in _parts(total.size):
+        for part in _slices(total.size):
             total[part] = _total(self._unit[part], self._words[:, part])
         return total.reshape(self.shape)
 
@@ -82,7 +84,7 @@ def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
     """The sum by `ReproducibleSum` of arrays that are all at hand, with no more memory than its result."""
     total = np.empty(addends[0].shape)
     flat, parts = total.reshape(-1), [addend.reshape(-1) for addend in addends]
-    for part in _parts(flat.size):
+    for part in _slices(flat.size):
         running = ReproducibleSum(flat[part].shape)
         for addend in parts:
             running.add(addend[part])
@@ -90,49 +92,49 @@ def reproducible_sum(addends: Sequence[NDArray[Any]]) -> Array:
     return total
 
 
-def exceeds(values: NDArray[Any], most: Array) -> bool:
+def exceeds(values: NDArray[Any], bound: Array) -> bool:
     """Whether any of the values is larger in size than its own limit, of the same shape; with no array of that size."""
-    sizes, limits = values.reshape(-1), most.reshape(-1)
-    return any(bool((np.abs(sizes[part]) > limits[part]).any()) for part in _parts(sizes.size))
+    sizes, limits = values.reshape(-1), bound.reshape(-1)
+    return any(bool((np.abs(sizes[part]) > limits[part]).any()) for part in _slices(sizes.size))
 
 
-def _parts(size: int) -> Iterator[slice]:
-    return (slice(start, min(start + CHUNK, size)) for start in range(0, size, CHUNK))
+def _slices(size: int) -> Iterator[slice]:
+    return (slice(start, min(start + CHUNK_SIZE, size)) for start in range(0, size, CHUNK_SIZE))
 
 
-def _add(unit: Array, words: Array, addend: NDArray[Any], left: Array, whole: Array) -> None:
+def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, rounded: Array) -> None:
     """Add to ``words`` (3, n) of ``unit`` (n,), both in place; two more arrays (n,) are for what comes between."""
     with np.errstate(over="ignore"):  # beyond float64 is beyond the grid, too
-        np.divide(addend, unit, out=left)
-    if np.abs(left, out=whole).max() >= MOST:
-        _raise_grid(unit, words, addend, np.flatnonzero(whole >= MOST))
-        np.divide(addend, unit, out=left)
+        np.divide(addend, unit, out=remaining)
+    if np.abs(remaining, out=rounded).max() >= MAX_ADDEND:
+        _raise_grid(unit, words, addend, np.flatnonzero(rounded >= MAX_ADDEND))
+        np.divide(addend, unit, out=remaining)
     for word in words[:-1]:
-        word += np.rint(left, out=whole)
-        left -= whole
-        left *= MOST
-    words[-1] += np.rint(left, out=left)
+        word += np.rint(remaining, out=rounded)
+        remaining -= rounded
+        remaining *= MAX_ADDEND
+    words[-1] += np.rint(remaining, out=remaining)
 
 
 def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[np.intp]) -> None:
     """Move the grid of the entries ``where`` up by whole steps, so that it holds their addends."""
-    own, raised = addend[where].astype(np.float64), unit[where] * MOST
+    addends, raised = addend[where].astype(np.float64), unit[where] * MAX_ADDEND
     with np.errstate(over="ignore"):
-        one_step = bool((np.abs(own) < raised * MOST).all())
+        one_step = bool((np.abs(addends) < raised * MAX_ADDEND).all())
     if one_step:  # as where some addends are just above a step of the grid, and others just below
         unit[where] = raised
         for upper, lower in ((1, 2), (0, 1)):
             words[lower, where] = words[upper, where]
         words[0, where] = 0.0
         return
-    _, above = np.frexp(own)
+    _, above = np.frexp(addends)
     _, before = np.frexp(unit[where])  # 2^(before - 1)
-    after = -(-above // STEP) * STEP - STEP
-    steps = (after - (before - 1)) // STEP
+    after = -(-above // DIGIT_BITS) * DIGIT_BITS - DIGIT_BITS
+    steps = (after - (before - 1)) // DIGIT_BITS
     unit[where] = np.ldexp(1.0, after)
     if not words[:, where].any():
         return
-    source = np.arange(WORDS)[:, None] - steps
+    source = np.arange(DIGITS)[:, None] - steps
     moved = np.take_along_axis(words[:, where], np.maximum(source, 0), axis=0)
     words[:, where] = np.where(source >= 0, moved, 0.0)
 
@@ -140,13 +142,13 @@ def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[
 def _total(unit: Array, words: Array) -> Array:
     """The sum that words say: first carried, so that what they say is written in one way only."""
     first, second, third = words
-    carried = np.floor(third / MOST)
-    third, second = third - carried * MOST, second + carried
-    carried = np.floor(second / MOST)
-    second, first = second - carried * MOST, first + carried
-    high, low = two_sum(first, second / MOST)
+    carried = np.floor(third / MAX_ADDEND)
+    third, second = third - carried * MAX_ADDEND, second + carried
+    carried = np.floor(second / MAX_ADDEND)
+    second, first = second - carried * MAX_ADDEND, first + carried
+    high, low = two_sum(first, second / MAX_ADDEND)
     with np.errstate(over="ignore"):
-        total: Array = (high + (low + third / MOST**2)) * unit
+        total: Array = (high + (low + third / MAX_ADDEND**2)) * unit
     return total
 
 
@@ -191,7 +193,7 @@ def two_product(a: Array, b: Array | float) -> Double:
 
 def _halves(x: Array | float) -> tuple[Any, Any]:
     """Two numbers of half the digits, which add up to ``x``."""
-    high = SPLIT * x - (SPLIT * x - x)
+    high = SPLIT_FACTOR * x - (SPLIT_FACTOR * x - x)
     return high, x - high
 
 
@@ -205,24 +207,24 @@ def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
     )
 
 
-def head_about(head: Head, centre: Array) -> Head:
+def shift_head(head: Head, centre: Array) -> Head:
     """Return the head of the same rows less a ``centre`` (d,)."""
     mean, lost = two_sum(head.mean, -centre)
     return Head(head.n, *two_sum(mean, lost + head.remainder))
 
 
-def pooled_head(rows: float, total: Exact) -> Head:
+def pooled_head(rows: float, total: ExactNumbers) -> Head:
     """Count and mean of rows, from their sum (d,)."""
     over, under = float(rows).as_integer_ratio()
     mean = np.empty((2, len(total[0])))
     for i, number in enumerate(total[0]):
         first = number * under / over
-        rest = (number * under << FINE) - int(math.ldexp(first, FINE)) * over
-        mean[:, i] = first, math.ldexp(rest / over, -FINE)
+        rest = (number * under << QUOTIENT_BITS) - int(math.ldexp(first, QUOTIENT_BITS)) * over
+        mean[:, i] = first, math.ldexp(rest / over, -QUOTIENT_BITS)
     return Head(rows, *two_sum(*np.ldexp(mean, -total[1])))
 
 
-def pooled_diagonal(rows: float, total: Exact, squares: Exact) -> Array:
+def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> Array:
     """The diagonal (d,) of the scatter about the mean, from the sums of rows and of squares about zero: no digit is
     lost, however far from zero the mean is."""
     over, under = float(rows).as_integer_ratio()
@@ -239,22 +241,22 @@ def mean_products(head: Head) -> Double:
     high, low = np.empty(packed_size(d)), np.empty(packed_size(d))
     total = two_product(head.mean, float(head.n))
     total = two_sum(total[0], total[1] + head.n * head.remainder)
-    halves, others = _halves(total[0]), _halves(head.mean)
-    place = 0
-    for start in range(0, d, STRIPE):
-        stop = min(start + STRIPE, d)
-        (a, b), (c, e) = (half[start:stop, None] for half in halves), (half[start:] for half in others)
+    halves, mean_halves = _halves(total[0]), _halves(head.mean)
+    position = 0
+    for start in range(0, d, STRIPE_ROWS):
+        stop = min(start + STRIPE_ROWS, d)
+        (a, b), (c, e) = (half[start:stop, None] for half in halves), (half[start:] for half in mean_halves)
         product = total[0][start:stop, None] * head.mean[start:]
         error = ((a * c - product) + a * e + b * c) + b * e
         error += total[0][start:stop, None] * head.remainder[start:]
         error += total[1][start:stop, None] * head.mean[start:]
         for i in range(stop - start):
-            end = place + d - start - i
-            high[place:end], low[place:end] = product[i, i:], error[i, i:]
-            place = end
+            end = position + d - start - i
+            high[position:end], low[position:end] = product[i, i:], error[i, i:]
+            position = end
     return high, low
 
 
-def about_mean(sums: Double, products: Double) -> Array:
+def centre_scatter(sums: Double, products: Double) -> Array:
     """The scatter about the mean: uncentred ``sums`` less the ``products`` of the mean."""
     return (sums[0] - products[0]) + (sums[1] - products[1])

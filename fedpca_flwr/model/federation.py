@@ -30,11 +30,11 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
 from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.second_moments import checked_moments
+from fedpca_flwr.model.second_moments import validate_moments
 from fedpca_flwr.state.store import Schema, Store
 
 SCHEMA = Schema(
-    what="federation",
+    name="federation",
     file="federation.sqlite",
     application=b"FPCf",
     format=1,
@@ -45,17 +45,17 @@ CREATE TABLE part (member TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE TABLE event (
     revision INTEGER NOT NULL, operation TEXT NOT NULL, member TEXT NOT NULL, rows INTEGER NOT NULL);
 """,
-    sealed=("federation", "member", "part", "event"),
-    old=("federation.json", "*.moments"),
+    sealed_tables=("federation", "member", "part", "event"),
+    old_patterns=("federation.json", "*.moments"),
 )
 
 
-def digest(moments: Moments) -> str:
+def moments_digest(moments: Moments) -> str:
     """SHA-256 of moments, in hexadecimal: the same for a party and for the server that received them."""
-    return hashlib.sha256(to_bytes(moments)).hexdigest()
+    return hashlib.sha256(moments_to_bytes(moments)).hexdigest()
 
 
-def to_bytes(moments: Moments) -> bytes:
+def moments_to_bytes(moments: Moments) -> bytes:
     """Count, mean, remainder and packed scatter as float64, little-endian."""
     d = moments.n_features
     assert moments.scatter.size == packed_size(d)
@@ -63,14 +63,14 @@ def to_bytes(moments: Moments) -> bytes:
     return np.concatenate(parts).astype("<f8", copy=False).tobytes()
 
 
-def from_bytes(content: bytes | bytearray, features: int) -> Moments:
+def moments_from_bytes(content: bytes | bytearray, features: int) -> Moments:
     """The moments of which `to_bytes` made this."""
     values = np.frombuffer(content, "<f8").astype(np.float64, copy=False)
     count, mean, remainder, scatter = np.split(values, np.cumsum([1, features, features]))
     return Moments(int(count[0]), mean, remainder, scatter)
 
 
-KEY = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
+MEMBER_KEY_PATTERN = re.compile(r"(?! )[\w .-]{1,64}(?<! )")
 
 
 class Federation:
@@ -104,14 +104,14 @@ class Federation:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._store = Store(path, SCHEMA)
-        self._loaded = self._store.nothing
+        self._loaded_seal = self._store.empty_digest
         self.revision, self.features, self.columns = 0, 0, ""
         self.journal: list[dict[str, Any]] = []
         self._members: dict[str, dict[str, Any]] = {}
-        self._unsaved: dict[str, Moments] = {}  # by member
+        self._unsaved_moments: dict[str, Moments] = {}  # by member
         if self._store.exists():
             with self._store.transaction() as database:
-                self._load(database)
+                self._read_state(database)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Federation:
@@ -152,18 +152,18 @@ class Federation:
 
     def moments_of(self, key: str) -> Moments:
         """One member's moments, read and checked."""
-        member, d = self._member(key), self.features
-        if key in self._unsaved:
-            return self._unsaved[key]
+        member, d = self._find_member(key), self.features
+        if key in self._unsaved_moments:
+            return self._unsaved_moments[key]
         with self._store.transaction() as database:
             content = self._store.get(database, member["digest"], 8 * (1 + 2 * d + packed_size(d)))
         try:
-            moments = from_bytes(content, d)
+            moments = moments_from_bytes(content, d)
         except (ValueError, OverflowError):  # a count that is no number
-            raise self._store.damaged() from None
+            raise self._store.damaged_error() from None
         if moments.count != member["rows"]:
-            raise self._store.damaged()
-        return checked_moments(key, moments)
+            raise self._store.damaged_error()
+        return validate_moments(key, moments)
 
     def parts(self) -> dict[str, Moments]:
         """Every member's moments."""
@@ -177,7 +177,7 @@ class Federation:
 
     def model(self, n_components: int | float = 10, *, center: bool = True, scale: bool = False) -> PCAModel:
         """The PCA of the rows of all members together; parameters as in `fedpca_flwr.model.solution.solve`."""
-        about = {
+        log_entries = {
             "method": "streaming",
             "columns": self.columns,
             "parties": [{"party": i, "name": key, "rows": rows} for i, (key, rows) in enumerate(self.members.items())],
@@ -186,7 +186,7 @@ class Federation:
                 "unsaved_changes": sum(entry["revision"] > self.revision for entry in self.journal),
             },
         }
-        return PCAModel.of_moments(self.moments(), about, n_components=n_components, center=center, scale=scale)
+        return PCAModel.of_moments(self.moments(), log_entries, n_components=n_components, center=center, scale=scale)
 
     # What changes it
 
@@ -209,20 +209,20 @@ class Federation:
         ContractError
             If its rows have another number of features.
         """
-        if not isinstance(key, str) or not KEY.fullmatch(key):
+        if not isinstance(key, str) or not MEMBER_KEY_PATTERN.fullmatch(key):
             raise ConfigError(
                 f"a member's key is {value_text(key)}, expected 1 to 64 letters, digits, inner spaces or any of '_.-'"
             )
         if key in self._members:
             raise ConfigError(f"'{key}' is a member already; replace its rows or append to them")
-        brought, columns = self._checked(key, data, columns)
-        self._put("join", key, brought, brought, [], columns)
+        new_moments, columns = self._check_data(key, data, columns)
+        self._set_member("join", key, new_moments, new_moments, [], columns)
 
     def replace(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
         """Take these rows of a member instead of those that it had (parameters and errors as in `join`)."""
-        self._member(key)
-        brought, columns = self._checked(key, data, columns)
-        self._put("replace", key, brought, brought, [], columns)
+        self._find_member(key)
+        new_moments, columns = self._check_data(key, data, columns)
+        self._set_member("replace", key, new_moments, new_moments, [], columns)
 
     def append(self, key: str, data: ArrayLike | Moments, columns: str = "") -> None:
         """Add rows to those of a member (parameters and errors as in `join`).
@@ -232,20 +232,22 @@ class Federation:
         ConfigError
             Also if it brought exactly these rows before: they would count twice.
         """
-        parts = self._member(key)["parts"]
-        brought, columns = self._checked(key, data, columns)
-        if digest(brought) in parts:
-            raise ConfigError(f"'{key}' has brought exactly these {brought.count} rows before; append only new ones")
-        self._put("append", key, pool([self.moments_of(key), brought]), brought, parts, columns)
+        parts = self._find_member(key)["parts"]
+        new_moments, columns = self._check_data(key, data, columns)
+        if moments_digest(new_moments) in parts:
+            raise ConfigError(
+                f"'{key}' has brought exactly these {new_moments.count} rows before; append only new ones"
+            )
+        self._set_member("append", key, pool([self.moments_of(key), new_moments]), new_moments, parts, columns)
 
     def leave(self, key: str) -> None:
         """Go on without this member, which need not take part in it."""
-        rows = self._member(key)["rows"]
+        rows = self._find_member(key)["rows"]
         del self._members[key]
-        self._unsaved.pop(key, None)
+        self._unsaved_moments.pop(key, None)
         if not self._members:
             self.features, self.columns = 0, ""
-        self._record("leave", key, rows)
+        self._log_operation("leave", key, rows)
 
     def save(self) -> None:
         """Write all changes to the folder, or none of them.
@@ -258,58 +260,58 @@ class Federation:
         if not self.changed:
             return
         with self._store.transaction() as database:
-            self._store.require(database, self._loaded)
-            self._replace(database)  # first what goes, whose place in the file others can have
-            for moments in self._unsaved.values():
-                self._store.put(database, to_bytes(moments))
+            self._store.require_digest(database, self._loaded_seal)
+            self._write_state(database)  # first what goes, whose place in the file others can have
+            for moments in self._unsaved_moments.values():
+                self._store.put(database, moments_to_bytes(moments))
             loaded = self._store.seal(database)
-        self._loaded = loaded
+        self._loaded_seal = loaded
         self.revision += 1
-        self._unsaved.clear()
+        self._unsaved_moments.clear()
 
     # Inside
 
-    def _load(self, database: sqlite3.Connection) -> None:
-        self._loaded = self._store.sealed(database)
+    def _read_state(self, database: sqlite3.Connection) -> None:
+        self._loaded_seal = self._store.verified_digest(database)
         rows_of = partial(self._store.rows, database)
         for row in rows_of("SELECT revision, features, columns FROM federation", int, int, str):
             self.revision, self.features, self.columns = row
         for key, rows, sha in rows_of("SELECT key, rows, digest FROM member ORDER BY key", str, int, str):
-            if not KEY.fullmatch(key) or key in self._members:
-                raise self._store.damaged()
+            if not MEMBER_KEY_PATTERN.fullmatch(key) or key in self._members:
+                raise self._store.damaged_error()
             self._members[key] = {"rows": rows, "digest": sha, "parts": []}
         for key, sha in rows_of("SELECT member, digest FROM part ORDER BY rowid", str, str):
             if key not in self._members:
-                raise self._store.damaged()
+                raise self._store.damaged_error()
             self._members[key]["parts"].append(sha)
         query = "SELECT revision, operation, member, rows FROM event ORDER BY rowid"
         for row in rows_of(query, int, str, str, int):
             self.journal.append(dict(zip(("revision", "operation", "member", "rows"), row, strict=True)))
 
-    def _replace(self, database: sqlite3.Connection) -> None:
+    def _write_state(self, database: sqlite3.Connection) -> None:
         """Write the state in the place of another; of its journal what is new."""
         members = [(key, member["rows"], member["digest"]) for key, member in self._members.items()]
         parts = [(key, sha) for key, member in self._members.items() for sha in member["parts"]]
-        (noted,) = database.execute("SELECT count(*) FROM event").fetchone()
+        (stored_events,) = database.execute("SELECT count(*) FROM event").fetchone()
         for table in ("federation", "member", "part"):
             database.execute(f"DELETE FROM {table}")
-        about = (self.revision + 1, self.features, self.columns)
-        database.execute("INSERT INTO federation VALUES (?, ?, ?)", about)
+        header = (self.revision + 1, self.features, self.columns)
+        database.execute("INSERT INTO federation VALUES (?, ?, ?)", header)
         database.executemany("INSERT INTO member VALUES (?, ?, ?)", members)
         database.executemany("INSERT INTO part VALUES (?, ?)", parts)
-        events = self.journal[noted:]
+        events = self.journal[stored_events:]
         database.executemany("INSERT INTO event VALUES (:revision, :operation, :member, :rows)", events)
         database.execute("DELETE FROM piece WHERE digest NOT IN (SELECT digest FROM member)")
 
-    def _member(self, key: str) -> dict[str, Any]:
+    def _find_member(self, key: str) -> dict[str, Any]:
         if key in self._members:
             return self._members[key]
-        near = difflib.get_close_matches(key, self._members, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"members: {', '.join(self._members) or 'none'}"
+        matches = difflib.get_close_matches(key, self._members, n=1)
+        hint = f"did you mean '{matches[0]}'?" if matches else f"members: {', '.join(self._members) or 'none'}"
         raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
 
-    def _checked(self, key: str, data: ArrayLike | Moments, columns: str) -> tuple[Moments, str]:
-        moments, columns = checked_moments(key, data), columns or names_digest(column_names(data))
+    def _check_data(self, key: str, data: ArrayLike | Moments, columns: str) -> tuple[Moments, str]:
+        moments, columns = validate_moments(key, data), columns or names_digest(column_names(data))
         if self.features not in (0, moments.n_features):
             raise ContractError(
                 f"the rows of '{key}' have {moments.n_features} features, those of the federation have {self.features}"
@@ -318,12 +320,18 @@ class Federation:
             raise ConfigError(f"the column names of '{key}', or their order, differ from those of the federation")
         return moments, columns
 
-    def _put(self, operation: str, key: str, whole: Moments, brought: Moments, parts: list[str], columns: str) -> None:
+    def _set_member(
+        self, operation: str, key: str, total: Moments, new_moments: Moments, parts: list[str], columns: str
+    ) -> None:
         """Keep a member's ``whole`` moments, of which an operation ``brought`` these."""
-        self.features, self.columns = whole.n_features, self.columns or columns
-        self._members[key] = {"rows": whole.count, "digest": digest(whole), "parts": [*parts, digest(brought)]}
-        self._unsaved[key] = whole
-        self._record(operation, key, brought.count)
+        self.features, self.columns = total.n_features, self.columns or columns
+        self._members[key] = {
+            "rows": total.count,
+            "digest": moments_digest(total),
+            "parts": [*parts, moments_digest(new_moments)],
+        }
+        self._unsaved_moments[key] = total
+        self._log_operation(operation, key, new_moments.count)
 
-    def _record(self, operation: str, key: str, rows: float) -> None:
+    def _log_operation(self, operation: str, key: str, rows: float) -> None:
         self.journal.append({"revision": self.revision + 1, "operation": operation, "member": key, "rows": rows})

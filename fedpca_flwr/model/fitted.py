@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.data.categories import encoded, indicator_names, others_in
-from fedpca_flwr.data.frames import column_names, finite_matrix, rows_of
+from fedpca_flwr.data.categories import count_other_cells, encoded, indicator_names
+from fedpca_flwr.data.frames import align_rows, column_names, finite_matrix
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_em import filled_by
-from fedpca_flwr.maths.inference import shrinkage
-from fedpca_flwr.maths.moments import most_rows
+from fedpca_flwr.maths.factor_em import fill_rows
+from fedpca_flwr.maths.inference import score_shrinkage
+from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.model import model_file
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -55,7 +55,7 @@ class FittedPCA:
     @property
     def rounds(self) -> int:
         """Rounds of the fit, without the last one, in which each party projects its own rows."""
-        return len(self._fit)
+        return len(self._fit_rounds)
 
     @property
     def bytes_up(self) -> int:
@@ -65,7 +65,7 @@ class FittedPCA:
     @property
     def bytes_up_by_party(self) -> list[int]:
         """The same of each party, in the order of their partitions."""
-        return [sum(sent) for sent in zip(*(entry["up"] for entry in self._fit), strict=True)]
+        return [sum(sent) for sent in zip(*(entry["up"] for entry in self._fit_rounds), strict=True)]
 
     @property
     def bytes_down(self) -> int:
@@ -73,7 +73,7 @@ class FittedPCA:
         return sum(sum(entry["down"]) for entry in self.log.get("rounds", []))
 
     @property
-    def _fit(self) -> list[dict[str, Any]]:
+    def _fit_rounds(self) -> list[dict[str, Any]]:
         return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
 
     def loadings(self) -> tuple[Array, Array]:
@@ -97,40 +97,40 @@ class FittedPCA:
         first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])
         if share > 0:
             return first / share
-        left = min(most_rows(self.n_samples_), self.n_features_in_) - self.n_components_
-        return float(self.explained_variance_.sum()) + left * self.noise_variance_
+        remaining = min(max_row_count(self.n_samples_), self.n_features_in_) - self.n_components_
+        return float(self.explained_variance_.sum()) + remaining * self.noise_variance_
 
     @property
     def squared_error(self) -> float:
         """Mean squared error per row that projection leaves, by the eigenvalues: the variance of what is left out."""
-        left = self.total_variance - float(self.explained_variance_.sum())
-        return float(np.maximum(left, 0.0)) * (self.n_samples_ - 1) / self.n_samples_
+        remaining = self.total_variance - float(self.explained_variance_.sum())
+        return float(np.maximum(remaining, 0.0)) * (self.n_samples_ - 1) / self.n_samples_
 
     def aligned(self, X: ArrayLike) -> Rows:
         """Rows ``X`` (n, d), columns of a data frame in the order of the model's features (`frames.rows_of`)."""
         names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
         levels = self.log.get("levels", {})
-        own: Any = X
+        table: Any = X
         if levels and column_names(X) and not set(indicator_names(levels)) <= set(column_names(X)):
-            own = encoded(X, levels, "X")
-            if others := others_in(own, levels):
-                text = f"X has {others} cells of levels that the model does not know: they count as 'other'"
+            table = encoded(X, levels, "X")
+            if unknown_cells := count_other_cells(table, levels):
+                text = f"X has {unknown_cells} cells of levels that the model does not know: they count as 'other'"
                 warnings.warn(text, UserWarning, stacklevel=3)
-        return rows_of(own, self.n_features_in_, names, digest=self.log.get("columns", ""))
+        return align_rows(table, self.n_features_in_, names, digest=self.log.get("columns", ""))
 
     def centred(self, X: ArrayLike) -> Array:
         """Rows ``X`` (n, d) less the mean, over the scale; NaN as the model expects it, of genotypes as the mean.
 
         A `DataError`, as scikit-learn's, for columns of other names or number, infinity, no numbers, and other NaN.
         """
-        return self._centred(self.aligned(X))
+        return self._centre_rows(self.aligned(X))
 
-    def _centred(self, aligned: Rows) -> Array:
+    def _centre_rows(self, aligned: Rows) -> Array:
         _, mean = self.loadings()
         of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
         incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
         rows = finite_matrix(aligned, mean.size, "X", incomplete=incomplete)
-        centred = filled_by(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
+        centred = fill_rows(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
         centred = np.nan_to_num(centred) if of_genotypes else centred
         if self.adjustment_ is not None:
             model_file.require_pooled_means(self.log)
@@ -140,7 +140,7 @@ class FittedPCA:
     def transform(self, X: ArrayLike) -> Array:
         """Scores (n, k) of rows ``X`` (n, d), of which few are centred, or dense, at once; errors: `centred`."""
         components, _ = self.loadings()
-        return np.vstack([self._centred(part) @ components.T for part in chunks(self.aligned(X))])
+        return np.vstack([self._centre_rows(part) @ components.T for part in chunks(self.aligned(X))])
 
     def inverse_transform(self, scores: ArrayLike) -> Array:
         """Rows (n, d) that the scores (n, k) stand for, in the units of the data.
@@ -166,4 +166,4 @@ class FittedPCA:
         if np.isnan(share):
             return np.full(self.n_components_, np.nan)
         total = first / share if share > 0 else 0.0
-        return shrinkage(self.explained_variance_, total, self.n_samples_, int(components.any(axis=0).sum()))
+        return score_shrinkage(self.explained_variance_, total, self.n_samples_, int(components.any(axis=0).sum()))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 Number = Annotated[int | float, Field(ge=-1e308, le=1e308)]
 Natural = Annotated[int, Field(ge=0, le=2**62)]
-Bytes = list[Natural]
+ByteCounts = list[Natural]
 Vector = list[Number]
 Label = Annotated[str, StringConstraints(max_length=1000)]
 
@@ -26,8 +26,8 @@ class Round(Entry):
     """What travelled in a round."""
 
     phase: Label
-    up: Bytes
-    down: Bytes
+    up: ByteCounts
+    down: ByteCounts
 
 
 class Party(Entry):
@@ -58,7 +58,7 @@ class Influence(Entry):
     angles_degrees: Annotated[Vector, Field(min_length=1)]
 
 
-class OddRows(Entry):
+class OutlierCounts(Entry):
     """How many rows of a party exceed the limits."""
 
     party: Label
@@ -113,9 +113,9 @@ class Harmony(Entry):
 
 def _require_shapes(entry: Entry, shapes: dict[str, tuple[int, ...]]) -> None:
     for name, shape in shapes.items():
-        found = np.array(getattr(entry, name), dtype=np.float64).shape  # raises a ValueError where it is ragged
-        if found != shape:
-            raise ValueError(f"'{name}' has the shape {found}, expected {shape}")
+        actual = np.array(getattr(entry, name), dtype=np.float64).shape  # raises a ValueError where it is ragged
+        if actual != shape:
+            raise ValueError(f"'{name}' has the shape {actual}, expected {shape}")
 
 
 class History(Entry):
@@ -132,7 +132,7 @@ class History(Entry):
     levels: dict[str, list[str]] = {}
     other_units: list[Unit] = []
     influence: list[Influence] = []
-    outliers: list[OddRows] = []
+    outliers: list[OutlierCounts] = []
     kurtosis: Vector | None = None
     chosen: Choice | None = None
     members: dict[str, list[Label]] = {}
@@ -140,7 +140,7 @@ class History(Entry):
     harmony: Harmony | None = None
 
     @model_validator(mode="after")
-    def _measurements_that_are_computed_with_can_be(self) -> Self:
+    def _check_measurements(self) -> Self:
         above, directions = (self.measured.get(name, 1) for name in ("components_above_noise", "left_out_directions"))
         if not isinstance(above, int) or above < 0:
             raise ValueError(f"'components_above_noise' is {above}, expected a whole number from 0")
@@ -149,7 +149,7 @@ class History(Entry):
         return self
 
     @model_validator(mode="after")
-    def _rounds_are_of_the_same_parties(self) -> Self:
+    def _check_party_counts(self) -> Self:
         fit = [entry for entry in self.rounds if entry.phase != "project"]
         if len({len(entry.up) for entry in fit}) > 1:
             raise ValueError("the rounds have other numbers of parties each")

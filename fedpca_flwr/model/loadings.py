@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.data.frames import check_digest, finite_matrix
+from fedpca_flwr.data.frames import check_names_digest, finite_matrix
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.state.files import site_file
+from fedpca_flwr.state.files import open_site_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Loadings:
 
     def scaled(self, X: ArrayLike) -> Array:
         """New rows ``X`` (n, f) of this party's columns, centred and scaled as those of the run."""
-        check_digest(X, self.columns)
+        check_names_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
         scaled: Array = np.subtract(rows, self.mean, dtype=np.float64) / self.scale
         return scaled
@@ -55,7 +55,7 @@ class Loadings:
         target = Path(path).expanduser()
         if target.suffix != ".npz":
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
-        with site_file("loadings", target) as stream:
+        with open_site_file("loadings", target) as stream:
             run = np.asarray(self.run, np.uint64)
             columns = np.asarray(self.columns)
             np.savez(stream, components=self.components, mean=self.mean, scale=self.scale, run=run, columns=columns)
@@ -71,19 +71,27 @@ class Loadings:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
                 run = int(archive["run"]) if "run" in archive else 0
                 columns = str(archive["columns"]) if "columns" in archive else ""
-                held = (np.asarray(archive[name]) for name in ("components", "mean", "scale"))  # NumPy may give bytes
-                components, mean, scale = held
-                own = cls(components, mean, scale, run, columns)
+                stored_arrays = (
+                    np.asarray(archive[name]) for name in ("components", "mean", "scale")
+                )  # NumPy may give bytes
+                components, mean, scale = stored_arrays
+                loadings = cls(components, mean, scale, run, columns)
         except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
-        if own.components.ndim != 2 or not own.mean.shape == own.scale.shape == own.components.shape[1:]:
+        if (
+            loadings.components.ndim != 2
+            or not loadings.mean.shape == loadings.scale.shape == loadings.components.shape[1:]
+        ):
             raise ContractError(f"{path} is not a whole file of loadings: its shapes do not fit together")
-        arrays = (own.components, own.mean, own.scale)
-        if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in arrays) or own.scale.min() <= 0:
+        arrays = (loadings.components, loadings.mean, loadings.scale)
+        if (
+            not all(array.dtype == np.float64 and np.isfinite(array).all() for array in arrays)
+            or loadings.scale.min() <= 0
+        ):
             raise ContractError(
                 f"{path} is not a whole file of loadings: they are not finite numbers, or the scale is 0"
             )
-        return own
+        return loadings
 
 
 def run_digest(U: Array, singular: Array) -> int:

@@ -11,67 +11,67 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fedpca_flwr.config.method_text import text_of
+from fedpca_flwr.config.method_text import format_method
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.eigen import at_most, certified
+from fedpca_flwr.maths.eigen import certificate_text, format_upper_bound
 from fedpca_flwr.model.fitted import FittedPCA
 
 Numbers = Mapping[str, float]
-Text = Callable[[Numbers, FittedPCA], str]
+LineText = Callable[[Numbers, FittedPCA], str]
 """Makes a line of a summary of the numbers, and of what the model has besides: options, names, k."""
 
 
-def filled(template: str) -> Text:
+def template_text(template: str) -> LineText:
     """A text with numbers in it, and the run's options."""
     return lambda numbers, model: template.format(**numbers, options=model.log["options"])
 
 
-def certificate(numbers: Numbers, model: FittedPCA) -> str:
+def angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
     first = int(numbers["certified_components"])
-    every = first >= model.n_components_
-    return certified(numbers["certified_angle_degrees"], first=None if every else first)
+    complete = first >= model.n_components_
+    return certificate_text(numbers["certified_angle_degrees"], first=None if complete else first)
 
 
-def bound(numbers: Numbers, model: FittedPCA) -> str:
-    return f"{at_most(numbers['angle_bound_degrees'])} degrees (Davis and Kahan: the worst case)"
+def angle_bound_text(numbers: Numbers, model: FittedPCA) -> str:
+    return f"{format_upper_bound(numbers['angle_bound_degrees'])} degrees (Davis and Kahan: the worst case)"
 
 
-def scatter_error(numbers: Numbers, model: FittedPCA) -> str:
-    return f"{at_most(numbers['scatter_error_variance_share'])} of the variance at most (spectral norm)"
+def scatter_error_text(numbers: Numbers, model: FittedPCA) -> str:
+    return f"{format_upper_bound(numbers['scatter_error_variance_share'])} of the variance at most (spectral norm)"
 
 
-def missing(numbers: Numbers, model: FittedPCA) -> str:
+def missing_values_text(numbers: Numbers, model: FittedPCA) -> str:
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
     return f"{100 * share:.3g}%; an estimated {ahead:.2g} degrees to go (no bound)"
 
 
-def rounded_off(name: str, whole: str) -> Text:
+def rounding_text(name: str, reference: str) -> LineText:
     """A text for what rounding to fixed point costs."""
-    return lambda numbers, model: f"rounds off {at_most(numbers[name], digits=1)} of {whole}"
+    return lambda numbers, model: f"rounds off {format_upper_bound(numbers[name], digits=1)} of {reference}"
 
 
-def chosen(numbers: Numbers, model: FittedPCA) -> str:
+def chosen_method_text(numbers: Numbers, model: FittedPCA) -> str:
     way = model.log["chosen"]
-    return f"{text_of(way['method'], way['options'])}: {_cost('forecast', numbers)}"
+    return f"{format_method(way['method'], way['options'])}: {_cost_text('forecast', numbers)}"
 
 
-def spent(numbers: Numbers, model: FittedPCA) -> str:
-    return _cost("spent", numbers)
+def spent_text(numbers: Numbers, model: FittedPCA) -> str:
+    return _cost_text("spent", numbers)
 
 
-def _cost(which: str, numbers: Numbers) -> str:
+def _cost_text(which: str, numbers: Numbers) -> str:
     rounds = numbers[f"{which}_rounds"]
     up, down = (numbers[f"{which}_bytes_{way}_per_party"] / 1e6 for way in ("up", "down"))
     return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
 
 
-def mu(numbers: Numbers, model: FittedPCA) -> str:
-    found, held = numbers["mu"], numbers.get("held_out_rows")
-    name = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}.get(found, f"{found:g}")
-    return name if held is None else f"{name}, chosen on {held} rows held out"
+def mu_text(numbers: Numbers, model: FittedPCA) -> str:
+    value, held_out = numbers["mu"], numbers.get("held_out_rows")
+    name = {0.0: "0 (local PCA)", math.inf: "infinity (PCA of all rows)"}.get(value, f"{value:g}")
+    return name if held_out is None else f"{name}, chosen on {held_out} rows held out"
 
 
-def privacy(numbers: Numbers, model: FittedPCA) -> str:
+def privacy_text(numbers: Numbers, model: FittedPCA) -> str:
     options, honest = model.log["options"], numbers.get("honest_parties")
     trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
     return (
@@ -79,51 +79,51 @@ def privacy(numbers: Numbers, model: FittedPCA) -> str:
     )
 
 
-def by_sum(prefix: str) -> Text:
+def sums_text(prefix: str) -> LineText:
     """A text that lists the numbers whose names begin with ``prefix``, each with the name of DP-PCA's sum."""
     return lambda numbers, model: ", ".join(
         f"{value:.6g} ({name.removeprefix(prefix)})" for name, value in numbers.items() if name.startswith(prefix)
     )
 
 
-def above_noise(numbers: Numbers, model: FittedPCA) -> str:
-    above, kept = numbers["components_above_noise"], numbers["kept_features"]
-    return f"{above} of {model.n_components_} components; {kept} of {model.n_features_in_} features kept"
+def above_noise_text(numbers: Numbers, model: FittedPCA) -> str:
+    above, features = numbers["components_above_noise"], numbers["kept_features"]
+    return f"{above} of {model.n_components_} components; {features} of {model.n_features_in_} features kept"
 
 
-def left_out(numbers: Numbers, model: FittedPCA) -> str:
+def left_out_text(numbers: Numbers, model: FittedPCA) -> str:
     share = 1 - float(model.explained_variance_ratio_.sum())
     directions = f"{numbers['left_out_directions']:.0f}"
     return f"{share:.4%} of the variance, spread over some {directions} direction{'' if directions == '1' else 's'}"
 
 
-def odd_rows(numbers: Numbers, model: FittedPCA) -> str:
+def outlier_text(numbers: Numbers, model: FittedPCA) -> str:
     t_squared, spe = numbers["rows_above_t_squared_limit"], numbers["rows_above_spe_limit"]
-    told = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 % of normal rows are not)"
+    text = f"{t_squared} beyond the limit of T2, {spe} beyond that of SPE (99 % of normal rows are not)"
     parties = [
-        (max(one["above_t_squared_limit"], one["above_spe_limit"]) / one["rows"], one["party"])
-        for one in model.log.get("outliers", [])
+        (max(entry["above_t_squared_limit"], entry["above_spe_limit"]) / entry["rows"], entry["party"])
+        for entry in model.log.get("outliers", [])
     ]
     share, party = max(parties, default=(0.0, ""))
-    return f"{told}; most at {party}: {share:.1%} of its rows" if share else told
+    return f"{text}; most at {party}: {share:.1%} of its rows" if share else text
 
 
-def influence(numbers: Numbers, model: FittedPCA) -> str:
+def influence_text(numbers: Numbers, model: FittedPCA) -> str:
     share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return share
-    axis, space = (at_most(numbers[f"influence_{name}_degrees"]) for name in ("axis", "subspace"))
+    axis, space = (format_upper_bound(numbers[f"influence_{name}_degrees"]) for name in ("axis", "subspace"))
     first = int(numbers["influence_components"])
-    whole = f"all {first}" if first == model.n_components_ else f"the first {first}"
-    together = f", the space of {whole} by {space}" if first > 1 else ""
+    which = f"all {first}" if first == model.n_components_ else f"the first {first}"
+    together = f", the space of {which} by {space}" if first > 1 else ""
     return f"{share}; without one, the first turns by up to {axis} degrees{together}"
 
 
-def revision(numbers: Numbers, model: FittedPCA) -> str:
+def revision_text(numbers: Numbers, model: FittedPCA) -> str:
     return f"{numbers['revision']}{', and changes that are not saved' * bool(numbers.get('unsaved_changes'))}"
 
 
-def members(word: str) -> Text:
+def members_text(word: str) -> LineText:
     """A text that lists the members of a federation to which something happened: ``"joined"``, ``"left"`` and so on."""
     return lambda numbers, model: ", ".join(model.log["members"][word])
 
@@ -132,21 +132,21 @@ def members(word: str) -> Text:
 class Measurement:
     """A line of a summary."""
 
-    line: str  # what it is called there
+    label: str  # what it is called there
     numbers: Mapping[str, str]  # the numbers that it is made of, and what each is. The line is there if any of them is.
-    text: Text  # makes the text of the numbers; from the model it takes what is no measurement: options, names, k
+    text: LineText  # makes the text of the numbers; from the model it takes what is no measurement: options, names, k
 
 
-def line(name: str, text: str | Text, **numbers: str) -> Measurement:
+def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
     """A row of the table; a text may be a template for the numbers and the run's options."""
-    return Measurement(name, numbers, filled(text) if isinstance(text, str) else text)
+    return Measurement(name, numbers, template_text(text) if isinstance(text, str) else text)
 
 
-CLIPPED = ("variances", "joint")  # DP-PCA's sums
-SUMS = (*CLIPPED, "centre", "octaves", "nearer_octaves", "nearer_centre", "directions")
+CLIPPED_SUMS = ("variances", "joint")  # DP-PCA's sums
+NOISED_SUMS = (*CLIPPED_SUMS, "centre", "octaves", "nearer_octaves", "nearer_centre", "directions")
 
 
-def lines(model: FittedPCA) -> list[tuple[str, str]]:
+def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
     """Return the measurements of a model, as names and texts.
 
     Raises
@@ -155,72 +155,72 @@ def lines(model: FittedPCA) -> list[tuple[str, str]]:
         Where the history, of a file that no run wrote, lacks what a measurement is told with.
     """
     numbers: Numbers = model.log.get("measured", {})
-    found = []
-    for one in MEASUREMENTS:
-        if one.numbers.keys() & numbers.keys():
+    texts = []
+    for measurement in MEASUREMENTS:
+        if measurement.numbers.keys() & numbers.keys():
             try:
-                found.append((one.line, one.text(numbers, model)))
+                texts.append((measurement.label, measurement.text(numbers, model)))
             except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
                 raise ContractError(
-                    f"the model's history does not say what '{one.line}' needs ({type(error).__name__}): no run wrote "
+                    f"the model's history does not say what '{measurement.label}' needs ({type(error).__name__}): no run wrote "
                     "it"
                 ) from None
-    return found
+    return texts
 
 
 MEASUREMENTS = (
-    line(
+    define_line(
         "certified angle",
-        certificate,
+        angle_certificate_text,
         certified_angle_degrees="bound on the largest angle to the exact components; 90: none",
         certified_components="how many of the first components the bound holds for",
     ),
-    line(
+    define_line(
         "stand out of the noise",
         "{standing_out_components} components",
         standing_out_components="of the components that the run looked for",
     ),
-    line("angle bound", bound, angle_bound_degrees="worst case (Davis and Kahan); 90: none"),
-    line(
+    define_line("angle bound", angle_bound_text, angle_bound_degrees="worst case (Davis and Kahan); 90: none"),
+    define_line(
         "angle to exact",
         "{angle_to_exact_max_degrees:.2g} max, {angle_to_exact_mean_degrees:.2g} mean (degrees, by the server)",
         angle_to_exact_max_degrees="largest angle to the exact components",
         angle_to_exact_mean_degrees="mean angle",
     ),
-    line(
+    define_line(
         "between parties",
         "{between_parties_variance_share:.2%} of the variance, left out",
         between_parties_variance_share="of the variance, left out by averaged covariances",
     ),
-    line(
+    define_line(
         "compression",
         "{compression_ratio:.1f} times less than a full float64 covariance, on average",
         compression_ratio="bytes of a full float64 covariance over those that a party sent, mean",
     ),
-    line(
+    define_line(
         "scatter error",
-        scatter_error,
+        scatter_error_text,
         scatter_error_variance_share="bound on the spectral norm of the encoding's error, of the variance",
     ),
-    line(
+    define_line(
         "tracked directions",
         "{tracked_directions}, without {truncated_variance_share:.2g} of the variance",
         tracked_directions="of each party",
         truncated_variance_share="of the variance, outside these directions",
     ),
-    line(
+    define_line(
         "ranks on the way",
         "{smallest_rank} to {largest_rank}",
         smallest_rank="smallest and largest rank with which a party's stream ended",
         largest_rank="smallest and largest rank with which a party's stream ended",
     ),
-    line(
+    define_line(
         "running model",
         "{running_model_rows} rows, revision {running_model_revision}",
         running_model_rows="rows merged so far",
         running_model_revision="how often rows were merged",
     ),
-    line(
+    define_line(
         "heterogeneity",
         "{heterogeneity_score:.2f} (means {heterogeneity_means:.2f}, covariances {heterogeneity_covariances:.2f}, "
         "spectra {heterogeneity_spectra:.2f}, variances {heterogeneity_variances:.2f})",
@@ -230,49 +230,49 @@ MEASUREMENTS = (
         heterogeneity_spectra="Jensen-Shannon divergence of the normalised spectra, base 2",
         heterogeneity_variances="relative distance of the total variances to their average",
     ),
-    line(
+    define_line(
         "chosen",
-        chosen,
+        chosen_method_text,
         forecast_rounds='of the method in `log["chosen"]`',
         forecast_bytes_up_per_party="mean over the parties",
         forecast_bytes_down_per_party="mean over the parties",
     ),
-    line(
+    define_line(
         "spent",
-        spent,
+        spent_text,
         spent_rounds="after the survey and before the last round",
         spent_bytes_up_per_party="in these rounds, mean over the parties",
         spent_bytes_down_per_party="in these rounds, mean over the parties",
     ),
-    line(
+    define_line(
         "periods",
         "{periods_per_component} for each component, {options[variant]}",
         periods_per_component="rounds of merging for each component",
     ),
-    line(
+    define_line(
         "iterations",
         "{iterations}, step-size {step_size:.3g}",
         iterations="steps of each party",
         step_size="of each step, for a pooled scatter of trace one",
     ),
-    line(
+    define_line(
         "mixing rate",
         "{mixing_rate:.3f} ({options[graph]})",
         mixing_rate="share of the disagreement that an exchange leaves",
     ),
-    line(
+    define_line(
         "consensus error",
         "{consensus_error_degrees:.2g} degrees at most, from a party's estimate to the mean of all",
         consensus_error_degrees="largest angle from any party's estimate to the mean of all",
     ),
-    line("last direction", "{last_direction_norm:.2g} at most", last_direction_norm="of any party's last step"),
-    line(
+    define_line("last direction", "{last_direction_norm:.2g} at most", last_direction_norm="of any party's last step"),
+    define_line(
         "mu",
-        mu,
+        mu_text,
         mu="how much parties share; 0: local PCA, infinity: the PCA of all rows",
         held_out_rows="rows on which mu was chosen",
     ),
-    line(
+    define_line(
         "held-out error",
         "{held_out_squared_error_per_row:.6g} per row, local {local_held_out_squared_error_per_row:.6g}, "
         "global {global_held_out_squared_error_per_row:.6g}",
@@ -280,130 +280,139 @@ MEASUREMENTS = (
         local_held_out_squared_error_per_row="by each party's local PCA",
         global_held_out_squared_error_per_row="by the PCA of all rows",
     ),
-    line(
+    define_line(
         "objective",
         "{objective_per_row:.6g} per row after {objective_iterations} iterations ({options[solver]})",
         objective_per_row="minimised by the parties' own and the shared components",
         objective_iterations="rounds",
     ),
-    line(
+    define_line(
         "own from shared",
         "{own_from_shared_degrees:.2g} degrees (root mean square sine)",
         own_from_shared_degrees="root mean square sine between the parties' own and the shared components",
     ),
-    line("missing values", missing, missing_share="of all values", degrees_ahead="still to go: an estimate, no bound"),
-    line("gamma", "{gamma:.6g}", gamma="of the kernel"),
-    line(
+    define_line(
+        "missing values",
+        missing_values_text,
+        missing_share="of all values",
+        degrees_ahead="still to go: an estimate, no bound",
+    ),
+    define_line("gamma", "{gamma:.6g}", gamma="of the kernel"),
+    define_line(
         "privacy",
-        privacy,
+        privacy_text,
         epsilon="of the whole run, for one row",
         delta="of the whole run, for one row",
         honest_parties="parties that must add their share of the noise (`trust='distributed'`)",
     ),
-    line(
+    define_line(
         "noise / sensitivity",
-        by_sum("noise_multiplier_"),
-        **{f"noise_multiplier_{name}": "noise of this sum over its sensitivity" for name in SUMS},
+        sums_text("noise_multiplier_"),
+        **{f"noise_multiplier_{name}": "noise of this sum over its sensitivity" for name in NOISED_SUMS},
     ),
-    line(
+    define_line(
         "rows clipped to",
-        by_sum("clipping_norm_"),
-        **{f"clipping_norm_{name}": "of a row in this sum, in the unit of the data" for name in CLIPPED},
+        sums_text("clipping_norm_"),
+        **{f"clipping_norm_{name}": "of a row in this sum, in the unit of the data" for name in CLIPPED_SUMS},
     ),
-    line(
+    define_line(
         "shells",
         "{shells} of distances from the centre, each with a sum of directions",
         shells="how many shells of distances from the centre there are",
     ),
-    line(
+    define_line(
         "centre",
         "the mean direction of the rows from it is {mean_sign:.1g} long",
         mean_sign="length of the rows' mean direction from the centre; 0 at their spatial median",
     ),
-    line(
+    define_line(
         "far off",
         "{rows_far_off:.2g} of the rows",
         rows_far_off="share of the rows that count nothing since they lie far off along a direction",
     ),
-    line(
+    define_line(
         "parties' sums",
         "differ by {unlike_parties:.2g} of their median, at most by {most_unlike_party:.2g}",
         unlike_parties="median difference of the parties' normalised sums, over their median",
         most_unlike_party="the same of the party that differs most",
     ),
-    line("above the noise", above_noise, components_above_noise="that stand out", kept_features="that stand out"),
-    line(
+    define_line(
+        "above the noise", above_noise_text, components_above_noise="that stand out", kept_features="that stand out"
+    ),
+    define_line(
         "members",
         "{members} with {member_rows} rows; {members_here} took part in this run",
         members="of the federation",
         member_rows="of all members",
         members_here="in this run",
     ),
-    line("revision", revision, revision="of the federation", unsaved_changes="operations since it was saved"),
-    line("joined", members("joined"), joined_members="new in this run"),
-    line("replaced", members("replaced"), replaced_members="with other rows than before"),
-    line("appended", members("appended"), appended_members="with more rows"),
-    line("unchanged", members("unchanged"), unchanged_members="with the same rows"),
-    line("left", members("left"), left_members="whose rows no longer count"),
-    line("absent", members("absent"), absent_members="took no part; their rows count"),
-    line(
+    define_line(
+        "revision", revision_text, revision="of the federation", unsaved_changes="operations since it was saved"
+    ),
+    define_line("joined", members_text("joined"), joined_members="new in this run"),
+    define_line("replaced", members_text("replaced"), replaced_members="with other rows than before"),
+    define_line("appended", members_text("appended"), appended_members="with more rows"),
+    define_line("unchanged", members_text("unchanged"), unchanged_members="with the same rows"),
+    define_line("left", members_text("left"), left_members="whose rows no longer count"),
+    define_line("absent", members_text("absent"), absent_members="took no part; their rows count"),
+    define_line(
         "fixed point",
-        rounded_off("fixed_point_variance_share", "the variance at most"),
+        rounding_text("fixed_point_variance_share", "the variance at most"),
         fixed_point_variance_share="of the variance, the most that fixed point rounds off (rows)",
     ),
-    line(
+    define_line(
         "fixed point",
-        rounded_off("fixed_point_size_share", "the largest size that a sum may have"),
+        rounding_text("fixed_point_size_share", "the largest size that a sum may have"),
         fixed_point_size_share="the same of the largest size that a sum may have (columns)",
     ),
-    line(
+    define_line(
         "secure aggregation",
         "pairwise masks, {pairwise_masked_parties} parties",
         pairwise_masked_parties="parties in every sum",
     ),
-    line(
+    define_line(
         "secure aggregation",
         "double masks, {double_masked_parties} of {expected_parties} parties",
         double_masked_parties="parties in the sum",
         expected_parties="parties at the start",
     ),
-    line(
+    define_line(
         "left out",
-        left_out,
+        left_out_text,
         left_out_directions="directions over which the left-out variance is spread",
     ),
-    line(
+    define_line(
         "odd rows",
-        odd_rows,
+        outlier_text,
         rows_above_t_squared_limit="beyond the limit of T squared; 1 % of new normal rows are",
         rows_above_spe_limit="beyond the limit of SPE; 0 from a party with few such rows",
     ),
-    line(
+    define_line(
         "first variance",
         "{first_variance_low:.6g} to {first_variance_high:.6g} (95 %, by fourth moments)",
         first_variance_low="lower end of its interval of 95 %, by fourth moments",
         first_variance_high="upper end; infinity where there is none",
     ),
-    line(
+    define_line(
         "squared error per row",
         "{squared_error_per_row:.6g} measured, {predicted_squared_error_per_row:.6g} predicted",
         squared_error_per_row="after projection, measured by the parties on their own rows",
         predicted_squared_error_per_row="the same by the eigenvalues",
     ),
-    line(
+    define_line(
         "influence",
-        influence,
+        influence_text,
         influence_component_share="of a component's variance, the most that one party holds",
         influence_axis_degrees="the most that the first component turns without one party",
         influence_subspace_degrees="the same of the space of the first components",
         influence_components="how many these are, ten at most",
     ),
-    line(
+    define_line(
         "captured variance",
         "{captured_variance_share:.4%} of that of the pooled rows",
         captured_variance_share="of the pooled rows' variance, in the components (simulations only)",
     ),
-    line(
+    define_line(
         "angle to pooled PCA",
         "{angle_to_pooled_max_degrees:.2g} max, {angle_to_pooled_mean_degrees:.2g} mean (degrees)",
         angle_to_pooled_max_degrees="largest angle to scikit-learn's PCA (simulations only)",

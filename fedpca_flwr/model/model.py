@@ -18,9 +18,9 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model import model_file
 from fedpca_flwr.model.fitted import FittedPCA
-from fedpca_flwr.model.solution import SCALED, Solution, certainty, solve, variances_of
-from fedpca_flwr.model.summary import line_of, page_of, renamed, summary
-from fedpca_flwr.model.tables import by_name, labels, pandas_library
+from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, solve, variance_fields
+from fedpca_flwr.model.summary import model_line, model_page, name_unit_notes, summary
+from fedpca_flwr.model.tables import component_labels, import_pandas, tables_by_name
 
 if TYPE_CHECKING:
     import pandas
@@ -77,46 +77,49 @@ class PCAModel(FittedPCA):
     @classmethod
     def of(cls, solution: Solution, log: dict[str, Any]) -> PCAModel:
         """The model of what a method found."""
-        pairs, covariates = solution.pairs, 0 if solution.adjustment is None else solution.adjustment.places.size
+        pairs, covariates = (
+            solution.pairs,
+            0 if solution.adjustment is None else solution.adjustment.covariate_columns.size,
+        )
         return cls(
             components_=np.ascontiguousarray(pairs.vectors.T),
             mean_=solution.mean,
             scale_=solution.scale,
             adjustment_=solution.adjustment,
             log=log,
-            **variances_of(pairs.values, solution.total, solution.rows, len(pairs.vectors) - covariates),
+            **variance_fields(pairs.values, solution.total, solution.rows, len(pairs.vectors) - covariates),
         )
 
     @classmethod
     def of_moments(
         cls,
         moments: Moments,
-        about: Mapping[str, Any],
+        log_entries: Mapping[str, Any],
         *,
         n_components: int | float | str,
         center: bool,
         scale: bool,
-        missed: Array | float = 0.0,
+        error_bound: Array | float = 0.0,
     ) -> PCAModel:
         """The model that a run of p-cov over the rows of these moments makes; options and errors: `solution.solve`.
 
         The log has ``about`` besides what follows from the moments: ``method``, ``columns``, ``parties``, ``measured``.
         Rounding to fixed point took at most ``missed`` (d,) off the diagonal of the scatter.
         """
-        found = solve(moments, moments.diagonal(), n_components=n_components, center=center, scale=scale)
-        rounded = float(np.sum(missed if found.scale is None else missed / found.scale**2))
-        pairs = replace(found.pairs, error=rounded, rank=None if rounded else found.pairs.rank)
-        certain = certainty(pairs, exact=True, ways=[] if scale else [SCALED])
-        share = {"fixed_point_variance_share": rounded / found.total} if rounded else {}
+        solution = solve(moments, moments.diagonal(), n_components=n_components, center=center, scale=scale)
+        rounded = float(np.sum(error_bound if solution.scale is None else error_bound / solution.scale**2))
+        pairs = replace(solution.pairs, error=rounded, rank=None if rounded else solution.pairs.rank)
+        assessment = certainty(pairs, exact=True, remedies=[] if scale else [SCALE_REMEDY])
+        share = {"fixed_point_variance_share": rounded / solution.total} if rounded else {}
         log = {
-            **about,
-            "exact": certain.exact,
+            **log_entries,
+            "exact": assessment.exact,
             "options": {"n-components": n_components, "center": center, "scale": scale},
             "rounds": [],
-            "measured": {**found.measured, **share, **about.get("measured", {})},
-            "notes": [*found.notes, *certain.notes],
+            "measured": {**solution.measurements, **share, **log_entries.get("measured", {})},
+            "notes": [*solution.notes, *assessment.notes],
         }
-        return cls.of(replace(found, pairs=pairs), log)
+        return cls.of(replace(solution, pairs=pairs), log)
 
     @classmethod
     def of_scores(cls, scores: Array, values: Array, *, total: float, features: int, log: dict[str, Any]) -> PCAModel:
@@ -125,7 +128,7 @@ class PCAModel(FittedPCA):
         With ``values`` (k,) the sums of the squared scores (n, k), which are the leading eigenvalues of ``X X'``, of
         which ``total`` is the trace; ``features`` counts the columns of all parties.
         """
-        variances = variances_of(values, total, len(scores), features)
+        variances = variance_fields(values, total, len(scores), features)
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
 
     def to_sklearn(self) -> PCA | Pipeline:
@@ -171,44 +174,54 @@ class PCAModel(FittedPCA):
         if not names:
             return self
         moments = self.moments_ and replace(self.moments_, features=tuple(names))
-        log = renamed(self.log, names)
+        log = name_unit_notes(self.log, names)
         return replace(self, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=log)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to one file (`fedpca_flwr.model.model_file`), whole or not at all; ``.npz`` is appended.
         It leaves out `moments_`, with a warning where there are some."""
         if self.moments_ is not None:
-            warnings.warn(model_file.WITHOUT_MOMENTS, UserWarning, stacklevel=2)
+            warnings.warn(model_file.MOMENTS_OMITTED_WARNING, UserWarning, stacklevel=2)
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         names = values.pop("feature_names_in_")  # objects, which an array's file cannot hold
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        if (own := self.adjustment_) is not None:
-            arrays |= {"adjustment_places": own.places.astype(np.float64), "adjustment_slopes": own.slopes}
-        about = {name: values[name] for name in ("noise_variance_", "n_samples_", "log")}
-        return model_file.write(path, arrays, about if names is None else {**about, "feature_names_in_": list(names)})
+        if (adjustment := self.adjustment_) is not None:
+            arrays |= {
+                "adjustment_places": adjustment.covariate_columns.astype(np.float64),
+                "adjustment_slopes": adjustment.slopes,
+            }
+        metadata = {name: values[name] for name in ("noise_variance_", "n_samples_", "log")}
+        return model_file.write(
+            path, arrays, metadata if names is None else {**metadata, "feature_names_in_": list(names)}
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, most_bytes: int | None = None) -> PCAModel:
         """Read a model that `save` wrote; nothing in it is executed (no pickle). One that unpacks to more than
         ``most_bytes`` (by default 4 times its size, or 1 GiB where that is more) is refused before it is read."""
-        arrays, about = model_file.read(path, most_bytes)
+        arrays, metadata = model_file.read(path, most_bytes)
         try:
-            if names := about.pop("feature_names_in_", None):
+            if names := metadata.pop("feature_names_in_", None):
                 arrays["feature_names_in_"] = np.array(names, dtype=object)
-            values: dict[str, Any] = {"components_": None, "mean_": None, **arrays, **about}
+            values: dict[str, Any] = {"components_": None, "mean_": None, **arrays, **metadata}
             if "adjustment_slopes" in arrays:
-                places, slopes = values.pop("adjustment_places").astype(np.int64), values.pop("adjustment_slopes")
-                values["adjustment_"] = Adjustment(places, slopes)
+                covariate_columns, slopes = (
+                    values.pop("adjustment_places").astype(np.int64),
+                    values.pop("adjustment_slopes"),
+                )
+                values["adjustment_"] = Adjustment(covariate_columns, slopes)
             return cls(**values)
         except Exception as error:  # what is in the file may be anything
-            raise model_file.not_whole(path, error) from None
+            raise model_file.damaged_file_error(path, error) from None
 
-    summary, __repr__, _repr_html_ = summary, line_of, page_of
+    summary, __repr__, _repr_html_ = summary, model_line, model_page
 
     def loadings_frame(self) -> pandas.DataFrame:
         """The loadings as a data frame: a row for each feature, a column for each component (``PC1``, ``PC2``, ...)."""
         components, _ = self.loadings()
-        return pandas_library().DataFrame(components.T, index=self.feature_names_in_, columns=labels(len(components)))
+        return import_pandas().DataFrame(
+            components.T, index=self.feature_names_in_, columns=component_labels(len(components))
+        )
 
     def scores_frame(self, parties: Any) -> pandas.DataFrame:
         """The scores of rows as a data frame: the ``party`` that holds the row, and a column for each component.
@@ -218,9 +231,9 @@ class PCAModel(FittedPCA):
         parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
             Rows of data frames keep their index.
         """
-        library, columns = pandas_library(), labels(self.n_components_)
+        library, columns = import_pandas(), component_labels(self.n_components_)
         frames = []
-        for name, X in by_name(parties, self.log).items():
+        for name, X in tables_by_name(parties, self.log).items():
             index = X.index if hasattr(X, "iloc") else None
             frame = library.DataFrame(self.transform(X), index=index, columns=columns)
             frame.insert(0, "party", name)
@@ -228,11 +241,11 @@ class PCAModel(FittedPCA):
         return library.concat(frames)
 
 
-def require_fit(model: PCAModel, measured: float, predicted: float, allowed: float) -> None:
+def check_squared_error(model: PCAModel, measured: float, predicted: float, tolerance: float) -> None:
     """Note the mean squared error that the parties have ``measured``, if it is the ``predicted`` one; a `ContractError`
     where they differ by more than is ``allowed``."""
     difference = abs(measured - predicted)
-    if not (np.isfinite(difference) and difference <= allowed):  # one is NaN where a party has sent such numbers
+    if not (np.isfinite(difference) and difference <= tolerance):  # one is NaN where a party has sent such numbers
         raise ContractError(
             f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
             f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"

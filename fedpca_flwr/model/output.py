@@ -16,8 +16,8 @@ from typing import IO
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.model_file import model_file
-from fedpca_flwr.state.files import writable
+from fedpca_flwr.model.model_file import model_path
+from fedpca_flwr.state.files import require_writable_folder
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Output:
     moments: Path
     run_id: int
     overwrite: bool  # whether what another run left there may go
-    reserved: IO[bytes] | None = None  # space for them
+    reserved_file: IO[bytes] | None = None  # space for them
 
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> Output:
@@ -38,26 +38,26 @@ class Output:
 
         `ConfigError`: before anything is computed: where nothing can be written, or another run's model is.
         """
-        model = model_file(_own_folder(run_id) / Path(config.output).expanduser())
+        model = model_path(_run_folder(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
-        writable(model.parent)
-        if taken := output.taken():
+        require_writable_folder(model.parent)
+        if existing := output.existing_files():
             raise ConfigError(
-                f"run-config: 'output' is '{config.output}', but {' and '.join(map(str, taken))} is there already; "
+                f"run-config: 'output' is '{config.output}', but {' and '.join(map(str, existing))} is there already; "
                 "give another name, or overwrite=true"
             )
         return output
 
-    def taken(self) -> list[Path]:
+    def existing_files(self) -> list[Path]:
         """Files that must not be overwritten."""
         return [] if self.overwrite else [path for path in (self.model, self.moments) if path.exists()]
 
     def reserve(self, nbytes: int) -> None:
         """Take so much space where the files will be, or refuse a run whose result would have no place."""
         try:
-            self.reserved = TemporaryFile(dir=self.model.parent)  # noqa: SIM115  # is gone with this process, or in `save`
+            self.reserved_file = TemporaryFile(dir=self.model.parent)  # noqa: SIM115  # is gone with this process, or in `save`
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self.reserved.fileno(), 0, nbytes)
+                os.posix_fallocate(self.reserved_file.fileno(), 0, nbytes)
         except OSError as error:
             raise ConfigError(
                 f"run-config: 'output' is in {self.model.parent}, where the result's {nbytes:,} bytes have no place "
@@ -70,41 +70,41 @@ class Output:
 
         Returns where they are, and where they could not be written and why.
         """
-        if self.reserved:
-            self.reserved.close()
-        here, faults = replace(self, overwrite=True), list[str]()
-        if self.taken():
+        if self.reserved_file:
+            self.reserved_file.close()
+        written, faults = replace(self, overwrite=True), list[str]()
+        if self.existing_files():
             stem = f"{self.model.stem}-{self.run_id}"
-            here.model, here.moments = (self.model.with_name(f"{stem}{end}.npz") for end in ("", "-moments"))
-        here.model = self._placed(here.model, replace(model, moments_=None).save, faults)
+            written.model, written.moments = (self.model.with_name(f"{stem}{end}.npz") for end in ("", "-moments"))
+        written.model = self._save_to_first_folder(written.model, replace(model, moments_=None).save, faults)
         if model.moments_ is not None:
-            here.moments = self._placed(here.moments, model.moments_.save, faults)
-        return here, faults
+            written.moments = self._save_to_first_folder(written.moments, model.moments_.save, faults)
+        return written, faults
 
-    def _placed(self, target: Path, save: Callable[[Path], Path], faults: list[str]) -> Path:
+    def _save_to_first_folder(self, target: Path, save: Callable[[Path], Path], faults: list[str]) -> Path:
         """The file, in the first folder that takes it; why others did not is added to ``faults``."""
         temporary = f"fedpca-{self.run_id}-"
         folders: tuple[Callable[[], Path], ...] = (
             lambda: target.parent,
-            lambda: _own_folder(self.run_id),
+            lambda: _run_folder(self.run_id),
             lambda: Path(mkdtemp(prefix=temporary)),
         )
         causes = []
         for folder in folders:
             try:
-                placed = save(folder() / target.name)
+                saved = save(folder() / target.name)
             except OSError as error:
                 causes.append(error.strerror or type(error).__name__)
             else:
                 if causes:
                     faults.append(f"{target} could not be written ({'; '.join(causes)})")
-                return placed
+                return saved
         raise ConfigError(
             f"the run has ended, but its result is lost: {target} cannot be written ({'; '.join(causes)})"
         )
 
 
-def _own_folder(run_id: int) -> Path:
+def _run_folder(run_id: int) -> Path:
     """A run's own folder, in Flower's."""
     home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()
     return home / "fedpca-runs" / str(run_id)

@@ -32,10 +32,10 @@ def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: b
     from sklearn.decomposition import PCA  # a second to import, and a real federation has no pooled rows
     from sklearn.preprocessing import StandardScaler
 
-    held = np.asarray(as_array(X, "X"), dtype=np.float64)
-    n, d = held.shape
-    scaler = StandardScaler(with_mean=center).fit(held) if scale else None
-    rows = held if scaler is None else scaler.transform(held)
+    data = np.asarray(as_array(X, "X"), dtype=np.float64)
+    n, d = data.shape
+    scaler = StandardScaler(with_mean=center).fit(data) if scale else None
+    rows = data if scaler is None else scaler.transform(data)
     order, mean = np.argsort(-rows.std(axis=0), kind="stable"), np.zeros(d)
     rows = rows[:, order]
     if center:
@@ -92,9 +92,9 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> flo
     """
     centred = reference.centred(X)
     directions = orth(_directions(model))
-    held = directions.T @ centred if model.components_ is None else centred @ directions
+    scores = directions.T @ centred if model.components_ is None else centred @ directions
     total = float(np.vdot(centred, centred))
-    return float(np.vdot(held, held)) / total if total > 0 else 0.0
+    return float(np.vdot(scores, scores)) / total if total > 0 else 0.0
 
 
 def knn_accuracy(

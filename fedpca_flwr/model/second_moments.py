@@ -19,30 +19,30 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.data.frames import as_rows, column_names
-from fedpca_flwr.data.table import check, complete
+from fedpca_flwr.data.table import check_rows, require_complete
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths import moments as maths
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
-from fedpca_flwr.model.tables import Shown, by_feature, printed_as
+from fedpca_flwr.model.tables import DisplayTable, display_as, feature_rows
 from fedpca_flwr.state import files
 
 Features = Sequence[str] | Sequence[int]  # features by their names, or by their places from 0
 
-TEXT, FORMAT = "second-moments.json", 1
-MOST_ROWS = 2**53  # the largest number of rows that float64 counts
-ARRAYS = ("mean", "remainder", "scatter")
+MOMENTS_JSON, MOMENTS_FORMAT = "second-moments.json", 1
+MAX_ROWS = 2**53  # the largest number of rows that float64 counts
+MOMENTS_ARRAYS = ("mean", "remainder", "scatter")
 
 
-def _moments(found: SecondMoments) -> Shown:
-    parties = f", of {len(found.parties)} parties" if found.parties else ""
-    title = f"SecondMoments: {found.n_samples} rows of {found.n_features} features{parties}"
-    deviation = np.sqrt(found.moments.diagonal().clip(min=0.0) / max(1, found.n_samples - 1))
-    return Shown(title, ["feature", "mean", "deviation"], by_feature(found.features, found.mean, deviation))
+def _moments_table(result: SecondMoments) -> DisplayTable:
+    parties = f", of {len(result.parties)} parties" if result.parties else ""
+    title = f"SecondMoments: {result.n_samples} rows of {result.n_features} features{parties}"
+    deviation = np.sqrt(result.moments.diagonal().clip(min=0.0) / max(1, result.n_samples - 1))
+    return DisplayTable(title, ["feature", "mean", "deviation"], feature_rows(result.features, result.mean, deviation))
 
 
-@printed_as(_moments)
+@display_as(_moments_table)
 @dataclass(frozen=True, eq=False)
 class SecondMoments:
     """Count, mean and scatter of rows.
@@ -71,7 +71,7 @@ class SecondMoments:
     moments: Moments
     features: tuple[str, ...] = ()
     parties: Mapping[str, Moments] = field(default_factory=dict)
-    missed: Array = field(default_factory=lambda: np.zeros(0))
+    error_bound: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         d = self.moments.n_features
@@ -79,7 +79,7 @@ class SecondMoments:
             raise ConfigError(
                 f"there are {len(set(self.features))} different names for {d} features; give each its own"
             )
-        if not self.missed.size:
+        if not self.error_bound.size:
             object.__setattr__(self, "missed", np.zeros(d))
 
     @classmethod
@@ -90,7 +90,7 @@ class SecondMoments:
         ------
         DataError
         """
-        return cls(checked_moments("these rows", rows), column_names(rows))
+        return cls(validate_moments("these rows", rows), column_names(rows))
 
     # What they are
 
@@ -110,7 +110,7 @@ class SecondMoments:
     @property
     def scatter(self) -> Array:
         """Sum of the products of centred rows, shape (d, d)."""
-        return maths.dense(self.moments)
+        return maths.dense_scatter(self.moments)
 
     @property
     def covariance(self) -> Array:
@@ -123,7 +123,7 @@ class SecondMoments:
     def is_constant(self) -> NDArray[np.bool_]:
         """Which features are the same in all rows, but for rounding, shape (d,)."""
         diagonal = self.moments.diagonal()
-        return (diagonal <= self.missed) | maths.constant_features(diagonal, self.n_samples, self.moments.mean)
+        return (diagonal <= self.error_bound) | maths.constant_features(diagonal, self.n_samples, self.moments.mean)
 
     def places(self, features: Features) -> NDArray[np.intp]:
         """Where features stand, by their names or places, in the order in which they were named.
@@ -135,18 +135,18 @@ class SecondMoments:
         """
         if isinstance(features, str) or not isinstance(features, Sequence | np.ndarray):
             raise ConfigError(f"features are {features!r}, expected a list of names, or of places from 0")
-        known: dict[Any, int] = {**dict(zip(self.features, range(self.n_features), strict=False))}
-        known |= {place: place for place in range(self.n_features)}
+        positions: dict[Any, int] = {**dict(zip(self.features, range(self.n_features), strict=False))}
+        positions |= {place: place for place in range(self.n_features)}
         kinds = (str, int, np.integer)
-        strangers = [x for x in features if not isinstance(x, kinds) or isinstance(x, bool) or x not in known]
-        if strangers:
+        unknown = [x for x in features if not isinstance(x, kinds) or isinstance(x, bool) or x not in positions]
+        if unknown:
             named = ", ".join(self.features[:20]) + (", ..." if self.n_features > 20 else "")
-            there = f"names: {named}" if self.features else "they have no names"
-            raise ConfigError(f"there are no features {strangers!r} among the {self.n_features} ({there})")
-        found = [known[one] for one in features]
-        if not found or len(set(found)) < len(found):
+            hint = f"names: {named}" if self.features else "they have no names"
+            raise ConfigError(f"there are no features {unknown!r} among the {self.n_features} ({hint})")
+        selected = [positions[feature] for feature in features]
+        if not selected or len(set(selected)) < len(selected):
             raise ConfigError(f"features are {list(features)!r}, expected at least one, and each once")
-        return np.array(found)
+        return np.array(selected)
 
     def names(self, places: ArrayLike) -> tuple[str, ...]:
         """The names of features by their places; empty where there are none."""
@@ -157,17 +157,23 @@ class SecondMoments:
     def select(self, features: Features) -> SecondMoments:
         """The moments of some features, in this order."""
         places = self.places(features)
-        return self._each(lambda one: maths.of_features(one, places), self.names(places), self.missed[places])
+        return self._transform_each(
+            lambda moments: maths.select_features(moments, places), self.names(places), self.error_bound[places]
+        )
 
     def scaled(self) -> SecondMoments:
         """The moments of rows whose features were divided by their deviation (divisor n); constant ones by 1."""
         unit = maths.safe_deviation(self.moments.diagonal(), self.n_samples, self.moments.mean)
-        return self._each(lambda one: maths.in_units(one, unit), self.features, self.missed / unit**2)
+        return self._transform_each(
+            lambda moments: maths.rescale_features(moments, unit), self.features, self.error_bound / unit**2
+        )
 
-    def _each(self, change: Callable[[Moments], Moments], features: tuple[str, ...], missed: Array) -> SecondMoments:
+    def _transform_each(
+        self, change: Callable[[Moments], Moments], features: tuple[str, ...], error_bound: Array
+    ) -> SecondMoments:
         """The same with each moments changed, those of all rows and of each party."""
         parties = {key: change(party) for key, party in self.parties.items()}
-        return SecondMoments(change(self.moments), features, parties, missed)
+        return SecondMoments(change(self.moments), features, parties, error_bound)
 
     def merge(self, other: SecondMoments) -> SecondMoments:
         """The moments of these rows and those of ``other`` together; rows that are in both count twice.
@@ -185,7 +191,7 @@ class SecondMoments:
             pool([self.moments, other.moments]),
             self.features or other.features,
             {**self.parties, **other.parties} if self.parties and other.parties else {},
-            self.missed + other.missed,
+            self.error_bound + other.error_bound,
         )
 
     def subtract(self, part: SecondMoments) -> SecondMoments:
@@ -203,12 +209,12 @@ class SecondMoments:
             raise ContractError(
                 f"{part.n_samples} rows cannot be taken out of {self.n_samples}: at least 1 must remain"
             )
-        rest = maths.without(self.moments, part.moments)
-        if (rest.diagonal() < -1e-9 * self.moments.diagonal() - self.missed - part.missed).any():
+        rest = maths.subtract_part(self.moments, part.moments)
+        if (rest.diagonal() < -1e-9 * self.moments.diagonal() - self.error_bound - part.error_bound).any():
             raise ContractError(
                 "what is to be taken out varies more than the rows that it is taken out of: it is not part of them"
             )
-        return SecondMoments(rest, self.features or part.features, missed=self.missed + part.missed)
+        return SecondMoments(rest, self.features or part.features, error_bound=self.error_bound + part.error_bound)
 
     def without(self, party: str) -> SecondMoments:
         """The moments of all other parties, added up anew: nothing is subtracted, so no digit is lost.
@@ -219,10 +225,12 @@ class SecondMoments:
             Where there is no such party, or the parties' own moments were not kept.
         """
         if party not in self.parties or len(self.parties) < 2:
-            held = f"parties: {', '.join(self.parties)}" if self.parties else "no party's own moments were kept"
-            raise ConfigError(f"the rows of '{party}' cannot be left out ({held}); run with keep='parties'")
-        others = {key: moments for key, moments in self.parties.items() if key != party}
-        return SecondMoments(pool(others.values()), self.features, others)
+            known_parties = (
+                f"parties: {', '.join(self.parties)}" if self.parties else "no party's own moments were kept"
+            )
+            raise ConfigError(f"the rows of '{party}' cannot be left out ({known_parties}); run with keep='parties'")
+        remaining = {key: moments for key, moments in self.parties.items() if key != party}
+        return SecondMoments(pool(remaining.values()), self.features, remaining)
 
     def pooled(self) -> SecondMoments:
         """The same without the parties' own, to hand on."""
@@ -232,17 +240,17 @@ class SecondMoments:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file, whole or not at all, readable by its owner only; ``.npz`` is appended."""
-        target, held = files.archive_at(path, "a set of moments"), (self.moments, *self.parties.values())
-        arrays = {"missed": self.missed}
-        for prefix, own in zip(_prefixes(len(self.parties)), held, strict=True):
-            arrays |= {f"{prefix}{name}": getattr(own, name) for name in ARRAYS}
-        about = {
-            "format": FORMAT,
+        target, groups = files.archive_path(path, "a set of moments"), (self.moments, *self.parties.values())
+        arrays = {"missed": self.error_bound}
+        for prefix, moments in zip(_array_prefixes(len(self.parties)), groups, strict=True):
+            arrays |= {f"{prefix}{name}": getattr(moments, name) for name in MOMENTS_ARRAYS}
+        metadata = {
+            "format": MOMENTS_FORMAT,
             "features": list(self.features),
             "parties": list(self.parties),
-            "rows": [own.count for own in held],
+            "rows": [moments.count for moments in groups],
         }
-        files.write(target, arrays, about, text=TEXT, mode=0o600)
+        files.write(target, arrays, metadata, text=MOMENTS_JSON, mode=0o600)
         return target
 
     @classmethod
@@ -256,20 +264,20 @@ class SecondMoments:
         ContractError
             Where it holds something else.
         """
-        target = files.archive_at(path, "a set of moments")
+        target = files.archive_path(path, "a set of moments")
         if not target.exists():
             raise DataError(f"there are no moments at {target}")
         try:
-            arrays, about = files.read(target, text=TEXT)
-            version = about["format"]
-            held = _held(arrays, about) if version == FORMAT else None
+            arrays, metadata = files.read(target, text=MOMENTS_JSON)
+            version = metadata["format"]
+            contents = _parse_archive(arrays, metadata) if version == MOMENTS_FORMAT else None
         except files.TooLargeError:
             raise
         except Exception as error:  # what is in the file may be anything
             raise ContractError(f"{target} is not a whole file of moments ({type(error).__name__})") from None
-        if held is None:
-            raise ContractError(f"{target}: the format is {version!r}, not {FORMAT}; which version wrote it?")
-        return cls(*held)
+        if contents is None:
+            raise ContractError(f"{target}: the format is {version!r}, not {MOMENTS_FORMAT}; which version wrote it?")
+        return cls(*contents)
 
     def _require_same_features(self, other: SecondMoments) -> None:
         if self.n_features != other.n_features:
@@ -278,18 +286,18 @@ class SecondMoments:
             raise ConfigError("the names of the features, or their order, differ; `select` brings them into one order")
 
 
-def checked_moments(key: str, data: ArrayLike | Moments) -> Moments:
+def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
     """The moments of a member's rows (n, d), or those that someone else made, checked as far as they can tell.
 
     A `DataError` for rows, a `ContractError` for moments that cannot be.
     """
     if isinstance(data, Moments):
-        _check(key, data)
+        _check_moments(key, data)
         return data
-    return Moments.of(complete(check(as_rows(data, f"the data of '{key}'"), column_names(data))))
+    return Moments.from_rows(require_complete(check_rows(as_rows(data, f"the data of '{key}'"), column_names(data))))
 
 
-def _check(key: str, moments: Moments) -> None:
+def _check_moments(key: str, moments: Moments) -> None:
     d = moments.mean.size
     if moments.remainder.shape != (d,) or moments.scatter.shape != (maths.packed_size(d),) or moments.count < 1:
         raise ContractError(
@@ -302,39 +310,42 @@ def _check(key: str, moments: Moments) -> None:
         raise ContractError(f"the moments of '{key}' hold NaN, infinite values or a negative variance")
 
 
-Held = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # the fields of `SecondMoments`
+MomentsFields = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # the fields of `SecondMoments`
 
 
-def _held(arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> Held:
+def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> MomentsFields:
     """What an archive holds, whose parts must fit together."""
-    names = about["parties"]
-    whole, *parties = (
-        checked_moments("this file", Moments(_count(rows), *(_floats(arrays[f"{prefix}{name}"]) for name in ARRAYS)))
-        for prefix, rows in zip(_prefixes(len(names)), about["rows"], strict=True)
+    names = metadata["parties"]
+    total, *parties = (
+        validate_moments(
+            "this file",
+            Moments(_parse_row_count(rows), *(_check_floats(arrays[f"{prefix}{name}"]) for name in MOMENTS_ARRAYS)),
+        )
+        for prefix, rows in zip(_array_prefixes(len(names)), metadata["rows"], strict=True)
     )
-    if parties and sum(party.count for party in parties) != whole.count:
+    if parties and sum(party.count for party in parties) != total.count:
         raise ValueError("the parties' rows are not all rows")
-    if any(one.count == 1 and one.diagonal().any() for one in (whole, *parties)):
+    if any(moments.count == 1 and moments.diagonal().any() for moments in (total, *parties)):
         raise ValueError("a single row does not vary")
-    missed = _floats(arrays["missed"])
-    if missed.shape != whole.mean.shape or any(party.n_features != whole.n_features for party in parties):
+    error_bound = _check_floats(arrays["missed"])
+    if error_bound.shape != total.mean.shape or any(party.n_features != total.n_features for party in parties):
         raise ValueError("its parts are not of the same features")
-    features = tuple(map(str, about["features"]))
-    return whole, features, dict(zip(map(str, names), parties, strict=True)), missed
+    features = tuple(map(str, metadata["features"]))
+    return total, features, dict(zip(map(str, names), parties, strict=True)), error_bound
 
 
-def _prefixes(parties: int) -> list[str]:
+def _array_prefixes(parties: int) -> list[str]:
     """What the names of the arrays begin with: nothing for all rows, a number for each party."""
     return ["", *(f"party-{i}-" for i in range(parties))]
 
 
-def _count(rows: Any) -> int:
-    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+def _parse_row_count(rows: Any) -> int:
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_ROWS:
         raise ValueError("a number of rows is none")
     return rows
 
 
-def _floats(array: NDArray[Any]) -> Array:
+def _check_floats(array: NDArray[Any]) -> Array:
     if array.dtype != np.float64 or array.ndim != 1 or not np.isfinite(array).all():
         raise ValueError("an array is not one of finite float64")
     return array

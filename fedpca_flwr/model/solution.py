@@ -16,12 +16,12 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, leading_eigenpairs, resolution
-from fedpca_flwr.maths.inference import left_out_directions, null_band, parallel_analysis
-from fedpca_flwr.maths.moments import Moments, certainly_varying, most_rows, unit_of, unpack
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, leading_eigenpairs, resolution
+from fedpca_flwr.maths.inference import null_band, parallel_analysis, residual_directions
+from fedpca_flwr.maths.moments import Moments, count_varying_features, max_row_count, table_units, unpack
 
 # ways to resolve smaller components, for a note
-SCALED, FACTORS = "scale=true", "the method 'qr-pca' with whole factors"
+SCALE_REMEDY, FACTORS_REMEDY = "scale=true", "the method 'qr-pca' with whole factors"
 
 
 class Certainty(NamedTuple):
@@ -34,29 +34,29 @@ class Certainty(NamedTuple):
     resolved: int | None = None  # how many components are above rounding, where not all are: a certificate is of these
 
 
-def certainty(pairs: Eigenpairs, *, exact: bool, ways: Sequence[str]) -> Certainty:
+def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Certainty:
     """How certain the leading components are, of a method that is exact or not; ``ways`` are such as `SCALED`."""
     k, limit = pairs.values.size, resolution(pairs)
-    most = k if pairs.rank is None else min(k, pairs.rank)
-    found = int((pairs.values > limit.floor).sum())
-    advice = f"; {' or '.join(ways)} resolves more" if ways else ""
-    if found < most:
-        return Certainty(False, [_unresolved(pairs, found, limit.floor) + advice], found)
-    if most < k:
-        text = f"the data have rank {most}: components {most + 1} to {k} have no variance and arbitrary directions"
-        return Certainty(exact and limit.angle <= EXACT, [text])
+    max_resolved = k if pairs.rank is None else min(k, pairs.rank)
+    resolved = int((pairs.values > limit.floor).sum())
+    advice = f"; {' or '.join(remedies)} resolves more" if remedies else ""
+    if resolved < max_resolved:
+        return Certainty(False, [_unresolved_text(pairs, resolved, limit.floor) + advice], resolved)
+    if max_resolved < k:
+        text = f"the data have rank {max_resolved}: components {max_resolved + 1} to {k} have no variance and arbitrary directions"
+        return Certainty(exact and limit.angle <= EXACT_ANGLE_DEGREES, [text])
     if limit.angle == 90:
         text = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
         return Certainty(False, [text])
-    if exact and limit.angle > EXACT:
+    if exact and limit.angle > EXACT_ANGLE_DEGREES:
         text = f"rounding may turn the components by {limit.angle:.1g} degrees: the gap after the last variance is too "
         return Certainty(False, [f"{text}small beside the first{advice}"])
     return Certainty(exact, [])
 
 
-def _unresolved(pairs: Eigenpairs, found: int, floor: float) -> str:
+def _unresolved_text(pairs: Eigenpairs, resolved: int, floor: float) -> str:
     k, share = pairs.values.size, floor / max(float(pairs.values[0]), np.finfo(np.float64).tiny)
-    which = f"component {k} is" if found + 1 == k else f"components {found + 1} to {k} are"
+    which = f"component {k} is" if resolved + 1 == k else f"components {resolved + 1} to {k} are"
     return (
         f"{which} below what can be resolved beside the first component ({share:.1g} of its variance): no variance is "
         "left there, or the directions are noise of rounding"
@@ -78,12 +78,12 @@ class Solution:
     adjustment: Adjustment | None = None  # what is taken out of centred rows before that
     notes: Sequence[str] = ()  # what a reader of the model must know
     # numbers by the names of `fedpca_flwr.model.measurements`
-    measured: Mapping[str, float] = field(default_factory=dict)
+    measurements: Mapping[str, float] = field(default_factory=dict)
     evidence: Any = None  # what the statistics say of it (`fedpca_flwr.questions.rows_run.Evidence`)
 
-    def extended(self, *, notes: Sequence[str] = (), measured: Mapping[str, float] | None = None) -> Solution:
+    def with_details(self, *, notes: Sequence[str] = (), measurements: Mapping[str, float] | None = None) -> Solution:
         """The same solution with more notes and measurements."""
-        return replace(self, notes=[*self.notes, *notes], measured={**self.measured, **(measured or {})})
+        return replace(self, notes=[*self.notes, *notes], measurements={**self.measurements, **(measurements or {})})
 
 
 def solve(
@@ -105,8 +105,8 @@ def solve(
     check_components(n_components, moments.count, moments.n_features)
     if n_components == "auto" and not center:
         raise ConfigError("'n_components' is 'auto', which needs center=True: it is about variances")
-    deviation = unit_of(diagonal, moments.count, moments.mean, indicators) if scale else None
-    rank = min(most_rows(moments.count) - center, certainly_varying(diagonal, moments.mean) + (not center))
+    deviation = table_units(diagonal, moments.count, moments.mean, indicators) if scale else None
+    rank = min(max_row_count(moments.count) - center, count_varying_features(diagonal, moments.mean) + (not center))
     if not center:
         diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
         moments = moments.about_zero()
@@ -121,12 +121,12 @@ def solve(
     notes = []
     if n_components == "auto":
         values = eigvalsh(matrix)[::-1] / (moments.count - 1)
-        found = parallel_analysis(values, null_band(diagonal / (moments.count - 1), int(moments.count)))
-        n_components = max(1, found)
-        notes = [f"n-components='auto': {found or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
+        retained = parallel_analysis(values, null_band(diagonal / (moments.count - 1), int(moments.count)))
+        n_components = max(1, retained)
+        notes = [f"n-components='auto': {retained or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
     assert not isinstance(n_components, str)
-    pairs = leading_eigenpairs(matrix, n_components, total=total).of_rank(rank)
-    directions = left_out_directions(matrix, pairs)
+    pairs = leading_eigenpairs(matrix, n_components, total=total).with_rank_bound(rank)
+    directions = residual_directions(matrix, pairs)
     return Solution(
         pairs=pairs,
         mean=moments.mean,
@@ -134,42 +134,42 @@ def solve(
         rows=moments.count,
         scale=deviation,
         notes=notes,
-        measured={} if directions is None else {"left_out_directions": directions},
+        measurements={} if directions is None else {"left_out_directions": directions},
     )
 
 
-def check_components(wanted: int | float | str, rows: float, features: int) -> None:
+def check_components(n_components: int | float | str, rows: float, features: int) -> None:
     """Refuse more components than so many rows and features have, and a single row.
 
     By a `ConfigError` and a `DataError`.
     """
-    count = isinstance(wanted, int | np.integer) and not isinstance(wanted, bool) and wanted >= 1
-    share = isinstance(wanted, float | np.floating) and 0 < wanted < 1
-    if not (count or share or wanted == "auto"):
+    is_count = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool) and n_components >= 1
+    is_share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
+    if not (is_count or is_share or n_components == "auto"):
         raise ConfigError(
-            f"'n-components' is {value_text(wanted)}, expected a number from 1, a fraction between 0 and 1, or 'auto'"
+            f"'n-components' is {value_text(n_components)}, expected a number from 1, a fraction between 0 and 1, or 'auto'"
         )
-    most = min(most_rows(rows), features)
+    maximum = min(max_row_count(rows), features)
     if rows < 2:
         raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
-    if not isinstance(wanted, str) and wanted > most:
+    if not isinstance(n_components, str) and n_components > maximum:
         raise ConfigError(
-            f"run-config: 'n-components' is {wanted}{_default(wanted)}, at most {most} = min(rows, features) of all "
+            f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, at most {maximum} = min(rows, features) of all "
             f"parties together ({rows} rows, {features} features)"
         )
 
 
-def check_features(wanted: int | float | str, features: int) -> None:
+def check_features(n_components: int | float | str, features: int) -> None:
     """Refuse more components than there are features, which is known before any row counts, by a `ConfigError`."""
-    if not isinstance(wanted, str) and wanted > features:
+    if not isinstance(n_components, str) and n_components > features:
         raise ConfigError(
-            f"run-config: 'n-components' is {wanted}{_default(wanted)}, but the data have {features} features; "
+            f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, but the data have {features} features; "
             f"give n-components from 1 to {features}"
         )
 
 
-def _default(wanted: int | float) -> str:
-    return ", as where none is given" if wanted == RunConfig().n_components else ""
+def _default_text(n_components: int | float) -> str:
+    return ", as where none is given" if n_components == RunConfig().n_components else ""
 
 
 def check_rounds(rounds: int, block: int, components: int) -> None:
@@ -198,15 +198,15 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
         raise DataError(f"{which} are identical: there is no variance to explain")
 
 
-def variances_of(values: Array, total: float, rows: float, features: int) -> dict[str, Any]:
+def variance_fields(values: Array, total: float, rows: float, features: int) -> dict[str, Any]:
     """The fields of a model that follow from the eigenvalues of the scatter and its trace."""
     scatter = values.clip(min=0.0)
-    left = min(most_rows(rows), features) - scatter.size
+    remaining = min(max_row_count(rows), features) - scatter.size
     divisor = max(1, rows - 1)  # a single new row has scores too
     return {
         "explained_variance_": scatter / divisor,
         "explained_variance_ratio_": scatter / total if total > 0 else np.zeros_like(scatter),
         "singular_values_": np.sqrt(scatter),
-        "noise_variance_": max(0.0, total - scatter.sum()) / divisor / left if left > 0 else 0.0,
+        "noise_variance_": max(0.0, total - scatter.sum()) / divisor / remaining if remaining > 0 else 0.0,
         "n_samples_": rows,
     }

@@ -16,7 +16,7 @@ from fedpca_flwr.maths.streams import Subspace
 from fedpca_flwr.state.store import Schema, Store
 
 SCHEMA = Schema(
-    what="running model",
+    name="running model",
     file="running-model.sqlite",
     application=b"FPCr",
     format=1,
@@ -26,13 +26,13 @@ CREATE TABLE model (
     features INTEGER NOT NULL, directions INTEGER NOT NULL, subspace TEXT NOT NULL);
 CREATE TABLE merged (digest TEXT NOT NULL);
 """,
-    sealed=("model", "merged"),
-    old=("subspace",),
+    sealed_tables=("model", "merged"),
+    old_patterns=("subspace",),
 )
 
 
 @dataclass(frozen=True)
-class Content:
+class RunningContent:
     """What a running model is."""
 
     subspace: Subspace
@@ -50,52 +50,52 @@ class RunningModel:
         self._store = Store(path, SCHEMA)
         self._store.prepare()
         self.path = self._store.folder
-        self._loaded = self._store.nothing
-        self.content: Content | None = None  # while there is no model yet
+        self._loaded_seal = self._store.empty_digest
+        self.content: RunningContent | None = None  # while there is no model yet
         if self._store.exists():
             with self._store.transaction() as database:
-                self._loaded = self._store.sealed(database)
-                self.content = self._read(database)
+                self._loaded_seal = self._store.verified_digest(database)
+                self.content = self._read_content(database)
 
-    def save(self, content: Content) -> None:
+    def save(self, content: RunningContent) -> None:
         """Replace what was loaded; a `ContractError`, and no change, if another process has saved since."""
         d, k = content.subspace.vectors.shape
-        about = (content.revision, content.rows, content.center, content.columns, d, k)
+        header = (content.revision, content.rows, content.center, content.columns, d, k)
         with self._store.transaction() as database:
-            self._store.require(database, self._loaded)
+            self._store.require_digest(database, self._loaded_seal)
             for table in ("model", "merged", "piece"):
                 database.execute(f"DELETE FROM {table}")
-            named = self._store.put(database, _values(content.subspace))
-            database.execute("INSERT INTO model VALUES (?, ?, ?, ?, ?, ?, ?)", (*about, named))
+            subspace_sha = self._store.put(database, _subspace_to_bytes(content.subspace))
+            database.execute("INSERT INTO model VALUES (?, ?, ?, ?, ?, ?, ?)", (*header, subspace_sha))
             database.executemany("INSERT INTO merged VALUES (?)", [(sha,) for sha in content.merged])
             loaded = self._store.seal(database)
-        self._loaded, self.content = loaded, content
+        self._loaded_seal, self.content = loaded, content
 
-    def _read(self, database: sqlite3.Connection) -> Content | None:
+    def _read_content(self, database: sqlite3.Connection) -> RunningContent | None:
         merged = tuple(sha for (sha,) in self._store.rows(database, "SELECT digest FROM merged ORDER BY rowid", str))
         models = self._store.rows(database, "SELECT * FROM model", int, int, int, str, int, int, str)
         if not models:
             return None
-        revision, rows, center, columns, d, k, named = models[0]
-        values = self._store.get(database, named, 8 * (3 + 2 * d + k + d * k))
+        revision, rows, center, columns, d, k, subspace_sha = models[0]
+        values = self._store.get(database, subspace_sha, 8 * (3 + 2 * d + k + d * k))
         if not np.isfinite(np.frombuffer(values, "<f8")).all():
-            raise self._store.damaged()
-        return Content(_subspace(values, d, k), rows, bool(center), columns, merged, revision)
+            raise self._store.damaged_error()
+        return RunningContent(_subspace_from_bytes(values, d, k), rows, bool(center), columns, merged, revision)
 
 
 def subspace_digest(subspace: Subspace) -> str:
     """SHA-256 of a subspace, in hexadecimal."""
-    return hashlib.sha256(_values(subspace)).hexdigest()
+    return hashlib.sha256(_subspace_to_bytes(subspace)).hexdigest()
 
 
-def _values(subspace: Subspace) -> bytes:
+def _subspace_to_bytes(subspace: Subspace) -> bytes:
     head = subspace.head
     numbers = np.array([head.n, subspace.energy, subspace.omitted])
     parts = (numbers, head.mean, head.remainder, subspace.sigma, subspace.vectors.ravel())
     return np.concatenate(parts).astype("<f8", copy=False).tobytes()
 
 
-def _subspace(values: bytes | bytearray, d: int, k: int) -> Subspace:
+def _subspace_from_bytes(values: bytes | bytearray, d: int, k: int) -> Subspace:
     numbers = np.frombuffer(values, "<f8").astype(np.float64, copy=False)
     first, mean, remainder, sigma, vectors = np.split(numbers, np.cumsum([3, d, d, k]))
     n, energy, omitted = first.tolist()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config.run_config import Config, Count, Fraction, RunConfig, Wanted
+from fedpca_flwr.config.run_config import ComponentChoice, Config, Count, Fraction, RunConfig
 from fedpca_flwr.protocol.question import Public, Questions
 
 Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
@@ -27,11 +27,11 @@ class PCAOptions(Config):
     n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10
     """How many components, or the fraction of the variance that they must exceed."""
 
-    def columns(self, public: Public) -> int:
+    def product_columns(self, public: Public) -> int:
         """About how many columns a party's scatter will be multiplied with in the whole run."""
         return 0
 
-    def products(self, rows: int) -> int:
+    def max_gram_columns(self, rows: int) -> int:
         """Columns of products with a party's ``X X'`` (rows x rows) that a run may ask for in all, at most."""
         return 0
 
@@ -60,7 +60,7 @@ class PCAOptions(Config):
         return ""
 
     @property
-    def site_sums(self) -> Mapping[str, str]:
+    def sum_disclosures(self) -> Mapping[str, str]:
         """What sums over the parties tell of single ones with these options, as the end of "the server learns ...".
 
         The keys are the words by which a site permits it (node-config `allowed-methods`): the method's name, or that of
@@ -69,7 +69,7 @@ class PCAOptions(Config):
         return {}
 
     @property
-    def of_stages(self) -> frozenset[str]:
+    def stage_option_names(self) -> frozenset[str]:
         """Names of those that belong to stages."""
         return frozenset()
 
@@ -81,27 +81,27 @@ class PCAOptions(Config):
     @property
     def additive(self) -> bool:
         """Whether the same pooled rows give the same sums, however they are divided among the parties."""
-        return not self.site_sums
+        return not self.sum_disclosures
 
-    def moments_kept(self, parties: int) -> int:
+    def stored_moments_count(self, parties: int) -> int:
         """Of how many sets of rows the server keeps the moments."""
         return 0
 
 
-def _counted(wanted: object) -> object:
-    if wanted == "auto" or (isinstance(wanted, float) and 0 < wanted < 1):
+def _require_count(value: object) -> object:
+    if value == "auto" or (isinstance(value, float) and 0 < value < 1):
         raise PydanticCustomError(
             "count",
             "expected a whole number from 1: a fraction, and 'auto', are for methods that know all variances "
             "(docs/which-method.md)",
         )
-    return wanted
+    return value
 
 
 class CountOptions(PCAOptions):
     """Options of a method that cannot tell in advance how many components a fraction of the variance needs."""
 
-    n_components: Annotated[Count, BeforeValidator(_counted)] = 10
+    n_components: Annotated[Count, BeforeValidator(_require_count)] = 10
     """How many components."""
 
 
@@ -122,17 +122,17 @@ class ScaleOptions(CentreOptions):
 class ScaledOptions(ScaleOptions):
     """Options of the methods that know every variance."""
 
-    n_components: Annotated[Wanted, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, these can
+    n_components: Annotated[ComponentChoice, Field(examples=[0.3, 0.9, 0.99, "auto"])] = 10  # type: ignore[assignment]  # what others cannot tell, these can
     """How many components, the fraction of the variance that they must exceed, or 'auto': those that stand out of
     unrelated features of the same variances (parallel analysis)."""
 
     @property
-    def decomposition(self) -> dict[str, Any]:
+    def solve_options(self) -> dict[str, Any]:
         """What `fedpca_flwr.model.solution.solve` needs of them."""
         return {"n_components": self.n_components, "center": self.center, "scale": self.scale}
 
     @model_validator(mode="after")
-    def _unrelated_features_are_centred(self) -> Self:
+    def _require_centre_for_auto(self) -> Self:
         if self.n_components == "auto" and not self.center:
             raise PydanticCustomError(
                 "auto", "'n-components' is 'auto', which needs center=true: it is about variances"
@@ -147,11 +147,11 @@ class MomentsOptions(ScaledOptions):
     """'moments': keep the moments of all rows at the server (docs/statistics.md); 'parties': in clear also each
     party's."""
 
-    def moments_kept(self, parties: int) -> int:
+    def stored_moments_count(self, parties: int) -> int:
         return {"nothing": 0, "moments": 1, "parties": 1 + parties}[self.keep]
 
 
-class Shown(NamedTuple):
+class Disclosure(NamedTuple):
     """Who learns what of a party, in the words of the pages in docs/methods."""
 
     server: str
@@ -160,9 +160,11 @@ class Shown(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def questions_of(phases: Callable[[RunConfig, Any], Questions], config: RunConfig, options: PCAOptions) -> Questions:
+def method_questions(
+    script: Callable[[RunConfig, Any], Questions], config: RunConfig, options: PCAOptions
+) -> Questions:
     """Return a method's own questions in a run (`MethodCard.phases`): every message of the run has the same."""
-    return phases(config, options)
+    return script(config, options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,13 +178,13 @@ class MethodCard:
     """How many rounds before the parties project their rows, in clear; so are `upload`, `server_sees` and `shows`."""
     options: type[PCAOptions]
     """The method's own options, which `method` holds beside the name; `n_components` is a key of every run."""
-    phases: Callable[[RunConfig, Any], Questions]
+    script: Callable[[RunConfig, Any], Questions]
     """The run's script but for what the transport adds: what the run-config and the options say that it may ask."""
     reference: str
     upload: str  # what a party sends, in float64 values of d features, k components, n rows
     server_sees: str  # in a few words
-    shows: Shown  # all that others learn
-    shows_summed: Shown | None = None
+    disclosure: Disclosure  # all that others learn
+    summed_disclosure: Disclosure | None = None
     """The same where only sums over the parties open, about these; None where it is what `shows` says, of all."""
     pools_moments: bool = False
     """Whether the server adds up the parties' moments, or factors of them. Where it sees them, the model says what
@@ -191,7 +193,7 @@ class MethodCard:
     examples: Sequence[Mapping[str, Any]] = ({},)
     """Options with which it runs, those that it needs first. All questions that a run of it may ask are in the script
     of one of them: docs/security/questions.md is made of these."""
-    goes_on_as: Sequence[str] = ()
+    successors: Sequence[str] = ()
     """Methods of the registry, as one of which a run goes on after its own questions, and once more as another."""
     incomplete: bool = False  # whether rows may have missing values
     mixed: bool = False  # whether columns may be categories (run-config ``levels``)
@@ -204,14 +206,16 @@ class MethodCard:
     exposes: Literal["", "distribution", "scores", "inner products"] = ""
     """What is shown of single rows, beyond what the model of pooled rows tells: how they are distributed, beyond their
     moments; their scores (with products of the same kind); or all inner products or distances between them."""
-    after: str = ""
+    loadings_source: str = ""
     """The method whose run leaves the loadings by which this one projects new rows; empty where it fits components."""
     open_membership: bool = False  # whether members of the federation may be absent from a run
-    own_components: Literal["", "iterates", "personal"] = ""
+    local_components: Literal["", "iterates", "personal"] = ""
     """Whether each party projects its rows with components of its own: with iterates that have not met those of the
     others, or with personal ones, which need not meet."""
-    own_centre: bool = False  # whether rows are about another centre than their mean, and divided by other deviations
-    own_total: str = ""  # what the shares of variance are of, where that is not the variance of the pooled rows
+    non_mean_centre: bool = (
+        False  # whether rows are about another centre than their mean, and divided by other deviations
+    )
+    variance_base: str = ""  # what the shares of variance are of, where that is not the variance of the pooled rows
     stages: Sequence[type[Stage]] = ()
     """What a run of it may compose with the method; the registry sets them (`fedpca_flwr.stages`)."""
     needs: Sequence[Literal["groups", "rows"]] = ()
@@ -224,13 +228,15 @@ class MethodCard:
     @property
     def pools_rows(self) -> bool:
         """Whether it gives components of all rows that take part, the same for all parties, in the unit of the data."""
-        others = self.differentially_private or self.incomplete or self.own_centre or self.open_membership
-        return self.split == "rows" and not (others or self.own_components or self.beyond_moments or self.after)
+        special = self.differentially_private or self.incomplete or self.non_mean_centre or self.open_membership
+        return self.split == "rows" and not (
+            special or self.local_components or self.beyond_moments or self.loadings_source
+        )
 
-    def active(self, config: RunConfig, options: Any) -> tuple[Any, ...]:
+    def active_stages(self, config: RunConfig, options: Any) -> tuple[Any, ...]:
         """Return the stages that the options of a run name."""
-        of_run = [stage for stage in self.stages if stage.Options is PCAOptions and stage.named_by(config)]
-        return tuple(stage(options) for stage in (*of_run, *options.stages))
+        run_stages = [stage for stage in self.stages if stage.Options is PCAOptions and stage.is_selected(config)]
+        return tuple(stage(options) for stage in (*run_stages, *options.stages))
 
 
 class Stage:
@@ -246,22 +252,22 @@ class Stage:
 
     Options: ClassVar[type[PCAOptions]] = PCAOptions
     """What a user may choose."""
-    names: ClassVar[tuple[str, ...]] = ()
+    option_names: ClassVar[tuple[str, ...]] = ()
     """Of these, or where it has none of the keys of every run, those of which one that is not its default names it."""
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     """Options with which a method's script has all questions of the stage, as `MethodCard.examples`."""
     needs: ClassVar[Sequence[Literal["groups", "rows"]]] = ()  # as `MethodCard.needs`
-    takes_gaps: ClassVar[bool] = False  # whether rows may have missing values
+    accepts_missing: ClassVar[bool] = False  # whether rows may have missing values
     options: Any
 
     def __init__(self, options: Any) -> None:
         self.options = options
 
     @classmethod
-    def named_by(cls, values: Config) -> bool:
+    def is_selected(cls, values: Config) -> bool:
         """Return whether options, or the keys of every run, name the stage."""
         fields = type(values).model_fields
-        return any(getattr(values, name) != fields[name].default for name in cls.names)
+        return any(getattr(values, name) != fields[name].default for name in cls.option_names)
 
     @classmethod
     def fits(cls, card: MethodCard) -> bool:
@@ -274,11 +280,11 @@ class Stage:
         return ""
 
     @property
-    def site_sums(self) -> Mapping[str, str]:
+    def sum_disclosures(self) -> Mapping[str, str]:
         """What its sums tell of single parties, as `PCAOptions.site_sums`."""
         return {}
 
-    def config(self, config: RunConfig) -> RunConfig:
+    def method_config(self, config: RunConfig) -> RunConfig:
         """Return the run-config by which the method's own questions are made."""
         return config
 

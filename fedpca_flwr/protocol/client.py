@@ -18,17 +18,17 @@ from typing import Any, Protocol
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
-from fedpca_flwr.config.method_text import require_same_settings, settings_of
+from fedpca_flwr.config.method_text import require_same_settings, shared_settings
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import Rows
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions, questions_of
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import Journal, State
-from fedpca_flwr.protocol.memory import Alternatives, largest, no_alternatives, require_party_memory
-from fedpca_flwr.protocol.payload import HEADER, Fields
-from fedpca_flwr.protocol.question import SERVER, Public, Questions, require_as_told, require_next
-from fedpca_flwr.protocol.replies import without_warnings
+from fedpca_flwr.protocol.memory import Alternatives, max_reply_cost, no_alternatives, require_party_memory
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields
+from fedpca_flwr.protocol.question import SERVER, Public, Questions, require_next, require_unchanged
+from fedpca_flwr.protocol.replies import ignore_overflow
 from fedpca_flwr.protocol.transport import PartyTransport
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -50,7 +50,7 @@ class Site(Protocol):
     def journal(self) -> Journal: ...
 
     @property
-    def settings(self) -> bytes: ...
+    def settings_digest(self) -> bytes: ...
 
     def options(self, kind: type[PCAOptions]) -> PCAOptions: ...
 
@@ -58,7 +58,7 @@ class Site(Protocol):
 
     def public(self, split: str, options: PCAOptions) -> Public: ...
 
-    def about(self, split: str) -> dict[str, Any]: ...
+    def info(self, split: str) -> dict[str, Any]: ...
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None: ...
 
@@ -82,26 +82,26 @@ class PCAClient(NumPyClient):
     card and the options, once these are known to be right.
     """
 
-    def __init__(self, card: MethodCard, site: Site, transport_of: Callable[..., PartyTransport]) -> None:
+    def __init__(self, card: MethodCard, site: Site, make_transport: Callable[..., PartyTransport]) -> None:
         super().__init__()
-        self.card, self.site, self._transport_of = card, site, transport_of
-        self.before: Questions = {}  # of the method that has chosen this one, and was asked them
-        self.number = 0
+        self.card, self.site, self._make_transport = card, site, make_transport
+        self.earlier_questions: Questions = {}  # of the method that has chosen this one, and was asked them
+        self.question_number = 0
         self.alternatives: Alternatives = no_alternatives
 
-    def go_on_from(self, before: PCAClient, asked: Questions) -> None:
+    def continue_from(self, previous: PCAClient, questions: Questions) -> None:
         """Go on in a run that another method's client has begun: ``asked`` are the questions that came before."""
-        self.before, self.alternatives = asked, before.alternatives
+        self.earlier_questions, self.alternatives = questions, previous.alternatives
 
     # What a method may write
 
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+    def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
         """The fields that this party returns in a phase, or the parts of which they are the sum; no row leaves."""
         answer = self.questions[phase].answer
         assert answer is not None, phase
-        return answer(self, asked)
+        return answer(self, request)
 
-    def take(self, asked: Fields) -> None:
+    def store_request(self, request: Fields) -> None:
         """Keep of a question what those after it need too."""
 
     def require_ready(self) -> None:
@@ -115,9 +115,9 @@ class PCAClient(NumPyClient):
         if not self.card.differentially_private:
             self.site.permit_sum(members, self.card.split)
 
-    def about(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         """What every reply says of this party."""
-        return self.site.about(self.card.split)
+        return self.site.info(self.card.split)
 
     # What it knows
 
@@ -129,17 +129,17 @@ class PCAClient(NumPyClient):
     @cached_property
     def transport(self) -> PartyTransport:
         """How answers travel."""
-        return self._transport_of(self.site, self.card, self.options)
+        return self._make_transport(self.site, self.card, self.options)
 
     @cached_property
     def questions(self) -> Questions:
         """The method's own questions in this run, each with its answer."""
-        return questions_of(self.card.phases, self.site.config, self.options)
+        return method_questions(self.card.script, self.site.config, self.options)
 
     @cached_property
     def script(self) -> Questions:
         """All questions of this run, in their order."""
-        return {**self.before, **self.transport.script(self.card.name, self.questions)}
+        return {**self.earlier_questions, **self.transport.script(self.card.name, self.questions)}
 
     @property
     def data(self) -> Rows:
@@ -156,7 +156,7 @@ class PCAClient(NumPyClient):
         return self.site.public(self.card.split, self.options)
 
     @cached_property
-    def in_fixed_point(self) -> bool:
+    def uses_fixed_point(self) -> bool:
         """Whether its answers are added to those of others in fixed point, within limits that follow from `bound`."""
         return self.transport.sums_only and not self.card.differentially_private
 
@@ -164,13 +164,13 @@ class PCAClient(NumPyClient):
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         try:
-            if told := str(config.get("settings", "")):
-                require_same_settings(settings_of(self.card.name, self.options, self.site.config), told)
+            if server_settings := str(config.get("settings", "")):
+                require_same_settings(shared_settings(self.card.name, self.options, self.site.config), server_settings)
             self._permit()
-            self._permit_sizes(*largest(self.script, self.public, len(self.data)))
-            return {**self.about(), "features": int(self.data.shape[1])}
+            self._permit_sizes(*max_reply_cost(self.script, self.public, len(self.data)))
+            return {**self.info(), "features": int(self.data.shape[1])}
         except Exception as error:
-            return self._report(error)
+            return self._report_error(error)
 
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
@@ -178,13 +178,13 @@ class PCAClient(NumPyClient):
         try:
             self._permit()
             phase = str(config.get("phase", ""))
-            asked = self._question(phase, parameters)
-            self.take(asked)
+            request = self._accept_question(phase, parameters)
+            self.store_request(request)
             rows = len(self.data)
-            arrays = self._answer(phase, asked, rows)
-            return arrays, 1 if self._hidden else rows, self.about()
+            arrays = self._answer(phase, request, rows)
+            return arrays, 1 if self._hides_row_count else rows, self.info()
         except Exception as error:
-            return [], 0, self._report(error)
+            return [], 0, self._report_error(error)
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Nothing is asked in this way."""
@@ -193,12 +193,12 @@ class PCAClient(NumPyClient):
     # Inside
 
     @cached_property
-    def _hidden(self) -> bool:
+    def _hides_row_count(self) -> bool:
         """Whether a message tells no number of rows."""
         return self.card.differentially_private or self.transport.sums_only
 
     @cached_property
-    def _of_moments(self) -> bool:
+    def _sums_rows(self) -> bool:
         """Whether its answers are sums over rows without noise, which few rows may be read from."""
         return self.card.split == "rows" and not self.card.differentially_private
 
@@ -206,22 +206,22 @@ class PCAClient(NumPyClient):
         """The site's own policy, before anything is computed."""
         self.site.permit(self.card, self.options, sums_only=self.transport.sums_only)
         self.require_ready()
-        if self._of_moments:
+        if self._sums_rows:
             self.site.permit_moments(self.card, self.data, sums_only=self.transport.sums_only)
 
     def _permit_sizes(self, nbytes: int, memory: int) -> None:
         """Refuse a reply of so many bytes, or one that needs so much memory, with methods that do not."""
 
-        def alternatives(most: int) -> str:
-            return self.alternatives(self.public, len(self.data), most)
+        def alternatives(max_bytes: int) -> str:
+            return self.alternatives(self.public, len(self.data), max_bytes)
 
         self.site.permit_size(nbytes, alternatives)
         require_party_memory(self.card.name, memory, alternatives)
 
-    def _report(self, error: Exception) -> dict[str, Any]:
+    def _report_error(self, error: Exception) -> dict[str, Any]:
         """What is told of an error; once anything was answered it ends the run for this party."""
         try:
-            late = self.journal.begun()
+            late = self.journal.has_begun()
             if late:
                 self.site.state.clear()
                 self.journal.end(type(error).__name__)
@@ -231,47 +231,47 @@ class PCAClient(NumPyClient):
             late = True
         return self.site.report(error, late=late)
 
-    def _question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
+    def _accept_question(self, phase: str, arrays: list[NDArray[Any]]) -> Fields:
         """What is asked, by name, if it is the next of the script and is what it must be."""
-        asked: Fields = {}
+        request: Fields = {}
 
         def permit(answered: Sequence[str]) -> None:
-            nonlocal asked
+            nonlocal request
             require_next(self.script, answered, phase, self.public)
-            self.number = len(answered)
-            known = self.script[phase]
-            asked = known.asked.named(arrays, SERVER)
-            known.asked.check(asked, SERVER, known.asked_sizes(self.public))
-            require_as_told(known.asked, asked, self.site.state)
+            self.question_number = len(answered)
+            question = self.script[phase]
+            request = question.request.name_arrays(arrays, SERVER)
+            question.request.check(request, SERVER, question.request_sizes(self.public))
+            require_unchanged(question.request, request, self.site.state)
 
-        self.journal.begin(phase, _digest(phase, arrays), self.site.settings, permit)
-        return asked
+        self.journal.begin(phase, _question_digest(phase, arrays), self.site.settings_digest, permit)
+        return request
 
-    def _answer(self, phase: str, asked: Fields, rows: int) -> list[NDArray[Any]]:
+    def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:
         """The arrays that leave in answer to a question, of so many rows."""
-        known = self.script[phase]
-        sizes = known.reply_sizes(asked, self.public)
-        nbytes, memory = known.cost({"n": rows, **sizes})
+        question = self.script[phase]
+        sizes = question.reply_sizes(request, self.public)
+        nbytes, memory = question.cost({"n": rows, **sizes})
         self._permit_sizes(nbytes, memory)
-        with without_warnings(asked):
-            fields = self.transport.answer(self, phase, asked)
-        known.reply.check(fields, "this site's reply", sizes)
-        arrays = known.reply.to_arrays(fields)
-        size = HEADER * len(arrays) + sum(array.nbytes for array in arrays)
+        with ignore_overflow(request):
+            fields = self.transport.answer(self, phase, request)
+        question.reply.check(fields, "this site's reply", sizes)
+        arrays = question.reply.to_arrays(fields)
+        size = HEADER_BYTES * len(arrays) + sum(array.nbytes for array in arrays)
         if size > nbytes:  # of what is compressed, only the least was known
             self._permit_sizes(size, 0)
-        if self._of_moments and not self.transport.sums_only:
+        if self._sums_rows and not self.transport.sums_only:
             self.site.note_clear(self.card)
-        self.journal.answered(", ".join(field.name for field in known.reply.fields), size)
+        self.journal.record_answer(", ".join(field.name for field in question.reply.fields), size)
         logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
-        if phase == list(self.script)[-1] and not self.card.goes_on_as:
-            self.journal.forget()
+        if phase == list(self.script)[-1] and not self.card.successors:
+            self.journal.delete_secrets()
             if self.site.node.data:
                 self.site.state.clear()
         return arrays
 
 
-def _digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
+def _question_digest(phase: str, arrays: Sequence[NDArray[Any]]) -> str:
     """SHA-256 of a question."""
     sha = hashlib.sha256(phase.encode())
     for array in arrays:

@@ -47,20 +47,20 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
             "and center=true"
         )
     if config.max_share:
-        _require_shares(config, card, methods)
+        _require_visible_shares(config, card, methods)
 
 
-def _require_shares(config: RunConfig, card: MethodCard, methods: Mapping[str, Method]) -> None:
+def _require_visible_shares(config: RunConfig, card: MethodCard, methods: Mapping[str, Method]) -> None:
     """Refuse a limit to what a party may hold where the server cannot see what it holds."""
-    about = f"run-config: 'max-share' is {config.max_share:g}, but"
+    prefix = f"run-config: 'max-share' is {config.max_share:g}, but"
     if config.secure_aggregation:
         raise ConfigError(
-            f"{about} secure-aggregation=true shows the server sums over all parties and no party's share; set one of "
+            f"{prefix} secure-aggregation=true shows the server sums over all parties and no party's share; set one of "
             "the two only"
         )
     if not card.pools_moments:
         raise ConfigError(
-            f"{about} '{card.name}' does not add up the parties' moments; methods that do: "
+            f"{prefix} '{card.name}' does not add up the parties' moments; methods that do: "
             f"{_methods_with('pools_moments', methods)}"
         )
 

@@ -12,7 +12,7 @@ from flwr.common.config import parse_config_args
 from fedpca_flwr.errors import ConfigError, FedPCAError
 
 
-def config_of(text: str, what: str) -> dict[str, Any]:
+def parse_config_text(text: str, what: str) -> dict[str, Any]:
     """A config as Flower's commands take it: ``key=value`` separated by spaces, or a TOML file."""
     try:
         return dict(parse_config_args([text]))
@@ -22,7 +22,7 @@ def config_of(text: str, what: str) -> dict[str, Any]:
         ) from None
 
 
-def context_of(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
+def make_context(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
     """What a site is given in a run that nobody has started."""
     return Context(run_id=0, node_id=0, node_config=dict(node_config), state=RecordDict(), run_config=dict(run_config))
 
@@ -43,16 +43,18 @@ def require_registered(superlink: str, certificate: Path | None, key: Path) -> N
         from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
     except ImportError as error:
         raise FedPCAError(f"this version of Flower cannot be asked ({error}); 'flwr supernode list' knows") from None
-    private = _private_key(key)
+    private = _load_private_key(key)
     version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
-    known_by = (version, NodeAuthHttpInterceptor(private, private.public_key()))
-    trusted = None if certificate is None else certificate.read_bytes()
-    with FleetHttpClient.from_server_address(superlink, certificate is None, trusted, interceptors=known_by) as client:
+    interceptors = (version, NodeAuthHttpInterceptor(private, private.public_key()))
+    root_certificates = None if certificate is None else certificate.read_bytes()
+    with FleetHttpClient.from_server_address(
+        superlink, certificate is None, root_certificates, interceptors=interceptors
+    ) as client:
         try:
             client.ActivateNode(ActivateNodeRequest(public_key=public_key_to_bytes(private.public_key())))
         except httpx.HTTPStatusError as error:
-            said = FlowerError.from_json(error.response.text)
-            if said and said.code == ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
+            flower_error = FlowerError.from_json(error.response.text)
+            if flower_error and flower_error.code == ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
                 return
         except httpx.HTTPError as error:
             raise FedPCAError(f"{superlink} does not answer ({type(error).__name__}): is it a SuperLink?") from None
@@ -61,7 +63,7 @@ def require_registered(superlink: str, certificate: Path | None, key: Path) -> N
     )
 
 
-def _private_key(key: Path) -> ec.EllipticCurvePrivateKey:
+def _load_private_key(key: Path) -> ec.EllipticCurvePrivateKey:
     try:
         private = load_ssh_private_key(key.read_bytes(), None)
     except (OSError, ValueError) as error:

@@ -16,11 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ContractError
 
-ENDED = "this site answers no more in this run; its own log says why"
+ENDED_TEXT = "this site answers no more in this run; its own log says why"
 
-OVER = "the run was over for this site, or silent for so long that another one has begun since; begin anew"
+RUN_OVER_TEXT = "the run was over for this site, or silent for so long that another one has begun since; begin anew"
 
-CHANGED = "the server sends another configuration of this run than with its first question; a run has one"
+CONFIGURATION_CHANGED_TEXT = (
+    "the server sends another configuration of this run than with its first question; a run has one"
+)
 
 
 PermitQuestion = Callable[[Sequence[str]], None]
@@ -33,12 +35,12 @@ PermitRelease = Callable[[Sequence[float], Sequence[float]], None]
 class Note(NamedTuple):
     """What was noted in some run, and when."""
 
-    about: str
+    content: str
     run: str
     time: str
 
 
-Decide = Callable[[Sequence[Note], Sequence[Note]], str]
+NoteDecision = Callable[[Sequence[Note], Sequence[Note]], str]
 """Is given what was noted of some kind in all runs, of the same data and of others, and returns what to note now,
 nothing for an empty text; or raises what refuses it."""
 
@@ -46,7 +48,7 @@ nothing for an empty text; or raises what refuses it."""
 class Journal(ABC):
     """One party's record of one run."""
 
-    rows: Path | None = None
+    rows_folder: Path | None = None
     """The folder in which this party's rows are kept until the run ends; None: nowhere."""
 
     @abstractmethod
@@ -58,15 +60,15 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether any question was answered."""
 
     @abstractmethod
-    def answered(self, what: str, nbytes: int) -> None:
+    def record_answer(self, what: str, nbytes: int) -> None:
         """Note what leaves in answer to the last question."""
 
     @abstractmethod
-    def note_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
+    def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
         """Note, before its noise is drawn, that a noisy reply leaves in a phase; nothing where ``permit`` refuses it.
 
         The multiplier is the noise's standard deviation over the sensitivity, by this relation of neighbouring data.
@@ -78,11 +80,11 @@ class Journal(ABC):
         """The secret of its digests of data; empty where nothing outlasts the run."""
 
     @abstractmethod
-    def remember(self, kind: str, data: str, decide: Decide) -> None:
+    def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
         """Note what later runs must know of this site's ``data``, of which the digest is given."""
 
     @abstractmethod
-    def refused(self, why: str) -> None:
+    def record_refusal(self, why: str) -> None:
         """Note that this party takes no part in the run, before anything was answered: once a run."""
 
     @abstractmethod
@@ -90,19 +92,19 @@ class Journal(ABC):
         """Note that this party answers no more in this run."""
 
     @abstractmethod
-    def keep(self, name: str, value: bytes) -> None:
+    def store_secret(self, name: str, value: bytes) -> None:
         """Remember a secret of this run."""
 
     @abstractmethod
-    def recall(self, name: str) -> bytes | None:
+    def load_secret(self, name: str) -> bytes | None:
         """The secret of that name; None where there is none."""
 
     @abstractmethod
-    def forget(self) -> None:
+    def delete_secrets(self) -> None:
         """Drop the secrets of this run."""
 
 
-RECORD = "journal"
+RECORD_NAME = "journal"
 
 
 class State:
@@ -139,62 +141,62 @@ class StateJournal(Journal):
 
     def __init__(self, state: RecordDict) -> None:
         records = state.config_records
-        if RECORD not in records:
-            records[RECORD] = ConfigRecord({"questions": [], "ended": ""})
-        self.record = records[RECORD]
+        if RECORD_NAME not in records:
+            records[RECORD_NAME] = ConfigRecord({"questions": [], "ended": ""})
+        self.record = records[RECORD_NAME]
 
     @property
-    def seen(self) -> tuple[int, str]:
+    def last_seen_event(self) -> tuple[int, str]:
         """Number and digest of the last event that this run has seen in the site's own journal; 0 for none."""
         return int(self.record.get("seen events", 0)), str(self.record.get("seen digest", ""))  # type: ignore[arg-type]
 
-    @seen.setter
-    def seen(self, end: tuple[int, str]) -> None:
+    @last_seen_event.setter
+    def last_seen_event(self, end: tuple[int, str]) -> None:
         self.record["seen events"], self.record["seen digest"] = end
 
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
         if self.record["ended"]:
-            raise ContractError(ENDED)
+            raise ContractError(ENDED_TEXT)
         try:
             if self.record.setdefault("configuration", configuration) != configuration:
-                raise ContractError(CHANGED)
+                raise ContractError(CONFIGURATION_CHANGED_TEXT)
             permit(answered)
         except Exception as error:
             self.end(type(error).__name__)
             raise
         self.record["questions"] = [*answered, phase]
 
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         return bool(self.record["questions"])
 
-    def answered(self, what: str, nbytes: int) -> None:
+    def record_answer(self, what: str, nbytes: int) -> None:
         pass
 
-    def note_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
+    def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
         """Nothing: a budget over runs needs a folder, and within a run every phase is answered once."""
 
     @property
     def data_key(self) -> bytes:
         return b""
 
-    def remember(self, kind: str, data: str, decide: Decide) -> None:
+    def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
         """Nothing: what other runs were told needs a folder."""
 
-    def refused(self, why: str) -> None:
+    def record_refusal(self, why: str) -> None:
         """Nothing: there is nobody to read it later."""
 
     def end(self, why: str) -> None:
         self.record["ended"] = why
-        self.forget()
+        self.delete_secrets()
 
-    def keep(self, name: str, value: bytes) -> None:
+    def store_secret(self, name: str, value: bytes) -> None:
         self.record[f"secret {name}"] = value
 
-    def recall(self, name: str) -> bytes | None:
+    def load_secret(self, name: str) -> bytes | None:
         value = self.record.get(f"secret {name}")
         return value if isinstance(value, bytes) else None
 
-    def forget(self) -> None:
+    def delete_secrets(self) -> None:
         for name in [name for name in self.record if name.startswith("secret ")]:
             del self.record[name]

@@ -8,33 +8,33 @@ from pathlib import Path
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.question import Public, Questions
 
-CONTAINER = Path("/sys/fs/cgroup/memory.max")
+CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
 """Where Linux says what a container may use."""
 
 
 @cache
-def memory() -> int | None:
+def available_memory() -> int | None:
     """Bytes of memory of this machine or container; None where nobody says (Windows)."""
-    known = []
+    limits = []
     if hasattr(os, "sysconf"):
-        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    if CONTAINER.is_file() and (text := CONTAINER.read_text(encoding="utf-8").strip()).isdigit():
-        known.append(int(text))
-    return min(known, default=None)
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if CONTAINER_LIMIT_FILE.is_file() and (text := CONTAINER_LIMIT_FILE.read_text(encoding="utf-8").strip()).isdigit():
+        limits.append(int(text))
+    return min(limits, default=None)
 
 
 Alternatives = Callable[[Public, int, int], str]
 """From what is public, a party's rows, and bytes of a reply: which methods send no more, as the end of an error."""
 
 
-def no_alternatives(public: Public, rows: int, most: int) -> str:
+def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
     """Nothing, where no registry knows other methods."""
     return ""
 
 
-def largest(phases: Questions, public: Public, rows: int) -> tuple[int, int]:
+def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
     """Bytes of the largest reply that a run is sure to ask for, at least, and of the memory that a party needs."""
-    costs = [phase.cost(phase.least_sizes(public, rows)) for phase in phases.values() if not phase.optional]
+    costs = [question.cost(question.min_sizes(public, rows)) for question in script.values() if not question.optional]
     return max([nbytes for nbytes, _ in costs], default=0), max([memory for _, memory in costs], default=0)
 
 
@@ -46,21 +46,21 @@ def require_party_memory(method: str, nbytes: int, alternatives: Callable[[int],
     ConfigError
         Of this machine's memory only the site's own log tells.
     """
-    there = memory()
-    if there is not None and nbytes > there:
+    available = available_memory()
+    if available is not None and nbytes > available:
         raise ConfigError(
             f"run-config: 'method' is '{method}', which needs at least {nbytes:,} bytes of memory here, more than this "
-            f"site has{alternatives(there)}",
-            local=f"{there:,} bytes",
+            f"site has{alternatives(available)}",
+            local=f"{available:,} bytes",
         )
 
 
-def require_server_memory(method: str, phases: Questions, public: Public, alternatives: Alternatives) -> None:
+def require_server_memory(method: str, script: Questions, public: Public, alternatives: Alternatives) -> None:
     """Refuse replies of which this machine cannot hold the sum and one more."""
-    there, (nbytes, _) = memory(), largest(phases, public, 1)
-    if there is not None and 2 * nbytes > there:
+    available, (nbytes, _) = available_memory(), max_reply_cost(script, public, 1)
+    if available is not None and 2 * nbytes > available:
         raise ConfigError(
             f"run-config: 'method' is '{method}', whose replies have {nbytes:,} bytes of {public.features:,} features; "
-            f"the server has {there:,} bytes of memory and needs at least {2 * nbytes:,}"
-            f"{alternatives(public, public.features + 1, there // 2)}"
+            f"the server has {available:,} bytes of memory and needs at least {2 * nbytes:,}"
+            f"{alternatives(public, public.features + 1, available // 2)}"
         )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 from flwr.common.logger import log
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.state.files import writable, written_whole
+from fedpca_flwr.state.files import atomic_file, require_writable_folder
 
 if TYPE_CHECKING:
     from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -61,9 +61,9 @@ class Record:
     @classmethod
     def of(cls, strategy: PCAStrategy, run: int, status: str, refused: str, epsilon: float | None) -> Self:
         """A run as its server sees it."""
-        quorum, entries = strategy.quorum, strategy.rounds_so_far
-        parties = sorted(set(quorum.seats.values()))
-        names = [quorum.named([party]) for party in parties]
+        quorum, entries = strategy.quorum, strategy.round_log
+        parties = sorted(set(quorum.partition_by_client.values()))
+        names = [quorum.name_parties([party]) for party in parties]
         sent = {way: [sum(one) for one in zip(*(e[way] for e in entries), strict=False)] for way in ("up", "down")}
         return cls(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -74,7 +74,9 @@ class Record:
             rounds=len(entries),
             upload_bytes=dict(zip(names, sent["up"], strict=False)),
             download_bytes=dict(zip(names, sent["down"], strict=False)),
-            waited_seconds=dict(zip(names, (round(strategy.waited.get(p, 0.0), 3) for p in parties), strict=True)),
+            waited_seconds=dict(
+                zip(names, (round(strategy.waiting_seconds.get(p, 0.0), 3) for p in parties), strict=True)
+            ),
             epsilon=epsilon,
         )
 
@@ -97,7 +99,7 @@ def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
         return
     if not Path(name).is_absolute():
         raise ConfigError(f"run-config: 'metrics' is '{name}', expected an absolute path at the server")
-    writable(Path(name).parent)
+    require_writable_folder(Path(name).parent)
 
     def write(status: str = RUNNING, refused: str = "", epsilon: float | None = None) -> None:
         try:
@@ -128,7 +130,7 @@ def write_records(name: str, at: str, records: Sequence[Record]) -> None:
     """Write the files of a site anew, from all its runs, once there is one."""
     if not records:
         return
-    with written_whole(Path(f"{name}.jsonl")) as stream:
+    with atomic_file(Path(f"{name}.jsonl")) as stream:
         stream.writelines(f"{record.line()}\n".encode() for record in records)
     _write_text(name, at, records[-1], [asdict(record) for record in records])
 
@@ -136,7 +138,7 @@ def write_records(name: str, at: str, records: Sequence[Record]) -> None:
 def _write_text(name: str, at: str, latest: Record, ended: Sequence[Mapping[str, str]]) -> None:
     """Replace the text; every sample has the label ``at``, so that files of one machine differ."""
     counts = {key: Counter(filter(None, (record.get(key) for record in ended))) for key in COUNTERS}
-    with written_whole(Path(f"{name}.prom")) as stream:
+    with atomic_file(Path(f"{name}.prom")) as stream:
         stream.writelines(f"{line}\n".encode() for line in _exposition(at, latest, counts))
 
 

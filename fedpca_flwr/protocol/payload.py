@@ -22,10 +22,10 @@ from fedpca_flwr.maths import factors, moments
 
 Fields = Mapping[str, NDArray[Any]]
 
-HEADER = 128
+HEADER_BYTES = 128
 """Bytes that an array travels with besides its numbers."""
 
-ORTHONORMAL = 1e-5
+ORTHONORMALITY_TOLERANCE = 1e-5
 """By how much inner products of orthonormal vectors may differ from 0 and 1: they may travel in float32."""
 
 
@@ -44,14 +44,14 @@ class Field:
     """What the values must be besides finite: a count is at least 1, a packed scatter is positive semidefinite as
     far as its entries can tell, a size is not negative."""
     optional: bool = False  # whether an empty array may stand for "all zeros"
-    fixed: str = ""
+    constant: str = ""
     """Of what is asked: the name of a number of the run, which the party is told once and never otherwise."""
-    near: str = ""
+    constant_or_zero: str = ""
     """Of what is asked: the name of such a number, which this one is, or it is zero."""
 
     def lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape, where the symbols in it stand for these ``sizes``."""
-        return tuple(map(_size, self.shape, repeat(sizes)))
+        return tuple(map(_symbol_size, self.shape, repeat(sizes)))
 
     @cached_property
     def dtypes(self) -> list[np.dtype]:
@@ -73,12 +73,12 @@ class Payload:
         """The arrays of a message by field name, as views of it; checks and errors are those of `named`."""
         self._require_count(len(tensors), sender)
         try:
-            arrays = list(map(_view, tensors))
+            arrays = list(map(_array_view, tensors))
         except Exception:  # NumPy evaluates the header as a Python literal, which can fail in many ways
             raise ContractError(f"{sender}: its reply does not hold whole arrays") from None
-        return self.named(arrays, sender)
+        return self.name_arrays(arrays, sender)
 
-    def named(self, arrays: Sequence[NDArray[Any]], sender: str) -> dict[str, NDArray[Any]]:
+    def name_arrays(self, arrays: Sequence[NDArray[Any]], sender: str) -> dict[str, NDArray[Any]]:
         """The arrays by field name, after a check of number, dtype and number of axes; a `ContractError` names the
         sender and the field."""
         self._require_count(len(arrays), sender)
@@ -103,18 +103,18 @@ class Payload:
             )
 
     @cached_property
-    def sized(self) -> bool:
+    def has_fixed_size(self) -> bool:
         """Whether the sizes of arrays are known before they come: those of compressed fields are not."""
         return not any("any" in field.shape for field in self.fields)
 
-    def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
+    def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
         """Bytes of a reply, with NumPy's header for each array, in the smallest dtypes that are allowed.
 
         Without fields whose length only the decoder can judge, and unless it is the ``whole`` without optional ones.
         """
-        nbytes = HEADER * len(self.fields)
+        nbytes = HEADER_BYTES * len(self.fields)
         for field in self.fields:
-            if whole or not field.optional:
+            if with_optional or not field.optional:
                 nbytes += math.prod(field.lengths(sizes)) * field.dtypes[0].itemsize
         return nbytes
 
@@ -122,14 +122,14 @@ class Payload:
         """Numbers in each field."""
         return [(field.name, math.prod(field.lengths(sizes))) for field in self.fields]
 
-    def features(self, values: Fields) -> int | None:
+    def count_features(self, values: Fields) -> int | None:
         """The number of features that a payload claims: the length of its first axis named ``d``."""
         for field in self.fields:
             if "d" in field.shape and not field.optional:
                 return int(values[field.name].shape[field.shape.index("d")])
         return None
 
-    def single(self, values: Fields) -> dict[str, NDArray[Any]]:
+    def fixed_size_fields(self, values: Fields) -> dict[str, NDArray[Any]]:
         """The fields of a few numbers, however large the data are."""
         return {field.name: values[field.name] for field in self.fields if all(map(str.isdigit, field.shape))}
 
@@ -142,7 +142,7 @@ class Payload:
             sizes = {**sizes, "n": int(values["count"])}
         for field in self.fields:
             array = values[field.name]
-            expected = tuple(map(_expected, field.shape, array.shape, repeat(sizes)))
+            expected = tuple(map(_expected_length, field.shape, array.shape, repeat(sizes)))
             if array.shape != expected and not (field.optional and array.size == 0):
                 raise ContractError(
                     f"{sender}: field '{field.name}' has shape {array.shape}, expected {expected}{reference}"
@@ -150,15 +150,15 @@ class Payload:
             _check_values(field, array, sender)
 
 
-def _view(tensor: bytes) -> NDArray[Any]:
+def _array_view(tensor: bytes) -> NDArray[Any]:
     """The array in a message of Flower's (NumPy's own file format), without a copy and without pickle."""
     start = 10 + int.from_bytes(tensor[8:10], "little")
-    shape, fortran, dtype = _header(tensor[:start])
+    shape, fortran, dtype = _parse_header(tensor[:start])
     return np.frombuffer(tensor, dtype, offset=start).reshape(shape, order="F" if fortran else "C")
 
 
 @lru_cache(maxsize=64)  # a party's arrays begin as those of the others
-def _header(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _parse_header(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     stream = io.BytesIO(text)
     if np.lib.format.read_magic(stream) != (1, 0):  # what NumPy writes for plain arrays
         raise ValueError("not the file format of plain arrays")
@@ -172,7 +172,7 @@ def check_together(
     payload: Payload,
     replies: Mapping[str, Fields],
     sizes: Mapping[str, int],
-    before: Mapping[str, int | None] = MappingProxyType({}),
+    earlier_claims: Mapping[str, int | None] = MappingProxyType({}),
 ) -> None:
     """Check the replies of one phase, by sender; features must agree, and the minority is the one at fault.
 
@@ -181,7 +181,7 @@ def check_together(
     """
     if not replies:
         return
-    claims = {**before, **{sender: payload.features(values) for sender, values in replies.items()}}
+    claims = {**earlier_claims, **{sender: payload.count_features(values) for sender, values in replies.items()}}
     (features, _), *_ = Counter(claims.values()).most_common(1)
     witness = next(sender for sender, claim in claims.items() if claim == features)
     # the minority first: what it said of its features may be what other sizes follow from
@@ -192,14 +192,14 @@ def check_together(
         payload.check(replies[sender], sender, sizes if features is None else {**sizes, "d": features}, reference)
 
 
-def _expected(symbol: str, length: int, sizes: Mapping[str, int]) -> int:
+def _expected_length(symbol: str, length: int, sizes: Mapping[str, int]) -> int:
     """The length that an axis should have, of which it has ``length``."""
     if symbol.startswith("<="):
-        return min(length, _size(symbol[2:], sizes))
-    return length if symbol == "any" else _size(symbol, sizes)
+        return min(length, _symbol_size(symbol[2:], sizes))
+    return length if symbol == "any" else _symbol_size(symbol, sizes)
 
 
-def _size(symbol: str, sizes: Mapping[str, int]) -> int:
+def _symbol_size(symbol: str, sizes: Mapping[str, int]) -> int:
     if symbol == "d(d+1)/2":
         return sizes["d"] * (sizes["d"] + 1) // 2
     if symbol in {"n(n+1)/2", "n(n-1)/2"}:
@@ -241,5 +241,8 @@ def _check_orthonormal(field: Field, array: NDArray[Any], sender: str) -> None:
     vectors = np.swapaxes(array.astype(np.float64), -1, -2) if field.kind == "orthonormal columns" else array
     # no vector that is longer than 2 is multiplied: its square may be infinite
     bounded = np.abs(vectors).max() <= 2
-    if not bounded or np.abs(vectors @ np.swapaxes(vectors, -1, -2) - np.eye(vectors.shape[-2])).max() > ORTHONORMAL:
+    if (
+        not bounded
+        or np.abs(vectors @ np.swapaxes(vectors, -1, -2) - np.eye(vectors.shape[-2])).max() > ORTHONORMALITY_TOLERANCE
+    ):
         raise ContractError(f"{sender}: field '{field.name}' has {field.kind.split()[1]} that are not orthonormal")

@@ -12,13 +12,13 @@ LOGGER = logging.getLogger("fedpca_flwr.progress")
 LOGGER.setLevel(logging.INFO)
 
 
-def tell(text: str, *values: object) -> None:
+def log_progress(text: str, *values: object) -> None:
     """A line about what is awaited, as `logging` takes it: it holds nothing but what the server knows."""
     LOGGER.info(text, *values)
 
 
 @contextmanager
-def shown_by(handler: logging.Handler) -> Iterator[None]:
+def route_to(handler: logging.Handler) -> Iterator[None]:
     """Hand the lines to ``handler`` alone: a library that calls `logging.info` would else print each a second time."""
     LOGGER.addHandler(handler)
     before, LOGGER.propagate = LOGGER.propagate, False
@@ -30,7 +30,7 @@ def shown_by(handler: logging.Handler) -> Iterator[None]:
 
 
 @contextmanager
-def flower_from(level: int) -> Iterator[None]:
+def limit_flower_log(level: int) -> Iterator[None]:
     """Without what Flower logs below ``level``: some twenty lines about its own start and end."""
     logger = logging.getLogger("flwr")
     before = logger.level

@@ -24,10 +24,10 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import Digits, Layout, digits_size
-from fedpca_flwr.maths.short_words import Short, ShortWords
+from fedpca_flwr.maths.short_words import ShortWords, WordSharing
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.journal import State
-from fedpca_flwr.protocol.payload import HEADER, Field, Fields, Payload
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Fields, Payload
 
 SERVER = "the server"
 """How errors name whoever asked."""
@@ -63,7 +63,7 @@ No row leaves."""
 class Question:
     """One kind of question."""
 
-    asked: Payload = NO_FIELDS
+    request: Payload = NO_FIELDS
     """What the server sends. The party checks it as strictly as the server checks replies."""
     reply: Payload  # what a party returns
     answer: Answer | None = None
@@ -75,15 +75,15 @@ class Question:
     is refused where only sums may be shown."""
     share_limits: Callable[[Fields, Public], SumLimits] | None = None
     """As `limits`, of what one reply adds to the sum where the server sees it; None: it is not held against any."""
-    instead: str = ""
+    suggestion: str = ""
     """Of a question without limits: what to choose where only sums may be shown, as the end of an error."""
     words: int | Callable[[Mapping[str, int]], Mapping[str, Digits]] = 1
     """Words of 64 bits that a value of that sum travels in; or, from what the symbols in shapes stand for, by field the
     digits of its values (one word where it says nothing)."""
-    short: Mapping[str, Short] = field(default_factory=dict)
+    short: Mapping[str, WordSharing] = field(default_factory=dict)
     """By field of that sum whose values share words: how."""
-    summed: Payload | None = None  # what a reply of such words holds
-    forms: tuple[str, ...] = ()
+    plain_reply: Payload | None = None  # what a reply of such words holds
+    work_shape: tuple[str, ...] = ()
     """What a party holds while it answers, where that may be larger than the reply: the shape of a float64 array."""
     times: int | Callable[[Public], int] = 1
     """How often one run may ask it, at most; or that from what is public, where it depends on the number of parties
@@ -101,63 +101,65 @@ class Question:
     closing: bool = False
     """Whether it comes after the method has its result: where a party has left since, it is left out."""
 
-    def most(self, public: Public) -> int:
+    def max_times(self, public: Public) -> int:
         """How often one run may ask it."""
         return self.times if isinstance(self.times, int) else self.times(public)
 
-    def layout(self, asked: Fields, public: Public) -> Layout:
+    def layout(self, request: Fields, public: Public) -> Layout:
         """How the sum of the replies travels in fixed point; a limit with fewer axes than its field is that of each."""
         assert self.limits is not None
-        limits, sizes = dict(self.limits(asked, public)), self.reply_sizes(asked, public)
-        for known in self.reply.fields:
-            if known.name in limits and limits[known.name].ndim < len(known.shape):
-                limits[known.name] = np.broadcast_to(limits[known.name], known.lengths(sizes))
-        short = {name: ShortWords(limits.pop(name), how, public.parties) for name, how in self.short.items()}
+        limits, sizes = dict(self.limits(request, public)), self.reply_sizes(request, public)
+        for reply_field in self.reply.fields:
+            if reply_field.name in limits and limits[reply_field.name].ndim < len(reply_field.shape):
+                limits[reply_field.name] = np.broadcast_to(limits[reply_field.name], reply_field.lengths(sizes))
+        short = {name: ShortWords(limits.pop(name), coding, public.parties) for name, coding in self.short.items()}
         return Layout(limits, words=self.digits(sizes), short=short, parties=public.parties)
 
     def digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
         """`words`, where the symbols stand for these ``sizes``."""
         return self.words if isinstance(self.words, int) else self.words(sizes)
 
-    def nbytes(self, sizes: Mapping[str, int], *, whole: bool = False) -> int:
+    def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
         """Bytes of a reply: at least so many (see `Payload.nbytes`)."""
-        if self.summed is not None:
+        if self.plain_reply is not None:
             words = self.digits(sizes)
-            every = {} if isinstance(words, int) else words
-            every = {**every, **{name: (how.each,) for name, how in self.short.items()}}
-            other = (1,) * words if isinstance(words, int) else (1,)
-            counts = self.summed.counts(sizes)
-            return HEADER + 8 * (1 + sum(digits_size(count, every.get(name, other)) for name, count in counts))
-        return self.reply.nbytes(sizes, whole=whole)
+            field_digits = {} if isinstance(words, int) else words
+            field_digits = {**field_digits, **{name: (coding.values_per_word,) for name, coding in self.short.items()}}
+            default_digits = (1,) * words if isinstance(words, int) else (1,)
+            counts = self.plain_reply.counts(sizes)
+            return HEADER_BYTES + 8 * (
+                1 + sum(digits_size(count, field_digits.get(name, default_digits)) for name, count in counts)
+            )
+        return self.reply.nbytes(sizes, with_optional=with_optional)
 
     @property
-    def sized(self) -> bool:
+    def has_fixed_size(self) -> bool:
         """Whether `nbytes` is the size of a reply, and not a lower limit."""
-        return self.summed is not None or self.reply.sized
+        return self.plain_reply is not None or self.reply.has_fixed_size
 
     def cost(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Bytes of a reply, at least, and of the memory that a party needs to answer."""
         nbytes = self.nbytes(sizes)
-        return nbytes, max(Payload((Field("", self.forms),)).nbytes(sizes), nbytes) if self.forms else nbytes
+        return nbytes, max(Payload((Field("", self.work_shape),)).nbytes(sizes), nbytes) if self.work_shape else nbytes
 
-    def least_sizes(self, public: Public, rows: int) -> dict[str, int]:
+    def min_sizes(self, public: Public, rows: int) -> dict[str, int]:
         """What the symbols stand for at least, before anything is asked, at a party of so many ``rows``."""
-        asked = {symbol[2:]: 1 for field in self.asked.fields for symbol in field.shape if symbol.startswith("<=")}
-        return {"n": rows, "d": 1, **self.asked_sizes(public), **asked}
+        bounded = {symbol[2:]: 1 for field in self.request.fields for symbol in field.shape if symbol.startswith("<=")}
+        return {"n": rows, "d": 1, **self.request_sizes(public), **bounded}
 
-    def asked_sizes(self, public: Public) -> dict[str, int]:
+    def request_sizes(self, public: Public) -> dict[str, int]:
         """What every symbol in the shapes of what is asked stands for."""
         return {**public.sizes, **self.sizes(public)}
 
-    def reply_sizes(self, asked: Fields, public: Public) -> dict[str, int]:
+    def reply_sizes(self, request: Fields, public: Public) -> dict[str, int]:
         """The same in those of the reply, where a size of which only the most was known is that of what was asked."""
-        found = self.asked_sizes(public)
-        for known in self.asked.fields:
-            if known.name in asked:
-                for symbol, length in zip(known.shape, asked[known.name].shape, strict=True):
+        sizes = self.request_sizes(public)
+        for request_field in self.request.fields:
+            if request_field.name in request:
+                for symbol, length in zip(request_field.shape, request[request_field.name].shape, strict=True):
                     if symbol.startswith("<="):
-                        found[symbol[2:]] = length
-        return found
+                        sizes[symbol[2:]] = length
+        return sizes
 
 
 Questions = Mapping[str, Question]
@@ -173,24 +175,24 @@ def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kin
 
 
 @dataclass(frozen=True)
-class Ask:
+class Round:
     """A question to all parties, whose replies the server sees one by one."""
 
     phase: str
-    asked: Fields = field(default_factory=dict)  # what every party receives
-    each: Mapping[int, Fields] = field(default_factory=dict)  # what the party of a partition receives besides
+    request: Fields = field(default_factory=dict)  # what every party receives
+    party_requests: Mapping[int, Fields] = field(default_factory=dict)  # what the party of a partition receives besides
     method: str = ""  # whose question it is, where a run has chosen a method on its way: its name and options
-    take: Callable[[Fields, str], None] | None = None
+    consume: Callable[[Fields, str], None] | None = None
     """Is given the fields of each reply as it comes, checked, and who sent it, one reply at a time and in any order.
     It need not be called. Where it was, the reply has no fields any more but those of a few numbers. What it
     refuses by a `ContractError` is kept."""
 
 
 @dataclass(frozen=True)
-class Sum(Ask):
+class SumRound(Round):
     """A question of whose replies only the sum is needed; `take` sees each where they travel in clear."""
 
-    near: Fields = field(default_factory=dict)
+    estimate: Fields = field(default_factory=dict)
     """What the server knows of that sum: a field whose residual alone has limits is near this."""
 
 
@@ -202,9 +204,9 @@ class Total(Mapping[str, Array]):
     parties: int  # how many are in it
     low: Fields = field(default_factory=dict)
     """What rounding each sum to float64 left out, where it is of fixed point."""
-    exactly: Callable[[str], tuple[NDArray[np.object_], NDArray[np.int32]]] | None = None
+    exact_integers: Callable[[str], tuple[NDArray[np.object_], NDArray[np.int32]]] | None = None
     """By field of such sums: whole numbers n and exponents e, for n 2^-e without any rounding."""
-    missed: Fields = field(default_factory=dict)
+    error_bounds: Fields = field(default_factory=dict)
     """Bound on what fixed point rounded off in each entry; empty where nothing was."""
     replies: Sequence[Reply] = ()  # what it is the sum of, where the server sees that
 
@@ -218,38 +220,38 @@ class Total(Mapping[str, Array]):
         return len(self.fields)
 
 
-Program = Generator[Ask, Any, Any]
+Program = Generator[Round, Any, Any]
 """Yields an `Ask`, and goes on with the parties' replies by partition; or a `Sum`, and goes on with a `Total`, or with
 None where no sum could be had (in the last round of a run from which a party has left)."""
 
 
-def require_next(phases: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
+def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
     """Refuse a question that is not the next of the script ``phases``, after those ``answered`` so far."""
-    names = [name for name in phases if phases[name].most(public)]
+    names = [name for name in script if script[name].max_times(public)]
     if phase not in names:
         raise ContractError(
             f"the server asked for '{phase[:20]}', expected one of: {', '.join(names)}; do all parties run the same "
             "version?"
         )
-    place, last = names.index(phase), names.index(answered[-1]) if answered else -1
+    position, last = names.index(phase), names.index(answered[-1]) if answered else -1
     times = list(answered).count(phase)
-    if place >= last and times >= phases[phase].most(public):
+    if position >= last and times >= script[phase].max_times(public):
         raise ContractError(f"the server asked for '{phase}' {times + 1} times in one run; {times} are allowed")
-    if place == last:
+    if position == last:
         return
-    skipped = [name for name in names[last + 1 : place] if not phases[name].optional]
-    if place < last or skipped:
+    skipped = [name for name in names[last + 1 : position] if not script[name].optional]
+    if position < last or skipped:
         before = f"after '{answered[-1]}'" if answered else "first"
         raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {', '.join(names)}")
 
 
-def require_as_told(payload: Payload, asked: Fields, state: State) -> None:
+def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
     """Refuse a number of the run that is not what the party was told earlier in it; keep those told first."""
     for entry in payload.fields:
-        value, name = asked[entry.name], f"told {entry.fixed or entry.near}"
-        if entry.fixed and value.size and name not in state:
+        value, name = request[entry.name], f"told {entry.constant or entry.constant_or_zero}"
+        if entry.constant and value.size and name not in state:
             state[name] = [value]
-        elif (entry.fixed and value.size) or (entry.near and name in state and value.any()):
+        elif (entry.constant and value.size) or (entry.constant_or_zero and name in state and value.any()):
             require_same(entry.name, np.array_equal(state[name][0], value))
 
 
@@ -259,6 +261,6 @@ def require_same(name: str, same: bool) -> None:
         raise ContractError(f"{SERVER}: '{name}' is not what an earlier question of this run said")
 
 
-def most_rounds(phases: Questions, public: Public) -> int:
+def max_questions(script: Questions, public: Public) -> int:
     """So many questions a run has, at most."""
-    return sum(phase.most(public) for phase in phases.values())
+    return sum(question.max_times(public) for question in script.values())

@@ -15,13 +15,13 @@ from typing import Any, Literal
 import numpy as np
 from flwr.common import FitRes, Parameters
 
-from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, together
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, combine_errors
 from fedpca_flwr.maths.sums import ReproducibleSum
-from fedpca_flwr.protocol.admission import PartyInfo, Reply, reply_of
+from fedpca_flwr.protocol.admission import PartyInfo, Reply, make_reply
 from fedpca_flwr.protocol.payload import Fields, Payload, check_together
-from fedpca_flwr.protocol.question import Ask, Total
+from fedpca_flwr.protocol.question import Round, Total
 
-REASONS = (
+FAILURE_REASONS = (
     ("expired due to its TTL", "the {deadline} passed"),
     ("within its deadline", "the {deadline} passed"),
     ("ActorDied", "its process died"),
@@ -31,37 +31,39 @@ REASONS = (
 """Flower's texts, and what we say instead."""
 
 
-def reason_of(failure: Any, deadline: str = "round-deadline") -> str:
+def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
     """What to say of a failure that Flower reports, where a question had this ``deadline``."""
     text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
-    found = next((ours for theirs, ours in REASONS if theirs in text), "it failed; see its own log")
-    return found.format(deadline=deadline)
+    template = next(
+        (our_text for flower_text, our_text in FAILURE_REASONS if flower_text in text), "it failed; see its own log"
+    )
+    return template.format(deadline=deadline)
 
 
-OUTSIZE = 1e140
+MAX_SAFE_MAGNITUDE = 1e140
 """The square root of what float64 holds, nearly: of larger numbers it may not hold the products."""
 
-BEYOND = 10.0
+MIN_OUTLIER_DIGITS = 10.0
 """Decimal digits by which a party's numbers must be off those of the others to be named for it."""
 
 
-def size_of(fields: Fields) -> float:
+def max_magnitude(fields: Fields) -> float:
     """The largest number of a reply, in size; that of real numbers only."""
     real = [array for array in fields.values() if array.dtype.kind == "f" and array.size]
     return max((float(max(array.max(), -array.min())) for array in real), default=0.0)
 
 
-def without_warnings(asked: Fields) -> AbstractContextManager[object]:
+def ignore_overflow(request: Fields) -> AbstractContextManager[object]:
     """Where a party computes with such numbers of a server, what overflows is no news: the answer is checked."""
-    return _overflows(size_of(asked), "ignore")
+    return _overflow_handling(max_magnitude(request), "ignore")
 
 
-def _overflows(largest: float, how: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
+def _overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
     """What becomes of an overflow where numbers up to the ``largest`` are computed with; none are expected of small."""
-    return nullcontext() if largest <= OUTSIZE else np.errstate(over=how, invalid=how, divide=how)
+    return nullcontext() if max_value <= MAX_SAFE_MAGNITUDE else np.errstate(over=action, invalid=action, divide=action)
 
 
-class Sizes:
+class Magnitudes:
     """How large the numbers of every party are, in every round of a run; ``sums_only``: the server sees none."""
 
     def __init__(self, *, sums_only: bool) -> None:
@@ -69,68 +71,70 @@ class Sizes:
         self._rounds: list[tuple[str, dict[str, float]]] = []
 
     @contextmanager
-    def computing(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
+    def guard(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
         """Compute with the replies of one more round, of such sizes by sender, or say why not in a `ContractError`."""
         self._rounds.append((phase, dict(sizes)))
         try:
-            with _overflows(self._largest, "raise"):
+            with _overflow_handling(self._max_magnitude, "raise"):
                 yield
         except FedPCAError as error:
-            raise self.explained(error, of_server=True) from error
+            raise self.explain(error, at_server=True) from error
         except (ArithmeticError, ValueError) as error:  # LinAlgError is a ValueError
-            raise ContractError(self._told(phase, type(error).__name__)) from error
+            raise ContractError(self._failure_text(phase, type(error).__name__)) from error
 
-    def explained(self, error: FedPCAError, *, of_server: bool = False) -> FedPCAError:
+    def explain(self, error: FedPCAError, *, at_server: bool = False) -> FedPCAError:
         """An error of a round, after whose numbers are out of all proportion: parties may have computed with them.
 
         Where the server itself finds an option wrong, that comes first and stays an error of the run-config.
         """
-        off, sender, text = self._farthest()
-        if self.sums_only or off < BEYOND or self._largest <= OUTSIZE:
+        digits, sender, text = self._largest_deviation()
+        if self.sums_only or digits < MIN_OUTLIER_DIGITS or self._max_magnitude <= MAX_SAFE_MAGNITUDE:
             return error
         sizes = ContractError(f"{sender}: {text}; look at the units and the values of its rows")
-        return together([error, sizes] if of_server and isinstance(error, ConfigError) else [sizes, error])
+        return combine_errors([error, sizes] if at_server and isinstance(error, ConfigError) else [sizes, error])
 
     @property
-    def _largest(self) -> float:
+    def _max_magnitude(self) -> float:
         return max((size for _, sizes in self._rounds for size in sizes.values()), default=0.0)
 
-    def _farthest(self) -> tuple[float, str, str]:
+    def _largest_deviation(self) -> tuple[float, str, str]:
         """By how many digits a party's numbers are off those of the others, who it is, and that in words."""
-        return max((found for one in self._rounds for found in _off(*one)), default=(0.0, "", ""))
+        return max((deviation for entry in self._rounds for deviation in _deviations(*entry)), default=(0.0, "", ""))
 
-    def _told(self, phase: str, kind: str) -> str:
+    def _failure_text(self, phase: str, kind: str) -> str:
         """Why it failed, as far as the sizes show it."""
-        about = f"the server cannot compute with the replies to '{phase}' ({kind})"
+        failure = f"the server cannot compute with the replies to '{phase}' ({kind})"
         if self.sums_only:
             return (
-                f"{about}: what they add up to is no sum over rows, so some party's share is false; secure sums do not "
+                f"{failure}: what they add up to is no sum over rows, so some party's share is false; secure sums do not "
                 "show whose. Run again without secure aggregation, if the parties agree, to see it"
             )
-        off, sender, text = self._farthest()
-        if off < BEYOND:
-            return f"{about}: some party's reply is false, but by their sizes it cannot be told whose"
-        return f"{sender}: {text}, so {about}; look at the units and the values of its rows"
+        digits, sender, text = self._largest_deviation()
+        if digits < MIN_OUTLIER_DIGITS:
+            return f"{failure}: some party's reply is false, but by their sizes it cannot be told whose"
+        return f"{sender}: {text}, so {failure}; look at the units and the values of its rows"
 
 
-def _off(phase: str, sizes: Mapping[str, float]) -> list[tuple[float, str, str]]:
+def _deviations(phase: str, sizes: Mapping[str, float]) -> list[tuple[float, str, str]]:
     """By how many digits each is off the others, who it is, and that in words."""
     with np.errstate(divide="ignore"):
         digits: dict[str, Any] = {sender: max(float(np.log10(size)), -324.0) for sender, size in sizes.items()}
-    found = []
-    for sender, own in digits.items():
-        others = median([other for name, other in digits.items() if name != sender] or [own])
-        text = f"its reply to '{phase}' holds numbers up to {sizes[sender]:.3g} in size, the others' {10.0**others:.3g}"
-        found.append((abs(own - others), sender, text))
-    return found
+    deviations = []
+    for sender, magnitude in digits.items():
+        typical = median([peer for name, peer in digits.items() if name != sender] or [magnitude])
+        text = (
+            f"its reply to '{phase}' holds numbers up to {sizes[sender]:.3g} in size, the others' {10.0**typical:.3g}"
+        )
+        deviations.append((abs(magnitude - typical), sender, text))
+    return deviations
 
 
-def as_they_come(question: Ask, take: Callable[[Fields, str], None]) -> Generator[Ask, Any, list[Reply]]:
+def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> Generator[Round, Any, list[Reply]]:
     """Ask, and give the fields of each reply to ``take`` (`Ask.take`) once; what is left of the replies."""
-    replies = yield replace(question, take=take)
+    replies = yield replace(question, consume=consume)
     for reply in replies:
         if not reply.taken:
-            take(reply.fields, reply.sender)
+            consume(reply.fields, reply.sender)
     return list(replies)
 
 
@@ -156,20 +160,20 @@ class StreamingSum:
         return Total({name: added.total() for name, added in self._sums.items()}, len(replies), replies=replies)
 
 
-class Replies:
+class ReplyCollector:
     """The replies to one question: what each must hold, and who may ``take`` its fields (`Ask.take`).
 
     `sizes_of_numbers` has by sender the largest number of a reply that was checked, in size.
     """
 
     def __init__(
-        self, payload: Payload, sizes: Mapping[str, int], take: Callable[[Fields, str], None] | None = None
+        self, payload: Payload, sizes: Mapping[str, int], consume: Callable[[Fields, str], None] | None = None
     ) -> None:
         self.payload = payload
         self.sizes = sizes
-        self.take = take
-        self.sizes_of_numbers: dict[str, float] = {}
-        self._taken: dict[int, tuple[int, Fields]] = {}  # bytes, and what is left of the fields, by partition
+        self.consume = consume
+        self.magnitudes: dict[str, float] = {}
+        self._consumed: dict[int, tuple[int, Fields]] = {}  # bytes, and what is left of the fields, by partition
         self._claims: dict[str, int | None] = {}  # the features of those that are taken
 
     def receive(self, result: FitRes) -> None:
@@ -177,35 +181,35 @@ class Replies:
 
         What is wrong with it is told when all have come, of all parties together.
         """
-        if self.take is None or "error" in result.metrics:
+        if self.consume is None or "error" in result.metrics:
             return
         try:
-            reply = reply_of(result, PartyInfo.parse(result.metrics))
+            reply = make_reply(result, PartyInfo.parse(result.metrics))
             fields = self.payload.read(reply.tensors, reply.sender)
-            claim = self.payload.features(fields)
+            claim = self.payload.count_features(fields)
             self.payload.check(fields, reply.sender, self.sizes if claim is None else {**self.sizes, "d": claim})
             if claim not in {None, self.sizes.get("d", claim)}:
                 return  # which is the odd one is told when all have come
-            self.sizes_of_numbers[reply.sender] = size_of(fields)
-            self.take(fields, reply.sender)
+            self.magnitudes[reply.sender] = max_magnitude(fields)
+            self.consume(fields, reply.sender)
         except FedPCAError:
             return
         self._claims[reply.sender] = claim
-        self._taken[reply.party] = reply.nbytes, self.payload.single(fields)
+        self._consumed[reply.party] = reply.nbytes, self.payload.fixed_size_fields(fields)
         result.parameters = Parameters([], "")
 
-    def count(self, replies: Sequence[Reply]) -> None:
+    def mark_consumed(self, replies: Sequence[Reply]) -> None:
         """Note of each how much of it is taken."""
         for reply in replies:
-            reply.taken, left = self._taken.get(reply.party, (0, {}))
-            reply.fields = dict(left)
+            reply.consumed_bytes, small_fields = self._consumed.get(reply.party, (0, {}))
+            reply.fields = dict(small_fields)
 
     def check(self, replies: Sequence[Reply]) -> None:
         """Set the fields of those that are not taken, once all have come, or raise a `ContractError`."""
-        whole = [reply for reply in replies if not reply.taken]
-        named = {reply.sender: self.payload.read(reply.tensors, reply.sender) for reply in whole}
-        check_together(self.payload, named, self.sizes, self._claims)
-        for reply in whole:
-            reply.fields = named[reply.sender]
-            self.sizes_of_numbers[reply.sender] = size_of(reply.fields)
+        remaining = [reply for reply in replies if not reply.consumed_bytes]
+        fields_by_sender = {reply.sender: self.payload.read(reply.tensors, reply.sender) for reply in remaining}
+        check_together(self.payload, fields_by_sender, self.sizes, self._claims)
+        for reply in remaining:
+            reply.fields = fields_by_sender[reply.sender]
+            self.magnitudes[reply.sender] = max_magnitude(reply.fields)
             reply.tensors.clear()

@@ -19,23 +19,23 @@ from threadpoolctl import ThreadpoolController
 
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
-FIRST_LOOK = 0.1
+FIRST_POLL_SECONDS = 0.1
 """Seconds."""
 
-SHARE_WAITED = 0.1
+POLL_FRACTION = 0.1
 """Of the time waited so far: a reply is found at most so much later than it came."""
 
-PATIENCE = 30.0
+FIRST_REMINDER_SECONDS = 30.0
 """Seconds of a round after which a line names the parties that have not answered; twice as many until the next."""
 
 
 def poll_promptly(grid: Grid) -> Grid:
     """The same grid, whose replies are looked for as `Lookout` does."""
-    grid.send_and_receive = Lookout(grid).send_and_receive  # type: ignore[method-assign]  # of this grid only
+    grid.send_and_receive = ReplyPoller(grid).send_and_receive  # type: ignore[method-assign]  # of this grid only
     return grid
 
 
-class Awaited(NamedTuple):
+class PendingReply(NamedTuple):
     """A message without a reply so far."""
 
     reply: Future[Message | None]
@@ -43,7 +43,7 @@ class Awaited(NamedTuple):
     until: float
 
 
-class Lookout:
+class ReplyPoller:
     """Looks for the replies to all messages of a grid at once, whatever thread sent them.
 
     A grid of Flower's looks for each message apart, and sleeps for three seconds between looks, longer than most rounds
@@ -53,51 +53,51 @@ class Lookout:
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._lock = grid, Lock()
-        self._awaited: dict[str, Awaited] = {}
-        self._looking = False
+        self._pending: dict[str, PendingReply] = {}
+        self._polling = False
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """As that of Flower's grid."""
         since = time.monotonic()
         ids = list(self._grid.push_messages(messages))
-        found = list(self._grid.pull_messages(ids))
-        there = {reply.metadata.reply_to_message_id for reply in found}
+        arrived = list(self._grid.pull_messages(ids))
+        arrived_ids = {reply.metadata.reply_to_message_id for reply in arrived}
         until = math.inf if timeout is None else since + timeout
-        sent = {one: Awaited(Future(), since, until) for one in ids if one not in there}
+        sent = {message_id: PendingReply(Future(), since, until) for message_id in ids if message_id not in arrived_ids}
         with self._lock:
-            self._awaited.update(sent)
-            begins, self._looking = not self._looking and bool(sent), self._looking or bool(sent)
-        if begins:
-            Thread(target=self._look, daemon=True).start()
-        replies = [awaited.reply.result() for awaited in sent.values()]
-        return [*found, *(reply for reply in replies if reply is not None)]
+            self._pending.update(sent)
+            starts_polling, self._polling = not self._polling and bool(sent), self._polling or bool(sent)
+        if starts_polling:
+            Thread(target=self._poll, daemon=True).start()
+        replies = [pending.reply.result() for pending in sent.values()]
+        return [*arrived, *(reply for reply in replies if reply is not None)]
 
-    def _look(self) -> None:
-        while awaited := self._still_awaited():
-            waited = time.monotonic() - max(one.since for one in awaited.values())
-            time.sleep(max(FIRST_LOOK, SHARE_WAITED * waited))
+    def _poll(self) -> None:
+        while pending := self._still_pending():
+            waited = time.monotonic() - max(entry.since for entry in pending.values())
+            time.sleep(max(FIRST_POLL_SECONDS, POLL_FRACTION * waited))
             try:
-                found = {reply.metadata.reply_to_message_id: reply for reply in self._grid.pull_messages(awaited)}
+                arrived = {reply.metadata.reply_to_message_id: reply for reply in self._grid.pull_messages(pending)}
             except Exception as error:  # the link's, which concerns all who wait
-                for one in self._taken(awaited):
-                    one.reply.set_exception(error)
+                for entry in self._remove(pending):
+                    entry.reply.set_exception(error)
                 continue
             now = time.monotonic()
-            over = [name for name, one in awaited.items() if name in found or now >= one.until]
-            for name, one in zip(over, self._taken(over), strict=True):
-                one.reply.set_result(found.get(name))
+            finished = [name for name, entry in pending.items() if name in arrived or now >= entry.until]
+            for name, entry in zip(finished, self._remove(finished), strict=True):
+                entry.reply.set_result(arrived.get(name))
 
-    def _still_awaited(self) -> dict[str, Awaited]:
+    def _still_pending(self) -> dict[str, PendingReply]:
         with self._lock:
-            self._looking = bool(self._awaited)
-            return dict(self._awaited)
+            self._polling = bool(self._pending)
+            return dict(self._pending)
 
-    def _taken(self, names: Iterable[str]) -> list[Awaited]:
+    def _remove(self, names: Iterable[str]) -> list[PendingReply]:
         with self._lock:
-            return [self._awaited.pop(name) for name in names]
+            return [self._pending.pop(name) for name in names]
 
 
-Answers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, FitRes] | BaseException]]
+FitAnswers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, FitRes] | BaseException]]
 """Results, and failures."""
 
 
@@ -123,30 +123,30 @@ class PCAServer(Server):
         for server_round in itertools.count(1):  # the strategy's own program says when it is over
             fits = strategy.configure_fit(server_round=server_round, parameters=self.parameters, client_manager=manager)
             with self.while_clients_work():
-                answers = self._answers(fits, timeout, server_round)
+                answers = self._collect_answers(fits, timeout, server_round)
             strategy.aggregate_fit(server_round, *answers)
             if strategy.done:
                 break
         return History(), time.monotonic() - started
 
-    def _answers(self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int) -> Answers:
+    def _collect_answers(self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int) -> FitAnswers:
         """What all parties reply, and why some do not. The strategy sees each reply as it comes, and may take it."""
-        one_by_one = Lock()
+        receive_lock = Lock()
 
         def ask(client: ClientProxy, question: FitIns) -> tuple[ClientProxy, FitRes]:
             reply = client.fit(question, timeout=timeout, group_id=group)
             if reply.status.code == Code.OK:
-                with one_by_one:  # here, so that no thread goes on to the next party before
+                with receive_lock:  # here, so that no thread goes on to the next party before
                     self.strategy.receive(client, reply)
             return client, reply
 
         results: list[tuple[ClientProxy, FitRes]] = []
         failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
         with ThreadPoolExecutor(self.max_workers or len(fits)) as pool:
-            futures, patience = [pool.submit(ask, *fit) for fit in fits], PATIENCE
+            futures, patience = [pool.submit(ask, *fit) for fit in fits], FIRST_REMINDER_SECONDS
             while wait(futures, patience).not_done:
-                asked = zip(futures, fits, strict=True)
-                self.strategy.tell_who_is_awaited([client for future, (client, _) in asked if not future.done()])
+                questions = zip(futures, fits, strict=True)
+                self.strategy.log_awaited_parties([client for future, (client, _) in questions if not future.done()])
                 patience *= 2
             for future in futures:
                 failure = future.exception()
@@ -159,7 +159,7 @@ class PCAServer(Server):
 
 
 @cache
-def libraries() -> ThreadpoolController:
+def numerical_libraries() -> ThreadpoolController:
     """Find this process's numerical libraries, once: the search takes as long as a small run.
 
     NumPy's BLAS and SciPy's are imported with the methods, before anything asks for them here.

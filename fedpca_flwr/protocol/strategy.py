@@ -19,21 +19,21 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.config.method_text import run_config_of, settings_of
+from fedpca_flwr.config.method_text import make_run_config, shared_settings
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
-from fedpca_flwr.maths.eigen import EXACT, Eigenpairs
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import FACTORS, SCALED, Certainty, certainty, check_features
+from fedpca_flwr.model.solution import FACTORS_REMEDY, SCALE_REMEDY, Certainty, certainty, check_features
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions, questions_of
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
-from fedpca_flwr.protocol.progress import tell
-from fedpca_flwr.protocol.question import NO_FIELDS, Ask, Program, Public, most_rounds
+from fedpca_flwr.protocol.progress import log_progress
+from fedpca_flwr.protocol.question import NO_FIELDS, Program, Public, Round, max_questions
 from fedpca_flwr.protocol.quorum import Quorum, Results
-from fedpca_flwr.protocol.replies import Replies, Sizes
+from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector
 from fedpca_flwr.protocol.transport import ServerTransport
 
 
@@ -81,20 +81,20 @@ class PCAStrategy(Strategy):
         self.factory.prepare(self, run_config)
 
     @classmethod
-    def of(cls, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> Self:
+    def from_config(cls, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> Self:
         """The strategy of a run whose configuration was read (see `prepare`)."""
-        made = cls.__new__(cls)
-        made.prepare(config, options, transport)
-        return made
+        strategy = cls.__new__(cls)
+        strategy.prepare(config, options, transport)
+        return strategy
 
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
         """Take the run's configuration, the method's own options and how answers travel, before anything is asked."""
         self.config = config
         self.options = options
         self.transport = transport
-        self.phases = transport.script(self.card.name, questions_of(self.card.phases, config, options))
+        self.script = transport.script(self.card.name, method_questions(self.card.script, config, options))
         rows = self.card.split == "rows"
-        settings = json.dumps(settings_of(self.card.name, options, config))
+        settings = json.dumps(shared_settings(self.card.name, options, config))
         self.quorum = Quorum(config, settings, open_membership=self.card.open_membership, same_features=rows)
         self._model: PCAModel | None = None
         self.done = False
@@ -103,17 +103,17 @@ class PCAStrategy(Strategy):
         self.before_questions: Callable[[], None] = lambda: None  # once the parties and their features are known
         self.after_round: Callable[[], None] = lambda: None
         self._program: Program | None = None
-        self._asked = Ask("")  # the question of this round
-        self.rounds_so_far: list[dict[str, Any]] = []
-        self._sent: dict[str, int] = {}  # its bytes to each of Flower's clients
-        self._since = 0.0  # its time
-        self.waited: dict[int, float] = {}  # seconds for the replies of each party, over all rounds
-        self._incoming = Replies(NO_FIELDS, {})  # what comes back
-        self._sizes = Sizes(sums_only=transport.sums_only)
+        self._round = Round("")  # the question of this round
+        self.round_log: list[dict[str, Any]] = []
+        self._sent_bytes: dict[str, int] = {}  # its bytes to each of Flower's clients
+        self._round_start = 0.0  # its time
+        self.waiting_seconds: dict[int, float] = {}  # seconds for the replies of each party, over all rounds
+        self._collector = ReplyCollector(NO_FIELDS, {})  # what comes back
+        self._magnitudes = Magnitudes(sums_only=transport.sums_only)
 
-    def go_on_from(self, before: PCAStrategy) -> None:
+    def continue_from(self, previous: PCAStrategy) -> None:
         """Go on in a run that another method has begun: with its parties, and after its rounds."""
-        self.quorum, self.rounds_so_far = before.quorum, before.rounds_so_far
+        self.quorum, self.round_log = previous.quorum, previous.round_log
 
     # What a method writes
 
@@ -124,48 +124,48 @@ class PCAStrategy(Strategy):
     @property
     def exact(self) -> bool:
         """Whether this run's model equals the PCA of the pooled rows: then the last round is held against it."""
-        return self.card.exact and self.certificate <= EXACT
+        return self.card.exact and self.certificate <= EXACT_ANGLE_DEGREES
 
     # What it knows
 
     @property
     def public(self) -> Public:
         """What the parties know too."""
-        return Public(self.config, self.options, self.quorum.total, features=self.quorum.features)
+        return Public(self.config, self.options, self.quorum.initial_parties, features=self.quorum.features)
 
     @property
-    def sees_each(self) -> bool:
+    def sees_single_replies(self) -> bool:
         """Whether the server sees each party's replies, and not only what they add up to."""
         return not self.transport.sums_only
 
     @property
     def rounds(self) -> int:
         """At most so many rounds."""
-        return most_rounds(self.phases, self.public)
+        return max_questions(self.script, self.public)
 
     @property
     def model_bytes(self) -> int:
         """About what the model and the moments that it keeps take on disk; of data split by columns, without scores."""
         d, k = self.quorum.features, self.options.n_components
-        matrices = self.options.moments_kept(self.quorum.total)
+        matrices = self.options.stored_moments_count(self.quorum.initial_parties)
         return 8 * d * ((k if isinstance(k, int) else d) + 8 + matrices * (d + 3)) + 2**20  # and its history
 
     def certainty(self, pairs: Eigenpairs) -> Certainty:
         """What rounding leaves of the model's components; noise hides it."""
         if self.card.differentially_private:
             return Certainty(self.exact, [])
-        ways = [SCALED] if self.options.could_scale else []
-        if self.card.split == "rows" and pairs.resolution is None and self.sees_each:
-            ways.append(FACTORS)
-        return certainty(pairs, exact=self.exact, ways=ways)
+        ways = [SCALE_REMEDY] if self.options.could_scale else []
+        if self.card.split == "rows" and pairs.resolution is None and self.sees_single_replies:
+            ways.append(FACTORS_REMEDY)
+        return certainty(pairs, exact=self.exact, remedies=ways)
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         """How the model is made, and what it may say of itself: its ``log``."""
         parties, config = self.transport.parties(self.quorum), self.config
         measured = dict(measured)
         all_notes = [*notes, *certainty.notes]
-        if not self.sees_each:
-            sums = self.options.site_sums.items()
+        if not self.sees_single_replies:
+            sums = self.options.sum_disclosures.items()
             all_notes += [f"the sums of '{word}' tell of single parties: {text}" for word, text in sums]
         all_notes += self.transport.notes(self.quorum)
         if config.bound and not config.secure_aggregation:
@@ -177,9 +177,9 @@ class PCAStrategy(Strategy):
             "method": self.card.name,
             "exact": certainty.exact,
             "options": self.options.model_dump(by_alias=True),
-            "parties": [party if self._tells_rows else {**party, "rows": None} for party in parties],
-            "rounds": self.rounds_so_far,
-            "measured": {**measured, **self.transport.measured(self.quorum)},
+            "parties": [party if self._shows_row_counts else {**party, "rows": None} for party in parties],
+            "rounds": self.round_log,
+            "measured": {**measured, **self.transport.measurements(self.quorum)},
             "columns": self.quorum.columns,
             **({"levels": config.levels_by_column} if config.levels else {}),
             "notes": all_notes,
@@ -196,7 +196,7 @@ class PCAStrategy(Strategy):
         """
         if self._model is None or not self.done:
             raise ContractError(
-                f"'{self.card.name}' has no model: {len(self.rounds_so_far)} rounds were made, and this run takes up "
+                f"'{self.card.name}' has no model: {len(self.round_log)} rounds were made, and this run takes up "
                 f"to {self.rounds}; give Flower's server num_rounds=strategy.rounds"
             )
         return self._model.named(self.config.feature_names)
@@ -214,7 +214,7 @@ class PCAStrategy(Strategy):
         if not hasattr(cls, "factory"):  # a class of another package, which needs no registry to be defined
             raise ContractError(f"{cls.__name__} cannot be made before the registry: import fedpca_flwr.strategies")
         values = {key.replace("_", "-"): value for key, value in keywords.items()}
-        return run_config_of(cls.card.name, cls.card.options, {**values, "method": cls.card.name})
+        return make_run_config(cls.card.name, cls.card.options, {**values, "method": cls.card.name})
 
     # What Flower calls
 
@@ -230,55 +230,60 @@ class PCAStrategy(Strategy):
         if self._program is None:
             if self.card.split == "rows":
                 check_features(self.options.n_components, self.quorum.features)
-            require_server_memory(self.card.name, self.phases, self.public, self.alternatives)
+            require_server_memory(self.card.name, self.script, self.public, self.alternatives)
             self.before_questions()
-            self._program = self.transport.questions(self.program(), self)
-            self._asked = next(self._program)
-        question, phase = self._asked, self.phases[self._asked.phase]
+            self._program = self.transport.plain_rounds(self.program(), self)
+            self._round = next(self._program)
+        question, phase = self._round, self.script[self._round.phase]
         config: dict[str, Scalar] = {"phase": question.phase}
         if question.method:
             config["method"] = question.method
-        shared = {name: ndarrays_to_parameters([array]).tensors[0] for name, array in question.asked.items()}
+        shared = {name: ndarrays_to_parameters([array]).tensors[0] for name, array in question.request.items()}
         instructions = []
         for client in clients:
-            own = question.each.get(self.quorum.seats.get(client.cid, -1), {})
-            tensors = {**shared, **{name: ndarrays_to_parameters([array]).tensors[0] for name, array in own.items()}}
-            ordered = [tensors[field.name] for field in phase.asked.fields]
+            party_request = question.party_requests.get(self.quorum.partition_by_client.get(client.cid, -1), {})
+            tensors = {
+                **shared,
+                **{name: ndarrays_to_parameters([array]).tensors[0] for name, array in party_request.items()},
+            }
+            ordered = [tensors[field.name] for field in phase.request.fields]
             instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), config)))
         public = self.public
-        sizes = phase.reply_sizes(question.asked, public)
-        least = phase.nbytes({"n": public.features + 1, "d": public.features, **sizes}) if phase.sized else 0
-        upload = f", each sends at most {least:,} bytes" if phase.sized else ""
-        about = f"round {len(self.rounds_so_far) + 1} of at most {most_rounds(self.phases, public)} ({question.phase})"
-        tell("%s: waiting for %s parties%s", about, self.quorum.expected, upload)
-        self._sent = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
-        self._since = time.monotonic()
-        self._incoming = Replies(phase.reply, sizes, question.take)
+        sizes = phase.reply_sizes(question.request, public)
+        upload_bytes = (
+            phase.nbytes({"n": public.features + 1, "d": public.features, **sizes}) if phase.has_fixed_size else 0
+        )
+        upload = f", each sends at most {upload_bytes:,} bytes" if phase.has_fixed_size else ""
+        label = f"round {len(self.round_log) + 1} of at most {max_questions(self.script, public)} ({question.phase})"
+        log_progress("%s: waiting for %s parties%s", label, self.quorum.expected, upload)
+        self._sent_bytes = {client.cid: sum(map(len, ins.parameters.tensors)) for client, ins in instructions}
+        self._round_start = time.monotonic()
+        self._collector = ReplyCollector(phase.reply, sizes, question.consume)
         return instructions
 
     def receive(self, client: ClientProxy, result: FitRes) -> None:
         """Look at a reply that has just come (`Replies.receive`)."""
-        party = self.quorum.seats.get(client.cid, -1)
-        self.waited[party] = self.waited.get(party, 0.0) + time.monotonic() - self._since
-        self._incoming.receive(result)
+        party = self.quorum.partition_by_client.get(client.cid, -1)
+        self.waiting_seconds[party] = self.waiting_seconds.get(party, 0.0) + time.monotonic() - self._round_start
+        self._collector.receive(result)
 
-    def tell_who_is_awaited(self, clients: Sequence[ClientProxy]) -> None:
+    def log_awaited_parties(self, clients: Sequence[ClientProxy]) -> None:
         """Say whose replies this round still waits for."""
-        names = self.quorum.named(self.quorum.seats.get(client.cid, -1) for client in clients)
-        about = f"round {len(self.rounds_so_far) + 1} ({self._asked.phase})"
-        tell("%s: still waiting after %.0f s for %s", about, time.monotonic() - self._since, names)
+        names = self.quorum.name_parties(self.quorum.partition_by_client.get(client.cid, -1) for client in clients)
+        label = f"round {len(self.round_log) + 1} ({self._round.phase})"
+        log_progress("%s: still waiting after %.0f s for %s", label, time.monotonic() - self._round_start, names)
 
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         try:
-            replies = self._checked(results, failures)
+            replies = self._check_replies(results, failures)
         except FedPCAError as error:
-            raise self._sizes.explained(error) from error
+            raise self._magnitudes.explain(error) from error
         assert self._program is not None
-        with self._sizes.computing(self._asked.phase, self._incoming.sizes_of_numbers):
+        with self._magnitudes.guard(self._round.phase, self._collector.magnitudes):
             try:
-                self._asked = self._program.send(replies)
+                self._round = self._program.send(replies)
             except StopIteration:
                 self.done = True
         self.after_round()
@@ -300,30 +305,35 @@ class PCAStrategy(Strategy):
     # Inside
 
     @property
-    def _tells_rows(self) -> bool:
+    def _shows_row_counts(self) -> bool:
         """Whether a message tells how many rows a party has."""
-        return self.sees_each and not self.card.differentially_private
+        return self.sees_single_replies and not self.card.differentially_private
 
-    def _checked(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
+    def _check_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """The replies of all parties, in the order of their partitions, checked field by field."""
-        replies = self.quorum.complete(results, failures)
-        self._incoming.count(replies)
-        self._record(self._asked.phase, replies)
-        self._incoming.check(replies)
-        told = self._tells_rows and not self.config.weights
+        replies = self.quorum.match_replies(results, failures)
+        self._collector.mark_consumed(replies)
+        self._log_round(self._round.phase, replies)
+        self._collector.check(replies)
+        rows_visible = self._shows_row_counts and not self.config.weights
         for reply in replies:
-            if told and "count" in reply.fields and reply.rows != int(reply.fields["count"]):
+            if rows_visible and "count" in reply.fields and reply.rows != int(reply.fields["count"]):
                 count = int(reply.fields["count"])
                 raise ContractError(f"{reply.sender}: its count is {count}, but its message says {reply.rows} rows")
         return replies
 
-    def _record(self, phase: str, replies: list[Reply]) -> None:
-        sizes, nobody = {reply.party: reply.nbytes for reply in replies}, self.quorum.total
+    def _log_round(self, phase: str, replies: list[Reply]) -> None:
+        sizes, last_place = {reply.party: reply.nbytes for reply in replies}, self.quorum.initial_parties
         entry: dict[str, Any] = {
-            "round": len(self.rounds_so_far) + 1,
+            "round": len(self.round_log) + 1,
             "phase": phase,
             "up": [sizes.get(party, 0) for party in sorted({*sizes, *self.quorum.dropped})],
-            "down": [self._sent[cid] for cid in sorted(self._sent, key=lambda cid: self.quorum.seats.get(cid, nobody))],
-            "seconds": round(time.monotonic() - self._since, 3),
+            "down": [
+                self._sent_bytes[cid]
+                for cid in sorted(
+                    self._sent_bytes, key=lambda cid: self.quorum.partition_by_client.get(cid, last_place)
+                )
+            ],
+            "seconds": round(time.monotonic() - self._round_start, 3),
         }
-        self.rounds_so_far.append(entry)
+        self.round_log.append(entry)

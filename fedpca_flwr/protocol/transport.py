@@ -10,14 +10,14 @@ import numpy as np
 
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Ask, Program, Public, Questions, Sum
+from fedpca_flwr.protocol.question import Program, Public, Questions, Round, SumRound
 from fedpca_flwr.protocol.quorum import Quorum
 
 
 class Run(Protocol):
     """What a transport needs of the server's half of a run."""
 
-    phases: Questions
+    script: Questions
     quorum: Quorum
 
     @property
@@ -27,7 +27,7 @@ class Run(Protocol):
 class Party(Protocol):
     """What a transport needs of a party's half of a run."""
 
-    number: int
+    question_number: int
 
     @property
     def public(self) -> Public: ...
@@ -35,14 +35,14 @@ class Party(Protocol):
     @property
     def journal(self) -> Journal: ...
 
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]: ...
+    def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]: ...
 
     def permit_survivors(self, dropped: int) -> None: ...
 
     def permit_sum(self, members: Sequence[str]) -> None: ...
 
 
-def relayed(program: Program, put: Callable[[Ask], Program]) -> Program:
+def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
     """The program with each of its questions put in another way, and its return value.
 
     ``put`` makes of a question a program that asks whatever answers it, and returns what ``program`` goes on with.
@@ -53,10 +53,10 @@ def relayed(program: Program, put: Callable[[Ask], Program]) -> Program:
             question = program.send(answer)
         except StopIteration as end:
             return end.value
-        answer = yield from put(question)
+        answer = yield from ask(question)
 
 
-def whole(answer: Fields | Sequence[Fields]) -> Fields:
+def sum_parts(answer: Fields | Sequence[Fields]) -> Fields:
     """A party's answer, which may come as the parts that it is the sum of; a field that a part lacks is zero there."""
     if isinstance(answer, Mapping):
         return answer
@@ -69,12 +69,12 @@ class Transport(ABC):
 
     sums_only: bool = False  # whether the server sees sums over parties only
 
-    def summed_over(self, parties: int) -> int:
+    def parties_per_sum(self, parties: int) -> int:
         """Of how many of so many parties the server sees the sum of the replies, and no less."""
         return parties if self.sums_only else 1
 
     @abstractmethod
-    def script(self, method: str, phases: Questions) -> Questions:
+    def script(self, method: str, questions: Questions) -> Questions:
         """The script of a run, from the method's own phases: what travels in each, and what comes around them; a
         `ConfigError` where the method's answers cannot travel so."""
 
@@ -82,21 +82,21 @@ class Transport(ABC):
 class ServerTransport(Transport):
     """The server's half."""
 
-    def questions(self, program: Program, run: Run) -> Program:
+    def plain_rounds(self, program: Program, run: Run) -> Program:
         """A method's program of `Ask` and `Sum` as one of `Ask` alone, which goes on with lists of replies."""
 
-        def put(question: Ask) -> Program:
-            if isinstance(question, Sum):
-                return (yield from self.summed(question, run))
+        def ask(question: Round) -> Program:
+            if isinstance(question, SumRound):
+                return (yield from self.sum_replies(question, run))
             return (yield question)
 
-        return relayed(program, put)
+        return relay(program, ask)
 
     @abstractmethod
-    def summed(self, question: Sum, run: Run) -> Program:
+    def sum_replies(self, question: SumRound, run: Run) -> Program:
         """The questions that answer a `Sum`; returns its `Total`, or None where no sum can be had."""
 
-    def measured(self, quorum: Quorum) -> dict[str, float]:
+    def measurements(self, quorum: Quorum) -> dict[str, float]:
         """Numbers for the model, by the names of `fedpca_flwr.model.measurements`."""
         return {}
 
@@ -113,5 +113,5 @@ class PartyTransport(Transport):
     """A party's half."""
 
     @abstractmethod
-    def answer(self, party: Party, phase: str, asked: Fields) -> Fields:
+    def answer(self, party: Party, phase: str, request: Fields) -> Fields:
         """What leaves this party in a phase of the script."""

@@ -9,9 +9,19 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions, MethodCard, Shown
+from fedpca_flwr.protocol.card import CountOptions, Disclosure, MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Program, Public, Question, Questions, Sum, SumLimits, Total, by_transport
+from fedpca_flwr.protocol.question import (
+    Program,
+    Public,
+    Question,
+    Questions,
+    Round,
+    SumLimits,
+    SumRound,
+    Total,
+    by_transport,
+)
 from fedpca_flwr.questions.columns_run import ColumnsClient as Client
 from fedpca_flwr.questions.columns_run import ColumnsOptions as Options
 from fedpca_flwr.questions.columns_run import ColumnsRun as Run
@@ -21,13 +31,13 @@ from fedpca_flwr.questions.columns_run import ScoresSolution as Solution
 
 __all__ = [
     "Array",
-    "Ask",
     "Client",
     "ConfigError",
     "ContractError",
     "Count",
     "CountOptions",
     "DataError",
+    "Disclosure",
     "Field",
     "Fields",
     "Fitting",
@@ -41,13 +51,13 @@ __all__ = [
     "Question",
     "Questions",
     "Reply",
+    "Round",
     "Run",
     "RunConfig",
-    "Shown",
     "Solution",
     "Strategy",
-    "Sum",
     "SumLimits",
+    "SumRound",
     "Total",
     "by_transport",
 ]

@@ -20,20 +20,20 @@ from pydantic import Field as Limits
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import Columns, Kernel, columns_of
+from fedpca_flwr.maths.columns import Columns, Kernel, prepare_columns
 from fedpca_flwr.maths.columns import Name as KernelName
 from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.model.model import PCAModel, require_fit
+from fedpca_flwr.model.model import PCAModel, check_squared_error
 from fedpca_flwr.model.solution import Certainty, check_components, require_variance
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, PCAOptions
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Ask, Program, Public, Sum, Total
+from fedpca_flwr.protocol.question import Program, Public, Round, SumRound, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.row_limits import permit_fixed_point
-from fedpca_flwr.site.local_table import difference
+from fedpca_flwr.site.local_table import count_differences
 from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.site import Site
 
@@ -47,7 +47,7 @@ class ColumnsOptions(CountOptions):
     """Each party divides its own columns by their standard deviations."""
 
     @property
-    def about_means(self) -> bool:
+    def centres_columns(self) -> bool:
         """Whether columns are about their means."""
         return self.center
 
@@ -86,29 +86,31 @@ class ColumnsClient(PCAClient):
     site: Site
 
     def require_ready(self) -> None:
-        if self.in_fixed_point:
+        if self.uses_fixed_point:
             permit_fixed_point(self)
-            if self.data.shape[1] > COLUMNS // self.site.node.num_partitions:
-                raise DataError(f"this site has more columns than its part of {COLUMNS:,}, the most in a secure sum")
+            if self.data.shape[1] > MAX_COLUMNS // self.site.node.num_partitions:
+                raise DataError(
+                    f"this site has more columns than its part of {MAX_COLUMNS:,}, the most in a secure sum"
+                )
         self._permit_products(counted=False)
 
     @cached_property
-    def own_columns(self) -> Columns:
+    def local_columns(self) -> Columns:
         """This party's columns, centred and scaled as the run says."""
-        return columns_of(self.data, center=self.options.about_means, scale=self.options.scale)
+        return prepare_columns(self.data, center=self.options.about_means, scale=self.options.scale)
 
-    def about_rows(self) -> Fields:
+    def describe_rows(self) -> Fields:
         """What this party says of its rows, before anything else is asked."""
         self._permit_products(counted=True)
         n, f = self.data.shape
         ids = np.empty(0, np.uint64) if self.site.table.ids is None else self.site.table.ids
         return {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
 
-    def keep_scores(self, scores: Array) -> None:
+    def write_scores(self, scores: Array) -> None:
         """Write the scores (n, k), in the order of the site's own file."""
-        places = self.site.table.places
-        with score_file(self.site.node.scores, *scores.shape) as keep:
-            keep(scores if places is None else scores[places])
+        row_order = self.site.table.row_positions
+        with score_file(self.site.node.scores, *scores.shape) as append:
+            append(scores if row_order is None else scores[row_order])
 
     # Inside
 
@@ -120,15 +122,15 @@ class ColumnsClient(PCAClient):
         node, columns = self.site.node, self.data.shape[1]
         products = self.options.products(len(self.data))
         if node.data and node.may_show == "scores" and products:
-            columns += self.transport.summed_over(node.num_partitions) - 1
+            columns += self.transport.parties_per_sum(node.num_partitions) - 1
             repeats = self.site.repeats(self.card.split)
-            repeats.permit_products(products, columns=columns, counted=counted)
+            repeats.permit_products(products, columns=columns, is_counted=counted)
 
 
-COLUMNS = 2**24
+MAX_COLUMNS = 2**24
 """Columns that all parties together may have."""
 
-SEEN = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
+SUMS_NOTE = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +140,11 @@ class ScoresSolution:
     pairs: Eigenpairs  # leading eigenpairs of ``X X'``: vectors (n, k), the directions of the scores
     total: float  # trace of ``X X'``
     notes: Sequence[str] = ()  # what a reader of the model must know
-    measured: Mapping[str, float] = field(default_factory=dict)
+    measurements: Mapping[str, float] = field(default_factory=dict)
     """Numbers by the names of `fedpca_flwr.model.measurements`."""
 
 
-Fitting = Generator[Ask, Any, ScoresSolution]
+Fitting = Generator[Round, Any, ScoresSolution]
 """The server's half of a method: it asks, and returns what it found."""
 
 
@@ -180,7 +182,7 @@ class ColumnsRun(PCAStrategy):
 
     @property
     def public(self) -> Public:
-        return Public(self.config, self.options, self.quorum.total, rows=self.n_rows)
+        return Public(self.config, self.options, self.quorum.initial_parties, rows=self.n_rows)
 
     @property
     def columns(self) -> int:
@@ -188,7 +190,7 @@ class ColumnsRun(PCAStrategy):
         return sum(self.widths)
 
     @property
-    def instead_of_bound(self) -> str:
+    def bound_advice(self) -> str:
         """What else than a nearer `bound` would help, for errors that ask for one."""
         return ""
 
@@ -214,9 +216,9 @@ class ColumnsRun(PCAStrategy):
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         log = super().history(certainty, notes, measured)
-        if "energy" in self.phases:
+        if "energy" in self.script:
             log["measured"]["fixed_point_size_share"] = self.rounding / self.total
-            log["notes"].append(SEEN)
+            log["notes"].append(SUMS_NOTE)
         parties = zip(log["parties"], self.widths, strict=True)
         return {**log, "parties": [{**party, "features": width} for party, width in parties]}
 
@@ -234,7 +236,7 @@ class ColumnsRun(PCAStrategy):
                 )
             if (ids[1:] <= ids[:-1]).any():
                 raise ContractError(f"{reply.sender}: field 'ids' is not in ascending order, or holds an id twice")
-            missing, extra = difference(ids, witness.fields["ids"])
+            missing, extra = count_differences(ids, witness.fields["ids"])
             if missing or extra:
                 raise DataError(
                     f"{reply.sender}: it lacks {missing} ids that {witness.sender} has, and has {extra} that "
@@ -245,10 +247,10 @@ class ColumnsRun(PCAStrategy):
         counts = [int(reply.fields["count"]) for reply in replies]
         (rows, _), *_ = Counter(counts).most_common(1)
         witness = replies[counts.index(rows)].sender
-        for reply, own in zip(replies, counts, strict=True):
-            if own != rows:
+        for reply, count in zip(replies, counts, strict=True):
+            if count != rows:
                 raise ContractError(
-                    f"{reply.sender}: it has {own} rows, {witness} has {rows}; the method '{self.card.name}' is "
+                    f"{reply.sender}: it has {count} rows, {witness} has {rows}; the method '{self.card.name}' is "
                     "for parties that hold different columns of the same rows. For other rows of the same columns take "
                     "a method for data split by rows, such as 'p-cov'"
                 )
@@ -260,7 +262,7 @@ class ColumnsStrategy(ColumnsRun):
     options: ColumnsOptions
 
     @property
-    def instead_of_bound(self) -> str:
+    def bound_advice(self) -> str:
         scaled_only = self.options.scale and not self.options.center
         if not scaled_only:
             return ""
@@ -275,21 +277,21 @@ class ColumnsStrategy(ColumnsRun):
 
     def program(self) -> Program:
         solution = yield from self.aggregate()
-        model = self.modelled(solution)
-        yield from self.projected(model, solution)
+        model = self.build_model(solution)
+        yield from self.run_projection(model, solution)
         self._model = model
 
-    def modelled(self, solution: ScoresSolution) -> PCAModel:
+    def build_model(self, solution: ScoresSolution) -> PCAModel:
         """The model of what the method found."""
-        certainty = self.certainty(solution.pairs.of_rank(self.n_rows - self.options.about_means))
-        log = self.history(certainty, [*solution.notes, *self.order_notes()], solution.measured)
+        certainty = self.certainty(solution.pairs.with_rank_bound(self.n_rows - self.options.centres_columns))
+        log = self.history(certainty, [*solution.notes, *self.order_notes()], solution.measurements)
         values, directions = solution.pairs.values, solution.pairs.vectors
         scores = directions * np.sqrt(values.clip(min=0.0))
         return PCAModel.of_scores(scores, values, total=solution.total, features=self.columns, log=log)
 
-    def projected(self, model: PCAModel, solution: ScoresSolution) -> Program:
+    def run_projection(self, model: PCAModel, solution: ScoresSolution) -> Program:
         """Let every party keep the scores and its loadings; what that leaves must be what the model foretells."""
-        asked = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
-        fit: Total = yield Sum("project", asked)
+        request = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
+        fit: Total = yield SumRound("project", request)
         allowed = 1e-6 * model.total_variance if self.exact else np.inf
-        require_fit(model, float(fit["squared"]) / self.n_rows, model.squared_error, allowed)
+        check_squared_error(model, float(fit["squared"]) / self.n_rows, model.squared_error, allowed)

@@ -12,31 +12,34 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.maths.eigen import frobenius
+from fedpca_flwr.maths.eigen import frobenius_norm
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Ask, Question, Questions, Sum, Total, by_transport
+from fedpca_flwr.protocol.question import Question, Questions, Round, SumRound, Total, by_transport
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.row_limits import require_resolved
 
-SHOWS = 2.0**-40
+MAX_ROUNDING_SHARE = 2.0**-40
 """Share of all variance that fixed point may cost before more digits are asked for."""
 
-MANY = 4
+FINE_WORDS = 4
 """Words of a value in more digits."""
 
-FINER = "finer_"
+FINE_PREFIX = "finer_"
 
 
-def in_digits(config: RunConfig, name: str, question: Question) -> Questions:
+def digits_questions(config: RunConfig, name: str, question: Question) -> Questions:
     """A question, where only sums open in two words a value or in `MANY`."""
-    either = replace(question, optional=True)
-    both = {name: replace(either, words=2), FINER + name: replace(either, words=MANY)}
-    return by_transport(config, clear={name: question}, masked=both)
+    optional_question = replace(question, optional=True)
+    masked = {
+        name: replace(optional_question, words=2),
+        FINE_PREFIX + name: replace(optional_question, words=FINE_WORDS),
+    }
+    return by_transport(config, clear={name: question}, masked=masked)
 
 
-def summed(
-    run: PCAStrategy, name: str, asked: Fields, variance: float, or_else: str = ""
-) -> Generator[Ask, Any, Total]:
+def sum_in_digits(
+    run: PCAStrategy, name: str, request: Fields, variance: float, advice: str = ""
+) -> Generator[Round, Any, Total]:
     """The sum of the replies to it, in digits that show so much ``variance``.
 
     Raises
@@ -44,14 +47,18 @@ def summed(
     ConfigError
         Where no digits do: the bound is too far above the data.
     """
-    if FINER + name in run.phases:
-        if _missed(run, name, asked) > SHOWS * variance:
-            name = FINER + name
-        require_resolved(run.config.bound, np.array([_missed(run, name, asked)]), np.array([variance]), or_else)
-    total: Total = yield Sum(name, asked)
+    if FINE_PREFIX + name in run.script:
+        if _rounding_bound(run, name, request) > MAX_ROUNDING_SHARE * variance:
+            name = FINE_PREFIX + name
+        require_resolved(
+            run.config.bound, np.array([_rounding_bound(run, name, request)]), np.array([variance]), advice
+        )
+    total: Total = yield SumRound(name, request)
     return total
 
 
-def _missed(run: PCAStrategy, name: str, asked: Fields) -> float:
+def _rounding_bound(run: PCAStrategy, name: str, request: Fields) -> float:
     """What rounding may cost the sum (Frobenius norm)."""
-    return max(map(frobenius, run.phases[name].layout(asked, run.public).missed(run.public.parties).values()))
+    return max(
+        map(frobenius_norm, run.script[name].layout(request, run.public).error_bound(run.public.parties).values())
+    )

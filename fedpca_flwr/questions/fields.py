@@ -30,17 +30,17 @@ TRUNCATED = Payload((*HEAD, Field("trace", ()), Field("omitted", ()), Field("row
 
 MOMENTS = Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter")))
 
-NEGLIGIBLE = 2e-14
+NEGLIGIBLE_REMAINDER = 2e-14
 """A rounding error of the mean below this many standard deviations does hardly more to a scatter than float64 does."""
 
 
-def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> Array:
+def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Array:
     """The rounding error of a mean, or nothing where it is negligible against every feature's deviation."""
     spread = np.sqrt(diagonal / head.n)
     return head.remainder if (np.abs(head.remainder) > negligible * spread).any() else np.empty(0)
 
 
-def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> Fields:
+def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Fields:
     """The fields of `HEAD`; a rounding error of the mean of so many standard deviations is left out."""
     return {
         "count": np.asarray(head.n),
@@ -49,11 +49,11 @@ def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE) -> 
     }
 
 
-def truncated_phase(rank: Callable[[Public], int]) -> Questions:
+def truncated_questions(rank: Callable[[Public], int]) -> Questions:
     """The question for a truncated factor of so many rows."""
     truncated = Question(
         reply=TRUNCATED,
-        answer=lambda party, asked: truncated_fields(party.vault, rank(party.public)),
+        answer=lambda party, request: truncated_fields(party.vault, rank(party.public)),
         sizes=lambda public: {"r": rank(public)},
     )
     return {"truncated": truncated}
@@ -70,19 +70,19 @@ def truncated_fields(vault: Vault, rank: int) -> Fields:
     }
 
 
-def factor_of(reply: Reply) -> Factor:
+def read_factor(reply: Reply) -> Factor:
     """The truncated factor that a checked reply holds."""
     fields = reply.fields
-    return Factor(head_in(fields), fields["rows"], float(fields["trace"]), float(fields["omitted"]))
+    return Factor(read_head(fields), fields["rows"], float(fields["trace"]), float(fields["omitted"]))
 
 
-def head_in(fields: Fields) -> Head:
+def read_head(fields: Fields) -> Head:
     """Count and mean that the fields of a checked reply say."""
     mean = fields["mean"]
     remainder = fields["remainder"] if fields["remainder"].size else np.broadcast_to(0.0, mean.shape)  # takes no room
     return Head(fields["count"].item(), mean, remainder)
 
 
-def moments_in(fields: Fields) -> Moments:
+def read_moments(fields: Fields) -> Moments:
     """The moments that the fields of `MOMENTS` say, as whoever receives them understands them."""
-    return Moments(*head_in(fields), scatter=fields["scatter"])
+    return Moments(*read_head(fields), scatter=fields["scatter"])

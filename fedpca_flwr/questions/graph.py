@@ -32,37 +32,37 @@ from pydantic import Field as Limits
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import added
-from fedpca_flwr.maths.eigen import EXACT, Eigenpairs, fix_signs, principal_angles
+from fedpca_flwr.maths.columns import order_free_sum
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, fix_signs, principal_angles
 from fedpca_flwr.maths.graph import (
-    POWERS,
-    PROBES,
+    POWER_STEPS,
+    PROBE_COLUMNS,
     Adjacency,
     MeanTable,
     diameter,
-    graph_of,
-    iterations_left,
     largest_eigenvalue,
+    make_graph,
     metropolis_weights,
-    mixed,
+    mix,
     mixing_rate,
-    orthonormalised,
+    orthonormalise,
+    remaining_distance,
+    remaining_iterations,
     safe_step,
     sanger_direction,
-    way_left,
 )
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import CountOptions, Shown
+from fedpca_flwr.protocol.card import CountOptions, Disclosure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Answer, Ask, Public, Question, Questions
+from fedpca_flwr.protocol.question import Answer, Public, Question, Questions, Round
 from fedpca_flwr.questions.projection import Projection
-from fedpca_flwr.questions.rows import projection_phase
+from fedpca_flwr.questions.rows import projection_questions
 from fedpca_flwr.questions.rows_run import Party, RowsClient, RowsStrategy
 
-SHOWS = Shown(
+GRAPH_DISCLOSURE = Disclosure(
     "all that passes, since it relays: number of rows, mean and total variance of each party, its iterates, its "
     "components and their variances; differences of iterates are products of its covariance with blocks that the "
     "server knows",
@@ -72,7 +72,7 @@ SHOWS = Shown(
 )
 """Who learns what of a party, of a method whose parties talk to their neighbours."""
 
-LONGEST = 10_000
+MAX_RELAY_ROUNDS = 10_000
 """Rounds of passing heads on, allowed for while the number of parties is not known yet."""
 
 
@@ -91,14 +91,14 @@ class GraphOptions(CountOptions):
     """Against the pooled scatter with trace one: a number as published, or 'auto', from the parties' largest eigenvalue
     and the graph."""
 
-    def columns(self, public: Public) -> int:
-        return PROBES * POWERS + self.n_components * (self.iterations + 1)
+    def product_columns(self, public: Public) -> int:
+        return PROBE_COLUMNS * POWER_STEPS + self.n_components * (self.iterations + 1)
 
 
 def network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
     """The graph of a run: every party makes the same."""
     try:
-        return graph_of(options.graph, parties, probability=options.edge_probability, seed=seed)
+        return make_graph(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:
         raise ConfigError(
             f"run-config: 'edge-probability' is {options.edge_probability:g}: {error}; raise it, or take another graph"
@@ -109,10 +109,10 @@ def step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> floa
     """The step of all iterations, which every party takes from all heads."""
     if options.step_size != "auto":
         return options.step_size
-    return safe_step(heads.steepest(), mixing_rate(metropolis_weights(graph)))
+    return safe_step(heads.max_eigenvalue_share(), mixing_rate(metropolis_weights(graph)))
 
 
-def rounds_between(graph: Adjacency) -> int:
+def relay_rounds(graph: Adjacency) -> int:
     """So often are heads passed on, after each party has told its own, until their neighbours' make them complete."""
     return max(1, diameter(graph)) - 1
 
@@ -139,28 +139,28 @@ REPORT = Payload(
 )
 
 
-def graph_phases(config: RunConfig, options: GraphOptions, exchanged: tuple[str, ...]) -> Questions:
+def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple[str, ...]) -> Questions:
     """The questions of a method whose parties exchange (d, k) blocks of these names with their neighbours."""
-    blocks = Payload(tuple(Field(name, ("d", "k")) for name in exchanged))
+    blocks = Payload(tuple(Field(name, ("d", "k")) for name in block_names))
 
-    def question(relayed: Payload, reply: Payload, answer: Answer, **rest: Any) -> Question:
-        return Question(asked=_of_neighbours(relayed), reply=reply, answer=answer, sizes=_sizes, **rest)
+    def question(relayed: Payload, reply: Payload, answer: Answer, **settings: Any) -> Question:
+        return Question(request=_stacked_by_neighbour(relayed), reply=reply, answer=answer, sizes=_sizes, **settings)
 
-    def passed_on(public: Public) -> int:
-        return rounds_between(network(options, public.parties, config.seed)) if public.parties else LONGEST
+    def relay_times(public: Public) -> int:
+        return relay_rounds(network(options, public.parties, config.seed)) if public.parties else MAX_RELAY_ROUNDS
 
     step = {"step": question(blocks, blocks, GraphParty.step, times=options.iterations - 1)}
     return {
         "head": question(Payload(()), HEADS, GraphParty.head),
-        "heads": question(HEADS, HEADS, GraphParty.heads, times=passed_on, optional=True),
+        "heads": question(HEADS, HEADS, GraphParty.heads, times=relay_times, optional=True),
         "start": question(HEADS, blocks, GraphParty.start),
         **(step if options.iterations > 1 else {}),
         "report": question(blocks, REPORT, GraphParty.report),
-        "project": _projection(config),
+        "project": _projection_question(config),
     }
 
 
-def _of_neighbours(payload: Payload) -> Payload:
+def _stacked_by_neighbour(payload: Payload) -> Payload:
     """What neighbours sent, one beside the other."""
     return Payload(tuple(replace(field, shape=("<=neighbours", *field.shape)) for field in payload.fields))
 
@@ -169,16 +169,16 @@ def _sizes(public: Public) -> dict[str, int]:
     return {"parties": public.parties, "neighbours": max(0, public.parties - 1), "k": public.options.n_components}
 
 
-def _projection(config: RunConfig) -> Question:
+def _projection_question(config: RunConfig) -> Question:
     """The last question: parties project with their own estimates, whose columns come in the model's order."""
-    known = projection_phase()["project"]
-    components, *others = known.asked.fields
+    question = projection_questions()["project"]
+    components, *other_fields = question.request.fields
     order = Field("order", ("k",), "int64", kind="size")
-    asked = Payload((replace(components, shape=("k", "d")), *others, order))
-    return replace(known, asked=asked, sizes=_sizes, limits=None)
+    request = Payload((replace(components, shape=("k", "d")), *other_fields, order))
+    return replace(question, request=request, sizes=_sizes, limits=None)
 
 
-DIVERGED = 1e3
+DIVERGED_NORM = 1e3
 """Norm of an iterate that no stable run reaches (that of the solution is the root of n-components)."""
 
 
@@ -186,7 +186,7 @@ class GraphParty(Party):
     """Keeps its own iterate over the rounds. A method adds `begin` and `advance`."""
 
     options: GraphOptions
-    exchanged: ClassVar[tuple[str, ...]]
+    block_names: ClassVar[tuple[str, ...]]
     """Names of the blocks that neighbours get: the first of what `begin` and `advance` return."""
     share: ClassVar[float] = 1.0
     """What part of the Metropolis weights a party's neighbours get."""
@@ -196,39 +196,41 @@ class GraphParty(Party):
         """All that this party keeps of the first iterate: ``X`` (d, k), the direction that it follows next, more."""
 
     @abstractmethod
-    def advance(self, own: list[Array], average: list[Array]) -> list[Array]:
+    def advance(self, iterate: list[Array], average: list[Array]) -> list[Array]:
         """The same one iteration later, from its own and from the neighbours' average of what is exchanged."""
 
     @property
     def step_size(self) -> float:
         """By which it follows its direction."""
-        return float(self.centred[1][2])
+        return float(self.centring[1][2])
 
-    def head(self, asked: Fields) -> Fields:
+    def head(self, request: Fields) -> Fields:
         """A table with this party's own head."""
         head, diagonal = self.vault.head_and_diagonal()
         top = largest_eigenvalue(self.vault.times, diagonal.size)
-        return self._known(MeanTable.of(self.partition, self.public.parties, head, float(diagonal.sum()), top))
+        return self._store_heads(
+            MeanTable.for_party(self.partition, self.public.parties, head, float(diagonal.sum()), top)
+        )
 
-    def heads(self, asked: Fields) -> Fields:
+    def heads(self, request: Fields) -> Fields:
         """The table with the neighbours' news."""
-        return self._known(self._heads_filled_from(asked))
+        return self._store_heads(self._merged_heads(request))
 
-    def start(self, asked: Fields) -> Fields:
+    def start(self, request: Fields) -> Fields:
         """The first iterate, the same at all parties."""
-        self._centre(self._heads_filled_from(asked))
+        self._store_centre(self._merged_heads(request))
         first = random_block(self.vault.features, self.options.n_components, self.public.config.seed)
-        return self._iterate(self.begin(orthonormalised(first)))
+        return self._store_iterate(self.begin(orthonormalise(first)))
 
-    def step(self, asked: Fields) -> Fields:
+    def step(self, request: Fields) -> Fields:
         """The next iterate."""
-        return self._iterate(self._advanced(asked))
+        return self._store_iterate(self._next_iterate(request))
 
-    def report(self, asked: Fields) -> Fields:
+    def report(self, request: Fields) -> Fields:
         """This party's estimate, and the energies of its rows in it."""
-        X, direction = self._advanced(asked)[:2]
-        vectors, numbers = self.centred
-        estimate = orthonormalised(X)
+        X, direction = self._next_iterate(request)[:2]
+        vectors, numbers = self.centring
+        estimate = orthonormalise(X)
         self.state["estimate"] = [estimate]
         energies = np.einsum("ij,ij->j", estimate, self._product(estimate)) / numbers[0]
         return {
@@ -241,44 +243,47 @@ class GraphParty(Party):
 
     def direction(self, X: Array) -> Array:
         """Sanger's direction (d, k) of this party's A at ``X``; a `ConfigError` when the iterates diverge."""
-        if not np.linalg.norm(X) <= DIVERGED:  # NaN too
-            asked = self.options.step_size
-            taken = f"'auto', here {self.step_size:.3g}" if asked == "auto" else f"{asked:g}"
+        if not np.linalg.norm(X) <= DIVERGED_NORM:  # NaN too
+            option = self.options.step_size
+            step_text = f"'auto', here {self.step_size:.3g}" if option == "auto" else f"{option:g}"
             raise ConfigError(
-                f"run-config: 'step-size' is {taken}, too large for these parties on this {self.options.graph} graph: "
-                f"the iterates diverge; {'give a lower one' if asked == 'auto' else 'lower it'}"
+                f"run-config: 'step-size' is {step_text}, too large for these parties on this {self.options.graph} graph: "
+                f"the iterates diverge; {'give a lower one' if option == 'auto' else 'lower it'}"
             )
         return sanger_direction(self._product(X), X)
 
     # Inside
 
-    def _known(self, heads: MeanTable) -> Fields:
+    def _store_heads(self, heads: MeanTable) -> Fields:
         self.state["heads"] = list(heads)
         return heads._asdict()
 
-    def _heads_filled_from(self, asked: Fields) -> MeanTable:
+    def _merged_heads(self, request: Fields) -> MeanTable:
         """The heads that this party knows now."""
         heads = MeanTable(*self.state["heads"])
-        for table in zip(*(asked[name] for name in MeanTable._fields), strict=True):
+        for table in zip(*(request[name] for name in MeanTable._fields), strict=True):
             heads = heads.filled_from(MeanTable(*table))
         return heads
 
-    def _centre(self, heads: MeanTable) -> None:
+    def _store_centre(self, heads: MeanTable) -> None:
         """Keep what the iterations need of all heads."""
         if not heads.counts.all():
             unknown = ", ".join(str(party) for party in np.flatnonzero(heads.counts == 0))
             raise ContractError(f"the heads of parties {unknown} did not arrive; do all parties have the same graph?")
         pooled, total, traces, deviations = heads.pooled()
         require_variance(total, pooled.n, pooled.mean)
-        me, parties = self.partition, len(heads.counts)
+        partition, parties = self.partition, len(heads.counts)
         graph = network(self.options, parties, self.public.config.seed)
-        weights = self.share * metropolis_weights(graph)[me, graph[me]]
+        weights = self.share * metropolis_weights(graph)[partition, graph[partition]]
         step = step_size(self.options, heads, graph)
-        vectors = np.stack([deviations[me], pooled.mean])
-        self.state["centre"] = [vectors, np.array([parties / total, traces[me], step, heads.counts[me], *weights])]
+        vectors = np.stack([deviations[partition], pooled.mean])
+        self.state["centre"] = [
+            vectors,
+            np.array([parties / total, traces[partition], step, heads.counts[partition], *weights]),
+        ]
 
     @cached_property
-    def centred(self) -> tuple[Array, Array]:
+    def centring(self) -> tuple[Array, Array]:
         """Own deviation and the pooled mean (2, d); the factor of A, own trace, step, own rows, neighbours' weights.
 
         Few arrays, read once in a round: reading a message's small arrays costs more than computing with them.
@@ -288,48 +293,50 @@ class GraphParty(Party):
 
     def _product(self, V: Array) -> Array:
         """``A @ V`` (d, b) for this party's A (see `fedpca_flwr.questions.graph`)."""
-        (deviation, _), numbers = self.centred
+        (deviation, _), numbers = self.centring
         between = numbers[3] * np.outer(deviation, deviation @ V)
         product: Array = numbers[0] * (self.vault.times(V) + between)
         return product
 
-    def _advanced(self, asked: Fields) -> list[Array]:
+    def _next_iterate(self, request: Fields) -> list[Array]:
         """What this party keeps, one iteration later."""
-        own, weights = list(self.state["iterate"][0]), self.centred[1][4:]
-        received = len(asked[self.exchanged[0]])
+        iterate, weights = list(self.state["iterate"][0]), self.centring[1][4:]
+        received = len(request[self.block_names[0]])
         if received != weights.size:
             raise ContractError(f"the server sent what {received} neighbours said, but this party has {weights.size}")
-        average = [mixed(mine, list(asked[name]), weights) for mine, name in zip(own, self.exchanged, strict=False)]
-        return self.advance(own, average)
+        average = [
+            mix(block, list(request[name]), weights) for block, name in zip(iterate, self.block_names, strict=False)
+        ]
+        return self.advance(iterate, average)
 
-    def _iterate(self, own: list[Array]) -> Fields:
+    def _store_iterate(self, iterate: list[Array]) -> Fields:
         """Keep it, and return what neighbours get."""
-        self.state["iterate"] = [np.stack(own)]
-        return dict(zip(self.exchanged, own, strict=False))
+        self.state["iterate"] = [np.stack(iterate)]
+        return dict(zip(self.block_names, iterate, strict=False))
 
 
-STANDSTILL = 1e-11
+STANDSTILL_DEGREES = 1e-11
 """Degrees of a step that is rounding."""
 
-NOTE = "a simulated network: the server relayed; scores are by each party's own estimate, the model is their mean"
+GRAPH_NOTE = "a simulated network: the server relayed; scores are by each party's own estimate, the model is their mean"
 
 
 class GraphClient(RowsClient):
     """Projects its rows by its own iterate."""
 
-    kind: ClassVar[type[GraphParty]]
+    party_type: ClassVar[type[GraphParty]]
     party: GraphParty
 
-    def projection(self, asked: Fields) -> Projection:
+    def projection(self, request: Fields) -> Projection:
         """By this party's own estimate, in the model's order and with its signs."""
-        components, order = asked["components"], asked["order"]
+        components, order = request["components"], request["order"]
         if sorted(order.tolist()) != list(range(order.size)) or not np.array_equal(
-            asked["mean"], self.party.centred[0][1]
+            request["mean"], self.party.centring[0][1]
         ):
             raise ContractError("the server's last question does not fit what the parties have reported")
-        own = self.site.state["estimate"][0].T[order]
-        turned = np.einsum("ij,ij->i", own, components) < 0
-        return replace(super().projection(asked), components=np.where(turned[:, None], -own, own))
+        estimate = self.site.state["estimate"][0].T[order]
+        flipped = np.einsum("ij,ij->i", estimate, components) < 0
+        return replace(super().projection(request), components=np.where(flipped[:, None], -estimate, estimate))
 
 
 class GraphStrategy(RowsStrategy):
@@ -337,44 +344,45 @@ class GraphStrategy(RowsStrategy):
 
     options: GraphOptions
 
-    def aggregate(self) -> Generator[Ask, Any, Solution]:
-        graph = network(self.options, self.quorum.total, self.config.seed)
+    def aggregate(self) -> Generator[Round, Any, Solution]:
+        graph = network(self.options, self.quorum.initial_parties, self.config.seed)
         self._steps: list[float] = []  # how far any party's iterate moved at most, in each iteration
-        said: list[Reply] = yield Ask("head")
-        rows = sum(reply.rows for reply in said)
+        replies: list[Reply] = yield Round("head")
+        rows = sum(reply.rows for reply in replies)
         self.n_components(rows, self.quorum.features)
-        for _ in range(rounds_between(graph)):
-            said = yield _relayed("heads", graph, said)
-        heads = reduce(MeanTable.filled_from, (MeanTable(**reply.fields) for reply in said))
-        said = yield _relayed("start", graph, said)
+        for _ in range(relay_rounds(graph)):
+            replies = yield _relay_round("heads", graph, replies)
+        heads = reduce(MeanTable.filled_from, (MeanTable(**reply.fields) for reply in replies))
+        replies = yield _relay_round("start", graph, replies)
         for _ in range(self.options.iterations - 1):
-            before, said = said, (yield _relayed("step", graph, said))
-            self._steps.append(_largest_step(before, said))
-        reports: list[Reply] = yield _relayed("report", graph, said)
-        return self._reported([report.fields for report in reports], rows, graph, heads)
+            previous, replies = replies, (yield _relay_round("step", graph, replies))
+            self._steps.append(_max_step(previous, replies))
+        reports: list[Reply] = yield _relay_round("report", graph, replies)
+        return self._mean_solution([report.fields for report in reports], rows, graph, heads)
 
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
         return {**super().loadings(model, solution), "order": self._order}
 
     # Inside
 
-    def _reported(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: MeanTable) -> Solution:
+    def _mean_solution(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: MeanTable) -> Solution:
         """The mean of the parties' estimates, with the sums of the energies."""
         estimates = [report["estimate"] for report in reports]
-        energies = added([report["energies"] for report in reports])
+        energies = order_free_sum([report["energies"] for report in reports])
         # a run that was too short has them in no order; parties need it for their own estimates
         self._order = np.argsort(-energies, kind="stable")
-        components = fix_signs(orthonormalised(added(estimates))[:, self._order])
+        components = fix_signs(orthonormalise(order_free_sum(estimates))[:, self._order])
         return Solution(
             pairs=Eigenpairs(energies[self._order], components, following=0.0),
             mean=reports[0]["mean"],
             total=math.fsum(report["trace"] for report in reports),
             rows=rows,
-            notes=[NOTE, *self._unfinished(estimates)],
-            measured=self._measured(reports, components, graph) | {"step_size": step_size(self.options, heads, graph)},
+            notes=[GRAPH_NOTE, *self._convergence_notes(estimates)],
+            measurements=self._measurements(reports, components, graph)
+            | {"step_size": step_size(self.options, heads, graph)},
         )
 
-    def _measured(self, reports: Sequence[Fields], components: Array, graph: Adjacency) -> dict[str, float]:
+    def _measurements(self, reports: Sequence[Fields], components: Array, graph: Adjacency) -> dict[str, float]:
         return {
             "iterations": self.options.iterations,
             "mixing_rate": float(mixing_rate(metropolis_weights(graph))),
@@ -384,41 +392,45 @@ class GraphStrategy(RowsStrategy):
             "last_direction_norm": max(float(report["direction"]) for report in reports),
         }
 
-    def _unfinished(self, estimates: Sequence[Array]) -> list[str]:
+    def _convergence_notes(self, estimates: Sequence[Array]) -> list[str]:
         """What a reader must know where the iterations ended too early, or the parties do not agree."""
-        apart = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
+        disagreement = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
         step = math.degrees(self._steps[-1]) if self._steps else math.inf
-        left = 0 if step <= STANDSTILL else iterations_left(self._steps, math.radians(EXACT))
-        if left == 0 and apart <= EXACT:
+        remaining = (
+            0 if step <= STANDSTILL_DEGREES else remaining_iterations(self._steps, math.radians(EXACT_ANGLE_DEGREES))
+        )
+        if remaining == 0 and disagreement <= EXACT_ANGLE_DEGREES:
             return []
         last = f"the last step was {step:.2g} degrees at most" if self._steps else "only one step was made"
-        if left is None:
-            more = (
+        if remaining is None:
+            advice = (
                 "the steps show no linear rate yet, so it cannot be said how many more iterations are needed, and the "
                 "components may be others still, up to 90 degrees from those of all rows"
             )
-        elif left:
-            way = math.degrees(way_left(self._steps) or 0.0)
-            more = (
-                f"at the rate of the last ones, {way:.2g} degrees of the way are left, and about {left:,} more "
-                f"iterations leave {EXACT:g}; a direction that has hardly begun to turn does not show in that"
+        elif remaining:
+            distance = math.degrees(remaining_distance(self._steps) or 0.0)
+            advice = (
+                f"at the rate of the last ones, {distance:.2g} degrees of the way are left, and about {remaining:,} more "
+                f"iterations leave {EXACT_ANGLE_DEGREES:g}; a direction that has hardly begun to turn does not show in that"
             )
         else:
-            more = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
+            advice = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
         return [
-            f"not converged: after {self.options.iterations} iterations the parties' estimates are up to {apart:.2g} "
-            f"degrees from each other, and {last}: {more}"
+            f"not converged: after {self.options.iterations} iterations the parties' estimates are up to {disagreement:.2g} "
+            f"degrees from each other, and {last}: {advice}"
         ]
 
 
-def _largest_step(before: Sequence[Reply], now: Sequence[Reply]) -> float:
+def _max_step(previous: Sequence[Reply], current: Sequence[Reply]) -> float:
     """How far any party's iterate moved at most."""
-    pairs = zip(before, now, strict=True)
+    pairs = zip(previous, current, strict=True)
     return max(float(np.linalg.norm(new.fields["iterate"] - old.fields["iterate"])) for old, new in pairs)
 
 
-def _relayed(phase: str, graph: Adjacency, said: Sequence[Reply]) -> Ask:
+def _relay_round(phase: str, graph: Adjacency, replies: Sequence[Reply]) -> Round:
     """A question with which every party receives what its neighbours said."""
-    tables = {name: np.stack([reply.fields[name] for reply in said]) for name in said[0].fields}
-    each = {reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in said}
-    return Ask(phase, each=each)
+    tables = {name: np.stack([reply.fields[name] for reply in replies]) for name in replies[0].fields}
+    party_requests = {
+        reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in replies
+    }
+    return Round(phase, party_requests=party_requests)

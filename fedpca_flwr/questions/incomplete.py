@@ -31,22 +31,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import LARGEST
+from fedpca_flwr.data.table import MAX_MAGNITUDE
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.factor_em import FactorGaussian, FactorSums, factor_sums
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.gaussian_em import Expected, Gaussian, expected_sums
-from fedpca_flwr.maths.incomplete_rows import FLOOR
+from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumLimits, SumRound, Total
 from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
-from fedpca_flwr.questions.influence import deviations_of, units_of
-from fedpca_flwr.questions.rows import CENTRE, SPREAD, taken_for_constant
+from fedpca_flwr.questions.influence import standard_deviations, unit_entries
+from fedpca_flwr.questions.rows import CENTRE, SPREAD, constant_cautions
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 logger = logging.getLogger("fedpca_flwr.client")
@@ -67,10 +67,10 @@ MODEL = (
 class ObservedValues(NamedTuple):
     """What of each feature was observed, at all parties."""
 
-    every: int  # rows of all parties
+    total_rows: int  # rows of all parties
     rows: int  # n, those with any value
     counts: Array  # rows that have each feature
-    apart: int  # pairs of features that no row has both, where the server learns that
+    unshared_pairs: int  # pairs of features that no row has both, where the server learns that
     centre: Array  # their means, up to rounding
     spread: Array  # their standard deviations; of a constant feature 0, or in fixed point the rounding of its mean
     mean: Array  # what rounding the centre lost, standardised
@@ -84,17 +84,17 @@ class ObservedValues(NamedTuple):
         """The spread, 0 where a feature is constant."""
         return np.where(self.constant, 0.0, self.spread)
 
-    def asked_about(self, mean: Array) -> Fields:
+    def model_request(self, mean: Array) -> Fields:
         """What a question about expected values asks, whatever the model with this ``mean`` (d,) is."""
         return {"rows": np.asarray(self.rows), "centre": self.centre, "spread": self.spread, "mean": mean}
 
     @property
-    def lost(self) -> Array:
+    def centre_error(self) -> Array:
         """What rounding the centre lost, in the unit of the data (d,)."""
         return self.mean * positive(self.spread)
 
     @property
-    def share(self) -> float:
+    def missing_share(self) -> float:
         """Of all values, those that are missing."""
         return 1.0 - float(self.counts.sum()) / (self.rows * self.centre.size)
 
@@ -107,165 +107,167 @@ class ObservedValues(NamedTuple):
 # The questions
 
 
-def observed_phases(config: RunConfig, *, pairs: bool) -> Questions:
+def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
     """The questions of `observed_values`; with ``pairs`` the first tells how many rows have both of two features."""
     row_limits.require_bound(config)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
         "observed": Question(
             reply=Payload((COUNT, Field("empty", (), "int64", kind="size"), counts, Field("sum", ("d",)))),
-            answer=_own_observed,
-            limits=lambda asked, public: _observed_limits(public, pairs=pairs),
-            share_limits=of_a_share(lambda asked, public: _observed_limits(public, pairs=pairs)),
+            answer=_local_observed,
+            limits=lambda request, public: _observed_limits(public, pairs=pairs),
+            share_limits=unbounded_limits(lambda request, public: _observed_limits(public, pairs=pairs)),
             words=row_limits.FIRST_WORDS,
         ),
         "deviations": Question(
-            asked=Payload((MODEL[0], CENTRE)),
+            request=Payload((MODEL[0], CENTRE)),
             reply=Payload((Field("shift", ("d",)), Field("diagonal", ("d",), kind="size"))),
-            answer=_own_deviations,
-            limits=lambda asked, public: _deviation_limits(asked, public, row_limits.ROWS),
-            share_limits=of_a_share(lambda asked, public: _deviation_limits(asked, public, int(asked["rows"]))),
+            answer=_local_deviations,
+            limits=lambda request, public: _deviation_limits(request, public, row_limits.MAX_ROWS),
+            share_limits=unbounded_limits(
+                lambda request, public: _deviation_limits(request, public, int(request["rows"]))
+            ),
             words=row_limits.FIRST_WORDS,
         ),
     }
 
 
-def expected_phase(times: int) -> Question:
+def expected_question(times: int) -> Question:
     """The question of `expected`."""
     return Question(
-        asked=Payload(MODEL),
+        request=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
-        answer=_own_expected,
-        limits=lambda asked, public: _expected_limits(
-            asked, row_limits.ROWS, _standardised(asked, public, positive(asked["spread"]))
+        answer=_local_expected,
+        limits=lambda request, public: _expected_limits(
+            request, row_limits.MAX_ROWS, _max_standardised(request, public, positive(request["spread"]))
         ),
-        share_limits=of_a_share(lambda asked, public: _expected_limits(asked, int(asked["rows"]), 1.0)),
+        share_limits=unbounded_limits(lambda request, public: _expected_limits(request, int(request["rows"]), 1.0)),
         words=row_limits.FIRST_WORDS,
         times=times,
     )
 
 
-Limits = Callable[[Fields, Public], SumLimits]
+LimitFunction = Callable[[Fields, Public], SumLimits]
 
 
-def of_a_share(limits: Limits) -> Limits:
+def unbounded_limits(limits: LimitFunction) -> LimitFunction:
     """The same limits of what one party adds where the server sees it: there no `bound` is given."""
 
-    def found(asked: Fields, public: Public) -> SumLimits:
-        return limits(asked, replace(public, config=public.config.model_copy(update={"bound": LARGEST})))
+    def unbounded(request: Fields, public: Public) -> SumLimits:
+        return limits(request, replace(public, config=public.config.model_copy(update={"bound": MAX_MAGNITUDE})))
 
-    return found
+    return unbounded
 
 
 def _observed_limits(public: Public, *, pairs: bool) -> SumLimits:
-    d, most = public.features, float(row_limits.ROWS)
+    d, max_rows = public.features, float(row_limits.MAX_ROWS)
     return {
-        "count": np.array(most),
-        "empty": np.array(most),
-        **({"pairs": np.full(moments.packed_size(d), most)} if pairs else {"values": np.full(d, most)}),
-        "sum": np.full(d, most * public.config.bound),
+        "count": np.array(max_rows),
+        "empty": np.array(max_rows),
+        **({"pairs": np.full(moments.packed_size(d), max_rows)} if pairs else {"values": np.full(d, max_rows)}),
+        "sum": np.full(d, max_rows * public.config.bound),
     }
 
 
-def _deviation_limits(asked: Fields, public: Public, rows: int) -> SumLimits:
-    size = public.config.bound + np.abs(asked["centre"])
+def _deviation_limits(request: Fields, public: Public, rows: int) -> SumLimits:
+    size = public.config.bound + np.abs(request["centre"])
     return {"shift": size * rows, "diagonal": size**2 * rows}
 
 
-def _standardised(asked: Fields, public: Public, unit: Array) -> Array:
+def _max_standardised(request: Fields, public: Public, unit: Array) -> Array:
     """The largest size of a value (d,) of rows within `bound`, less the centre that is asked and divided by a unit."""
     with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
-        found: Array = (public.config.bound + np.abs(asked["centre"])) / unit
-    return found
+        size: Array = (public.config.bound + np.abs(request["centre"])) / unit
+    return size
 
 
-def _expected_limits(asked: Fields, rows: int, size: Array | float) -> SumLimits:
+def _expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimits:
     """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
-    mean = asked["mean"]
+    mean = request["mean"]
     with np.errstate(over="ignore"):
-        farthest = np.abs(mean) + CENTRE_ROUNDING * np.abs(asked["centre"]) / positive(asked["spread"])
-        seen = 1.01 * rows * (size + farthest) ** 2  # some for rounding, of the spread too
-        variances = asked["covariance"][moments.diagonal_positions(mean.size)]
-        squares = seen + variances * (seen.sum() / FLOOR + rows)
+        max_deviation = np.abs(mean) + CENTRE_ROUNDING * np.abs(request["centre"]) / positive(request["spread"])
+        observed = 1.01 * rows * (size + max_deviation) ** 2  # some for rounding, of the spread too
+        variances = request["covariance"][moments.diagonal_positions(mean.size)]
+        squares = observed + variances * (observed.sum() / MIN_EIGENVALUE + rows)
         sizes = np.sqrt(squares)
         return {"first": np.sqrt(rows) * sizes, "second": moments.pack(np.outer(sizes, sizes))}
 
 
-def filled_limits(asked: Fields, public: Public) -> SumLimits:
+def filled_limits(request: Fields, public: Public) -> SumLimits:
     """Limits of the last question: count, and the squared error of rows that are filled by what is expected of them.
 
     As of expected values: in the metric of a correlation, whose least eigenvalue is at least `FLOOR`, or of the noise.
     """
-    reach = public.config.bound + np.abs(asked["mean"])
+    reach = public.config.bound + np.abs(request["mean"])
     with np.errstate(all="ignore"):  # what is not finite is refused
-        seen = 2 * row_limits.ROWS * reach**2
-        if "factors" in asked:
-            *loadings, noise = asked["factors"]
+        observed = 2 * row_limits.MAX_ROWS * reach**2
+        if "factors" in request:
+            *loadings, noise = request["factors"]
             variances, metric = np.square(loadings).sum(axis=0) + noise, np.where(noise > 0, 1 / noise, np.inf)
         else:
-            diagonal = asked["covariance"][moments.diagonal_positions(reach.size)].clip(min=0.0)
+            diagonal = request["covariance"][moments.diagonal_positions(reach.size)].clip(min=0.0)
             variances = np.where(diagonal > 0, diagonal, 1.0)
-            metric = 1 / variances / FLOOR
-        squares = seen + variances * float((seen * metric).sum())
-        scale = asked["scale"] if asked["scale"].size else 1.0
-        return {"count": np.array(float(row_limits.ROWS)), "squared": (squares / scale**2).sum()}
+            metric = 1 / variances / MIN_EIGENVALUE
+        squares = observed + variances * float((observed * metric).sum())
+        scale = request["scale"] if request["scale"].size else 1.0
+        return {"count": np.array(float(row_limits.MAX_ROWS)), "squared": (squares / scale**2).sum()}
 
 
 # What a party answers
 
 
-def _own_observed(party: IncompleteClient, asked: Fields) -> Fields:
+def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
     """Rows, those without any value, the sums of what is observed of each feature, and how many rows that are.
 
     By a covariance, how many rows have both of two features instead.
     """
     rows, patterns = party.gapped, party.gapped.patterns
-    if left_out := len(party.unscaled) - len(party.data):
+    if excluded := len(party.raw_rows) - len(party.data):
         logger.warning(
             "%d rows take no part in this run, since fewer rows than 'min-rows' = %d share their gaps, or to make "
             "the number of rows a multiple of 'round-rows'; they get scores",
-            left_out,
+            excluded,
             party.site.node.min_rows,
         )
     empty = int(patterns.counts[patterns.without_values].sum())
-    counts = {"values": rows.counts} if party.options.model == "factors" else {"pairs": _pairs(patterns)}
-    own = rows.own_values
-    total = own.counts * own.mean + own.counts * own.remainder
+    counts = {"values": rows.counts} if party.options.model == "factors" else {"pairs": _pair_counts(patterns)}
+    values = rows.observed_moments
+    total = values.counts * values.mean + values.counts * values.remainder
     return {"count": np.asarray(len(party.data)), "empty": np.asarray(empty), **counts, "sum": total}
 
 
-def _pairs(patterns: Patterns) -> Array:
+def _pair_counts(patterns: Patterns) -> Array:
     """Packed: how many rows have both of two features."""
-    seen = (~patterns.missing).astype(np.float64)
-    return moments.pack((patterns.counts[:, None] * seen).T @ seen)
+    observed = (~patterns.missing).astype(np.float64)
+    return moments.pack((patterns.counts[:, None] * observed).T @ observed)
 
 
-def _own_deviations(party: IncompleteClient, asked: Fields) -> Fields:
+def _local_deviations(party: IncompleteClient, request: Fields) -> Fields:
     """Sums of deviations from the centre, and of their squares, of what is observed."""
-    own = party.gapped.own_values
-    deviation = np.where(own.counts > 0, (own.mean - asked["centre"]) + own.remainder, 0.0)
-    return {"shift": own.counts * deviation, "diagonal": own.squares + own.counts * deviation**2}
+    values = party.gapped.observed_moments
+    deviation = np.where(values.counts > 0, (values.mean - request["centre"]) + values.remainder, 0.0)
+    return {"shift": values.counts * deviation, "diagonal": values.squares + values.counts * deviation**2}
 
 
-def _own_expected(party: IncompleteClient, asked: Fields) -> Fields:
+def _local_expected(party: IncompleteClient, request: Fields) -> Fields:
     """Expected deviations from a model's mean, and their products."""
-    model = Gaussian(asked["mean"], moments.symmetric(asked["covariance"], asked["mean"].size))
+    model = Gaussian(request["mean"], moments.unpack_symmetric(request["covariance"], request["mean"].size))
     try:
-        sums = expected_sums(party.gapped, model, asked["centre"], positive(asked["spread"]))
+        sums = expected_sums(party.gapped, model, request["centre"], positive(request["spread"]))
     except ValueError as error:
         raise ContractError(f"{SERVER}: 'covariance': {error}") from None
     return {"first": sums.first, "second": sums.second}
 
 
-def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
+def _local_products(party: IncompleteClient, request: Fields) -> Fields:
     """Expected deviations from the mean of a model of factors, and their products with its directions."""
-    model = FactorGaussian(asked["mean"], asked["basis"], asked["variances"], float(asked["noise"]))
-    if model.noise < FLOOR or model.variances.min() <= model.noise:
+    model = FactorGaussian(request["mean"], request["basis"], request["variances"], float(request["noise"]))
+    if model.noise < MIN_EIGENVALUE or model.variances.min() <= model.noise:
         raise ContractError(
-            f"{SERVER}: 'noise' is {model.noise:.3g}, expected at least {FLOOR:.3g} and below all 'variances'"
+            f"{SERVER}: 'noise' is {model.noise:.3g}, expected at least {MIN_EIGENVALUE:.3g} and below all 'variances'"
         )
-    unit = factor_unit(asked, scale=party.options.scale)
-    sums = factor_sums(party.gapped, model, asked["centre"], unit)
+    unit = factor_unit(request, scale=party.options.scale)
+    sums = factor_sums(party.gapped, model, request["centre"], unit)
     return {
         "first": sums.first,
         "product": sums.product,
@@ -277,29 +279,31 @@ def _own_products(party: IncompleteClient, asked: Fields) -> Fields:
 # The statistics
 
 
-def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Ask, Any, ObservedValues]:
+def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, ObservedValues]:
     """Means and deviations of what was observed, by two sums; with ``scale`` they must be precise enough for that."""
-    seen = _SeenValues()
-    first: Total = yield Sum("observed", take=seen.take_observed)
-    count = int(row_limits.rows_in(first["count"], first.parties))
+    party_values = _PartyValues()
+    first: Total = yield SumRound("observed", consume=party_values.take_observed)
+    count = int(row_limits.read_row_count(first["count"], first.parties))
     rows, d = count - int(first["empty"]), first["sum"].size
     pairs = np.rint(first["pairs"]) if "pairs" in first else np.ones(moments.packed_size(d))
     counts = pairs[moments.diagonal_positions(d)] if "pairs" in first else np.rint(first["values"])
     _require_observed(rows, counts)
     centre = first["sum"] / counts
-    asked = {"rows": np.asarray(count), "centre": centre}
-    second: Total = yield Sum("deviations", asked, take=seen.take_spread)
-    missed = second.missed.get("diagonal", np.zeros(d))
+    request = {"rows": np.asarray(count), "centre": centre}
+    second: Total = yield SumRound("deviations", request, consume=party_values.take_spread)
+    error_bound = second.error_bounds.get("diagonal", np.zeros(d))
     diagonal = second["diagonal"] - second["shift"] ** 2 / counts
-    constant, cautions = _constant(run, missed, diagonal, counts, centre, scale=scale)
+    constant, cautions = _constant_features(run, error_bound, diagonal, counts, centre, scale=scale)
     diagonal = np.where(constant, 0.0, diagonal)
-    row_limits.require_resolved(run.config.bound, missed, diagonal)
+    row_limits.require_resolved(run.config.bound, error_bound, diagonal)
     spread = np.sqrt(diagonal / counts)
-    apart, mean = int((pairs == 0).sum()), second["shift"] / counts / positive(spread)
-    return ObservedValues(count, rows, counts, apart, centre, spread, mean, constant, cautions, seen.units())
+    unshared_pairs, mean = int((pairs == 0).sum()), second["shift"] / counts / positive(spread)
+    return ObservedValues(
+        count, rows, counts, unshared_pairs, centre, spread, mean, constant, cautions, party_values.units()
+    )
 
 
-class _SeenValues:
+class _PartyValues:
     """What the server sees of each party's observed values in clear, by which features in another unit show."""
 
     def __init__(self) -> None:
@@ -320,12 +324,12 @@ class _SeenValues:
         for sender in sorted(self.observed, key=lambda name: (len(name.partition(" (")[0]), name)):  # 2 before 10
             (rows, counts, sums), (shift, diagonal) = self.observed[sender], self.spread[sender]
             with np.errstate(all="ignore"):  # of a feature that a party does not have
-                parties[sender] = rows, sums / counts, deviations_of(diagonal - shift**2 / counts, counts)
-        return units_of(parties) if parties else ()
+                parties[sender] = rows, sums / counts, standard_deviations(diagonal - shift**2 / counts, counts)
+        return unit_entries(parties) if parties else ()
 
 
-def _constant(
-    run: RowsStrategy, missed: Array, diagonal: Array, counts: Array, centre: Array, *, scale: bool
+def _constant_features(
+    run: RowsStrategy, error_bound: Array, diagonal: Array, counts: Array, centre: Array, *, scale: bool
 ) -> tuple[NDArray[np.bool_], Sequence[str]]:
     """Which features are constant, by the diagonal (d,) about their means, of which fixed point may have ``missed``
     some; and cautions.
@@ -336,13 +340,13 @@ def _constant(
         Where with scaling fixed point cannot tell.
     """
     constant = ~moments.varying_features(diagonal, centre)
-    if not missed.any():
+    if not error_bound.any():
         return constant, ()
-    unseen = diagonal <= missed
+    unresolved = diagonal <= error_bound
     if not scale:
-        return constant | unseen, ()
-    row_limits.require_scalable(run.config.bound, missed, diagonal, int(counts.max()))
-    return constant | unseen, taken_for_constant(unseen, float(np.sqrt((missed / counts).max())))
+        return constant | unresolved, ()
+    row_limits.require_scalable(run.config.bound, error_bound, diagonal, int(counts.max()))
+    return constant | unresolved, constant_cautions(unresolved, float(np.sqrt((error_bound / counts).max())))
 
 
 def _require_observed(rows: int, counts: Array) -> None:
@@ -351,24 +355,24 @@ def _require_observed(rows: int, counts: Array) -> None:
             "the parties together say that a feature has a value in more rows than there are: the share of one of them "
             "is false, or was altered on its way"
         )
-    if unseen := np.flatnonzero(counts == 0).tolist():
+    if unobserved := np.flatnonzero(counts == 0).tolist():
         raise DataError(
-            f"no party has a value of the features {unseen} (numbered from 0): leave them out at every party, or find "
+            f"no party has a value of the features {unobserved} (numbered from 0): leave them out at every party, or find "
             "one that measured them"
         )
 
 
-def expected(
+def pooled_expected(
     run: RowsStrategy, observed: ObservedValues, model: Gaussian
-) -> Generator[Ask, Any, tuple[Expected, Array]]:
+) -> Generator[Round, Any, tuple[Expected, Array]]:
     """The expected sums of all rows under a model, and a bound on what fixed point rounded off the squares (d,)."""
-    asked = {**observed.asked_about(model.mean), "covariance": moments.pack(model.covariance)}
-    total: Total = yield Sum("expected", asked)
-    missed = total.missed.get("second", np.zeros_like(total["second"]))
-    return Expected(total["first"], total["second"]), missed[moments.diagonal_positions(model.mean.size)]
+    request = {**observed.model_request(model.mean), "covariance": moments.pack(model.covariance)}
+    total: Total = yield SumRound("expected", request)
+    error_bounds = total.error_bounds.get("second", np.zeros_like(total["second"]))
+    return Expected(total["first"], total["second"]), error_bounds[moments.diagonal_positions(model.mean.size)]
 
 
-FACTORS = (
+FACTOR_MODEL = (
     *MODEL[:-1],
     Field("basis", ("d", "<=q"), kind="orthonormal columns"),
     Field("variances", ("<=q",), kind="positive"),
@@ -382,7 +386,7 @@ def positive(spread: Array) -> Array:
     return np.where(spread > 0, spread, 1.0)
 
 
-def factor_unit(about: Fields, *, scale: bool) -> Array:
+def factor_unit(request: Fields, *, scale: bool) -> Array:
     """Return what features are divided by in a model of factors (d,).
 
     Parameters
@@ -393,17 +397,17 @@ def factor_unit(about: Fields, *, scale: bool) -> Array:
         Whether each feature has its own unit: the standard deviation, and 1 where rounding of the mean explains it, as
         in `fedpca_flwr.maths.moments.safe_deviation`. Otherwise all have the root of their mean variance.
     """
-    spread, rows = about["spread"], int(about["rows"])
+    spread, rows = request["spread"], int(request["rows"])
     if scale:
-        return moments.safe_deviation(rows * spread**2, rows, about["centre"])
+        return moments.safe_deviation(rows * spread**2, rows, request["centre"])
     size = float(np.sqrt(np.mean(spread**2)))
     return np.full(spread.size, size if size > 0 else 1.0)
 
 
-def factor_phase(times: int, most: int) -> Question:
+def factor_question(times: int, max_factors: int) -> Question:
     """The question of `expected_products`."""
     return Question(
-        asked=Payload(FACTORS),
+        request=Payload(FACTOR_MODEL),
         reply=Payload(
             (
                 Field("first", ("d",)),
@@ -412,48 +416,48 @@ def factor_phase(times: int, most: int) -> Question:
                 Field("likelihood", ()),
             )
         ),
-        answer=_own_products,
-        sizes=lambda public: {"q": min(most, public.features)},
+        answer=_local_products,
+        sizes=lambda public: {"q": min(max_factors, public.features)},
         limits=_factor_limits,
-        share_limits=of_a_share(_factor_share_limits),
+        share_limits=unbounded_limits(_factor_share_limits),
         words=row_limits.FIRST_WORDS,
         times=times,
     )
 
 
-def _factor_limits(asked: Fields, public: Public) -> SumLimits:
-    unit = factor_unit(asked, scale=public.options.scale)
-    return _of_factors(asked, row_limits.ROWS, _standardised(asked, public, unit), unit)
+def _factor_limits(request: Fields, public: Public) -> SumLimits:
+    unit = factor_unit(request, scale=public.options.scale)
+    return _factor_sum_limits(request, row_limits.MAX_ROWS, _max_standardised(request, public, unit), unit)
 
 
-def _factor_share_limits(asked: Fields, public: Public) -> SumLimits:
-    unit = factor_unit(asked, scale=public.options.scale)
-    return _of_factors(asked, int(asked["rows"]), asked["spread"] / unit, unit)
+def _factor_share_limits(request: Fields, public: Public) -> SumLimits:
+    unit = factor_unit(request, scale=public.options.scale)
+    return _factor_sum_limits(request, int(request["rows"]), request["spread"] / unit, unit)
 
 
-def _of_factors(asked: Fields, rows: int, size: Array, unit: Array) -> SumLimits:
+def _factor_sum_limits(request: Fields, rows: int, size: Array, unit: Array) -> SumLimits:
     """Limits for so many rows, the root mean square of whose values is at most a ``size`` (d,)."""
-    mean, variances, noise = asked["mean"], asked["variances"], float(asked["noise"])
+    mean, variances, noise = request["mean"], request["variances"], float(request["noise"])
     with np.errstate(over="ignore"):
-        farthest = np.abs(mean) + CENTRE_ROUNDING * np.abs(asked["centre"]) / unit
-        seen = 1.01 * rows * (size + farthest) ** 2  # some for rounding, of the spread too
-        along = noise + asked["basis"] ** 2 @ (variances - noise).clip(min=0.0)
-        squares = seen + along * (seen.sum() / noise + rows)
+        max_deviation = np.abs(mean) + CENTRE_ROUNDING * np.abs(request["centre"]) / unit
+        observed = 1.01 * rows * (size + max_deviation) ** 2  # some for rounding, of the spread too
+        along = noise + request["basis"] ** 2 @ (variances - noise).clip(min=0.0)
+        squares = observed + along * (observed.sum() / noise + rows)
         logarithms = mean.size * abs(np.log(noise)) + np.abs(np.log(variances / noise)).sum()
         return {
             "first": np.sqrt(rows * squares),
             "product": np.tile(np.sqrt(squares * squares.sum())[:, None], variances.size),
             "square": squares.sum(),
-            "likelihood": np.asarray(rows * logarithms + seen.sum() / noise),
+            "likelihood": np.asarray(rows * logarithms + observed.sum() / noise),
         }
 
 
-def expected_products(
+def pooled_products(
     run: RowsStrategy, observed: ObservedValues, model: FactorGaussian
-) -> Generator[Ask, Any, tuple[FactorSums, Array]]:
+) -> Generator[Round, Any, tuple[FactorSums, Array]]:
     """The sums of all rows under a model, and a bound on what fixed point rounded off each feature's products (d,)."""
     factors = {"basis": model.basis, "variances": model.variances, "noise": np.asarray(model.noise)}
-    total: Total = yield Sum("products", {**observed.asked_about(model.mean), **factors})
-    missed = total.missed.get("product", np.zeros_like(model.basis))
+    total: Total = yield SumRound("products", {**observed.model_request(model.mean), **factors})
+    error_bounds = total.error_bounds.get("product", np.zeros_like(model.basis))
     sums = FactorSums(total["first"], total["product"], float(total["square"]), float(total["likelihood"]))
-    return sums, np.linalg.norm(missed, axis=1)
+    return sums, np.linalg.norm(error_bounds, axis=1)

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_em import filled_by, squared_error_by_factors
-from fedpca_flwr.maths.gap_groups import GappedRows, Patterns, of_rows
-from fedpca_flwr.maths.incomplete_rows import squared_error_of
-from fedpca_flwr.maths.moments import symmetric
+from fedpca_flwr.maths.factor_em import fill_rows, squared_error_by_factors
+from fedpca_flwr.maths.gap_groups import GappedRows, Patterns, select_rows
+from fedpca_flwr.maths.incomplete_rows import squared_error_by_covariance
+from fedpca_flwr.maths.moments import unpack_symmetric
 from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER
 from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.rows_run import RowsClient
 
-ELEMENTS = 2**22
+CHUNK_ELEMENTS = 2**22
 """Of a chunk, each pattern of which is factored: larger ones have fewer patterns a row."""
 
 
@@ -29,9 +29,9 @@ class IncompleteClient(RowsClient):
     Rows without any value have no part in any sum, and scores of zero.
     """
 
-    def statistics(self, phase: str, asked: Fields) -> Fields | Sequence[Fields]:
+    def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
         with np.errstate(all="ignore"):  # what overflows is refused as a reply that is not finite
-            return super().statistics(phase, asked)
+            return super().statistics(phase, request)
 
     def require_ready(self) -> None:
         super().require_ready()
@@ -46,10 +46,10 @@ class IncompleteClient(RowsClient):
     @cached_property
     def _patterns(self) -> tuple[Patterns, NDArray[np.bool_]]:
         """The gaps of this party's rows, and which of these take part."""
-        node, patterns = self.site.node, Patterns.in_rows(self.unscaled)
+        node, patterns = self.site.node, Patterns.from_rows(self.raw_rows)
         if not node.data or node.gaps == "all":
             return patterns, np.ones(patterns.of.size, dtype=bool)
-        return patterns, patterns.shared(node.min_rows, node.round_rows)
+        return patterns, patterns.common_rows(node.min_rows, node.round_rows)
 
     @cached_property
     def data(self) -> Rows:
@@ -57,24 +57,24 @@ class IncompleteClient(RowsClient):
 
         The server chooses the model, so it can make one in which all that is expected but of a single pattern is known.
         """
-        taken = self._patterns[1]
-        return self.unscaled if taken.all() else of_rows(self.unscaled, taken)
+        included = self._patterns[1]
+        return self.raw_rows if included.all() else select_rows(self.raw_rows, included)
 
     @cached_property
     def gapped(self) -> GappedRows:
         """The same rows, by pattern."""
-        patterns, taken = self._patterns
-        return GappedRows(self.data, patterns._replace(of=patterns.of[taken]))
+        patterns, included = self._patterns
+        return GappedRows(self.data, patterns._replace(of=patterns.of[included]))
 
-    def projection(self, asked: Fields) -> Projection:
-        covariance, factors = None, asked.get("factors")
+    def projection(self, request: Fields) -> Projection:
+        covariance, factors = None, request.get("factors")
         if factors is None:
             try:
-                covariance = symmetric(asked["covariance"], asked["mean"].size)
+                covariance = unpack_symmetric(request["covariance"], request["mean"].size)
             except ValueError as error:
                 raise ContractError(f"{SERVER}: 'covariance': {error}") from None
         return FilledProjection(
-            **vars(super().projection(asked)), gapped=self.gapped, covariance=covariance, factors=factors
+            **vars(super().projection(request)), gapped=self.gapped, covariance=covariance, factors=factors
         )
 
 
@@ -98,9 +98,9 @@ class FilledProjection(Projection):
     factors: Array | None
 
     def centred(self, rows: Rows) -> Iterator[Array]:
-        for chunk in chunks(rows, ELEMENTS):
+        for chunk in chunks(rows, CHUNK_ELEMENTS):
             deviations = np.subtract(chunk, self.mean, dtype=np.float64)
-            yield filled_by(deviations, self.covariance, self.factors) / (self.scale if self.scale.size else 1.0)
+            yield fill_rows(deviations, self.covariance, self.factors) / (self.scale if self.scale.size else 1.0)
 
     def squared_error(self) -> float:
         scale = self.scale if self.scale.size else np.ones_like(self.mean)
@@ -109,7 +109,7 @@ class FilledProjection(Projection):
         else:
             assert self.covariance is not None
             try:
-                squared = squared_error_of(self.gapped, self.covariance, self.mean, scale, self.components)
+                squared = squared_error_by_covariance(self.gapped, self.covariance, self.mean, scale, self.components)
             except ValueError as error:
                 raise ContractError(f"{SERVER}: 'covariance': {error}") from None
         return max(float(squared), 0.0)

@@ -12,13 +12,21 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.adjustment import other_units
+from fedpca_flwr.maths.adjustment import find_unit_mismatches
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.influence import Influence, Part, RandomGroups, Reason, indefinite, influences, told
+from fedpca_flwr.maths.influence import (
+    Influence,
+    Part,
+    RandomGroups,
+    Reason,
+    indefinite_parts,
+    outlying_parties,
+    party_influences,
+)
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.model.solution import Solution
 
-UNSEEN = (
+HIDDEN_UNITS_NOTE = (
     "only sums were shown: nobody can see a site that has a feature in another unit than the others, and scaling does "
     "not mend it. Each site can compare the means and deviations of its own features with the model's 'mean_' and "
     "'scale_': with another unit somewhere they differ by several times (docs/results.md)"
@@ -26,7 +34,7 @@ UNSEEN = (
 """What a run that scales says where the server has no site's means."""
 
 
-def units_of(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str, Any]]:
+def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str, Any]]:
     """Return the entries of ``model.log["other_units"]``.
 
     Parameters
@@ -37,30 +45,30 @@ def units_of(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str
     """
     names = list(parties)
     rows = np.array([rows for rows, _, _ in parties.values()], dtype=np.float64)
-    centres, deviations = (np.stack([own[part] for own in parties.values()]) for part in (1, 2))
+    centres, deviations = (np.stack([values[part] for values in parties.values()]) for part in (1, 2))
     return [
-        {"party": names[unit.party], "feature": unit.feature, "mean": unit.mean, "mean_elsewhere": unit.others}
-        for unit in other_units(rows, centres, deviations)
+        {"party": names[unit.party], "feature": unit.feature, "mean": unit.mean, "mean_elsewhere": unit.peer_mean}
+        for unit in find_unit_mismatches(rows, centres, deviations)
     ]
 
 
-def units_of_scatters(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
+def scatter_unit_entries(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
     """Return the same, of parties with count and mean, and the diagonal (d,) of the scatter about the own mean."""
-    return units_of(
-        {name: (head.n, head.mean, deviations_of(diagonal, head.n)) for name, (head, diagonal) in parties.items()}
+    return unit_entries(
+        {name: (head.n, head.mean, standard_deviations(diagonal, head.n)) for name, (head, diagonal) in parties.items()}
     )
 
 
-def deviations_of(squares: Array, rows: Array | float) -> Array:
+def standard_deviations(squares: Array, rows: Array | float) -> Array:
     """Return the standard deviations (d,) of features by the sums of their squares about their means."""
-    found: Array = np.sqrt(squares.clip(min=0.0) / rows)
-    return found
+    deviations: Array = np.sqrt(squares.clip(min=0.0) / rows)
+    return deviations
 
 
-NEGATIVE = -1e-9
+MIN_EIGENVALUE_SHARE = -1e-9
 """A variance below this share of the first eigenvalue is not rounding."""
 
-NAMED = 10
+MAX_NAMED_PARTIES = 10
 """Parties of a group at most that a text names."""
 
 
@@ -73,23 +81,23 @@ class PartyInfluence:
     reasons: Sequence[Reason] = ()  # why a reader should be told of it, if at all
 
     @property
-    def most(self) -> tuple[float, int]:
+    def largest_share(self) -> tuple[float, int]:
         """The largest share of a component, and the number of that component, from 1."""
         first = int(np.argmax(self.influence.components))
         return float(self.influence.components[first]), first + 1
 
     def entry(self) -> dict[str, Any]:
         """The same as JSON can hold it: an entry of ``model.log["influence"]``."""
-        found = self.influence
+        influence = self.influence
         return {
             "party": self.party,
-            "rows_share": found.rows,
-            "variance_share": found.variance,
-            "component_shares": found.components.tolist(),
-            "angles_degrees": found.turn.axes.tolist(),
-            "subspace_degrees": found.turn.span,
-            "fit_share": None if math.isnan(found.fit) else found.fit,
-            "spread_of_median": None if math.isnan(found.spread) else found.spread,
+            "rows_share": influence.rows,
+            "variance_share": influence.variance,
+            "component_shares": influence.components.tolist(),
+            "angles_degrees": influence.turn.axes.tolist(),
+            "subspace_degrees": influence.turn.span,
+            "fit_share": None if math.isnan(influence.fit) else influence.fit,
+            "spread_of_median": None if math.isnan(influence.spread) else influence.spread,
         }
 
 
@@ -107,7 +115,7 @@ class Contributions:
         (0: none).
         """
         self._require_semidefinite(solution)
-        found = influences(
+        results = party_influences(
             list(self.parts.values()),
             solution.pairs,
             solution.mean,
@@ -115,25 +123,27 @@ class Contributions:
             center=center,
             between=self.between,
         )
-        reasons = told(found)
-        everyone = [
+        reasons = outlying_parties(results)
+        parties = [
             PartyInfluence(name, one, reasons.get(i, ()))
-            for i, (name, one) in enumerate(zip(self.parts, found, strict=True))
+            for i, (name, one) in enumerate(zip(self.parts, results, strict=True))
         ]
-        _require_no_negative(everyone, solution.pairs.values)
+        _require_no_negative(parties, solution.pairs.values)
         if limit:
-            _require_below(limit, everyone)
-        return everyone
+            _require_below(limit, parties)
+        return parties
 
     def units(self) -> list[dict[str, Any]]:
         """Features that a party has in another unit."""
-        return units_of_scatters({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
+        return scatter_unit_entries({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
 
     def _require_semidefinite(self, solution: Solution) -> None:
         """Refuse what takes directions of other parties away."""
-        sent = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
-        largest, rng = float(solution.pairs.values[0]), np.random.default_rng()
-        _refuse([list(sent)[i] for i in indefinite(list(sent.values()), largest, solution.scale, rng)])
+        moments = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
+        first_eigenvalue, rng = float(solution.pairs.values[0]), np.random.default_rng()
+        _refuse(
+            [list(moments)[i] for i in indefinite_parts(list(moments.values()), first_eigenvalue, solution.scale, rng)]
+        )
 
 
 @dataclass(frozen=True)
@@ -144,13 +154,13 @@ class AddedContributions:
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
         """Nobody's; a `ContractError` where what a group of parties sent together is no scatter of any rows."""
-        found = self.groups.indefinite(solution.mean.size, float(solution.pairs.values[0]), solution.scale)
-        if found:
+        suspects = self.groups.indefinite_groups(solution.mean.size, float(solution.pairs.values[0]), solution.scale)
+        if suspects:
             lines = [
-                f"one of {len(names)} parties ({', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}): "
+                f"one of {len(names)} parties ({', '.join(names[:MAX_NAMED_PARTIES])}{', ...' if len(names) > MAX_NAMED_PARTIES else ''}): "
                 "their scatters add up to one with a negative eigenvalue: no rows have such a one, and it takes away "
                 "what others have. Which of them, a run with 'max-share' tells: it keeps what each sent"
-                for names in found
+                for names in suspects
             ]
             raise ContractError("\n".join(lines))
         return []
@@ -160,45 +170,45 @@ class AddedContributions:
         return []
 
 
-def largest_of(everyone: Sequence[PartyInfluence]) -> dict[str, float]:
+def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float]:
     """The most that any party has, by the names of `fedpca_flwr.model.measurements`."""
-    if not everyone:
+    if not parties:
         return {}
     return {
-        "influence_component_share": max(one.most[0] for one in everyone),
-        "influence_axis_degrees": max(float(one.influence.turn.axes[0]) for one in everyone),
-        "influence_subspace_degrees": max(one.influence.turn.span for one in everyone),
-        "influence_components": everyone[0].influence.components.size,
+        "influence_component_share": max(item.largest_share[0] for item in parties),
+        "influence_axis_degrees": max(float(item.influence.turn.axes[0]) for item in parties),
+        "influence_subspace_degrees": max(item.influence.turn.span for item in parties),
+        "influence_components": parties[0].influence.components.size,
     }
 
 
-def notes_on(everyone: Sequence[PartyInfluence]) -> list[str]:
+def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
     """What a reader must know of parties that stand out."""
-    fits = [one.influence.fit for one in everyone]
-    usual = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
-    return [_note(one, usual) for one in everyone if one.reasons]
+    fits = [item.influence.fit for item in parties]
+    median_fit = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
+    return [_note(item, median_fit) for item in parties if item.reasons]
 
 
-def _note(one: PartyInfluence, usual: float) -> str:
-    found, (share, component) = one.influence, one.most
+def _note(item: PartyInfluence, median_fit: float) -> str:
+    influence, (share, component) = item.influence, item.largest_share
     texts: dict[Reason, str] = {
-        "rows": f"it says that it has {found.rows:.4%} of all rows",
+        "rows": f"it says that it has {influence.rows:.4%} of all rows",
         "share": (
-            f"it holds {share:.0%} of component {component} with {found.rows:.2%} of the rows, and without it that "
-            f"turns by up to {found.turn.axes[component - 1]:.0f} degrees"
+            f"it holds {share:.0%} of component {component} with {influence.rows:.2%} of the rows, and without it that "
+            f"turns by up to {influence.turn.axes[component - 1]:.0f} degrees"
         ),
-        "spread": f"its rows vary {found.spread:.3g} times as much as those of the median party",
-        "fit": f"the components hold {found.fit:.0%} of its variance, of that of the median party {usual:.0%}",
+        "spread": f"its rows vary {influence.spread:.3g} times as much as those of the median party",
+        "fit": f"the components hold {influence.fit:.0%} of its variance, of that of the median party {median_fit:.0%}",
     }
-    why = "; ".join(texts[reason] for reason in one.reasons)
-    return f"{one.party} stands out: {why}. If that cannot be, run without it"
+    why = "; ".join(texts[reason] for reason in item.reasons)
+    return f"{item.party} stands out: {why}. If that cannot be, run without it"
 
 
-def _require_no_negative(everyone: Sequence[PartyInfluence], values: Array) -> None:
+def _require_no_negative(parties: Sequence[PartyInfluence], values: Array) -> None:
     """Refuse a party that holds less than nothing of a component; rounding is a share of the first eigenvalue."""
     weights = values / values[0]
-    shares = {one.party: one.influence.components for one in everyone}
-    _refuse([party for party, held in shares.items() if (held * weights[: held.size]).min() < NEGATIVE])
+    shares = {item.party: item.influence.components for item in parties}
+    _refuse([party for party, share in shares.items() if (share * weights[: share.size]).min() < MIN_EIGENVALUE_SHARE])
 
 
 def _refuse(parties: Sequence[str]) -> None:
@@ -207,12 +217,12 @@ def _refuse(parties: Sequence[str]) -> None:
         raise ContractError("\n".join(f"{party}: {why}" for party in parties))
 
 
-def _require_below(limit: float, everyone: Sequence[PartyInfluence]) -> None:
+def _require_below(limit: float, parties: Sequence[PartyInfluence]) -> None:
     """Refuse a model of which one party holds more than it may."""
     lines = [
-        f"{one.party} holds {share:.2%} of component {component} with {one.influence.rows:.2%} of the rows"
-        for one in everyone
-        for share, component in [one.most]
+        f"{item.party} holds {share:.2%} of component {component} with {item.influence.rows:.2%} of the rows"
+        for item in parties
+        for share, component in [item.largest_share]
         if share > limit
     ]
     if lines:

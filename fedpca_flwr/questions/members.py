@@ -8,31 +8,31 @@ the share of those that left, so a run with survivors has the script in clear, a
 import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.model.federation import digest
+from fedpca_flwr.model.federation import moments_digest
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Question, Questions, by_transport
-from fedpca_flwr.questions.fields import HEAD, head_fields, moments_in
-from fedpca_flwr.questions.rows import moments_phases, own_moments
+from fedpca_flwr.questions.fields import HEAD, head_fields, read_moments
+from fedpca_flwr.questions.rows import local_moments, moments_questions
 from fedpca_flwr.questions.rows_run import Party
 
 COUNT, MEAN, REMAINDER = HEAD
 
 
-def members_phases(config: RunConfig) -> Questions:
+def members_questions(config: RunConfig) -> Questions:
     """Who has what, and the moments that the server lacks; with masks who is there, and the sums of all."""
-    return by_transport(config, clear=_of_each, masked=_of_all, surviving=_of_each)(config)
+    return by_transport(config, clear=_digest_questions, masked=_sum_questions, surviving=_digest_questions)(config)
 
 
-def _of_all(config: RunConfig) -> Questions:
-    members = Question(reply=Payload(()), answer=lambda party, asked: {}, in_clear=True)
-    return {"members": members, **moments_phases(config)}
+def _sum_questions(config: RunConfig) -> Questions:
+    members = Question(reply=Payload(()), answer=lambda party, request: {}, in_clear=True)
+    return {"members": members, **moments_questions(config)}
 
 
-def _of_each(config: RunConfig) -> Questions:
+def _digest_questions(config: RunConfig) -> Questions:
     return {
         "digest": Question(reply=Payload((Field("digest", ("32",), "uint8"), COUNT, REMAINDER, MEAN)), answer=_digest),
         "moments": Question(
-            asked=Payload((Field("wanted", (), "bool"),)),
+            request=Payload((Field("wanted", (), "bool"),)),
             reply=Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter", optional=True))),
             answer=_moments,
             optional=True,
@@ -40,15 +40,15 @@ def _of_each(config: RunConfig) -> Questions:
     }
 
 
-def _digest(party: Party, asked: Fields) -> Fields:
+def _digest(party: Party, request: Fields) -> Fields:
     """Count, mean and the digest of the moments, as the server will understand them."""
-    fields = own_moments(party, asked)
-    own = bytes.fromhex(digest(moments_in(fields)))
-    return {**fields, "digest": np.frombuffer(own, np.uint8)}
+    fields = local_moments(party, request)
+    digest_bytes = bytes.fromhex(moments_digest(read_moments(fields)))
+    return {**fields, "digest": np.frombuffer(digest_bytes, np.uint8)}
 
 
-def _moments(party: Party, asked: Fields) -> Fields:
+def _moments(party: Party, request: Fields) -> Fields:
     """Count, mean, and where it is wanted the scatter."""
-    if asked["wanted"]:
-        return own_moments(party, asked)
+    if request["wanted"]:
+        return local_moments(party, request)
     return {**head_fields(*party.vault.head_and_diagonal()), "scatter": np.empty(0)}

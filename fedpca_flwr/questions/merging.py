@@ -20,17 +20,17 @@ from scipy.linalg import qr
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import added, deflated, direction, merged, overwritten
+from fedpca_flwr.maths.columns import deflate, merge_vectors, order_free_sum, orthogonal_direction, project_on_direction
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.graph import Adjacency, graph_of
+from fedpca_flwr.maths.graph import Adjacency, make_graph
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.card import Shown
+from fedpca_flwr.protocol.card import Disclosure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Public, Question, Questions
+from fedpca_flwr.protocol.question import Public, Question, Questions, Round
 from fedpca_flwr.questions import columns
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsStrategy, ScoresSolution
 
-SHOWS = Shown(
+MERGE_DISCLOSURE = Disclosure(
     "number of rows and of columns, energy of its columns, its leading local scores in each period and their "
     "eigenvalues, the energies of the merged directions",
     "the merged scores of all rows; with `graph` the leading local scores of neighbours",
@@ -41,12 +41,12 @@ SHOWS = Shown(
 BEYOND_MOMENTS = "directions of rows, which a site must allow, after many steps that enlarge rounding"
 """Why a party's answers tell more of its rows than their moments do."""
 
-LOCAL = Payload((Field("value", ()), Field("vector", ("n",))))
+LOCAL_DIRECTION = Payload((Field("value", ()), Field("vector", ("n",))))
 """A party's leading direction, and its weight."""
 
-MERGED = Payload((Field("merged", ("n",)),))
+MERGED_DIRECTION = Payload((Field("merged", ("n",)),))
 
-NEIGHBOURS = Payload((Field("values", ("<=parties",)), Field("vectors", ("<=parties", "n"))))
+NEIGHBOUR_DIRECTIONS = Payload((Field("values", ("<=parties",)), Field("vectors", ("<=parties", "n"))))
 """What a party's neighbours said."""
 
 
@@ -67,60 +67,63 @@ class MergeOptions(ColumnsOptions):
         return self.variant == "faithful"
 
     @property
-    def about_means(self) -> bool:
+    def centres_columns(self) -> bool:
         return self.center and not self.faithful
 
     @abstractmethod
-    def local(self, X: Array, start: Array) -> tuple[float, Array]:
+    def local_direction(self, X: Array, start: Array) -> tuple[float, Array]:
         """Weight and leading direction (n,) of a party's block ``X`` (n, f)."""
 
-    def products(self, rows: int) -> int:
+    def max_gram_columns(self, rows: int) -> int:
         # once a block is overwritten it has rank one, and tells no more
-        return self.n_components * min(self.all_periods, 2 + self.isolated)
+        return self.n_components * min(self.total_periods, 2 + self.isolated_periods)
 
     @property
-    def from_merged(self) -> bool:
+    def starts_from_merged(self) -> bool:
         """Whether a party starts each period from the merged vector."""
         return False
 
     @property
-    def isolated(self) -> int:
+    def isolated_periods(self) -> int:
         """Periods without communication that come first; the authors merge their vectors all the same."""
         return int(self.graph == "server" and self.faithful)
 
     @property
-    def all_periods(self) -> int:
+    def total_periods(self) -> int:
         """Of each component, with the isolated one."""
-        return self.periods + self.isolated
+        return self.periods + self.isolated_periods
 
     def merge(self, values: Sequence[float], vectors: Sequence[Array]) -> Array:
         """The merged direction (n,)."""
-        return merged(values, vectors, faithful=self.faithful, scaled=self.weight_scaling)
+        return merge_vectors(values, vectors, faithful=self.faithful, scaled=self.weight_scaling)
 
 
-def merge_phases(config: RunConfig, options: MergeOptions) -> Questions:
+def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
     """The questions of a run: a party's own directions, period by period."""
-    first, merged = 1 + options.isolated, MERGED if options.graph == "server" else NEIGHBOURS
-    later = options.n_components * options.all_periods - first
-    local = Question(asked=merged, reply=LOCAL, answer=_step, sizes=_parties, times=later)
+    first, merged = (
+        1 + options.isolated_periods,
+        MERGED_DIRECTION if options.graph == "server" else NEIGHBOUR_DIRECTIONS,
+    )
+    later = options.n_components * options.total_periods - first
+    local = Question(request=merged, reply=LOCAL_DIRECTION, answer=_local_period, sizes=_parties, times=later)
     report = Question(
-        asked=merged,
+        request=merged,
         reply=Payload((Field("directions", ("n", "k")),)),
-        answer=lambda party, asked: {"directions": _with_next(party, _own_merged(party, asked))},
+        answer=lambda party, request: {"directions": _with_direction(party, _local_merged(party, request))},
         sizes=_parties,
     )
     return {
-        **columns.rows_in_clear(columns.ENERGIES),
-        "start": Question(reply=LOCAL, answer=_step, times=first),
+        **columns.clear_rows_questions(columns.LOCAL_ENERGY),
+        "start": Question(reply=LOCAL_DIRECTION, answer=_local_period, times=first),
         **({"local": local} if later else {}),
         **({} if options.graph == "server" else {"report": report}),
-        **columns.energies_phase(),
-        **columns.projection_phase(),
+        **columns.energies_questions(),
+        **columns.projection_questions(),
     }
 
 
 def _parties(public: Public) -> dict[str, int]:
-    return {**columns.k_of_options(public), "parties": public.parties}
+    return {**columns.component_sizes(public), "parties": public.parties}
 
 
 class MergeStrategy(ColumnsStrategy):
@@ -128,61 +131,61 @@ class MergeStrategy(ColumnsStrategy):
 
     options: MergeOptions
 
-    def aggregate(self) -> Generator[Ask, Any, ScoresSolution]:
+    def aggregate(self) -> Generator[Round, Any, ScoresSolution]:
         yield from columns.rows_and_energy(self)
         notes = ["an average of the parties' own directions, not the principal components of all columns"]
         measured: dict[str, float] = {"periods_per_component": self.options.periods}
         if self.options.graph == "server":
-            U = yield from self._merged()
+            U = yield from self._merge_directions()
         else:
-            own = yield from self._relayed()
-            U = _mean(own)
-            apart = max(float(principal_angles(V, U).max()) for V in own)
+            directions = yield from self._relay_directions()
+            U = _mean_basis(directions)
+            disagreement = max(float(principal_angles(V, U).max()) for V in directions)
             notes.append("a simulated network: the server relayed; the model is the mean of the parties' directions")
-            measured["consensus_error_degrees"] = apart
-        pairs = yield from columns.measured_pairs(U)
-        return ScoresSolution(pairs=pairs, total=self.total, notes=notes, measured=measured)
+            measured["consensus_error_degrees"] = disagreement
+        pairs = yield from columns.pairs_by_energy(U)
+        return ScoresSolution(pairs=pairs, total=self.total, notes=notes, measurements=measured)
 
     # Inside
 
-    def _merged(self) -> Generator[Ask, Any, Array]:
+    def _merge_directions(self) -> Generator[Round, Any, Array]:
         """The directions (n, k), one component after the other."""
-        options, question = self.options, Ask("start")
-        found = np.empty((self.n_rows, 0))
+        options, question = self.options, Round("start")
+        directions = np.empty((self.n_rows, 0))
         for component in range(options.n_components):
             values: list[float] = []
             vectors: list[Array] = []
-            for period in range(options.all_periods):
+            for period in range(options.total_periods):
                 replies = yield question
                 if not options.faithful:  # the authors' program never forgets what came before
                     values, vectors = [], []
-                values += _values(replies, first=component == 0)
+                values += _weights(replies, first=component == 0)
                 vectors += [reply.fields["vector"] for reply in replies]
-                if period >= options.isolated:
+                if period >= options.isolated_periods:
                     u = options.merge(values, vectors)
-                    question = Ask("local", {"merged": u})
-            following = direction(u, found)
+                    question = Round("local", {"merged": u})
+            following = orthogonal_direction(u, directions)
             if not following.any():
                 raise DataError(
                     f"the parties' directions leave nothing for component {component + 1}; run with n-components = "
                     f"{component} at most"
                 )
-            found = np.column_stack([found, following])
-        return found
+            directions = np.column_stack([directions, following])
+        return directions
 
-    def _relayed(self) -> Generator[Ask, Any, list[Array]]:
+    def _relay_directions(self) -> Generator[Round, Any, list[Array]]:
         """Each party's own directions (n, k)."""
-        options, question = self.options, Ask("start")
-        graph = graph_of(options.graph, self.quorum.expected)
+        options, question = self.options, Round("start")
+        graph = make_graph(options.graph, self.quorum.expected)
         for step in range(options.n_components * options.periods):
             replies = yield question
-            _values(replies, first=step < options.periods)
-            question = Ask("local", each=_neighbours(graph, replies))
-        replies = yield Ask("report", each=question.each)
+            _weights(replies, first=step < options.periods)
+            question = Round("local", party_requests=_neighbour_requests(graph, replies))
+        replies = yield Round("report", party_requests=question.party_requests)
         return [reply.fields["directions"] for reply in replies]
 
 
-def _values(replies: list[Reply], *, first: bool) -> list[float]:
+def _weights(replies: list[Reply], *, first: bool) -> list[float]:
     """The weights of the parties; those of the ``first`` component are not all zero."""
     values = [float(reply.fields["value"]) for reply in replies]
     if first and not any(value > 0 for value in values):
@@ -193,7 +196,7 @@ def _values(replies: list[Reply], *, first: bool) -> list[float]:
     return values
 
 
-def _neighbours(graph: Adjacency, replies: list[Reply]) -> dict[int, Fields]:
+def _neighbour_requests(graph: Adjacency, replies: list[Reply]) -> dict[int, Fields]:
     """What each party receives of the others."""
     values = np.array([reply.fields["value"] for reply in replies])
     vectors = np.stack([reply.fields["vector"] for reply in replies])
@@ -203,37 +206,37 @@ def _neighbours(graph: Adjacency, replies: list[Reply]) -> dict[int, Fields]:
     }
 
 
-def _mean(own: list[Array]) -> Array:
+def _mean_basis(directions: list[Array]) -> Array:
     """An orthonormal basis (n, k) of the mean of the parties' directions, turned alike."""
-    largest = max(own, key=lambda U: U.tobytes())
-    turned = [U * np.where(np.einsum("ij,ij->j", U, largest) < 0, -1.0, 1.0) for U in own]
-    U: Array = qr(added(turned), mode="economic")[0]
+    reference = max(directions, key=lambda U: U.tobytes())
+    aligned = [U * np.where(np.einsum("ij,ij->j", U, reference) < 0, -1.0, 1.0) for U in directions]
+    U: Array = qr(order_free_sum(aligned), mode="economic")[0]
     return U
 
 
 # What a party answers
 
 
-def _step(party: ColumnsClient, asked: Fields) -> Fields:
+def _local_period(party: ColumnsClient, request: Fields) -> Fields:
     """One period: it follows from how many there were."""
     options, state = party.options, party.site.state
     steps = int(state["steps"][0]) if "steps" in state else 0
     component, period = divmod(steps, options.all_periods)
-    direction: Array = _own_merged(party, asked) if asked else np.empty(0)
+    direction: Array = _local_merged(party, request) if request else np.empty(0)
     if period == 0:
         if component:
-            state["found"] = [_with_next(party, direction)]
-        X = deflated(party.own_columns.X, _found(party))
+            state["found"] = [_with_direction(party, direction)]
+        X = deflate(party.local_columns.X, _local_directions(party))
     else:
         (X,) = state["block"]
-        X = overwritten(X, direction) if period > options.isolated else X
-    start = _start(party, component, period, direction)
+        X = project_on_direction(X, direction) if period > options.isolated else X
+    start = _start_vector(party, component, period, direction)
     value, vector = options.local(X, start)
     state["block"], state["own"], state["steps"] = [X], [value, vector], [steps + 1]
     return {"value": np.asarray(value), "vector": vector}
 
 
-def _start(party: ColumnsClient, component: int, period: int, direction: Array) -> Array:
+def _start_vector(party: ColumnsClient, component: int, period: int, direction: Array) -> Array:
     """The same for every party, so that it matters to nobody who is which."""
     options, n = party.options, len(party.data)
     if period > options.isolated and options.from_merged:
@@ -242,12 +245,12 @@ def _start(party: ColumnsClient, component: int, period: int, direction: Array) 
     return rng.random(n) if options.faithful else rng.standard_normal(n)
 
 
-def _own_merged(party: ColumnsClient, asked: Fields) -> Array:
+def _local_merged(party: ColumnsClient, request: Fields) -> Array:
     """The merged direction: the server's, or that of a party and its neighbours."""
-    if "merged" in asked:
-        return asked["merged"]
-    values: list[Any] = list(asked["values"])
-    vectors: list[Array] = list(asked["vectors"])
+    if "merged" in request:
+        return request["merged"]
+    values: list[Any] = list(request["values"])
+    vectors: list[Array] = list(request["vectors"])
     if not (party.options.faithful and values):  # the authors' program leaves a node's own vector out
         value, vector = party.site.state["own"]
         values, vectors = [value, *values], [vector, *vectors]
@@ -255,12 +258,12 @@ def _own_merged(party: ColumnsClient, asked: Fields) -> Array:
     return merged
 
 
-def _found(party: ColumnsClient) -> Array:
+def _local_directions(party: ColumnsClient) -> Array:
     """The directions that a party has found (n, k)."""
     state = party.site.state
     return state["found"][0] if "found" in state else np.empty((len(party.data), 0))
 
 
-def _with_next(party: ColumnsClient, u: Array) -> Array:
+def _with_direction(party: ColumnsClient, u: Array) -> Array:
     """The same, and what ``u`` (n,) adds."""
-    return np.column_stack([_found(party), direction(u, _found(party))])
+    return np.column_stack([_local_directions(party), orthogonal_direction(u, _local_directions(party))])

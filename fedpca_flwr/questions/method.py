@@ -14,33 +14,33 @@ from fedpca_flwr.model.solution import Solution, require_variance, solve
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import (
     CentreOptions,
+    Disclosure,
     MethodCard,
     MomentsOptions,
     PCAOptions,
     ScaledOptions,
     ScaleOptions,
-    Shown,
 )
 from fedpca_flwr.protocol.card import CountOptions as Options
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import (
     SERVER,
-    Ask,
     Program,
     Public,
     Question,
     Questions,
-    Sum,
+    Round,
     SumLimits,
+    SumRound,
     Total,
     by_transport,
 )
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.fields import HEAD, head_fields, head_in
+from fedpca_flwr.questions.fields import HEAD, head_fields, read_head
 from fedpca_flwr.questions.pooling import Evidence, Fitting
 from fedpca_flwr.questions.projection import Projection
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, moments_limits, reach, sum_limits
-from fedpca_flwr.questions.rows import moments_of_all, moments_phases, pooled_moments, projection_phase
+from fedpca_flwr.questions.rows import moments_questions, pooled_moments, projection_questions, staged_moments
 from fedpca_flwr.questions.rows_run import Party
 from fedpca_flwr.questions.rows_run import RowsClient as Client
 from fedpca_flwr.questions.rows_run import RowsStrategy as Strategy
@@ -50,13 +50,13 @@ __all__ = [
     "HEAD",
     "SERVER",
     "Array",
-    "Ask",
     "CentreOptions",
     "Client",
     "ConfigError",
     "ContractError",
     "Count",
     "DataError",
+    "Disclosure",
     "Evidence",
     "Field",
     "Fields",
@@ -74,26 +74,26 @@ __all__ = [
     "Question",
     "Questions",
     "Reply",
+    "Round",
     "RunConfig",
     "ScaleOptions",
     "ScaledOptions",
     "ServerTransport",
-    "Shown",
     "Solution",
     "Strategy",
-    "Sum",
     "SumLimits",
+    "SumRound",
     "Total",
     "by_transport",
     "head_fields",
-    "head_in",
     "moments_limits",
-    "moments_of_all",
-    "moments_phases",
+    "moments_questions",
     "pooled_moments",
-    "projection_phase",
+    "projection_questions",
     "reach",
+    "read_head",
     "require_variance",
     "solve",
+    "staged_moments",
     "sum_limits",
 ]

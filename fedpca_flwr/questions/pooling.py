@@ -14,24 +14,24 @@ from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import Solution
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import PCAOptions
-from fedpca_flwr.protocol.question import Ask
+from fedpca_flwr.protocol.question import Round
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 
-KEPT = "the moments of all rows were kept; they tell far more than this model (docs/statistics.md)"
+STORED_MOMENTS_NOTE = "the moments of all rows were kept; they tell far more than this model (docs/statistics.md)"
 
 
-def kept(
-    options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, missed: Array
+def stored_moments(
+    options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, error_bound: Array
 ) -> SecondMoments | None:
     """What a run with these options keeps.
 
     Only a method whose options say so keeps anything: one that releases less than the moments has no such option.
     """
-    sets = options.moments_kept(len(parties))
-    if not sets:
+    count = options.stored_moments_count(len(parties))
+    if not count:
         return None
-    own = parties if sets > 1 else {}
-    return SecondMoments(pooled, parties=own, missed=missed if missed.any() else np.zeros(0))
+    party_moments = parties if count > 1 else {}
+    return SecondMoments(pooled, parties=party_moments, error_bound=error_bound if error_bound.any() else np.zeros(0))
 
 
 def party_names(replies: Sequence[Reply]) -> list[str]:
@@ -40,7 +40,7 @@ def party_names(replies: Sequence[Reply]) -> list[str]:
     return names if len(set(names)) == len(names) else [reply.sender for reply in replies]
 
 
-def require_kept_sums(keep: str, *, within: bool) -> None:
+def require_storable_sums(keep: str, *, within: bool) -> None:
     """Refuse by a `ConfigError` to keep what the server does not have where it has sums only.
 
     These are each party's moments; ``within`` the parties, also those of all rows.
@@ -61,16 +61,16 @@ def require_kept_sums(keep: str, *, within: bool) -> None:
 class Evidence:
     """What the statistics say of the moments that they gave, for the model that is made of these."""
 
-    missed: Array = field(default_factory=lambda: np.zeros(1))
+    error_bound: Array = field(default_factory=lambda: np.zeros(1))
     """Bound on what fixed point rounded off the variances, times rows."""
     cautions: Sequence[str] = ()  # what a reader must know of them
     contributions: Contributions | AddedContributions | None = None  # what each party added, where the server sees that
     units: Sequence[dict[str, Any]] = ()
     """Features that a party has in another unit, where the server sees each party's means and deviations."""
-    kept: SecondMoments | None = None  # the moments of all rows, where the run is to keep them
+    stored: SecondMoments | None = None  # the moments of all rows, where the run is to keep them
 
 
-Fitting = Generator[Ask, Any, Solution]
+Fitting = Generator[Round, Any, Solution]
 """The server's half of a method: it asks, and returns what it found."""
 
 
@@ -79,11 +79,11 @@ class PooledMoments(NamedTuple):
 
     moments: Moments  # of all rows, or without what lies between the parties' means
     diagonal: Array  # of the scatter of all rows
-    whole: Moments | None = None  # those of all rows, where the server has them
+    total: Moments | None = None  # those of all rows, where the server has them
     parts: Mapping[str, Moments] = MappingProxyType({})
     """By how texts name the party: what each of them sent, where the server has kept it."""
     names: Sequence[str] = ()  # how else they are named, in the same order: a name that is the same in every run
     evidence: Evidence = Evidence()
 
 
-Pooling = Generator[Ask, Any, PooledMoments]
+Pooling = Generator[Round, Any, PooledMoments]

@@ -58,7 +58,7 @@ class Projection:
 class Observer:
     """Watches a party's rows in the last round, and may add to its reply."""
 
-    def passing(self, chunks: Iterator[Any]) -> Iterator[Any]:
+    def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
         """Watch chunks of centred rows, and give each on."""
         return chunks
 

@@ -21,32 +21,32 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head, packed_size
-from fedpca_flwr.maths.rows import count_of
+from fedpca_flwr.maths.rows import weighted_count
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER, Public, SumLimits, by_transport
 
-ROWS = 2**32
+MAX_ROWS = 2**32
 """Rows that all parties together may have, or the sum of their weights."""
 
 FIRST_WORDS = 4
 """For each value of sums whose size nobody knows yet."""
 
-WIDE: Digits = (1,) * FIRST_WORDS
+WIDE_DIGITS: Digits = (1,) * FIRST_WORDS
 """The digits of as many words."""
 
-FEW = 2**15
+MAX_TWO_WORD_VALUES = 2**15
 """Values of which a second whole word is not worth a further question."""
 
 
-class Pooled(NamedTuple):
+class PooledCentre(NamedTuple):
     """The moments of all rows but for what lies off the diagonal."""
 
     head: Head
     diagonal: Array  # of the scatter about the mean
-    missed: Array = np.zeros(1)  # bound on what fixed point rounded off the diagonal
+    error_bound: Array = np.zeros(1)  # bound on what fixed point rounded off the diagonal
     cautions: Sequence[str] = ()  # what a reader must know of it
 
     @property
@@ -66,13 +66,13 @@ class Pooled(NamedTuple):
     @property
     def spread(self) -> Array:
         """The roots of the scatter's diagonal, a little enlarged."""
-        return np.sqrt(self.diagonal * (1 + 2.0**-20) + self.missed)
+        return np.sqrt(self.diagonal * (1 + 2.0**-20) + self.error_bound)
 
 
-MOST_DECADES = 120
+MAX_DECADES = 120
 """So many powers of ten no value as a question takes it is above or below one: squares of sums stay in float64."""
 
-UNSEEN = 1e-9
+MAX_UNRESOLVED_SHARE = 1e-9
 """Share of a variance that fixed point may cost before it counts as not seen."""
 
 
@@ -90,61 +90,63 @@ def permit_fixed_point(party: PCAClient) -> None:
     if party.site.config.bound:
         require_bound(party.site.config)
         party.site.permit_bound(party.card.split)
-    require_few_rows(count_of(party.data), party.site.node.num_partitions)
+    require_max_rows(weighted_count(party.data), party.site.node.num_partitions)
 
 
-def require_few_rows(rows: float, parties: int) -> None:
+def require_max_rows(rows: float, parties: int) -> None:
     """Refuse more rows of one of ``parties`` than a sum of rows has room for."""
-    if rows > ROWS // parties:
-        raise DataError(f"this site has more rows than its part of {ROWS:,}, the most in a secure sum")
+    if rows > MAX_ROWS // parties:
+        raise DataError(f"this site has more rows than its part of {MAX_ROWS:,}, the most in a secure sum")
 
 
-def require_resolved(bound: float, missed: Array, diagonal: Array, or_else: str = "", *, which: str = ALL_ROWS) -> None:
+def require_resolved(
+    bound: float, error_bound: Array, diagonal: Array, advice: str = "", *, subject: str = ALL_ROWS
+) -> None:
     """Refuse a bound so far above the data that fixed point, whose steps it sets, misses their variance.
 
     ``missed`` (d,) is what rounding may have cost of the scatter's diagonal (d,) of rows, which are ``which``; the
     text ends with what ``or_else`` would help.
     """
-    if missed.sum() > UNSEEN * diagonal.sum():
+    if error_bound.sum() > MAX_UNRESOLVED_SHARE * diagonal.sum():
         raise ConfigError(
-            f"run-config: 'bound' is {bound:g}, and next to it {which} have no variance: they are "
-            f"identical, or the bound must be nearer to the largest size of a value{or_else}"
+            f"run-config: 'bound' is {bound:g}, and next to it {subject} have no variance: they are "
+            f"identical, or the bound must be nearer to the largest size of a value{advice}"
         )
 
 
-def require_scalable(bound: float, missed: Array, diagonal: Array, rows: float) -> None:
+def require_scalable(bound: float, error_bound: Array, diagonal: Array, rows: float) -> None:
     """Refuse a bound beside which features vary too little to be scaled; the parameters as `require_resolved`.
 
     What cannot be told from a constant feature may pass for one where its deviation is nothing beside that of scaled
     features, and below 1e-15 of the largest.
     """
-    varying, matters = diagonal > missed, missed > min(1e-12 * rows, 1e-30 * float(diagonal.max(initial=0.0)))
-    require_few(bound, int(((missed > UNSEEN * diagonal) & (varying | matters)).sum()), 0)
+    varying, matters = diagonal > error_bound, error_bound > min(1e-12 * rows, 1e-30 * float(diagonal.max(initial=0.0)))
+    require_max_unresolved(bound, int(((error_bound > MAX_UNRESOLVED_SHARE * diagonal) & (varying | matters)).sum()), 0)
 
 
-def require_few(bound: float, few: int, most: int) -> None:
+def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
     """Refuse a bound beside which more than ``most`` features, a ``few``, have no digits."""
-    if few > most:
+    if unresolved > maximum:
         raise ConfigError(
-            f"run-config: 'bound' is {bound:g}, and next to it {few} features have too little variance to be scaled: "
+            f"run-config: 'bound' is {bound:g}, and next to it {unresolved} features have too little variance to be scaled: "
             "lower 'bound' to the largest size of a value, change the unit of these features, or leave out those that "
             "are constant"
         )
 
 
-def rows_in(count: NDArray[Any], parties: int, *, weighted: bool = False) -> int | float:
+def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False) -> int | float:
     """The rows that the parties of an opened sum have, or the sum of their weights; or a `ContractError`: nobody can
     check a single share."""
-    rows, least = (float(count), np.finfo(np.float64).tiny) if weighted else (int(count), parties)
-    if not least <= rows <= ROWS:
+    rows, minimum = (float(count), np.finfo(np.float64).tiny) if weighted else (int(count), parties)
+    if not minimum <= rows <= MAX_ROWS:
         raise ContractError(
-            f"the {parties} parties together say that they have {rows} rows, expected {least} to {ROWS:,}: the share "
+            f"the {parties} parties together say that they have {rows} rows, expected {minimum} to {MAX_ROWS:,}: the share "
             "of one of them is false, or was altered on its way"
         )
     return rows
 
 
-def reach(asked: Fields, public: Public) -> Array:
+def reach(request: Fields, public: Public) -> Array:
     """The largest size of a value (d,) of rows within `bound`, as a question takes them.
 
     That is less the ``centre`` or ``mean`` that was asked, and divided by the ``scale``.
@@ -154,24 +156,24 @@ def reach(asked: Fields, public: Public) -> Array:
     ContractError
         Where a centre is beyond `bound`, as no mean of rows is, or sums have no place in float64.
     """
-    bound, largest = public.config.bound, np.full(public.features, public.config.bound)
-    for name in {"centre", "mean"} & asked.keys():
-        if np.abs(asked[name]).max(initial=0.0) > bound * (1 + 2.0**-20):
+    bound, sizes = public.config.bound, np.full(public.features, public.config.bound)
+    for name in {"centre", "mean"} & request.keys():
+        if np.abs(request[name]).max(initial=0.0) > bound * (1 + 2.0**-20):
             raise ContractError(f"{SERVER}: '{name}' is beyond the run's 'bound' = {bound:g}, as no mean of rows is")
-        largest = bound + np.abs(asked[name])
-    unit = asked.get("scale", np.empty(0))
+        sizes = bound + np.abs(request[name])
+    unit = request.get("scale", np.empty(0))
     if unit.size:
-        largest = largest / unit
+        sizes = sizes / unit
     with np.errstate(divide="ignore"):
-        decades = np.abs(np.log10(largest))
-    if not (decades < MOST_DECADES).all():
+        decades = np.abs(np.log10(sizes))
+    if not (decades < MAX_DECADES).all():
         raise ContractError(f"{SERVER}: what it asked makes sums that are outside the range of float64")
-    return largest
+    return sizes
 
 
 def sum_limits(bound: float, d: int) -> SumLimits:
     """Count, and sum of x (d,), of rows whose values are at most ``bound`` in size."""
-    return {"count": np.array(float(ROWS)), "sum": np.full(d, ROWS * bound)}
+    return {"count": np.array(float(MAX_ROWS)), "sum": np.full(d, MAX_ROWS * bound)}
 
 
 def scatter_limits(spread: Array) -> SumLimits:
@@ -182,30 +184,30 @@ def scatter_limits(spread: Array) -> SumLimits:
 
 def sums_limits(reach: Array) -> SumLimits:
     """Count, sum (d,) and sum of squares (d,) of rows whose values are at most ``reach`` (d,) in size."""
-    return {"count": np.array(float(ROWS)), "sum": ROWS * reach, "squares": ROWS * reach**2}
+    return {"count": np.array(float(MAX_ROWS)), "sum": MAX_ROWS * reach, "squares": MAX_ROWS * reach**2}
 
 
 def moments_limits(reach: Array) -> SumLimits:
     """The same, and the packed sums of products."""
     d, same = reach.size, bool((reach == reach[0]).all())
     if same:  # one number takes no room
-        scatter: Array = np.broadcast_to(ROWS * reach[0] ** 2, packed_size(d))
+        scatter: Array = np.broadcast_to(MAX_ROWS * reach[0] ** 2, packed_size(d))
     else:
-        scatter = blas.dspr(d, float(ROWS), reach, np.zeros(packed_size(d)), lower=1)
+        scatter = blas.dspr(d, float(MAX_ROWS), reach, np.zeros(packed_size(d)), lower=1)
     return {**sums_limits(reach), "scatter": scatter}
 
 
 def leading_digits(sizes: Mapping[str, int]) -> Digits:
     """Of products of values: two, of which the second one shares a word where there are many."""
-    return WIDE[:2] if packed_size(sizes["d"]) <= FEW else (1, 3)
+    return WIDE_DIGITS[:2] if packed_size(sizes["d"]) <= MAX_TWO_WORD_VALUES else (1, 3)
 
 
 def product_limits(reach: Array, columns: int) -> SumLimits:
     """A scatter of such rows times so many orthonormal columns (d, b), and some rounding."""
-    limit = 2 * ROWS * reach * np.linalg.norm(reach)
+    limit = 2 * MAX_ROWS * reach * np.linalg.norm(reach)
     return {"product": np.broadcast_to(limit[:, None], (reach.size, columns))}
 
 
 def projection_limits(reach: Array) -> SumLimits:
     """Count, and the squared error that orthonormal components leave of such rows, and some rounding."""
-    return {"count": np.array(float(ROWS)), "squared": np.array(2 * ROWS * float(reach @ reach))}
+    return {"count": np.array(float(MAX_ROWS)), "squared": np.array(2 * MAX_ROWS * float(reach @ reach))}

@@ -27,25 +27,32 @@ from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.maths.sums import (
     MomentsSum,
-    about_mean,
-    head_about,
+    centre_scatter,
     mean_products,
     pool,
     pooled_diagonal,
     pooled_head,
+    shift_head,
     uncentred_parts,
 )
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.card import MomentsOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, SumLimits, Total, by_transport
-from fedpca_flwr.protocol.replies import as_they_come
+from fedpca_flwr.protocol.question import Public, Question, Questions, Round, SumLimits, SumRound, Total, by_transport
+from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.questions import row_limits
-from fedpca_flwr.questions.digits import SHOWS
-from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, moments_in
+from fedpca_flwr.questions.digits import MAX_ROUNDING_SHARE
+from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, read_moments
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
-from fedpca_flwr.questions.pooling import Evidence, PooledMoments, Pooling, kept, party_names, require_kept_sums
-from fedpca_flwr.questions.row_limits import WIDE, Pooled
+from fedpca_flwr.questions.pooling import (
+    Evidence,
+    PooledMoments,
+    Pooling,
+    party_names,
+    require_storable_sums,
+    stored_moments,
+)
+from fedpca_flwr.questions.row_limits import WIDE_DIGITS, PooledCentre
 from fedpca_flwr.questions.rows_run import Party, RowsStrategy
 from fedpca_flwr.site.vault import Vault
 
@@ -54,7 +61,7 @@ SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
 
 
 @contextmanager
-def sums_of_rows() -> Iterator[None]:
+def refuse_impossible_sums() -> Iterator[None]:
     """Raise a `ContractError` where sums are those of no rows: nobody can check a single share."""
     try:
         with np.errstate(all="ignore"):
@@ -66,45 +73,45 @@ def sums_of_rows() -> Iterator[None]:
         ) from None
 
 
-WITHIN = (
+WITHIN_DISCLOSURE = (
     "the scatter that lies between the sites' means, a matrix of a rank below their number; of three sites it shows "
     "the plane in which their means lie, and with other runs more"
 )
 """What the sum of scatters about own means tells of single sites (`PCAOptions.site_sums`)."""
 
-PARTS, SCATTER_PARTS = 13, 3
+SUM_PARTS, SCATTER_PARTS = 13, 3
 """Numbers that a party's sums about zero add up from, and its products: each is rounded by itself."""
 
-TWO_FLOATS = 2.0**-100
+TWO_FLOATS_SHARE = 2.0**-100
 """Share of a sum of products about zero that two floats do not hold."""
 
-LEFT = 1e-8
+MIN_RESIDUAL_SHARE = 1e-8
 """Share of the variance that covariates may leave over."""
 
-FOR_INFLUENCE = 2**30
+MAX_INFLUENCE_BYTES = 2**30
 """Bytes of all parties' scatters together that are kept for nothing but their influence."""
 
 
-def keeps_each(run: RowsStrategy) -> bool:
+def stores_each_party(run: RowsStrategy) -> bool:
     """Whether the server keeps each party's moments until the run has its model."""
-    kept = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
-    return kept or run.config.max_share > 0 or _nbytes(run) <= FOR_INFLUENCE
+    by_option = isinstance(run.options, MomentsOptions) and run.options.keep == "parties"
+    return by_option or run.config.max_share > 0 or _nbytes(run) <= MAX_INFLUENCE_BYTES
 
 
-def added_moments(run: RowsStrategy) -> Generator[Ask, Any, tuple[MomentsSum, Evidence]]:
+def streamed_moments(run: RowsStrategy) -> Generator[Round, Any, tuple[MomentsSum, Evidence]]:
     """The sum of all parties' moments, of which none is kept."""
     added = MomentsSum(run.public.features)
     groups = RandomGroups(run.public.parties, np.random.default_rng())
 
     def take(fields: Fields, sender: str) -> None:
-        part = moments_in(fields)
+        part = read_moments(fields)
         try:
             added.add(part)
         except ValueError as error:
             raise ContractError(f"{sender}: field 'scatter': {error}") from None
         groups.add(sender, part)
 
-    replies = yield from as_they_come(Ask("moments"), take)
+    replies = yield from stream_replies(Round("moments"), take)
     cautions = [
         f"no influence of single parties is told: what all {len(replies)} sent has {_nbytes(run):,} bytes, and was "
         "added as it came; with 'max-share' it is kept, and told",
@@ -119,71 +126,72 @@ def _nbytes(run: RowsStrategy) -> int:
 # The questions
 
 
-CENTRE = Field("centre", ("d",), fixed="centre")
-SPREAD = Field("spread", ("d",), kind="size", fixed="spread")
+CENTRE = Field("centre", ("d",), constant="centre")
+SPREAD = Field("spread", ("d",), kind="size", constant="spread")
 SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
-def centre_phases(prefix: str = "", of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
+def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
     """The question of `pooled_centre`, about the rows in a vault ``of`` a party."""
     sums = Question(
         reply=Payload((COUNT, *SUMS)),
-        answer=lambda party, asked: uncentred(*of(party).head_and_diagonal()),
-        limits=lambda asked, public: row_limits.sums_limits(row_limits.reach(asked, public)),
-        words=len(WIDE),
+        answer=lambda party, request: uncentred_sums(*vault_of(party).head_and_diagonal()),
+        limits=lambda request, public: row_limits.sums_limits(row_limits.reach(request, public)),
+        words=len(WIDE_DIGITS),
     )
     return {f"{prefix}sums": sums}
 
 
-def moments_phases(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
+def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
     """The questions of `pooled_moments`; ``within``: of scatters about own means; ``keep``: what of them."""
-    require_kept_sums(by_transport(config, clear="nothing", masked=keep), within=within)
+    require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
-    whole = Payload((COUNT, *SUMS, SCATTER))
+    payload = Payload((COUNT, *SUMS, SCATTER))
     leading, survivors = (
-        _summed(whole, digits, within=within) for digits in (row_limits.leading_digits, lambda sizes: WIDE[:3])
+        _moments_question(payload, digits, within=within)
+        for digits in (row_limits.leading_digits, lambda sizes: WIDE_DIGITS[:3])
     )
-    digits = _summed(Payload((SCATTER,)), lambda sizes: WIDE, within=within)
+    digits = _moments_question(Payload((SCATTER,)), lambda sizes: WIDE_DIGITS, within=within)
     return by_transport(
         config,
-        clear={"moments": Question(reply=MOMENTS, answer=own_moments)},
-        masked={"moments": leading, "digits": replace(digits, asked=Payload((CENTRE,)), optional=True)},
+        clear={"moments": Question(reply=MOMENTS, answer=local_moments)},
+        masked={"moments": leading, "digits": replace(digits, request=Payload((CENTRE,)), optional=True)},
         surviving={"moments": survivors},
     )
 
 
-def _summed(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
+def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
     """A question for the sum of these moments, with such ``digits`` of the scatter."""
 
-    def answer(party: Party, asked: Fields) -> Sequence[Fields]:
-        parts = _uncentred_moments(party, asked.get("centre", np.zeros(party.public.features)), within=within)
+    def answer(party: Party, request: Fields) -> Sequence[Fields]:
+        parts = _uncentred_moments(party, request.get("centre", np.zeros(party.public.features)), within=within)
         return [{field.name: part[field.name] for field in reply.fields if field.name in part} for part in parts]
 
-    def limits(asked: Fields, public: Public) -> SumLimits:
-        every = row_limits.moments_limits(row_limits.reach(asked, public))
-        return {field.name: every[field.name] for field in reply.fields}
+    def limits(request: Fields, public: Public) -> SumLimits:
+        limits_by_name = row_limits.moments_limits(row_limits.reach(request, public))
+        return {field.name: limits_by_name[field.name] for field in reply.fields}
 
     return Question(
         reply=reply,
         answer=answer,
         limits=limits,
-        words=lambda sizes: dict.fromkeys(("count", "sum", "squares"), WIDE) | {SCATTER.name: digits(sizes)},
+        words=lambda sizes: dict.fromkeys(("count", "sum", "squares"), WIDE_DIGITS) | {SCATTER.name: digits(sizes)},
     )
 
 
 def _uncentred_moments(party: Party, centre: Array, *, within: bool) -> Sequence[Fields]:
     """Count, sum, squares and second moments about a ``centre`` (d,), or these within the party, in parts without a
     rounding."""
-    found = party.vault.moments()
-    head = head_about(found.head, centre)
-    parts = [dict(part) for part in uncentred(head, found.diagonal())]
-    products = [found.scatter] if within else [found.scatter, *mean_products(head)]
+    moments = party.vault.moments()
+    head = shift_head(moments.head, centre)
+    parts = [dict(part) for part in uncentred_sums(head, moments.diagonal())]
+    products = [moments.scatter] if within else [moments.scatter, *mean_products(head)]
     for part, product in zip(parts, products, strict=False):
         part[SCATTER.name] = product
     return parts
 
 
-def uncentred(head: Head, diagonal: Array) -> Sequence[Fields]:
+def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
     """Count, sum (d,) and sum of squares (d,) of rows with this ``diagonal`` of their scatter, in parts."""
     sums, squares = uncentred_parts(head)
     parts = [{"squares": square} for square in (diagonal, *squares)]
@@ -193,14 +201,14 @@ def uncentred(head: Head, diagonal: Array) -> Sequence[Fields]:
     return parts
 
 
-def own_moments(party: Party, asked: Fields) -> Fields:
+def local_moments(party: Party, request: Fields) -> Fields:
     """Count, mean and scatter of a party's rows."""
-    found = party.vault.moments()
-    return {**head_fields(found.head, found.diagonal()), "scatter": found.scatter}
+    moments = party.vault.moments()
+    return {**head_fields(moments.head, moments.diagonal()), "scatter": moments.scatter}
 
 
-def projection_phase(
-    *, differentially_private: bool = False, about: str = "", further: tuple[Field, ...] = ()
+def projection_questions(
+    *, differentially_private: bool = False, mean_name: str = "", extra_fields: tuple[Field, ...] = ()
 ) -> Questions:
     """The last question: every party projects its own rows and tells what squared error that leaves.
 
@@ -209,19 +217,19 @@ def projection_phase(
     """
     return {
         "project": Question(
-            asked=Payload(
+            request=Payload(
                 (
                     Field("components", ("<=k", "d"), kind="orthonormal rows"),
-                    Field("mean", ("d",), near=about),
+                    Field("mean", ("d",), constant_or_zero=mean_name),
                     Field("scale", ("d",), kind="positive", optional=True),
-                    *further,
+                    *extra_fields,
                 )
             ),
             reply=Payload((COUNT, Field("squared", (), kind="size"))),
-            answer=lambda party, asked: party.project(asked),
+            answer=lambda party, request: party.project(request),
             needs="files",
             sizes=lambda public: {"k": public.features},
-            limits=lambda asked, public: row_limits.projection_limits(row_limits.reach(asked, public)),
+            limits=lambda request, public: row_limits.projection_limits(row_limits.reach(request, public)),
             words=row_limits.FIRST_WORDS,
             in_clear=differentially_private,
             closing=True,
@@ -233,8 +241,8 @@ def projection_phase(
 
 
 def pooled_centre(
-    run: RowsStrategy, prefix: str = "", *, which: str = ALL_ROWS, joined: Array | float = 0.0
-) -> Generator[Ask, Any, Pooled]:
+    run: RowsStrategy, prefix: str = "", *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
+) -> Generator[Round, Any, PooledCentre]:
     """Rows, mean and variances of all rows, by one short sum.
 
     ``prefix`` names its phase, ``which`` says in a refusal what rows it is of; ``joined`` (d,) is the diagonal of a
@@ -244,38 +252,42 @@ def pooled_centre(
         head = stage.head()
         if head is not None:
             return head
-    sums: Total = yield Sum(f"{prefix}sums")
-    return _resolved(run, sums, which=which, joined=joined)
+    sums: Total = yield SumRound(f"{prefix}sums")
+    return _resolve_centre(run, sums, subject=subject, added_diagonal=added_diagonal)
 
 
-def _resolved(run: RowsStrategy, sums: Total, *, which: str = ALL_ROWS, joined: Array | float = 0.0) -> Pooled:
+def _resolve_centre(
+    run: RowsStrategy, sums: Total, *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
+) -> PooledCentre:
     """What sums of rows and of their squares say, if no digits are missing.
 
     With scaling a feature of whose variance rounding may be all is constant; else it would be scaled by what rounding
     left of it.
     """
-    assert sums.exactly is not None
-    rows = row_limits.rows_in(sums["count"], sums.parties, weighted=bool(run.config.weights))
-    total, squares = sums.exactly("sum"), sums.exactly("squares")
-    with sums_of_rows():
+    assert sums.exact_integers is not None
+    rows = row_limits.read_row_count(sums["count"], sums.parties, weighted=bool(run.config.weights))
+    total, squares = sums.exact_integers("sum"), sums.exact_integers("squares")
+    with refuse_impossible_sums():
         head, diagonal = pooled_head(rows, total), pooled_diagonal(rows, total, squares)
-        missed = PARTS * (sums.missed["squares"] + 2 * np.abs(head.mean) * sums.missed["sum"])
-        if not (diagonal >= -missed).all():  # by Cauchy and Schwarz no rows have such sums
+        error_bound = SUM_PARTS * (sums.error_bounds["squares"] + 2 * np.abs(head.mean) * sums.error_bounds["sum"])
+        if not (diagonal >= -error_bound).all():  # by Cauchy and Schwarz no rows have such sums
             raise ArithmeticError
-    diagonal, whole = diagonal.clip(min=0.0), diagonal.clip(min=0.0) + joined
-    about_zero = 0.0 if run.options.centred else head.n * head.mean**2
-    row_limits.require_resolved(run.config.bound, missed, whole + about_zero, which=which)
+    diagonal, total_diagonal = diagonal.clip(min=0.0), diagonal.clip(min=0.0) + added_diagonal
+    squared_means = 0.0 if run.options.centred else head.n * head.mean**2
+    row_limits.require_resolved(run.config.bound, error_bound, total_diagonal + squared_means, subject=subject)
     if not run.options.scaled:
-        return Pooled(head, diagonal, missed)
-    numbers = slice(whole.size - run.config.indicators)
-    least = np.append(np.zeros_like(whole[numbers]), np.full(run.config.indicators, 0.5))  # of an indicator that varies
-    row_limits.require_scalable(run.config.bound, missed, np.maximum(whole, least), head.n)
-    unseen = whole <= missed
-    cautions = taken_for_constant(unseen[numbers], float(np.sqrt(missed.max() / head.n)))
-    return Pooled(head, np.where(unseen, 0.0, diagonal), missed, cautions)
+        return PooledCentre(head, diagonal, error_bound)
+    numbers = slice(total_diagonal.size - run.config.indicators)
+    min_diagonal = np.append(
+        np.zeros_like(total_diagonal[numbers]), np.full(run.config.indicators, 0.5)
+    )  # of an indicator that varies
+    row_limits.require_scalable(run.config.bound, error_bound, np.maximum(total_diagonal, min_diagonal), head.n)
+    unresolved = total_diagonal <= error_bound
+    cautions = constant_cautions(unresolved[numbers], float(np.sqrt(error_bound.max() / head.n)))
+    return PooledCentre(head, np.where(unresolved, 0.0, diagonal), error_bound, cautions)
 
 
-def moments_of_all(run: RowsStrategy) -> Pooling:
+def staged_moments(run: RowsStrategy) -> Pooling:
     """The moments of all rows, as the stages of the run leave them."""
     pooled: Callable[..., Pooling] = partial(pooled_moments, run)
     for stage in run.stages:
@@ -292,58 +304,65 @@ def pooled_moments(
     however much it is, and of sums all digits. Where only sums are shown, ``joined`` (d,) is the diagonal of the
     scatter that this one is added to.
     """
-    pool_by = by_transport(run.config, clear=_from_each, masked=_by_sums)
-    found = yield from pool_by(run, within, each, joined)
-    own, evidence = dict(zip(found.names, found.parts.values(), strict=True)), found.evidence
-    whole = found.moments if found.whole is None else found.whole
-    return found._replace(evidence=replace(evidence, kept=kept(run.options, whole, own, missed=evidence.missed)))
+    pool_function = by_transport(run.config, clear=_pool_replies, masked=_pool_sums)
+    result = yield from pool_function(run, within, each, joined)
+    party_moments, evidence = dict(zip(result.names, result.parts.values(), strict=True)), result.evidence
+    total = result.moments if result.total is None else result.total
+    return result._replace(
+        evidence=replace(
+            evidence, stored=stored_moments(run.options, total, party_moments, error_bound=evidence.error_bound)
+        )
+    )
 
 
-def _from_each(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
-    if not (each or keeps_each(run)):
-        added, evidence = yield from added_moments(run)
+def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
+    if not (retain_all or stores_each_party(run)):
+        added, evidence = yield from streamed_moments(run)
         pooled = added.pooled()
         moments = added.pooled(within=True) if within else pooled
         return PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
-    replies = yield Ask("moments")
-    parts = {reply.sender: moments_in(reply.fields) for reply in replies}
+    replies = yield Round("moments")
+    parts = {reply.sender: read_moments(reply.fields) for reply in replies}
     pooled = pool(parts.values())
     moments = pool(parts.values(), within=True) if within else pooled
     evidence = Evidence(contributions=Contributions(parts, between=not within))
     return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies), evidence)
 
 
-def _by_sums(run: RowsStrategy, within: bool, each: bool, joined: Array | float) -> Pooling:
-    sums: Total = yield Sum("moments")
-    pooled = _resolved(run, sums, joined=joined)
-    places = diagonal_positions(pooled.diagonal.size)
-    head, held = pooled.head, 0.0 if within else TWO_FLOATS * pooled.rows * pooled.centre**2
-    missed = SCATTER_PARTS * sums.missed["scatter"][places] + held
+def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
+    sums: Total = yield SumRound("moments")
+    pooled = _resolve_centre(run, sums, added_diagonal=added_diagonal)
+    positions = diagonal_positions(pooled.diagonal.size)
+    head, float_error = pooled.head, 0.0 if within else TWO_FLOATS_SHARE * pooled.rows * pooled.centre**2
+    error_bound = SCATTER_PARTS * sums.error_bounds["scatter"][positions] + float_error
     unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
-    about_zero = 0.0 if run.options.centred else pooled.head.n * pooled.head.mean**2
-    variance = float(((pooled.diagonal + joined + about_zero) / unit**2).sum())
+    squared_means = 0.0 if run.options.centred else pooled.head.n * pooled.head.mean**2
+    variance = float(((pooled.diagonal + added_diagonal + squared_means) / unit**2).sum())
     # Frobenius norms, in the unit in which the components are found
-    if "digits" in run.phases and (missed / unit**2).sum() > SHOWS * (LEFT if each else 1.0) * variance:
-        sums = yield Sum("digits", {"centre": pooled.centre})
-        head, missed = head_about(head, pooled.centre), SCATTER_PARTS * sums.missed["scatter"][places]
+    if (
+        "digits" in run.script
+        and (error_bound / unit**2).sum() > MAX_ROUNDING_SHARE * (MIN_RESIDUAL_SHARE if retain_all else 1.0) * variance
+    ):
+        sums = yield SumRound("digits", {"centre": pooled.centre})
+        head, error_bound = shift_head(head, pooled.centre), SCATTER_PARTS * sums.error_bounds["scatter"][positions]
     double = sums["scatter"], sums.low["scatter"]
-    found = double[0] if within else about_mean(double, mean_products(head))
+    scatter = double[0] if within else centre_scatter(double, mean_products(head))
     if run.options.scaled:  # one is resolved beside others, since its own variance has all digits
-        small = (missed > row_limits.UNSEEN * pooled.diagonal) & (pooled.diagonal > 0)
-        row_limits.require_few(run.config.bound, int(small.sum()), 1)
+        small = (error_bound > row_limits.MAX_UNRESOLVED_SHARE * pooled.diagonal) & (pooled.diagonal > 0)
+        row_limits.require_max_unresolved(run.config.bound, int(small.sum()), 1)
     elif not within:
-        row_limits.require_resolved(run.config.bound, missed, np.array([variance]))
+        row_limits.require_resolved(run.config.bound, error_bound, np.array([variance]))
     if not within:
-        found[places] = pooled.diagonal
-    evidence = Evidence(missed=np.maximum(pooled.missed, missed), cautions=pooled.cautions)
-    return PooledMoments(Moments(*pooled.head, scatter=found), pooled.diagonal, evidence=evidence)
+        scatter[positions] = pooled.diagonal
+    evidence = Evidence(error_bound=np.maximum(pooled.error_bound, error_bound), cautions=pooled.cautions)
+    return PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal, evidence=evidence)
 
 
-def taken_for_constant(unseen: NDArray[np.bool_], least: float) -> Sequence[str]:
+def constant_cautions(unresolved: NDArray[np.bool_], min_deviation: float) -> Sequence[str]:
     """What a reader must know of ``unseen`` features (d,): fixed point holds no deviation below the ``least``."""
-    if not unseen.any():
+    if not unresolved.any():
         return ()
     return [
-        f"{unseen.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
-        f"deviation below {least:.2g}; if one of them varies less than that, change its unit"
+        f"{unresolved.sum()} features were taken for constant and not scaled: next to 'bound' fixed point holds no "
+        f"deviation below {min_deviation:.2g}; if one of them varies less than that, change its unit"
     ]

@@ -27,73 +27,75 @@ from scipy.linalg import qr
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import rounding
-from fedpca_flwr.maths.moments import Head, symmetric
-from fedpca_flwr.maths.refine import corrected
-from fedpca_flwr.maths.short_words import EXACT, WORD_BITS, Short, ShortWords
+from fedpca_flwr.maths.eigen import rounding_bound
+from fedpca_flwr.maths.moments import Head, unpack_symmetric
+from fedpca_flwr.maths.refine import correct_on_block
+from fedpca_flwr.maths.short_words import MAX_EXACT_MULTIPLE, WORD_BITS, ShortWords, WordSharing
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Public, Question, Questions, Sum, SumLimits, Total
+from fedpca_flwr.protocol.question import Public, Question, Questions, Round, SumLimits, SumRound, Total
 from fedpca_flwr.questions.pooling import Evidence
 from fedpca_flwr.questions.row_limits import reach, require_bound, scatter_limits
-from fedpca_flwr.questions.rows import CENTRE, SCATTER, SPREAD, centre_phases, pooled_centre
+from fedpca_flwr.questions.rows import CENTRE, SCATTER, SPREAD, centre_questions, pooled_centre
 from fedpca_flwr.questions.rows_run import Party, RowsStrategy
 
-FEATURES, COLUMNS = Field("features", ("d",), kind="size"), Field("columns", ("b",), kind="size")
+FEATURE_STEPS, COLUMN_STEPS = Field("features", ("d",), kind="size"), Field("columns", ("b",), kind="size")
 """Their products bound the residual of the sum, and so say its steps."""
 
-CORRECTION = Short(3, residual=True)
+CORRECTION = WordSharing(3, residual=True)
 
-UNSEEN = 2.0**-48
+MIN_SPREAD_SHARE = 2.0**-48
 """Share of the largest deviation below which a feature does not travel: beside it, rounding in float64 is as large."""
 
 
-def short_phases(config: RunConfig, bits: int, width: Callable[[Public], int], *, corrections: int) -> Questions:
+def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int], *, corrections: int) -> Questions:
     """The questions of `ShortScatter`: a scatter in so many ``bits``, and corrections on blocks of a ``width``."""
     require_bound(config)
-    words = Short(WORD_BITS // bits)
+    words = WordSharing(WORD_BITS // bits)
     scatter = Question(
-        asked=Payload((CENTRE, SPREAD)),
+        request=Payload((CENTRE, SPREAD)),
         reply=Payload((SCATTER,)),
-        answer=_scatter,
+        answer=_local_scatter,
         limits=_scatter_limits,
         short={"scatter": words},
     )
     correction = Question(
-        asked=Payload((CENTRE, Field("block", ("d", "b"), "float32", kind="orthonormal columns"), FEATURES, COLUMNS)),
+        request=Payload(
+            (CENTRE, Field("block", ("d", "b"), "float32", kind="orthonormal columns"), FEATURE_STEPS, COLUMN_STEPS)
+        ),
         reply=Payload((Field("product", ("d", "b")),)),
-        answer=_product,
+        answer=_local_product,
         sizes=lambda public: {"b": width(public)},
         limits=_product_limits,
         short={"product": CORRECTION},
         times=corrections,
         optional=True,
     )
-    return {**centre_phases(), "scatter": scatter, **({"correction": correction} if corrections else {})}
+    return {**centre_questions(), "scatter": scatter, **({"correction": correction} if corrections else {})}
 
 
-def _scatter_limits(asked: Fields, public: Public) -> SumLimits:
-    reach(asked, public)  # or the centre is none of rows within `bound`
-    return scatter_limits(_travelling(asked["spread"]))
+def _scatter_limits(request: Fields, public: Public) -> SumLimits:
+    reach(request, public)  # or the centre is none of rows within `bound`
+    return scatter_limits(_suppress_small_spread(request["spread"]))
 
 
-def _travelling(spread: Array) -> Array:
+def _suppress_small_spread(spread: Array) -> Array:
     """The roots of the scatter's diagonal (d,), with 0 for features that are constant but for rounding."""
-    return np.where(spread > UNSEEN * spread.max(), spread, 0.0)
+    return np.where(spread > MIN_SPREAD_SHARE * spread.max(), spread, 0.0)
 
 
-def _product_limits(asked: Fields, public: Public) -> SumLimits:
-    reach(asked, public)
-    return {"product": np.outer(asked["features"], asked["columns"])}
+def _product_limits(request: Fields, public: Public) -> SumLimits:
+    reach(request, public)
+    return {"product": np.outer(request["features"], request["columns"])}
 
 
-def _scatter(party: Party, asked: Fields) -> Fields:
+def _local_scatter(party: Party, request: Fields) -> Fields:
     """Packed scatter about the centre."""
-    return {"scatter": party.vault.moments().scatter_about(asked["centre"])}
+    return {"scatter": party.vault.moments().scatter_about(request["centre"])}
 
 
-def _product(party: Party, asked: Fields) -> Fields:
+def _local_product(party: Party, request: Fields) -> Fields:
     """The scatter's product with a block."""
-    return {"product": party.vault.times_about(asked["centre"], asked["block"].astype(np.float64))}
+    return {"product": party.vault.centred_product(request["centre"], request["block"].astype(np.float64))}
 
 
 class ShortScatter:
@@ -117,77 +119,84 @@ class ShortScatter:
     unit: float
     matrix: Array
     block: Array | None = None
-    wrong: float
-    on_block: float
-    on_first: float
+    error_bound: float
+    block_error_bound: float
+    leading_error_bound: float
 
     def __init__(self, run: RowsStrategy) -> None:
         self.run = run
         self.evidence = Evidence()
 
-    def ask(self) -> Generator[Ask, Any, None]:
+    def ask(self) -> Generator[Round, Any, None]:
         """Ask for the centre, and for the scatter in short words."""
         pooled = yield from pooled_centre(self.run)
         self.head, self.total, d = pooled.head, float(pooled.diagonal.sum()), pooled.spread.size
-        self.evidence = Evidence(missed=pooled.missed, cautions=pooled.cautions)
+        self.evidence = Evidence(error_bound=pooled.error_bound, cautions=pooled.cautions)
         try:
-            self._share = self._missed(self.run.phases["scatter"].short["scatter"])
+            self._scatter_share = self._rounding_share(self.run.script["scatter"].short["scatter"])
         except ValueError as error:
             raise ConfigError(
                 f"run-config: 'bits' is too small for {self.run.public.parties} parties: {error}"
             ) from None
         between = float(pooled.rows) * pooled.remainder**2
         spread = np.sqrt(pooled.spread**2 + between)  # about the centre
-        sums: Total = yield Sum("scatter", {"centre": pooled.centre, "spread": spread})
+        sums: Total = yield SumRound("scatter", {"centre": pooled.centre, "spread": spread})
         root = float(2.0 ** np.frexp(spread.max())[1])
         self.unit, self._root, self._centre = root**2, root, pooled.centre
-        self._every = spread / root
-        self._sent = _travelling(self._every)
-        self._unsent = self._every - self._sent
+        self._spread = spread / root
+        self._sent_spread = _suppress_small_spread(self._spread)
+        self._omitted_spread = self._spread - self._sent_spread
         self._between = float(pooled.rows) * np.outer(pooled.remainder / root, pooled.remainder / root)
-        self.matrix = symmetric(sums["scatter"], d) / self.unit - self._between
+        self.matrix = unpack_symmetric(sums["scatter"], d) / self.unit - self._between
         # what float64 rounds off the sums about the centre, which are larger than those about the mean
-        self._rounded = rounding(d) * float(np.trace(self._between))
-        sent, unsent = float(np.linalg.norm(self._sent)), float(np.linalg.norm(self._unsent))
-        self.wrong = self._share * sent**2 + unsent * (2 * sent + unsent) + self._rounded
-        self.on_block = self.on_first = self.wrong
+        self._rounding_error = rounding_bound(d) * float(np.trace(self._between))
+        sent_norm, omitted_norm = float(np.linalg.norm(self._sent_spread)), float(np.linalg.norm(self._omitted_spread))
+        self.error_bound = (
+            self._scatter_share * sent_norm**2 + omitted_norm * (2 * sent_norm + omitted_norm) + self._rounding_error
+        )
+        self.block_error_bound = self.leading_error_bound = self.error_bound
 
-    def correct(self, vectors: Array, number: int) -> Generator[Ask, Any, None]:
+    def correct(self, vectors: Array, number: int) -> Generator[Round, Any, None]:
         """Ask what is wrong about the leading ``vectors`` (d, b), and mend it."""
         block = vectors.astype(np.float32)
         V = block.astype(np.float64)
-        known, (features, columns) = (self.matrix + self._between) @ V, self._reach(V)
+        expected, (features, columns) = (self.matrix + self._between) @ V, self._residual_limits(V)
         steps: Fields = {"features": features * self._root, "columns": columns * self._root}
-        near = {"product": known * self.unit}
-        sums: Total = yield Sum("correction", {"centre": self._centre, "block": block, **steps}, near=near)
+        near = {"product": expected * self.unit}
+        sums: Total = yield SumRound("correction", {"centre": self._centre, "block": block, **steps}, estimate=near)
         Q, R = qr(V, mode="economic")  # float32 numbers are orthonormal but for rounding
         inverse = np.linalg.inv(R)
-        self.matrix = corrected(self.matrix, Q, (sums["product"] / self.unit - known) @ inverse)
+        self.matrix = correct_on_block(self.matrix, Q, (sums["product"] / self.unit - expected) @ inverse)
         widths = columns.size, self.run.options.n_components
-        lost, first = (self._lost(V[:, :b], features, columns[:b], inverse) for b in widths)
+        block_error, leading_error = (self._product_error(V[:, :b], features, columns[:b], inverse) for b in widths)
         # rounding makes Q'E unsymmetric, and the half of that which the update keeps mixes the block's columns
-        self.on_block, self.on_first = 1.5 * lost + self._rounded, first + lost / 2 + self._rounded
-        self.wrong += 3 * lost
+        self.block_error_bound, self.leading_error_bound = (
+            1.5 * block_error + self._rounding_error,
+            leading_error + block_error / 2 + self._rounding_error,
+        )
+        self.error_bound += 3 * block_error
         self.block = Q
 
-    def _lost(self, V: Array, features: Array, columns: Array, inverse: Array) -> float:
+    def _product_error(self, V: Array, features: Array, columns: Array, inverse: Array) -> float:
         """Bound on the spectral norm of what is wrong with the product with ``V @ inverse``."""
-        rounded = self._missed(CORRECTION) * np.linalg.norm(features) * np.linalg.norm(columns)
-        unsent = np.linalg.norm(self._unsent) * np.linalg.norm(self._every @ np.abs(V))
-        return float((rounded + unsent) * np.linalg.norm(inverse, 2))
+        rounded = self._rounding_share(CORRECTION) * np.linalg.norm(features) * np.linalg.norm(columns)
+        omitted = np.linalg.norm(self._omitted_spread) * np.linalg.norm(self._spread @ np.abs(V))
+        return float((rounded + omitted) * np.linalg.norm(inverse, 2))
 
-    def _missed(self, words: Short) -> float:
+    def _rounding_share(self, words: WordSharing) -> float:
         """What the parties' rounding takes off a sum at most, as a share of its limit."""
-        return float(ShortWords(np.ones(1), words, self.run.public.parties).missed[0])
+        return float(ShortWords(np.ones(1), words, self.run.public.parties).error_bound[0])
 
-    def _reach(self, V: Array) -> tuple[Array, Array]:
+    def _residual_limits(self, V: Array) -> tuple[Array, Array]:
         """Numbers (d,) and (b,) whose products bound what is wrong about each entry of the product with ``V``."""
-        largest, unsent = self._every @ np.abs(V), self._unsent @ np.abs(V)
+        max_products, omitted = self._spread @ np.abs(V), self._omitted_spread @ np.abs(V)
         half = ShortWords(np.ones(1), CORRECTION, self.run.public.parties).base / 2
-        finest = half / EXACT * largest  # float64 has no smaller steps
+        finest = half / MAX_EXACT_MULTIPLE * max_products  # float64 has no smaller steps
         if self.block is None:
-            return self._sent, np.maximum(self._share * largest + unsent, finest)
-        inside = self.block.T @ V
-        beside = np.linalg.norm(V - self.block @ inside, axis=0)
-        wrong = self.on_block * np.linalg.norm(inside, axis=0) + self.wrong * beside
-        return (self._sent > 0).astype(np.float64), np.maximum(wrong, float(self._sent.max()) * finest)
+            return self._sent_spread, np.maximum(self._scatter_share * max_products + omitted, finest)
+        coefficients = self.block.T @ V
+        outside_norms = np.linalg.norm(V - self.block @ coefficients, axis=0)
+        residuals = self.block_error_bound * np.linalg.norm(coefficients, axis=0) + self.error_bound * outside_norms
+        return (self._sent_spread > 0).astype(np.float64), np.maximum(
+            residuals, float(self._sent_spread.max()) * finest
+        )

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpca_flwr.errors import ConfigError, printable
-from fedpca_flwr.site.journal import SCHEMA, Event, Further, events, first_gap, further
-from fedpca_flwr.site.repeats import sentence
-from fedpca_flwr.state.files import written_whole
+from fedpca_flwr.errors import ConfigError, printable_text
+from fedpca_flwr.site.journal import SCHEMA, Event, FurtherRefusals, events, first_gap, further_refusals
+from fedpca_flwr.site.repeats import event_text
+from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.state.store import Store
 
-SHOWN = ("time", "run", "party", "kind", "about", "bytes")
+TABLE_COLUMNS = ("time", "run", "party", "kind", "about", "bytes")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Audit:
 
     events: Sequence[Event]
     gap: int  # the number of the first event that is missing or was changed; 0: none
-    further: Sequence[Further] = ()  # refused runs that were only counted
+    further_refusals: Sequence[FurtherRefusals] = ()  # refused runs that were only counted
 
     @property
     def verdict(self) -> str:
@@ -36,15 +36,15 @@ class Audit:
 
     def table(self) -> str:
         """The events in columns, for people."""
-        lines = [SHOWN, *(tuple(_shown(event, name) for name in SHOWN) for event in self.events)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(SHOWN))]
+        lines = [TABLE_COLUMNS, *(tuple(_cell_text(event, name) for name in TABLE_COLUMNS) for event in self.events)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(TABLE_COLUMNS))]
         return "\n".join(
             [
                 *(
                     "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
                     for line in lines
                 ),
-                *map(_counted, self.further),
+                *map(_further_line, self.further_refusals),
             ]
         )
 
@@ -52,7 +52,7 @@ class Audit:
         """What became of each run, the latest last: when it was, what it was, what was asked and has left."""
         found: dict[tuple[str, int], dict[str, Any]] = {}
         for event in self.events:
-            began = {
+            blank = {
                 "run": event.run,
                 "party": event.party,
                 "began": event.time,
@@ -60,14 +60,14 @@ class Audit:
                 "questions": 0,
                 "bytes": 0,
             }
-            run = found.setdefault((event.run, event.party), {**began, "refused": "", "ended": ""})
+            run = found.setdefault((event.run, event.party), {**blank, "refused": "", "ended": ""})
             run["last"] = event.time
             run["questions"] += event.kind == "question"
             run["bytes"] += event.bytes
             if event.kind in {"refused", "ended"}:
-                run[event.kind] = printable(event.about)
+                run[event.kind] = printable_text(event.about)
             if event.kind == "run":
-                run["about"] = printable(event.about)
+                run["about"] = printable_text(event.about)
         return list(found.values())
 
     def status(self) -> str:
@@ -79,13 +79,13 @@ class Audit:
                 f"run {run['run']} (client {run['party']}): {run['about'] or 'nothing is noted of what it was'}",
                 f"  {run['began']} to {run['last']}: {run['questions']} questions, {run['bytes']:,} bytes left{end}",
             ]
-        lines += map(_counted, self.further)
+        lines += map(_further_line, self.further_refusals)
         return "\n".join(lines or ["no run has asked this site anything"])
 
     def export(self, file: Path) -> None:
         """Write a JSON object a line, by which anybody can follow the chain: whole or not at all."""
         try:
-            with written_whole(file, 0o600) as stream:
+            with atomic_file(file, 0o600) as stream:
                 for event in self.events:
                     stream.write(json.dumps(event._asdict()).encode() + b"\n")
         except OSError as error:
@@ -100,13 +100,13 @@ def audit(folder: str) -> Audit:
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")
     with store.transaction() as database:
-        return Audit(list(events(database)), first_gap(database), further(database))
+        return Audit(list(events(database)), first_gap(database), further_refusals(database))
 
 
-def _counted(runs: Further) -> str:
+def _further_line(runs: FurtherRefusals) -> str:
     """A line about refused runs."""
     return f"after event {runs.number}: {runs.times} further refusals, the last at {runs.time} of run {runs.run}"
 
 
-def _shown(event: Event, name: str) -> str:
-    return printable(sentence(event.kind, event.about) if name == "about" else str(getattr(event, name)))
+def _cell_text(event: Event, name: str) -> str:
+    return printable_text(event_text(event.kind, event.about) if name == "about" else str(getattr(event, name)))

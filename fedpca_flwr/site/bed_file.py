@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, Rows
-from fedpca_flwr.site.columns import Selection, extra
-from fedpca_flwr.site.file_format import Format
-from fedpca_flwr.state.files import text_in
+from fedpca_flwr.site.columns import ColumnSelection, require_extra
+from fedpca_flwr.site.file_format import FileFormat
+from fedpca_flwr.state.files import read_text
 
-UNKNOWN = "0"  # an allele that nobody in a file has, and that it does not name
-OTHER_STRAND = str.maketrans("ACGT", "TGCA")
-SPELLINGS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
+UNKNOWN_ALLELE = "0"  # an allele that nobody in a file has, and that it does not name
+COMPLEMENT = str.maketrans("ACGT", "TGCA")
+CHROMOSOME_NUMBERS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
 
 
 class Variant(NamedTuple):
@@ -38,19 +38,19 @@ class Variant(NamedTuple):
     other: str
 
     @property
-    def place(self) -> tuple[str, int]:
+    def locus(self) -> tuple[str, int]:
         return self.chromosome, self.position
 
     @property
     def ambiguous(self) -> bool:
         """Whether its alleles look the same on both strands."""
-        return self.counted.translate(OTHER_STRAND) == self.other
+        return self.counted.translate(COMPLEMENT) == self.other
 
     def __str__(self) -> str:
         return f"{self.chromosome}:{self.position}:{self.counted}:{self.other}"
 
 
-class Matched(NamedTuple):
+class VariantMatch(NamedTuple):
     """Where the variants of a list are in a site's file."""
 
     columns: NDArray[np.int64]  # (d,): of each its place in the file; -1 where the file lacks it, or has it twice
@@ -64,7 +64,7 @@ def read_bim(file: Path) -> list[Variant]:
             "there is no .bim file with the variants beside the .bed file, or where it is named", local=str(file)
         )
     found = []
-    for number, line in enumerate(text_in(file, errors="replace").splitlines(), start=1):
+    for number, line in enumerate(read_text(file, errors="replace").splitlines(), start=1):
         cells = line.split()
         if not cells:
             continue
@@ -82,33 +82,37 @@ def read_bim(file: Path) -> list[Variant]:
 
 def _chromosome(text: str) -> str:
     plain = text.upper().removeprefix("CHR")
-    return SPELLINGS.get(plain, plain)
+    return CHROMOSOME_NUMBERS.get(plain, plain)
 
 
-def matched(listed: Sequence[Variant], own: Sequence[Variant]) -> Matched:
+def match_variants(target: Sequence[Variant], local: Sequence[Variant]) -> VariantMatch:
     """Where each of the ``listed`` variants is among a site's ``own``."""
-    places: dict[tuple[str, int], list[int]] = {}
-    for i, variant in enumerate(own):
-        places.setdefault(variant.place, []).append(i)
-    columns, swapped = np.full(len(listed), -1), np.zeros(len(listed), dtype=bool)
-    for j, variant in enumerate(listed):
-        fits = [(i, turned) for i in places.get(variant.place, ()) if (turned := _turned(variant, own[i])) is not None]
-        if len(fits) == 1:
-            columns[j], swapped[j] = fits[0]
-    return Matched(columns, swapped)
+    loci: dict[tuple[str, int], list[int]] = {}
+    for i, variant in enumerate(local):
+        loci.setdefault(variant.locus, []).append(i)
+    columns, swapped = np.full(len(target), -1), np.zeros(len(target), dtype=bool)
+    for j, variant in enumerate(target):
+        candidates = [
+            (i, is_swap) for i in loci.get(variant.locus, ()) if (is_swap := _is_swapped(variant, local[i])) is not None
+        ]
+        if len(candidates) == 1:
+            columns[j], swapped[j] = candidates[0]
+    return VariantMatch(columns, swapped)
 
 
-def _turned(listed: Variant, own: Variant) -> bool | None:
+def _is_swapped(target: Variant, local: Variant) -> bool | None:
     """Whether the same variant's alleles are swapped; None where it is another one."""
-    for counted, other in (own[2:], [allele.translate(OTHER_STRAND) for allele in own[2:]]):
-        if counted in (listed.counted, UNKNOWN) and other in (listed.other, UNKNOWN):
+    for counted, other in (local[2:], [allele.translate(COMPLEMENT) for allele in local[2:]]):
+        if counted in (target.counted, UNKNOWN_ALLELE) and other in (target.other, UNKNOWN_ALLELE):
             return False
-        if counted in (listed.other, UNKNOWN) and other in (listed.counted, UNKNOWN):
+        if counted in (target.other, UNKNOWN_ALLELE) and other in (target.counted, UNKNOWN_ALLELE):
             return True
     return None
 
 
-def in_common(files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False) -> tuple[list[Variant], list[str]]:
+def common_variants(
+    files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False
+) -> tuple[list[Variant], list[str]]:
     """Return the variants that all files have, whatever the order of the files, and lines that say what differs.
 
     Parameters
@@ -125,27 +129,31 @@ def in_common(files: Mapping[str, Sequence[Variant]], *, ambiguous: bool = False
     lines : list of str
     """
     codings: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
-    for own in files.values():
-        for variant in own:
-            codings.setdefault(variant.place, Counter())[variant.counted, variant.other] += 1
-    every, unnamed = list[Variant](), list[Variant]()
+    for variants in files.values():
+        for variant in variants:
+            codings.setdefault(variant.locus, Counter())[variant.counted, variant.other] += 1
+    candidates, unnamed = list[Variant](), list[Variant]()
     for place in sorted(codings, key=_genome_order):
-        pairs = _named_pairs(codings[place], one_strand=ambiguous)
-        every += [Variant(*place, *pair) for pair in pairs]
+        pairs = _allele_pairs(codings[place], same_strand=ambiguous)
+        candidates += [Variant(*place, *pair) for pair in pairs]
         unnamed += [] if pairs else [Variant(*place, *min(codings[place]))]
-    lines = _line("", "have an allele that no file names", unnamed)
+    lines = _difference_lines("", "have an allele that no file names", unnamed)
     if not ambiguous:
-        lines += _line("", "look the same on both strands", [variant for variant in every if variant.ambiguous])
-        every = [variant for variant in every if not variant.ambiguous]
-    common = np.ones(len(every), dtype=bool)
-    for name, own in files.items():
-        found = matched(every, own)
-        times = Counter(found.columns.tolist())
-        once = np.array([column >= 0 and times[column] == 1 for column in found.columns.tolist()], dtype=bool)
-        lines += _line(f"{name}: ", "are not in it, or twice", list(compress(every, ~once)))
-        lines += _line(f"{name}: ", "are coded with swapped alleles", list(compress(every, found.swapped)))
-        common &= once
-    return list(compress(every, common)), lines
+        lines += _difference_lines(
+            "", "look the same on both strands", [variant for variant in candidates if variant.ambiguous]
+        )
+        candidates = [variant for variant in candidates if not variant.ambiguous]
+    common = np.ones(len(candidates), dtype=bool)
+    for name, variants in files.items():
+        match = match_variants(candidates, variants)
+        counts = Counter(match.columns.tolist())
+        present = np.array([column >= 0 and counts[column] == 1 for column in match.columns.tolist()], dtype=bool)
+        lines += _difference_lines(f"{name}: ", "are not in it, or twice", list(compress(candidates, ~present)))
+        lines += _difference_lines(
+            f"{name}: ", "are coded with swapped alleles", list(compress(candidates, match.swapped))
+        )
+        common &= present
+    return list(compress(candidates, common)), lines
 
 
 def _genome_order(place: tuple[str, int]) -> tuple[bool, int, str, int]:
@@ -154,36 +162,36 @@ def _genome_order(place: tuple[str, int]) -> tuple[bool, int, str, int]:
     return not chromosome.isdecimal(), int(chromosome) if chromosome.isdecimal() else 0, chromosome, position
 
 
-def _named_pairs(codings: Counter[tuple[str, str]], *, one_strand: bool) -> list[tuple[str, str]]:
+def _allele_pairs(codings: Counter[tuple[str, str]], *, same_strand: bool) -> list[tuple[str, str]]:
     """Return the pairs of alleles that files name at one place, each as most of them code it.
 
     Where each file names one allele only, two of them are a pair if all files are of ``one_strand``.
     """
     pairs: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
-    for alleles, times in codings.items():
-        if UNKNOWN not in alleles:
-            strands = (tuple(sorted(alleles)), tuple(sorted(allele.translate(OTHER_STRAND) for allele in alleles)))
-            pairs.setdefault(min(strands), Counter())[alleles] += times
+    for alleles, count in codings.items():
+        if UNKNOWN_ALLELE not in alleles:
+            strands = (tuple(sorted(alleles)), tuple(sorted(allele.translate(COMPLEMENT) for allele in alleles)))
+            pairs.setdefault(min(strands), Counter())[alleles] += count
     if pairs:
-        return [min(own, key=lambda alleles: (-own[alleles], alleles)) for _, own in sorted(pairs.items())]
-    single = sorted({allele for alleles in codings for allele in alleles} - {UNKNOWN})
-    return [(single[0], single[1])] if one_strand and len(single) == 2 else []
+        return [min(counts, key=lambda alleles: (-counts[alleles], alleles)) for _, counts in sorted(pairs.items())]
+    single = sorted({allele for alleles in codings for allele in alleles} - {UNKNOWN_ALLELE})
+    return [(single[0], single[1])] if same_strand and len(single) == 2 else []
 
 
-def _line(name: str, what: str, variants: Sequence[Variant]) -> list[str]:
-    return [f"{name}{len(variants)} {what}: {some_of(variants)}"] if variants else []
+def _difference_lines(name: str, difference: str, variants: Sequence[Variant]) -> list[str]:
+    return [f"{name}{len(variants)} {difference}: {join_names(variants)}"] if variants else []
 
 
-def some_of(named: Sequence[object], most: int = 20) -> str:
+def join_names(names: Sequence[object], max_names: int = 20) -> str:
     """The first of them by name, and that there are more."""
-    return ", ".join(map(str, named[:most])) + (", ..." if len(named) > most else "")
+    return ", ".join(map(str, names[:max_names])) + (", ..." if len(names) > max_names else "")
 
 
-def outside(variants: Sequence[Variant], regions: str) -> list[Variant]:
+def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
     """The ``variants`` outside the regions of a file (empty: all), which has chromosome, first and last position in a
     line; a name may follow."""
-    within: dict[str, list[tuple[int, int]]] = {}
-    for number, line in enumerate(text_in(Path(regions)).splitlines() if regions else [], start=1):
+    regions_by_chromosome: dict[str, list[tuple[int, int]]] = {}
+    for number, line in enumerate(read_text(Path(regions)).splitlines() if regions else [], start=1):
         cells = line.split()
         if not cells or cells[0].startswith("#"):
             continue
@@ -191,64 +199,72 @@ def outside(variants: Sequence[Variant], regions: str) -> list[Variant]:
             raise DataError(
                 f"line {number} of the file of regions is not chromosome, first and last position", local=regions
             )
-        within.setdefault(_chromosome(cells[0]), []).append((int(cells[1]), int(cells[2])))
-    return [one for one in variants if not any(a <= one.position <= b for a, b in within.get(one.chromosome, ()))]
+        regions_by_chromosome.setdefault(_chromosome(cells[0]), []).append((int(cells[1]), int(cells[2])))
+    return [
+        variant
+        for variant in variants
+        if not any(a <= variant.position <= b for a, b in regions_by_chromosome.get(variant.chromosome, ()))
+    ]
 
 
-def write_common(files: Sequence[str], *, ambiguous: bool, exclude: str = "", out: TextIO | None = None) -> None:
+def write_common_variants(
+    files: Sequence[str], *, ambiguous: bool, exclude: str = "", out: TextIO | None = None
+) -> None:
     """Print the variants that all .bim files have outside regions as a .bim file; say on stderr how files differ."""
-    common, lines = in_common({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
-    kept = outside(common, exclude)
+    common, lines = common_variants({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
+    selected = exclude_regions(common, exclude)
     if exclude:
-        lines.append(f"{len(common) - len(kept)} variants lie in the regions of {exclude}, and are left out")
-    for line in [*lines, f"{len(kept)} variants in all files"]:
+        lines.append(f"{len(common) - len(selected)} variants lie in the regions of {exclude}, and are left out")
+    for line in [*lines, f"{len(selected)} variants in all files"]:
         print(line, file=sys.stderr)
-    if not kept:
+    if not selected:
         raise DataError("the files have no variant in common; are their positions of the same genome build?")
-    write_bim(kept, out or sys.stdout)
+    write_bim(selected, out or sys.stdout)
 
 
 def write_bim(variants: Sequence[Variant], out: TextIO) -> None:
     """Write the lines of a .bim file."""
-    for one in variants:
-        print(one.chromosome, one, 0, one.position, one.counted, one.other, sep="\t", file=out)
+    for variant in variants:
+        print(variant.chromosome, variant, 0, variant.position, variant.counted, variant.other, sep="\t", file=out)
 
 
-ELEMENTS = 2**23
+BLOCK_CALLS = 2**23
 """Calls in a block: 32 MiB. The file is by variants, so that each block of people goes through all of it."""
 
 logger = logging.getLogger("fedpca_flwr.client")
 
 
 def read_bed(
-    file: Path, selection: Selection, variants: str = "", *, ambiguous: bool = False
+    file: Path, selection: ColumnSelection, variants: str = "", *, ambiguous: bool = False
 ) -> tuple[Rows, list[str]]:
     """The genotypes, float32 with NaN for a missing call, and the names of the variants.
 
     The file's .bim and .fam stand beside it. ``variants`` is the path of another .bim file: which variants to take, in
     which order and with which allele counted, ``ambiguous`` ones among them or not; empty: the file's.
     """
-    with extra("genotypes", "a .bed file needs bed-reader"):
+    with require_extra("genotypes", "a .bed file needs bed-reader"):
         import bed_reader  # noqa: F401
     if selection.keys:
         raise ConfigError(
             f"node-config: '{next(iter(selection.keys))}' names a column, but a .bed file has variants only"
         )
-    own = read_bim(file.with_suffix(".bim"))
+    local = read_bim(file.with_suffix(".bim"))
     people = len(read_fam(file.with_suffix(".fam")))
-    if file.stat().st_size != 3 + len(own) * -(-people // 4):
+    if file.stat().st_size != 3 + len(local) * -(-people // 4):
         raise DataError("the .bed file does not have the size that its .bim and .fam say", local=str(file))
-    listed = own
-    found = Matched(np.arange(len(own)), np.zeros(len(own), dtype=bool))
+    selected = local
+    match = VariantMatch(np.arange(len(local)), np.zeros(len(local), dtype=bool))
     if variants:
-        listed = read_bim(Path(variants).expanduser())
-        found = matched(listed, own)
-        _require_whole(listed, found, ambiguous=ambiguous)
-        turned = list(compress(listed, found.swapped))
-        if turned:
-            logger.info("%d variants have swapped alleles here, and are turned: %s", len(turned), some_of(turned))
-    rows = Blocks(lambda: _blocks(file, found, people, len(own)), len(listed), np.dtype(np.float32), count=people)
-    return rows, list(map(str, listed))
+        selected = read_bim(Path(variants).expanduser())
+        match = match_variants(selected, local)
+        _require_complete_match(selected, match, ambiguous=ambiguous)
+        swapped = list(compress(selected, match.swapped))
+        if swapped:
+            logger.info("%d variants have swapped alleles here, and are turned: %s", len(swapped), join_names(swapped))
+    rows = Blocks(
+        lambda: _read_blocks(file, match, people, len(local)), len(selected), np.dtype(np.float32), count=people
+    )
+    return rows, list(map(str, selected))
 
 
 def read_fam(file: Path) -> list[str]:
@@ -259,40 +275,40 @@ def read_fam(file: Path) -> list[str]:
         return [" ".join(line.split()[:2]) for line in lines if line.strip()]
 
 
-def _require_whole(listed: list[Variant], found: Matched, *, ambiguous: bool) -> None:
+def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambiguous: bool) -> None:
     """Refuse a list of which the file lacks some, or of which some cannot be told from other ones."""
-    times = Counter(found.columns.tolist())
-    doubled = [times[column] > 1 and column >= 0 for column in found.columns.tolist()]
+    times = Counter(match.columns.tolist())
+    duplicated = [times[column] > 1 and column >= 0 for column in match.columns.tolist()]
     faults = {
-        "are not in this site's .bed file, or twice": list(compress(listed, found.columns < 0)),
-        "are in the list twice": list(compress(listed, doubled)),
-        "have an allele that the list does not name": [variant for variant in listed if UNKNOWN in variant[2:]],
+        "are not in this site's .bed file, or twice": list(compress(target, match.columns < 0)),
+        "are in the list twice": list(compress(target, duplicated)),
+        "have an allele that the list does not name": [variant for variant in target if UNKNOWN_ALLELE in variant[2:]],
         "look the same on both strands (A/T, C/G); where all sites' files are of one strand, set node-config "
-        "ambiguous='keep'": [variant for variant in listed if variant.ambiguous and not ambiguous],
+        "ambiguous='keep'": [variant for variant in target if variant.ambiguous and not ambiguous],
     }
-    texts = [f"{len(those)} {what}" for what, those in faults.items() if those]
+    texts = [f"{len(variants)} {fault}" for fault, variants in faults.items() if variants]
     if texts:
         raise DataError(
-            f"of the {len(listed)} variants in the list that node-config 'variants' names, {'; '.join(texts)} (the "
+            f"of the {len(target)} variants in the list that node-config 'variants' names, {'; '.join(texts)} (the "
             "site's log names them). 'python -m fedpca_flwr site variants' makes a list of those that all sites have",
-            local="; ".join(some_of(those) for those in faults.values() if those),
+            local="; ".join(join_names(variants) for variants in faults.values() if variants),
         )
 
 
-def _blocks(file: Path, found: Matched, people: int, variants: int) -> Iterator[NDArray[Any]]:
+def _read_blocks(file: Path, match: VariantMatch, people: int, variants: int) -> Iterator[NDArray[Any]]:
     from bed_reader import open_bed
 
-    few = max(64, ELEMENTS // found.columns.size)
-    columns = slice(None) if np.array_equal(found.columns, np.arange(variants)) else found.columns
+    step = max(64, BLOCK_CALLS // match.columns.size)
+    columns = slice(None) if np.array_equal(match.columns, np.arange(variants)) else match.columns
     with open_bed(file, iid_count=people, sid_count=variants) as bed:
-        for start in range(0, people, few):
-            which = slice(start, min(people, start + few)), columns
-            block = bed.read(index=which, dtype="float32", order="C", num_threads=1)
-            block[:, found.swapped] = 2 - block[:, found.swapped]
+        for start in range(0, people, step):
+            index = slice(start, min(people, start + step)), columns
+            block = bed.read(index=index, dtype="float32", order="C", num_threads=1)
+            block[:, match.swapped] = 2 - block[:, match.swapped]
             yield block
 
 
-BED = Format(read_bed, settings=("variants", "ambiguous"))
+BED = FileFormat(read_bed, settings=("variants", "ambiguous"))
 
 
 def add_variants(command: Callable[..., ArgumentParser]) -> None:
@@ -307,4 +323,6 @@ def add_variants(command: Callable[..., ArgumentParser]) -> None:
     variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
     variants.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
     variants.add_argument("--exclude", default="", help="file of regions to leave out: chromosome, first, last")
-    variants.set_defaults(run=lambda given: write_common(given.files, ambiguous=given.ambiguous, exclude=given.exclude))
+    variants.set_defaults(
+        run=lambda given: write_common_variants(given.files, ambiguous=given.ambiguous, exclude=given.exclude)
+    )

@@ -19,11 +19,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.state.files import write_new
 
-NAME = re.compile(
+HOST_NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 )
 
-MOST_DAYS = 36500  # days
+MAX_DAYS = 36500  # days
 
 
 def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
@@ -32,33 +32,35 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365) -> None:
     They are for ``hosts``, the names and addresses by which sites call the SuperLink, and valid for so many ``days``
     from now on. A file that is there already is refused.
     """
-    if not 1 <= days <= MOST_DAYS:
-        raise ConfigError(f"days is {days}, expected 1 to {MOST_DAYS}")
-    others = [host for host in hosts if not _host_is_possible(host)]
-    if others or not hosts:
-        named = ", ".join(map(repr, others)) or "none"
-        raise ConfigError(f"host is {named}, expected names (in ASCII: xn--... for others) or addresses without a port")
+    if not 1 <= days <= MAX_DAYS:
+        raise ConfigError(f"days is {days}, expected 1 to {MAX_DAYS}")
+    wrong_hosts = [host for host in hosts if not _is_host(host)]
+    if wrong_hosts or not hosts:
+        wrong_text = ", ".join(map(repr, wrong_hosts)) or "none"
+        raise ConfigError(
+            f"host is {wrong_text}, expected names (in ASCII: xn--... for others) or addresses without a port"
+        )
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer, subject = _name("federated PCA authority"), _name(hosts[0][:64])
+    issuer, subject = _common_name("federated PCA authority"), _common_name(hosts[0][:64])
     root = (
         _certificate(issuer, issuer, authority, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
-        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(authority, hashes.SHA256())
     )
     leaf = (
         _certificate(subject, issuer, server, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
-        .add_extension(_usage("digital_signature"), critical=True)
+        .add_extension(_key_usage("digital_signature"), critical=True)
         .sign(authority, hashes.SHA256())
     )
-    write_new(folder / "ca.key", _private(authority, PrivateFormat.PKCS8))
+    write_new(folder / "ca.key", _private_pem(authority, PrivateFormat.PKCS8))
     write_new(folder / "ca.crt", root.public_bytes(Encoding.PEM), mode=0o644)
-    write_new(folder / "server.key", _private(server, PrivateFormat.TraditionalOpenSSL))
+    write_new(folder / "server.key", _private_pem(server, PrivateFormat.TraditionalOpenSSL))
     write_new(folder / "server.pem", leaf.public_bytes(Encoding.PEM), mode=0o644)
 
 
@@ -66,37 +68,37 @@ def make_node_key(path: Path) -> Path:
     """Write a site's private key, with which its SuperNode signs in; the file of the public key, to register."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(path.name + ".pub")
-    write_new(path, _private(key, PrivateFormat.OpenSSH))
+    write_new(path, _private_pem(key, PrivateFormat.OpenSSH))
     write_new(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", mode=0o644)
     return public
 
 
-def _private(key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
+def _private_pem(key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
     return key.private_bytes(Encoding.PEM, form, NoEncryption())
 
 
-def _name(text: str) -> x509.Name:
+def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _host(text: str) -> x509.GeneralName:
+def _general_name(text: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
         return x509.DNSName(text)
 
 
-def _host_is_possible(text: str) -> bool:
+def _is_host(text: str) -> bool:
     """Whether it is an address, or a name as certificates have them (RFC 5280, 6125: also ``*.example.org``)."""
     try:
-        return isinstance(_host(text), x509.IPAddress) or bool(NAME.fullmatch(text))
+        return isinstance(_general_name(text), x509.IPAddress) or bool(HOST_NAME.fullmatch(text))
     except ValueError:
         return False
 
 
-def _usage(*allowed: str) -> x509.KeyUsage:
-    every = signature(x509.KeyUsage).parameters
-    return x509.KeyUsage(**{usage: usage in allowed for usage in every})
+def _key_usage(*allowed: str) -> x509.KeyUsage:
+    usages = signature(x509.KeyUsage).parameters
+    return x509.KeyUsage(**{usage: usage in allowed for usage in usages})
 
 
 def _certificate(

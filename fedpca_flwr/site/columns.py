@@ -8,29 +8,29 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.config.run_config import RunConfig, names_in
-from fedpca_flwr.data.frames import listed, match
+from fedpca_flwr.config.run_config import RunConfig, split_names
+from fedpca_flwr.data.frames import labels_text, match_labels
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.rows import Rows, of_columns
+from fedpca_flwr.maths.rows import Rows, select_columns
 
-DO_INSTEAD = "subtract a whole number near all of them first, or leave the column out if it is an identifier"
+INEXACT_ADVICE = "subtract a whole number near all of them first, or leave the column out if it is an identifier"
 """What to do about whole numbers that float64 does not hold."""
 
 
 @contextmanager
-def extra(name: str, needed: str) -> Iterator[None]:
+def require_extra(name: str, requirement: str) -> Iterator[None]:
     """Import what only one kind of data needs (``needed`` says so), from an extra of this project."""
     try:
         yield
     except ImportError:
         raise ConfigError(
-            f"{needed}, which this Python does not have; pip install '.[{name}]' in the repository"
+            f"{requirement}, which this Python does not have; pip install '.[{name}]' in the repository"
         ) from None
 
 
 @dataclass(frozen=True)
-class Selection:
+class ColumnSelection:
     """Which columns of a site's data are features, by the keys of its node-config.
 
     Parameters
@@ -53,9 +53,9 @@ class Selection:
     @property
     def keys(self) -> dict[str, str]:
         """What the site's node-config names, by key."""
-        given = {"label": self.label, "ids": self.ids, "categories": ", ".join(self.texts)}
-        given |= {"columns": self.columns, "leave-out": self.leave_out}
-        return {key: text for key, text in given.items() if text}
+        values = {"label": self.label, "ids": self.ids, "categories": ", ".join(self.texts)}
+        values |= {"columns": self.columns, "leave-out": self.leave_out}
+        return {key: text for key, text in values.items() if text}
 
     def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
         """Return where the features are among ``width`` columns.
@@ -71,23 +71,23 @@ class Selection:
         by_name: dict[str, list[int]] = {name: [] for name in names}
         for position, name in enumerate(names):
             by_name[name].append(position)
-        chosen: list[int] = []
-        others: set[int] = set()
+        selected: list[int] = []
+        excluded: set[int] = set()
         for key, text in self.keys.items():
-            items = [text] if key in ("label", "ids") else self.texts if key == "categories" else names_in(text)
+            items = [text] if key in ("label", "ids") else self.texts if key == "categories" else split_names(text)
             for item in items:
                 try:
-                    own = by_name.get(item) or column_positions(item, names, width, key)
+                    matches = by_name.get(item) or column_positions(item, names, width, key)
                 except ConfigError:
                     if strict:
                         raise
                     continue
                 if key == "columns":
-                    chosen += own
+                    selected += matches
                 else:
-                    others.update(own[:1] if key in ("label", "ids") else own)
-        kept = set(chosen) if self.columns and (strict or chosen) else set(range(width))
-        features = sorted(kept - others)
+                    excluded.update(matches[:1] if key in ("label", "ids") else matches)
+        included = set(selected) if self.columns and (strict or selected) else set(range(width))
+        features = sorted(included - excluded)
         if strict and width and not features:
             raise DataError("every column is left out, expected at least one that is a feature")
         return features
@@ -117,34 +117,37 @@ def column_position(name: str, names: list[str], width: int, key: str) -> int:
     return column_positions(name, names, width, key)[0]
 
 
-def in_order(table: Table, node: NodeConfig, config: RunConfig) -> Table:
+def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     """The table with its columns in the order of the run's features.
 
     It must have exactly these: a run that could choose among a site's columns could ask about the same rows in parts.
     An error tells how many it lacks, or has besides; which, stays in the site's own log.
     """
-    own, features = [name.strip() for name in table.names], config.feature_names
-    if own == list(features):
+    local_names, features = [name.strip() for name in table.names], config.feature_names
+    if local_names == list(features):
         return table
-    if not own:
+    if not local_names:
         raise DataError(
             "the run names its features (run-config 'features'), but the columns of this site's data have no names; "
             "give it a file with names, such as .csv with a header"
         )
-    lacking, besides, order = match(own, features)
-    if lacking or besides or len(own) > len(features):
+    lacking, surplus, order = match_labels(local_names, features)
+    if lacking or surplus or len(local_names) > len(features):
         raise DataError(
             f"this site's data lack {len(lacking)} of the run's {len(features)} features (run-config 'features'), and "
-            f"have {len(own) - len(features) + len(lacking)} columns besides: rename them, or leave out what the run "
+            f"have {len(local_names) - len(features) + len(lacking)} columns besides: rename them, or leave out what the run "
             "does not name",
-            local=f"lacking: {listed(lacking) or 'none'}; besides: {listed(besides) or 'none'}",
+            local=f"lacking: {labels_text(lacking) or 'none'}; besides: {labels_text(surplus) or 'none'}",
         )
-    places = np.array(order)
+    positions = np.array(order)
     return table._replace(
-        rows=of_columns(table.rows, places), missing=table.missing[places], names=tuple(features), order=places
+        rows=select_columns(table.rows, positions),
+        missing=table.missing[positions],
+        names=tuple(features),
+        order=positions,
     )
 
 
-def in_own_order(table: Table, rows: Rows) -> Rows:
+def restore_column_order(table: Table, rows: Rows) -> Rows:
     """Rows of a table with their columns in the order of the file."""
-    return rows if table.order is None else of_columns(rows, np.argsort(table.order))
+    return rows if table.order is None else select_columns(rows, np.argsort(table.order))

@@ -15,7 +15,7 @@ from fedpca_flwr.site import audit, certificates, identity, kept_rows, levels
 from fedpca_flwr.site.bed_file import add_variants
 from fedpca_flwr.site.doctor import add_doctor
 from fedpca_flwr.site.relatives import add_relatives
-from fedpca_flwr.state.files import writable, write_new
+from fedpca_flwr.state.files import require_writable_folder, write_new
 
 Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
 
@@ -70,8 +70,8 @@ def _journal(command: Command) -> None:
 def _audited(given: argparse.Namespace) -> None:
     found = audit.audit(given.folder)
     if given.remove_rows:
-        copies = kept_rows.folders(Path(given.folder))
-        kept_rows.remove_others(Path(given.folder), ())
+        copies = kept_rows.copy_folders(Path(given.folder))
+        kept_rows.remove_stale_copies(Path(given.folder), ())
         print(f"removed the copies of rows of {len(copies)} runs")
         return
     if given.export:
@@ -98,7 +98,7 @@ def _status(command: Command) -> None:
 def _state(given: argparse.Namespace) -> None:
     found = audit.audit(given.folder)
     print(json.dumps(found.runs(), indent=2) if given.json else found.status())
-    if not given.json and (copies := kept_rows.folders(Path(given.folder))):
+    if not given.json and (copies := kept_rows.copy_folders(Path(given.folder))):
         print(f"copies of rows of {len(copies)} runs are in {given.folder}: they go on, or broke off. If none goes on,")
         print("'site journal FOLDER --remove-rows' removes them")
     if found.gap:
@@ -122,13 +122,13 @@ def _levels(command: Command) -> None:
 
 def _levels_in(given: argparse.Namespace) -> dict[str, list[str]]:
     if not given.categories:
-        found, notes = levels.together(given.files)
+        found, notes = levels.merge_levels(given.files)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
         return found
     if len(given.files) > 1:
         raise ConfigError(f"--categories names columns of one table, and {len(given.files)} files are given")
-    return levels.of_table(given.files[0], given.categories, given.label, given.min_rows)
+    return levels.table_levels(given.files[0], given.categories, given.label, given.min_rows)
 
 
 def _certificates(command: Command) -> None:
@@ -144,7 +144,7 @@ def _certificates(command: Command) -> None:
     )
     parser.add_argument("--days", type=int, default=365, help="that they are valid (%(default)s)")
     parser.set_defaults(
-        run=lambda given: certificates.make_certificates(writable(given.folder), given.host, given.days)
+        run=lambda given: certificates.make_certificates(require_writable_folder(given.folder), given.host, given.days)
     )
 
 
@@ -197,7 +197,7 @@ def _rehearsed(given: argparse.Namespace) -> None:
         data=given.data,
         run=given.run_config,
         dropout=given.dropout,
-        say=lambda line: print(line, flush=True),
+        show=lambda line: print(line, flush=True),
     )
 
 

@@ -9,27 +9,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.site.csv_format import BOOLEANS, COMMA, POINT, CsvFormat
+from fedpca_flwr.site.csv_format import BOOLEANS, COMMA_NUMBER, POINT_NUMBER, CsvFormat
 from fedpca_flwr.site.csv_header import holds_cells
 
-COMMENTS = ("#", "%", "//")  # how comments begin
-LINES_NAMED = 5  # lines that are named of each fault
+COMMENT_STARTS = ("#", "%", "//")  # how comments begin
+MAX_LINES_NAMED = 5  # lines that are named of each fault
 
-MARKS = re.compile(
+MISSING_MARK_PATTERN = re.compile(
     r"[^\w\s]{1,3}|#[\w/]+[!?]?|n\.?[ad]\.?|n/[dr]|nil|void|blank|empty|missing|unk|unknown|undefined|not .{2,12}|"
     r"b\.?d\.?l\.?|1\.#\w+",
     re.IGNORECASE,
 )
-TOTALS = re.compile(r"((sub|grand) ?)?(total|sum|mean|average|median|summe|gesamt|mittelwert)s?:?", re.IGNORECASE)
+TOTALS_PATTERN = re.compile(
+    r"((sub|grand) ?)?(total|sum|mean|average|median|summe|gesamt|mittelwert)s?:?", re.IGNORECASE
+)
 
-KINDS = (
-    ("decimal commas beside decimal points", COMMA, "write all numbers with a decimal point, or say decimal=','"),
+FAULT_KINDS = (
+    (
+        "decimal commas beside decimal points",
+        COMMA_NUMBER,
+        "write all numbers with a decimal point, or say decimal=','",
+    ),
     (
         "signs between thousands",
         re.compile(r"[+-]?\d{1,3}([.,'\u2019 \u00a0\u202f]\d{3})+([.,]\d+)?", re.ASCII),
         "say which (thousands=','), or write numbers without them",
     ),
-    ("decimal points beside decimal commas", POINT, "write all numbers with a decimal point, or say decimal='.'"),
+    (
+        "decimal points beside decimal commas",
+        POINT_NUMBER,
+        "write all numbers with a decimal point, or say decimal='.'",
+    ),
     (
         "dates or times",
         re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}.*|\d{1,2}:\d\d.*"),
@@ -41,8 +51,8 @@ KINDS = (
         re.compile(r"[<>~$€£≤≥ ]*[+-]?[\d.,]+\s*[^\d\s].{0,8}|[<>~$€£≤≥ ]+[+-]?[\d.,]+"),
         "write the numbers alone",
     ),
-    ("lines of totals", TOTALS, "remove them, or say how they begin (comment='Total')"),
-    ("marks for missing values", MARKS, "say which (missing='?, -'), or leave these cells empty"),
+    ("lines of totals", TOTALS_PATTERN, "remove them, or say how they begin (comment='Total')"),
+    ("marks for missing values", MISSING_MARK_PATTERN, "say which (missing='?, -'), or leave these cells empty"),
     (
         "texts",
         re.compile(r".*", re.DOTALL),
@@ -64,92 +74,101 @@ KINDS = (
 """What cells hold that are no numbers, how that is known, and what to do. The last two are known by their columns."""
 
 
-def kind_of(cell: str) -> str:
+def fault_kind(cell: str) -> str:
     """What a cell holds that is no number."""
-    return next(kind for kind, sign, _ in KINDS if sign.fullmatch(cell.strip()))
+    return next(kind for kind, sign, _ in FAULT_KINDS if sign.fullmatch(cell.strip()))
 
 
 @dataclass
-class Faults:
+class CsvFaults:
     """What is wrong in one file."""
 
     width: int  # cells that its lines must have
     names: Sequence[str]  # of its columns, where it has a header
     cells: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # lines by column and kind
     lengths: dict[int, list[int]] = field(default_factory=dict)  # lines by their number of cells
-    ending: set[bool] = field(default_factory=set)  # whether lines with a cell too many end with an empty one
+    empty_ends: set[bool] = field(default_factory=set)  # whether lines with a cell too many end with an empty one
     numbers: Counter[int] = field(default_factory=Counter)  # how many cells of a column hold numbers
     rows: int = 0  # lines that have all their cells
-    first: int = 0  # the first of these
+    first_line: int = 0  # the first of these
     comments: bool = False  # whether a line of another length begins as comments do
 
-    def take(self, line: int, row: Sequence[str], features: Sequence[int], written: CsvFormat) -> None:
+    def add_line(self, line: int, row: Sequence[str], features: Sequence[int], csv_format: CsvFormat) -> None:
         """Take in the cells of a line, of which the ``features`` should hold numbers."""
         if len(row) != self.width:
             if holds_cells(row):
                 self.lengths.setdefault(len(row), []).append(line)
-                self.comments |= row[0].lstrip().startswith(COMMENTS)
+                self.comments |= row[0].lstrip().startswith(COMMENT_STARTS)
                 if len(row) > self.width:
-                    self.ending.add(not row[-1].strip())
+                    self.empty_ends.add(not row[-1].strip())
             return
         self.rows += 1
-        self.first = self.first or line
+        self.first_line = self.first_line or line
         for position in features:
             cell = row[position]
-            if written.number(cell) or cell.strip().lower() in {*BOOLEANS, "inf", "-inf", "infinity", "-infinity"}:
+            if csv_format.is_number(cell) or cell.strip().lower() in {
+                *BOOLEANS,
+                "inf",
+                "-inf",
+                "infinity",
+                "-infinity",
+            }:
                 self.numbers[position] += 1
-            elif not written.is_missing(cell):
-                self.cells.setdefault((position, kind_of(cell)), []).append(line)
+            elif not csv_format.is_missing(cell):
+                self.cells.setdefault((position, fault_kind(cell)), []).append(line)
 
     def error(self) -> DataError:
         """Return all faults: what they are, and for the site's own log where."""
         if not self.lengths and not self.cells:
             return DataError("the .csv file cannot be read: it is damaged, or in another encoding than it seems")
-        texts, places = [], []
+        texts, locations = [], []
         if self.lengths:
-            texts.append(self._about_lengths())
-            places += [
-                f"{_lines(lines)} with {_count(n, 'cell')} instead of {self.width}" for n, lines in self.lengths.items()
+            texts.append(self._lengths_text())
+            locations += [
+                f"{_line_numbers(lines)} with {_plural(n, 'cell')} instead of {self.width}"
+                for n, lines in self.lengths.items()
             ]
         cells = self._by_column()
         kinds = {kind for _, kind in cells}
         if kinds:
-            advice = "; ".join(f"{kind} ({what_to_do})" for kind, _, what_to_do in KINDS if kind in kinds)
+            advice = "; ".join(f"{kind} ({what_to_do})" for kind, _, what_to_do in FAULT_KINDS if kind in kinds)
             texts.append(f"cells that are not numbers: {advice}")
         for (column, kind), lines in sorted(cells.items()):
-            named = f" ({self.names[column]!r})" if self.names else ""
-            places.append(f"{_lines(lines)}, column {column + 1}{named}: {kind}")
-        return DataError(f"the .csv file has {' and '.join(texts)}", local="; ".join(places))
+            name_text = f" ({self.names[column]!r})" if self.names else ""
+            locations.append(f"{_line_numbers(lines)}, column {column + 1}{name_text}: {kind}")
+        return DataError(f"the .csv file has {' and '.join(texts)}", local="; ".join(locations))
 
     def _by_column(self) -> dict[tuple[int, str], list[int]]:
         """The lines by column and kind, where few texts among numbers are not called a column of texts."""
         faults = Counter(column for column, _ in self.cells)
-        alone = [column for column in faults if self.numbers[column] and self._lines_of(column) == [self.first]]
-        second_header = len(alone) > 1 and len(alone) > (len(faults) + len(self.numbers)) / 4
-        found: dict[tuple[int, str], list[int]] = {}
+        first_line_only = [
+            column for column in faults if self.numbers[column] and self._column_lines(column) == [self.first_line]
+        ]
+        second_header = len(first_line_only) > 1 and len(first_line_only) > (len(faults) + len(self.numbers)) / 4
+        by_column: dict[tuple[int, str], list[int]] = {}
         for (column, kind), lines in self.cells.items():
-            if second_header and column in alone:
+            if second_header and column in first_line_only:
                 kind = "a line of units or of more names"
             elif kind == "texts" and self.numbers[column] > len(lines):
                 kind = "words among numbers"
             elif kind == "lines of totals" and not self.numbers[column]:
                 kind = "texts"
-            found.setdefault((column, kind), []).extend(lines)
-        return found
+            by_column.setdefault((column, kind), []).extend(lines)
+        return by_column
 
-    def _lines_of(self, column: int) -> list[int]:
-        return sorted(line for (own, _), lines in self.cells.items() if own == column for line in lines)
+    def _column_lines(self, column: int) -> list[int]:
+        return sorted(line for (position, _), lines in self.cells.items() if position == column for line in lines)
 
-    def _about_lengths(self) -> str:
-        if self.comments or (self.names and self.names[0].startswith(COMMENTS)):
+    def _lengths_text(self) -> str:
+        if self.comments or (self.names and self.names[0].startswith(COMMENT_STARTS)):
             return "lines of different length, of which some begin as comments do: say how (comment='#')"
-        one = next(iter(self.lengths)) if len(self.lengths) == 1 and not self.rows else 0
-        if one == self.width + 1 and self.ending == {True}:
+        length = next(iter(self.lengths)) if len(self.lengths) == 1 and not self.rows else 0
+        if length == self.width + 1 and self.empty_ends == {True}:
             return "lines that end with a separator, but the first does not: remove it from the ends"
-        if one and self.names:
-            known, found = _count(self.width, "column name"), _count(one, "column")
+        if length and self.names:
+            expected, actual = _plural(self.width, "column name"), _plural(length, "column")
             return (
-                f"{known} but {found}; does a column of row numbers have no name (give it one, or leave it "
+                f"{expected} but {actual}; does a column of row numbers have no name (give it one, or leave it "
                 "out), is a title above the names (say how it begins: comment='...'), or are there decimal commas "
                 "between cells that commas separate (write decimal points)?"
             )
@@ -159,7 +178,7 @@ class Faults:
         )
 
 
-def nameless_or_doubled(names: Sequence[str], positions: Sequence[int]) -> DataError | None:
+def name_fault(names: Sequence[str], positions: Sequence[int]) -> DataError | None:
     """Return what is wrong with the names of features, which stand at these positions; None where nothing is."""
     nameless = [position + 1 for name, position in zip(names, positions, strict=True) if not name]
     if nameless:
@@ -168,24 +187,24 @@ def nameless_or_doubled(names: Sequence[str], positions: Sequence[int]) -> DataE
             "index, or if lines end with a separator; else give it a name",
             local=f"columns {', '.join(map(str, nameless))}",
         )
-    doubled = [name for name, times in Counter(names).items() if times > 1]
-    if doubled:
-        places = [
+    duplicates = [name for name, times in Counter(names).items() if times > 1]
+    if duplicates:
+        locations = [
             f"{name!r} in columns {', '.join(str(p + 1) for n, p in zip(names, positions, strict=True) if n == name)}"
-            for name in doubled
+            for name in duplicates
         ]
         return DataError(
             "the .csv file has columns of the same name; give each a name of its own, or leave out what is there twice "
             "by its number from 0 ('leave-out')",
-            local="; ".join(places),
+            local="; ".join(locations),
         )
     return None
 
 
-def _count(number: int, what: str) -> str:
+def _plural(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _lines(lines: Sequence[int]) -> str:
-    more = f" and {len(lines) - LINES_NAMED} more" if len(lines) > LINES_NAMED else ""
-    return f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:LINES_NAMED]))}{more}"
+def _line_numbers(lines: Sequence[int]) -> str:
+    rest = f" and {len(lines) - MAX_LINES_NAMED} more" if len(lines) > MAX_LINES_NAMED else ""
+    return f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:MAX_LINES_NAMED]))}{rest}"

@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from fedpca_flwr.config.run_config import names_in
+from fedpca_flwr.config.run_config import split_names
 from fedpca_flwr.data.categories import MISSING_TEXTS
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.site.columns import Selection
+from fedpca_flwr.site.columns import ColumnSelection
 
 SEPARATORS = (",", ";", "\t", "|")
-SAMPLE = 100  # lines by which a file's separator is known
-START = 2**20  # bytes by which its encoding is known
+SAMPLE_LINES = 100  # lines by which a file's separator is known
+SAMPLE_BYTES = 2**20  # bytes by which its encoding is known
 
-MARKS = (
+BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before that of UTF-16, with which it begins
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -34,7 +34,7 @@ MARKS = (
 )
 """With which files begin that say how they are encoded."""
 
-OTHER_KINDS = (
+OTHER_FILE_STARTS = (
     (b"PK\x03\x04", "a workbook or an archive (zip): name a workbook .xlsx, or save its sheet as CSV"),
     (b"\xd0\xcf\x11\xe0", "a workbook of old Excel: name it .xls, or save its sheet as CSV"),
     (b"\x1f\x8b", "compressed (gzip): name it .csv.gz, or unpack it"),
@@ -49,15 +49,17 @@ OTHER_KINDS = (
 )
 """How files of other kinds begin, and what to do."""
 
-CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")
+CONTROL_BYTES = re.compile(rb"[\0-\x08\x0e-\x1f]")
 """Bytes that no text has; names of columns may begin as files of other kinds do."""
 
-TEXTS = (b"%", b"<", b"{", b"[")  # how those of the other kinds begin that are texts
-NUMBER = r"[+\u2212-]?(\d+%s?\d*|%s\d+)([eE][+\u2212-]?\d+)?"
-POINT, COMMA, EITHER = (re.compile(NUMBER % (sign, sign), re.ASCII) for sign in (r"\.", ",", "[.,]"))
+TEXT_FILE_STARTS = (b"%", b"<", b"{", b"[")  # how those of the other kinds begin that are texts
+NUMBER_TEMPLATE = r"[+\u2212-]?(\d+%s?\d*|%s\d+)([eE][+\u2212-]?\d+)?"
+POINT_NUMBER, COMMA_NUMBER, ANY_NUMBER = (
+    re.compile(NUMBER_TEMPLATE % (sign, sign), re.ASCII) for sign in (r"\.", ",", "[.,]")
+)
 COMMA_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
 POINT_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
-HUNDREDS = re.compile(r"[+-]?\d{1,3}", re.ASCII)
+BELOW_THOUSAND = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 
 BOOLEANS = {"true": 1.0, "false": 0.0}
 
@@ -111,24 +113,26 @@ class CsvKeys:
 
     @property
     def comments(self) -> tuple[str, ...]:
-        return tuple(filter(None, names_in(self.comment)))
+        return tuple(filter(None, split_names(self.comment)))
 
     @property
-    def marks(self) -> tuple[str, ...]:
-        return tuple(filter(None, names_in(self.missing)))
+    def missing_marks(self) -> tuple[str, ...]:
+        return tuple(filter(None, split_names(self.missing)))
 
     @property
-    def numbers(self) -> tuple[float, ...]:
+    def missing_numbers(self) -> tuple[float, ...]:
         """The marks that are numbers."""
-        marks = [mark.replace("\u2212", "-") for mark in self.marks]
-        return tuple(float(mark) for mark in marks if POINT.fullmatch(mark))
+        marks = [mark.replace("\u2212", "-") for mark in self.missing_marks]
+        return tuple(float(mark) for mark in marks if POINT_NUMBER.fullmatch(mark))
 
-    def require_none(self, files: str, *but: str) -> None:
+    def require_unset(self, kind: str, *allowed: str) -> None:
         """Refuse what is said of a text, but these keys, where ``files`` are none."""
-        given = [key for key, value in asdict(self).items() if value not in (None, "") and key not in ("missing", *but)]
-        if given:
+        set_keys = [
+            key for key, value in asdict(self).items() if value not in (None, "") and key not in ("missing", *allowed)
+        ]
+        if set_keys:
             raise ConfigError(
-                f"'{given[0]}' says how a text is written, as .csv files are, and {files} are not written so"
+                f"'{set_keys[0]}' says how a text is written, as .csv files are, and {kind} are not written so"
             )
 
 
@@ -143,7 +147,7 @@ Opener = Callable[[], BinaryIO]
 """Opens the bytes of a file anew."""
 
 
-def opener(file: Path) -> Opener:
+def file_opener(file: Path) -> Opener:
     """Return what opens a text, which is unpacked where its name ends in .gz."""
     if file.suffix.lower() == ".gz":
         return lambda: cast(BinaryIO, gzip.open(file, "rb"))
@@ -160,8 +164,8 @@ class CsvFormat:
     decimal: str = "."
     thousands: str = ""
     comments: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()  # cells without a value, besides `MISSING_TEXTS`
-    skipped: int = 0  # lines before the first that holds cells: Excel's ``sep=;``
+    missing_marks: tuple[str, ...] = ()  # cells without a value, besides `MISSING_TEXTS`
+    skipped_lines: int = 0  # lines before the first that holds cells: Excel's ``sep=;``
 
     def lines(self) -> Iterator[str]:
         """The lines of the file, each with its end; an empty one in place of a comment, so that lines can be counted.
@@ -170,37 +174,37 @@ class CsvFormat:
         """
         in_quotes = False
         with io.TextIOWrapper(self.open(), self.encoding, errors="replace") as stream:
-            for line in itertools.islice(stream, self.skipped, None):
+            for line in itertools.islice(stream, self.skipped_lines, None):
                 if self.comments and not in_quotes and line.lstrip().startswith(self.comments):
                     yield "\n"
                     continue
                 yield line
                 in_quotes ^= bool(self.comments) and line.count('"') % 2 == 1
 
-    def number(self, cell: str) -> bool:
+    def is_number(self, cell: str) -> bool:
         """Whether a cell holds a finite number."""
-        return bool((COMMA if self.decimal == "," else POINT).fullmatch(self.plain(cell)))
+        return bool((COMMA_NUMBER if self.decimal == "," else POINT_NUMBER).fullmatch(self.ungroup(cell)))
 
-    def plain(self, cell: str) -> str:
+    def ungroup(self, cell: str) -> str:
         """A cell without spaces around it and signs between thousands."""
         cell = cell.strip()
-        if self.thousands and re.fullmatch(self.groups, cell, re.ASCII):
-            cell = re.sub(self.group_signs, "", cell)
+        if self.thousands and re.fullmatch(self.grouped_number_pattern, cell, re.ASCII):
+            cell = re.sub(self.group_sign_pattern, "", cell)
         return cell
 
     @property
-    def group_signs(self) -> str:
+    def group_sign_pattern(self) -> str:
         """The pattern of a sign between thousands; of a space also one at which no line breaks."""
         return "[ \u00a0\u202f]" if self.thousands == " " else f"[{self.thousands}]"
 
     @property
-    def groups(self) -> str:
+    def grouped_number_pattern(self) -> str:
         """The pattern of numbers with signs between thousands, for Python and RE2."""
-        return f"[+\u2212-]?[0-9]{{1,3}}({self.group_signs}[0-9]{{3}})+([{self.decimal}][0-9]*)?"
+        return f"[+\u2212-]?[0-9]{{1,3}}({self.group_sign_pattern}[0-9]{{3}})+([{self.decimal}][0-9]*)?"
 
     def is_missing(self, cell: str) -> bool:
         """Whether a cell has no value."""
-        return is_missing(cell) or cell.strip() in self.marks
+        return is_missing(cell) or cell.strip() in self.missing_marks
 
 
 def is_missing(cell: str) -> bool:
@@ -208,7 +212,7 @@ def is_missing(cell: str) -> bool:
     return cell.strip().lower() in MISSING_TEXTS
 
 
-def format_of(open_: Opener, keys: CsvKeys, selection: Selection, name: str = "") -> CsvFormat:
+def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvFormat:
     """Return how a file is written, by what its site says and by its first lines.
 
     Raises
@@ -218,35 +222,37 @@ def format_of(open_: Opener, keys: CsvKeys, selection: Selection, name: str = ""
     DataError
         Where the file is empty, no .csv file, or could be read in two ways.
     """
-    encoding = _encoding(open_, keys.encoding)
-    plain = CsvFormat(open_, encoding, ",", comments=keys.comments, marks=keys.marks)
-    with cells_within_limits():
-        first = next(plain.lines(), "")
+    encoding = _detect_encoding(open_, keys.encoding)
+    base = CsvFormat(open_, encoding, ",", comments=keys.comments, missing_marks=keys.missing_marks)
+    with refuse_long_cells():
+        first = next(base.lines(), "")
         excel = re.fullmatch(r'"?sep=(.)"?', first.strip("\r\n "), re.IGNORECASE)
-        plain = replace(plain, skipped=1 if excel else 0)
-        lines = filter(str.strip, plain.lines())
-        sample = list(itertools.islice(lines, max(5, min(SAMPLE, START // (1 + len(first))))))  # fewer of long ones
+        base = replace(base, skipped_lines=1 if excel else 0)
+        lines = filter(str.strip, base.lines())
+        sample = list(
+            itertools.islice(lines, max(5, min(SAMPLE_LINES, SAMPLE_BYTES // (1 + len(first)))))
+        )  # fewer of long ones
     if not sample:
         raise DataError("the .csv file is empty", local=name)
-    known = keys.separator or (excel[1] if excel else "")
-    with cells_within_limits():
-        separator = known or _separator(sample, keys, selection)
-        if name.lower().endswith((".tsv", ".tsv.gz")) and not known and separator in (",", ";"):
+    declared = keys.separator or (excel[1] if excel else "")
+    with refuse_long_cells():
+        separator = declared or _detect_separator(sample, keys, selection)
+        if name.lower().endswith((".tsv", ".tsv.gz")) and not declared and separator in (",", ";"):
             raise DataError(
                 f"the .tsv file has '{separator}' between its cells, and no tab: say delimiter='{separator}'"
             )
-        found = replace(plain, separator=separator, decimal=keys.decimal or ".", thousands=keys.thousands)
+        csv_format = replace(base, separator=separator, decimal=keys.decimal or ".", thousands=keys.thousands)
         if (
             not keys.decimal
             and separator != ","
-            and _has_decimal_commas(found, next(csv.reader(sample, delimiter=separator)), selection)
+            and _has_decimal_commas(csv_format, next(csv.reader(sample, delimiter=separator)), selection)
         ):
-            found = replace(found, decimal=",")
-    return found
+            csv_format = replace(csv_format, decimal=",")
+    return csv_format
 
 
 @contextmanager
-def cells_within_limits() -> Iterator[None]:
+def refuse_long_cells() -> Iterator[None]:
     """Refuse a cell that Python's reader holds for too long, whose own error may quote it."""
     try:
         yield
@@ -257,38 +263,40 @@ def cells_within_limits() -> Iterator[None]:
         ) from None
 
 
-def _encoding(open_: Opener, said: str) -> str:
+def _detect_encoding(open_: Opener, declared: str) -> str:
     with open_() as stream:
-        start = stream.read(START)
-    for magic, kind in OTHER_KINDS:
-        if start.lstrip().startswith(magic) and (magic.startswith(TEXTS) or CONTROL.search(start[:4096])):
+        start = stream.read(SAMPLE_BYTES)
+    for magic, kind in OTHER_FILE_STARTS:
+        if start.lstrip().startswith(magic) and (
+            magic.startswith(TEXT_FILE_STARTS) or CONTROL_BYTES.search(start[:4096])
+        ):
             raise DataError(f"the .csv file is no CSV, but {kind}")
-    marked = next((name for mark, name in MARKS if start.startswith(mark)), "")
-    if not marked and not said and b"\0" in start[:4096]:
+    from_mark = next((name for mark, name in BYTE_ORDER_MARKS if start.startswith(mark)), "")
+    if not from_mark and not declared and b"\0" in start[:4096]:
         raise DataError(
             "the .csv file holds bytes that are no text; if it is UTF-16 without its mark, say encoding='utf-16-le' or "
             "'utf-16-be', or save it as UTF-8"
         )
-    for name in [said or marked] if said or marked else ["utf-8", "cp1252"]:
+    for name in [declared or from_mark] if declared or from_mark else ["utf-8", "cp1252"]:
         try:
-            codecs.getincrementaldecoder(name)().decode(start, final=len(start) < START)
+            codecs.getincrementaldecoder(name)().decode(start, final=len(start) < SAMPLE_BYTES)
         except UnicodeError:
             continue
-        return marked if marked == "utf-8-sig" and codecs.lookup(name).name == "utf-8" else name
-    if said:
-        raise ConfigError("the .csv file is not in the encoding that its site says ('encoding')", local=said)
+        return from_mark if from_mark == "utf-8-sig" and codecs.lookup(name).name == "utf-8" else name
+    if declared:
+        raise ConfigError("the .csv file is not in the encoding that its site says ('encoding')", local=declared)
     raise DataError(
         "the .csv file is in an encoding that is not known: say which (encoding='cp1250'), or save it as UTF-8"
     )
 
 
-def _separator(sample: list[str], keys: CsvKeys, selection: Selection) -> str:
+def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelection) -> str:
     """That by which lines are of one length, and most cells of features are numbers, or missing.
 
     By one that does not occur, all lines are of one cell. Refused where several are as good: the numbers would be
     others.
     """
-    shares = {separator: _share(sample, separator, keys, selection) for separator in SEPARATORS}
+    shares = {separator: _separator_score(sample, separator, keys, selection) for separator in SEPARATORS}
     best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
     if len(best) > 1 and "," in (keys.decimal, keys.thousands):
         best = [separator for separator in best if separator != ","]
@@ -302,30 +310,33 @@ def _separator(sample: list[str], keys: CsvKeys, selection: Selection) -> str:
     return best[0]
 
 
-def _share(sample: list[str], separator: str, keys: CsvKeys, selection: Selection) -> float:
+def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection: ColumnSelection) -> float:
     """How well lines are separated so: 0 to 2."""
     try:
         rows = list(csv.reader(sample, delimiter=separator))
     except csv.Error:  # so long is a line of many columns that something else separates
         return 0.0
-    width, times = Counter(map(len, rows)).most_common(1)[0]
+    width, count = Counter(map(len, rows)).most_common(1)[0]
     if width == 1:
-        return 1e-3 * times / len(rows) * (2 if separator == ";" else 1)  # with which its decimals may have commas
-    cells = list(itertools.chain.from_iterable(of_features(rows[1:] or rows, rows[0], selection)))
-    written = CsvFormat(io.BytesIO, "", separator, keys.decimal or ".", keys.thousands)
-    number = {".": POINT, ",": COMMA, "": POINT if separator == "," else EITHER}[keys.decimal]
-    good = sum(bool(number.fullmatch(written.plain(cell))) or is_missing(cell) or cell in keys.marks for cell in cells)
-    return (1 + good / max(1, len(cells))) * times / len(rows)
+        return 1e-3 * count / len(rows) * (2 if separator == ";" else 1)  # with which its decimals may have commas
+    cells = list(itertools.chain.from_iterable(feature_cells(rows[1:] or rows, rows[0], selection)))
+    csv_format = CsvFormat(io.BytesIO, "", separator, keys.decimal or ".", keys.thousands)
+    pattern = {".": POINT_NUMBER, ",": COMMA_NUMBER, "": POINT_NUMBER if separator == "," else ANY_NUMBER}[keys.decimal]
+    good = sum(
+        bool(pattern.fullmatch(csv_format.ungroup(cell))) or is_missing(cell) or cell in keys.missing_marks
+        for cell in cells
+    )
+    return (1 + good / max(1, len(cells))) * count / len(rows)
 
 
-def of_features(rows: Iterable[list[str]], first: Sequence[str], selection: Selection) -> Iterator[list[str]]:
+def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: ColumnSelection) -> Iterator[list[str]]:
     """The cells of features in rows, without spaces around them, where the names may stand in the ``first`` row."""
     features = selection.positions([cell.strip() for cell in first], len(first), strict=False)
     for row in rows:
         yield [row[position].strip() for position in features if position < len(row)]
 
 
-def _has_decimal_commas(written: CsvFormat, first: Sequence[str], selection: Selection) -> bool:
+def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: ColumnSelection) -> bool:
     """Whether the first decimals of a file, whose cells no comma separates, have a comma.
 
     Raises
@@ -333,29 +344,40 @@ def _has_decimal_commas(written: CsvFormat, first: Sequence[str], selection: Sel
     DataError
         Where all commas, or all points, may as well stand between thousands.
     """
-    if written.thousands in (",", "."):
-        return written.thousands == "."
-    lines = (line for at, line in enumerate(written.lines()) if at < SAMPLE or "," in line or "." in line)
+    if csv_format.thousands in (",", "."):
+        return csv_format.thousands == "."
+    lines = (
+        line for index, line in enumerate(csv_format.lines()) if index < SAMPLE_LINES or "," in line or "." in line
+    )
     commas: list[str] = []
     points: list[str] = []
-    grouped, below = set[int](), set[int]()  # columns with points as between thousands, and with whole numbers below
-    for row in of_features(csv.reader(lines, delimiter=written.separator), first, selection):
+    grouped, ungrouped = (
+        set[int](),
+        set[int](),
+    )  # columns with points as between thousands, and with whole numbers below
+    for row in feature_cells(csv.reader(lines, delimiter=csv_format.separator), first, selection):
         for column, cell in enumerate(row):
-            if ("," in cell and COMMA.fullmatch(cell)) or COMMA_GROUPS.fullmatch(cell):
+            if ("," in cell and COMMA_NUMBER.fullmatch(cell)) or COMMA_GROUPS.fullmatch(cell):
                 commas.append(cell)
-            elif ("." in cell and POINT.fullmatch(cell)) or POINT_GROUPS.fullmatch(cell):
+            elif ("." in cell and POINT_NUMBER.fullmatch(cell)) or POINT_GROUPS.fullmatch(cell):
                 points.append(cell)
                 grouped.add(column)
-            elif HUNDREDS.fullmatch(cell):
-                below.add(column)
-        if len(commas) + len(points) >= SAMPLE:
+            elif BELOW_THOUSAND.fullmatch(cell):
+                ungrouped.add(column)
+        if len(commas) + len(points) >= SAMPLE_LINES:
             break
-    if commas and not points and not written.thousands and all(map(COMMA_GROUPS.fullmatch, commas)):
+    if commas and not points and not csv_format.thousands and all(map(COMMA_GROUPS.fullmatch, commas)):
         raise DataError(
             "the .csv file has commas in its numbers that may be decimal ones or stand between thousands: say which "
             "(decimal=',' or thousands=','), or write numbers with a decimal point"
         )
-    if points and not commas and not written.thousands and grouped & below and all(map(POINT_GROUPS.fullmatch, points)):
+    if (
+        points
+        and not commas
+        and not csv_format.thousands
+        and grouped & ungrouped
+        and all(map(POINT_GROUPS.fullmatch, points))
+    ):
         raise DataError(
             "the .csv file has points in its numbers that may be decimal ones or stand between thousands: three digits "
             "follow each of them, and other numbers of these columns have none. Say which (decimal='.', or decimal=',' "

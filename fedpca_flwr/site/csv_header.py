@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.site.columns import Selection
-from fedpca_flwr.site.csv_format import SAMPLE, START, CsvFormat, CsvKeys, cells_within_limits
+from fedpca_flwr.site.columns import ColumnSelection
+from fedpca_flwr.site.csv_format import SAMPLE_BYTES, SAMPLE_LINES, CsvFormat, CsvKeys, refuse_long_cells
 
 MAX_DEVIATIONS = 10.0  # of a cell of a row from its column
-STUDENT = {1: 3183.0, 2: 70.7, 3: 22.2, 4: 13.0}
+STUDENT_QUANTILES = {1: 3183.0, 2: 70.7, 3: 22.2, 4: 13.0}
 """By degrees of freedom, how many deviations one in 10,000 lies above: more than `MAX_DEVIATIONS` for few rows."""
-MAX_CHANCE = 0.005  # that a row rises or falls so; together with the other direction 1 %
-DECIDES = "say header=true if it holds the names of the columns, header=false if it is a row"
+MAX_PROBABILITY = 0.005  # that a row rises or falls so; together with the other direction 1 %
+HEADER_ADVICE = "say header=true if it holds the names of the columns, header=false if it is a row"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def holds_cells(row: Sequence[str]) -> bool:
     return len(row) > 1 or any(map(str.strip, row))
 
 
-def header_of(written: CsvFormat, keys: CsvKeys, selection: Selection) -> Header:
+def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelection) -> Header:
     """Return the names in the first line of a file, or that it is a row.
 
     Raises
@@ -61,78 +61,82 @@ def header_of(written: CsvFormat, keys: CsvKeys, selection: Selection) -> Header
         Where that cannot be told: a row that is taken for names is lost, and names taken for a row are wrong.
     """
     rows, start, end = [], 0, 0
-    with cells_within_limits():
-        reader = csv.reader(written.lines(), delimiter=written.separator)
+    with refuse_long_cells():
+        reader = csv.reader(csv_format.lines(), delimiter=csv_format.separator)
         for row in filter(holds_cells, reader):
             rows.append(row)
             end = reader.line_num
             start = start or end
-            if len(rows) > SAMPLE or (len(rows) > 5 and sum(map(len, row)) * len(rows) > START):
+            if len(rows) > SAMPLE_LINES or (len(rows) > 5 and sum(map(len, row)) * len(rows) > SAMPLE_BYTES):
                 break
     if not rows:
         raise DataError("the .csv file has no cell that holds anything")
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
-    width, start = len(first), start + written.skipped
+    width, start = len(first), start + csv_format.skipped_lines
     names = Header([cell.strip() for cell in first], width, start)
     if keys.header is not None:
-        return names if keys.header else Header([], width, written.skipped)
+        return names if keys.header else Header([], width, csv_format.skipped_lines)
     features = selection.positions(names.names, width, strict=False) or selection.positions(names.names, width)
-    numbers = [position for position in features if written.number(first[position])]
-    others = [p for p in features if not (written.number(first[p]) or written.is_missing(first[p]))]
-    if not numbers and not others:
-        raise DataError(f"the first line of the .csv file holds neither names nor numbers: {DECIDES}")
+    numbers = [position for position in features if csv_format.is_number(first[position])]
+    non_numbers = [p for p in features if not (csv_format.is_number(first[p]) or csv_format.is_missing(first[p]))]
+    if not numbers and not non_numbers:
+        raise DataError(f"the first line of the .csv file holds neither names nor numbers: {HEADER_ADVICE}")
     if not numbers:
         return names
-    if others:
+    if non_numbers:
         raise DataError(
-            f"the first line of the .csv file is neither all names nor all numbers: {DECIDES}. Leave out a column of "
+            f"the first line of the .csv file is neither all names nor all numbers: {HEADER_ADVICE}. Leave out a column of "
             "labels (node-config 'label' or 'leave-out'), by its number from 0 where no column has a name"
         )
-    with cells_within_limits():
-        lines = list(itertools.islice(written.lines(), end))
-        why = _above_texts(written, first, rest, features) or _in_quotes(written, lines, width, numbers)
-    if not why and len(numbers) == len(features):
+    with refuse_long_cells():
+        lines = list(itertools.islice(csv_format.lines(), end))
+        reason = _name_above_numbers(csv_format, first, rest, features) or _quoted_alone(
+            csv_format, lines, width, numbers
+        )
+    if not reason and len(numbers) == len(features):
         cells = [[row[position] for position in features] for row in [first, *rest]]
-        held = np.array([[_value(written, cell) for cell in row] for row in cells])
-        decimals = np.array([max(len(cell.partition(written.decimal)[2]) for cell in row) for row in cells])
-        why = unlike_a_row(held[0], held[1:], decimals)
-    if why:
-        raise DataError(f"the first line of the .csv file holds numbers that may be names ({why}): {DECIDES}")
+        values = np.array([[_parse_cell(csv_format, cell) for cell in row] for row in cells])
+        decimals = np.array([max(len(cell.partition(csv_format.decimal)[2]) for cell in row) for row in cells])
+        reason = header_evidence(values[0], values[1:], decimals)
+    if reason:
+        raise DataError(f"the first line of the .csv file holds numbers that may be names ({reason}): {HEADER_ADVICE}")
     return Header(
         [],
         width,
-        written.skipped,
+        csv_format.skipped_lines,
         "the first line of the .csv file holds numbers and is taken for a row: say header=true if it holds names",
     )
 
 
-def _value(written: CsvFormat, cell: str) -> float:
-    if not written.number(cell):
+def _parse_cell(csv_format: CsvFormat, cell: str) -> float:
+    if not csv_format.is_number(cell):
         return np.nan
-    cell = written.plain(cell).replace("\u2212", "-")
+    cell = csv_format.ungroup(cell).replace("\u2212", "-")
     return float(cell.replace(",", "."))
 
 
-def _above_texts(written: CsvFormat, first: Sequence[str], rest: Sequence[Sequence[str]], features: list[int]) -> str:
+def _name_above_numbers(
+    csv_format: CsvFormat, first: Sequence[str], rest: Sequence[Sequence[str]], features: list[int]
+) -> str:
     """Why the line is no row, if a cell without a number stands above numbers in a column that is left out."""
     for position in {*range(len(first))} - {*features}:
         below = [row[position] for row in rest]
-        name = not (written.number(first[position]) or written.is_missing(first[position]))
-        if name and below and sum(map(written.number, below)) > len(below) / 2:
+        name = not (csv_format.is_number(first[position]) or csv_format.is_missing(first[position]))
+        if name and below and sum(map(csv_format.is_number, below)) > len(below) / 2:
             return "a column that is left out has a name"
     return ""
 
 
-def _in_quotes(written: CsvFormat, lines: Sequence[str], width: int, numbers: Collection[int]) -> str:
+def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbers: Collection[int]) -> str:
     """Why the line is no row, if its numbers alone stand in quotes."""
-    raw = csv.reader(lines, delimiter=written.separator, quoting=csv.QUOTE_NONE)
+    raw = csv.reader(lines, delimiter=csv_format.separator, quoting=csv.QUOTE_NONE)
     rows = [row for row in raw if holds_cells(row) and len(row) == width]
     quoted = [[row[position].strip().startswith('"') for position in numbers] for row in rows]
     alone = len(rows) > 1 and all(quoted[0]) and not any(map(any, quoted[1:]))
     return "they alone are in quotes" if alone else ""
 
 
-def unlike_a_row(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
+def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
     """Return why numbers are hardly a row of a table; empty where they may be one.
 
     Parameters
@@ -149,41 +153,42 @@ def unlike_a_row(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
     of_counts = d > 3 or bool((rest % 1 > 0).any())
     if d > 1 and of_counts and np.array_equal(first, np.arange(d)) and not (rest == first).all(axis=1).any():
         return "it counts the columns"
-    own, second = _deviations(first, rest), _deviations(rest[0], rest[1:])
-    comparable = np.isfinite(own)
-    far = (own > 1) & ~(own < 5 * np.nan_to_num(second, nan=0.0, posinf=0.0))
-    if d > 1 and comparable.any() and far.sum() > comparable.sum() / 2:
+    distances, second_distances = _relative_distances(first, rest), _relative_distances(rest[0], rest[1:])
+    comparable = np.isfinite(distances)
+    distant = (distances > 1) & ~(distances < 5 * np.nan_to_num(second_distances, nan=0.0, posinf=0.0))
+    if d > 1 and comparable.any() and distant.sum() > comparable.sum() / 2:
         return "most of them are far from the numbers below them"
     steps = np.diff(first)
     if d < 3 or not ((steps > 0).all() or (steps < 0).all()):
         return ""
     rows = rest[np.isfinite(rest).all(axis=1)]
-    below = np.diff(rows, axis=1) * np.sign(steps[0])
-    rises, pairs = below > 0, max(1, len(below) + 2)
-    again = (np.sum(rises[:, 1:] & rises[:, :-1]) + 1) / (np.sum(rises[:, :-1]) + 2)
-    chance = max(
-        (rises.sum() + 1) / (rises.size + 2) * again ** (d - 2), float(np.mean(rises.all(axis=1))) if len(rows) else 0
+    row_steps = np.diff(rows, axis=1) * np.sign(steps[0])
+    rises, pairs = row_steps > 0, max(1, len(row_steps) + 2)
+    persistence = (np.sum(rises[:, 1:] & rises[:, :-1]) + 1) / (np.sum(rises[:, :-1]) + 2)
+    probability = max(
+        (rises.sum() + 1) / (rises.size + 2) * persistence ** (d - 2),
+        float(np.mean(rises.all(axis=1))) if len(rows) else 0,
     )
-    if _even(steps[None])[0]:
-        chance *= (_even(below).sum() + 1) / pairs
-    chance *= ((decimals[1:] == decimals[0]).sum() + 1) / (len(rest) + 2)
-    return "they rise or fall throughout" if chance < MAX_CHANCE else ""
+    if _are_even(steps[None])[0]:
+        probability *= (_are_even(row_steps).sum() + 1) / pairs
+    probability *= ((decimals[1:] == decimals[0]).sum() + 1) / (len(rest) + 2)
+    return "they rise or fall throughout" if probability < MAX_PROBABILITY else ""
 
 
-def _deviations(row: Array, others: Array) -> Array:
+def _relative_distances(row: Array, rows: Array) -> Array:
     """How far each cell (d,) of a row is from the mean of its column, by how far a row may be; NaN of constant ones."""
-    counts = np.isfinite(others).sum(axis=0)
-    if not len(others):
+    counts = np.isfinite(rows).sum(axis=0)
+    if not len(rows):
         return np.full(len(row), np.nan)
     with np.errstate(all="ignore"):
-        means = np.nansum(others, axis=0) / counts
-        deviations = np.sqrt(np.nansum((others - means) ** 2, axis=0) / (counts - 1))
-        limits = np.array([max(MAX_DEVIATIONS, STUDENT.get(count - 1, 0.0)) for count in counts.tolist()])
-        found = np.abs(row - means) / deviations / (limits * np.sqrt(1 + 1 / counts))
-    return np.where((counts > 1) & (deviations > 1e-9 * np.abs(means)), found, np.nan)
+        means = np.nansum(rows, axis=0) / counts
+        deviations = np.sqrt(np.nansum((rows - means) ** 2, axis=0) / (counts - 1))
+        limits = np.array([max(MAX_DEVIATIONS, STUDENT_QUANTILES.get(count - 1, 0.0)) for count in counts.tolist()])
+        distances = np.abs(row - means) / deviations / (limits * np.sqrt(1 + 1 / counts))
+    return np.where((counts > 1) & (deviations > 1e-9 * np.abs(means)), distances, np.nan)
 
 
-def _even(steps: Array) -> NDArray[np.bool_]:
+def _are_even(steps: Array) -> NDArray[np.bool_]:
     """Whether the steps of each row (n, d - 1) are even, and not zero."""
     means = np.abs(steps.mean(axis=1, keepdims=True))
     even: NDArray[np.bool_] = (np.abs(np.abs(steps) - means) <= 0.01 * means).all(axis=1) & (means[:, 0] > 0)

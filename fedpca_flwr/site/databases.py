@@ -26,18 +26,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL, kind_of
-from fedpca_flwr.data.table import INEXACT, Table, check, require_same_rows
+from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL, database_kind
+from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, check_rows, require_same_rows
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks
-from fedpca_flwr.site.columns import DO_INSTEAD, Selection, column_position, extra
+from fedpca_flwr.site.columns import INEXACT_ADVICE, ColumnSelection, column_position, require_extra
 
-PASS_SECONDS = 3600.0
+MAX_PASS_SECONDS = 3600.0
 """After so long a pass over the rows of a query is given up: what the database takes, and this site between blocks."""
 
-TOO_LONG = (
-    f"the query's rows took longer than {PASS_SECONDS:,.0f} s to read; make what it joins and sorts less, or name a "
+TOO_LONG_TEXT = (
+    f"the query's rows took longer than {MAX_PASS_SECONDS:,.0f} s to read; make what it joins and sorts less, or name a "
     "table that holds its result"
 )
 
@@ -46,12 +46,12 @@ class Column(NamedTuple):
     """A column of a query."""
 
     name: str
-    kind: str  # the name of its type
-    number: str  # SQL that makes float64 of the column ``{0}``, NaN of NULL; empty where it holds no numbers
-    whole: bool = False  # whether the SQL makes infinity of whole numbers that float64 does not hold
+    type_name: str  # the name of its type
+    number_sql: str  # SQL that makes float64 of the column ``{0}``, NaN of NULL; empty where it holds no numbers
+    is_integer: bool = False  # whether the SQL makes infinity of whole numbers that float64 does not hold
 
 
-TEXT = "coalesce(CAST({} AS VARCHAR), '')"  # SQL that makes a text of the column ``{}``, an empty one of NULL
+TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # SQL that makes a text of the column ``{}``, an empty one of NULL
 
 
 @dataclass
@@ -73,31 +73,31 @@ class Session(ABC):
         """What a SELECT of one column of texts gives."""
 
 
-def query_error(local: str, *, too_long: bool = False, refused: str = "") -> FedPCAError:
+def query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
     """What to raise for a query that fails; ``refused`` is what the database says of its text, for the site's log."""
     if too_long:
-        return DataError(TOO_LONG, local=local)
-    if refused:
+        return DataError(TOO_LONG_TEXT, local=local)
+    if refusal:
         text = "node-config: the database refuses the 'query' (the site's log says why)"
-        return ConfigError(text, local=f"{local}: {refused}")
+        return ConfigError(text, local=f"{local}: {refusal}")
     return DataError("the database fails at the query (the site's log says how)", local=local)
 
 
-EXACT = {"BOOLEAN", "FLOAT", "DOUBLE"} | {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL")}
-EXACT |= {"INTEGER", "UINTEGER"}
+EXACT_TYPES = {"BOOLEAN", "FLOAT", "DOUBLE"} | {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL")}
+EXACT_TYPES |= {"INTEGER", "UINTEGER"}
 """Types that DuckDB itself rounds correctly. HUGEINT it does not, nor DECIMAL in 1.5: these go through their text."""
 
-LARGE = re.compile(r"U?(BIG|HUGE)INT|DECIMAL\(\d+,0\)")
+LARGE_INTEGER_TYPES = re.compile(r"U?(BIG|HUGE)INT|DECIMAL\(\d+,0\)")
 """Types of DuckDB with whole numbers that float64 may not hold: these become infinite, which no whole number is."""
 
-WHOLE = (
+LARGE_INTEGER_SQL = (
     "CASE WHEN {0} IS NULL THEN CAST('NaN' AS DOUBLE) WHEN TRY_CAST(%s AS HUGEINT) = {0} THEN %s "
     "ELSE CAST('Infinity' AS DOUBLE) END"
 ).replace("%s", "CAST(CAST({0} AS VARCHAR) AS DOUBLE)")
 
-MEMORY = ":memory:"
+MEMORY_PATH = ":memory:"
 
-CONFIG = {
+DUCKDB_CONFIG = {
     "autoinstall_known_extensions": "false",  # nothing is downloaded
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",  # no table is a variable of this program
@@ -113,20 +113,20 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
 
     What DuckDB says is shown where it is about the query itself, and only in the site's own log.
     """
-    with extra("sql", "DuckDB needs duckdb"):
+    with require_extra("sql", "DuckDB needs duckdb"):
         import duckdb
     import pyarrow as pa  # by which its rows come
 
     path = url.removeprefix("duckdb:///")
     file = Path(path).expanduser()
-    if path != MEMORY and not file.is_file():
+    if path != MEMORY_PATH and not file.is_file():
         raise DataError("the DuckDB file that node-config 'data' names does not exist", local=str(file))
-    connected = False
+    is_connected = False
     try:
-        config: dict[str, Any] = dict(CONFIG)
-        with duckdb.connect(MEMORY if path == MEMORY else file, path != MEMORY, config) as connection:
-            connected = True
-            timer = Timer(PASS_SECONDS, connection.interrupt)
+        config: dict[str, Any] = dict(DUCKDB_CONFIG)
+        with duckdb.connect(MEMORY_PATH if path == MEMORY_PATH else file, path != MEMORY_PATH, config) as connection:
+            is_connected = True
+            timer = Timer(MAX_PASS_SECONDS, connection.interrupt)
             timer.daemon = True
             timer.start()
             try:
@@ -135,16 +135,16 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
                 timer.cancel()
     except (duckdb.Error, pa.ArrowException) as error:
         local = f"{type(error).__name__} in {file}"
-        if not connected:
+        if not is_connected:
             raise DataError(
                 "the DuckDB file cannot be opened: it is damaged, of another version, or written to by another program",
                 local=local,
             ) from None
-        of_names = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException | duckdb.IOException
+        text_errors = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException | duckdb.IOException
         raise query_error(
             local,
             too_long=isinstance(error, duckdb.InterruptException),
-            refused=str(error).partition("\n")[0] if isinstance(error, of_names) else "",  # of files too, no values
+            refusal=str(error).partition("\n")[0] if isinstance(error, text_errors) else "",  # of files too, no values
         ) from None
 
 
@@ -155,11 +155,11 @@ class DuckDB(Session):
         statements = self.connection.extract_statements(select)
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
             raise ConfigError("node-config: 'query' is not one SELECT; a site's rows are what one gives")
-        found = self.connection.sql(select)
-        kinds = map(str, found.types)
+        relation = self.connection.sql(select)
+        type_names = map(str, relation.types)
         return [
-            Column(name, kind, _duckdb_number(kind), bool(LARGE.fullmatch(kind)))
-            for name, kind in zip(found.columns, kinds, strict=True)
+            Column(name, type_name, _duckdb_number_sql(type_name), bool(LARGE_INTEGER_TYPES.fullmatch(type_name)))
+            for name, type_name in zip(relation.columns, type_names, strict=True)
         ]
 
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
@@ -168,21 +168,21 @@ class DuckDB(Session):
             yield np.asarray(batch.column(0).flatten()).reshape(-1, len(columns))
 
     def texts(self, column: str, source: str) -> list[str]:
-        return [found for (found,) in self.connection.sql(f"SELECT {column} {source}").fetchall()]
+        return [text for (text,) in self.connection.sql(f"SELECT {column} {source}").fetchall()]
 
 
-def _duckdb_number(kind: str) -> str:
+def _duckdb_number_sql(type_name: str) -> str:
     """As `Column.number`."""
-    if kind in EXACT:
+    if type_name in EXACT_TYPES:
         return "coalesce(CAST({} AS DOUBLE), 'NaN')"
-    if LARGE.fullmatch(kind):
-        return WHOLE
-    if kind.startswith("DECIMAL("):
+    if LARGE_INTEGER_TYPES.fullmatch(type_name):
+        return LARGE_INTEGER_SQL
+    if type_name.startswith("DECIMAL("):
         return "coalesce(CAST(CAST({} AS VARCHAR) AS DOUBLE), 'NaN')"
     return ""
 
 
-AS_NUMBER = {
+POSTGRESQL_NUMBER_SQL = {
     16: "{0}::int::float8",
     20: "CASE WHEN {0}::float8::int8 = {0} THEN {0}::float8 WHEN {0} IS NOT NULL THEN 'infinity' END",
     **dict.fromkeys((21, 23, 700, 701, 1700), "{0}::float8"),
@@ -190,9 +190,9 @@ AS_NUMBER = {
 """How a type becomes float64, by its OID: booleans; int8, int2, int4, float4, float8 and numeric, rounded correctly.
 Of int8 what float64 does not hold becomes infinite."""
 
-HEADER, TRAILER = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
+COPY_HEADER, COPY_TRAILER = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 
-NOTICED = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+KEEPALIVE_OPTIONS = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 """Seconds, seconds and times after which a connection is lost where nothing comes any more; else it may be hours."""
 
 
@@ -203,30 +203,30 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
     What the server says is shown where it is about the connection (without the user's name) or the query itself, and
     only in the site's own log: other texts of it may hold values.
     """
-    with extra("sql", "PostgreSQL needs psycopg"):
+    with require_extra("sql", "PostgreSQL needs psycopg"):
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
     try:
-        given = conninfo_to_dict("postgresql://" + url.partition("://")[2])
+        parameters = conninfo_to_dict("postgresql://" + url.partition("://")[2])
     except psycopg.Error:  # its text may quote the user
         raise ConfigError("node-config: 'data' is a url that libpq does not take; try it with psql") from None
     connection = None
     try:
-        with psycopg.connect(**{**NOTICED, "client_encoding": "utf8", **given}) as connection:  # type: ignore[arg-type]
+        with psycopg.connect(**{**KEEPALIVE_OPTIONS, "client_encoding": "utf8", **parameters}) as connection:  # type: ignore[arg-type]
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             connection.execute("SET LOCAL max_parallel_workers_per_gather = 0")  # sums in one order, so the same bits
-            connection.execute(f"SET LOCAL statement_timeout = {int(1000 * PASS_SECONDS)}")  # milliseconds
+            connection.execute(f"SET LOCAL statement_timeout = {int(1000 * MAX_PASS_SECONDS)}")  # milliseconds
             yield PostgreSQL(connection)
     except psycopg.Error as error:
         if connection is None:
-            said = re.sub(r"\s+", " ", str(error))
-            if user := str(given.get("user") or ""):
-                said = re.sub(rf"(?<!\w){re.escape(user)}(?!\w)", "...", said)
+            message = re.sub(r"\s+", " ", str(error))
+            if user := str(parameters.get("user") or ""):
+                message = re.sub(rf"(?<!\w){re.escape(user)}(?!\w)", "...", message)
             raise DataError(
                 "the database that node-config 'data' names cannot be reached, or does not let this site in (the "
                 "site's log says which)",
-                local=said,
+                local=message,
             ) from None
         code = error.sqlstate or ""
         local = f"{type(error).__name__} {code}".strip()
@@ -236,8 +236,8 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
                 "reached, then run again",
                 local=local,
             ) from None
-        refused = str(error.diag.message_primary) if code.startswith("42") else ""  # the text, before any row
-        raise query_error(local, too_long=code == "57014", refused=refused) from None
+        refusal = str(error.diag.message_primary) if code.startswith("42") else ""  # the text, before any row
+        raise query_error(local, too_long=code == "57014", refusal=refusal) from None
 
 
 class PostgreSQL(Session):
@@ -245,48 +245,50 @@ class PostgreSQL(Session):
 
     def columns(self, select: str) -> list[Column]:
         # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
-        found = self.connection.execute(select.encode(), binary=True).description
+        description = self.connection.execute(select.encode(), binary=True).description
         columns = []
-        for name, oid, display in ((column.name, column.type_code, column.type_display) for column in found):
-            number = f"coalesce({AS_NUMBER[oid]}, 'NaN')" if oid in AS_NUMBER else ""
-            columns.append(Column(name, display, number, oid == 20))
+        for name, oid, display in ((column.name, column.type_code, column.type_display) for column in description):
+            number_sql = f"coalesce({POSTGRESQL_NUMBER_SQL[oid]}, 'NaN')" if oid in POSTGRESQL_NUMBER_SQL else ""
+            columns.append(Column(name, display, number_sql, oid == 20))
         return columns
 
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
         width = len(columns)
         row = np.dtype([("width", ">i2"), ("values", [("size", ">i4"), ("value", ">f8")], (width,))])
-        held = bytearray()
+        buffer = bytearray()
         copy = f"COPY (SELECT {', '.join(columns)} {source}) TO STDOUT (FORMAT BINARY)"
         with self.connection.cursor().copy(copy.encode()) as parts:
-            held += parts.read()
-            _require(held.startswith(HEADER))
-            del held[: len(HEADER)]
+            buffer += parts.read()
+            _require_copy_format(buffer.startswith(COPY_HEADER))
+            del buffer[: len(COPY_HEADER)]
             for part in parts:
-                if len(held) >= rows * row.itemsize:
-                    yield _values(held, row)
-                    held = bytearray()
-                held += part
-        _require(held.endswith(TRAILER))
-        yield _values(held[: -len(TRAILER)], row)
+                if len(buffer) >= rows * row.itemsize:
+                    yield _copied_values(buffer, row)
+                    buffer = bytearray()
+                buffer += part
+        _require_copy_format(buffer.endswith(COPY_TRAILER))
+        yield _copied_values(buffer[: -len(COPY_TRAILER)], row)
 
     def texts(self, column: str, source: str) -> list[str]:
-        return [found for (found,) in self.connection.execute(f"SELECT {column} {source}".encode())]
+        return [text for (text,) in self.connection.execute(f"SELECT {column} {source}".encode())]
 
 
-def _values(held: bytearray, row: np.dtype[Any]) -> Array:
-    _require(len(held) % row.itemsize == 0)
-    found = np.frombuffer(held, row)
-    _require(bool((found["width"] == row["values"].shape[0]).all() and (found["values"]["size"] == 8).all()))
-    return found["values"]["value"].astype(np.float64)
+def _copied_values(buffer: bytearray, row: np.dtype[Any]) -> Array:
+    _require_copy_format(len(buffer) % row.itemsize == 0)
+    records = np.frombuffer(buffer, row)
+    _require_copy_format(
+        bool((records["width"] == row["values"].shape[0]).all() and (records["values"]["size"] == 8).all())
+    )
+    return records["values"]["value"].astype(np.float64)
 
 
-def _require(expected: bool) -> None:
-    if not expected:
+def _require_copy_format(is_valid: bool) -> None:
+    if not is_valid:
         raise DataError("the database does not answer as PostgreSQL does (COPY in its binary format)")
 
 
-Opened = Callable[[str], AbstractContextManager[Session]]
-OPENED: dict[str, Opened] = {POSTGRESQL: postgresql_session, DUCKDB: duckdb_session}
+OpenSession = Callable[[str], AbstractContextManager[Session]]
+SESSIONS: dict[str, OpenSession] = {POSTGRESQL: postgresql_session, DUCKDB: duckdb_session}
 
 
 class Query:
@@ -299,14 +301,17 @@ class Query:
     """
 
     def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
-        self._opened = OPENED[kind_of(url)]
+        self._open_session = SESSIONS[database_kind(url)]
         self._url, self._query = url, query.strip().rstrip(";")
-        with self._opened(url) as session:
+        with self._open_session(url) as session:
             columns = session.columns(f"SELECT * FROM ({self._query}\n) AS q LIMIT 0")
-        every = [column.name for column in columns]
-        self._features = Selection(label, ids).positions(every, len(every))
-        self._columns, self._ids = columns, column_position(ids, every, len(every), "ids") if ids else None
-        self.names = [every[position] for position in self._features]
+        column_names = [column.name for column in columns]
+        self._features = ColumnSelection(label, ids).positions(column_names, len(column_names))
+        self._columns, self._ids = (
+            columns,
+            column_position(ids, column_names, len(column_names), "ids") if ids else None,
+        )
+        self.names = [column_names[position] for position in self._features]
         self.ids: list[str] = []  # as the last pass found them, without surrounding spaces
         self.digest = ""  # SHA-256 of the rows and ids of the first pass, from the end of it on
         self._require_features()
@@ -314,17 +319,19 @@ class Query:
     def blocks(self) -> Iterator[Array]:
         """All rows, each time it is called; an error after the last of them where they are others than before."""
         digest = hashlib.sha256()
-        with self._opened(self._url) as session:
+        with self._open_session(self._url) as session:
             if self._ids is not None:
-                texts = session.texts(TEXT.format(f"c{self._ids}"), self._source)
-                self.ids = [found.strip() for found in texts]
+                texts = session.texts(TEXT_SQL.format(f"c{self._ids}"), self._source)
+                self.ids = [text.strip() for text in texts]
                 digest.update("\0".join(self.ids).encode())
-            numbers = [self._columns[position].number.format(f"c{position}") for position in self._features]
-            few = max(64, CACHE_ELEMENTS // len(numbers))
-            whole = [place for place, position in enumerate(self._features) if self._columns[position].whole]
-            for block in session.numbers(numbers, self._source, few):
-                if np.isinf(block[:, whole]).any():
-                    raise DataError(f"the query gives {INEXACT}: {DO_INSTEAD}")
+            numbers = [self._columns[position].number_sql.format(f"c{position}") for position in self._features]
+            block_rows = max(64, CACHE_ELEMENTS // len(numbers))
+            integer_positions = [
+                index for index, position in enumerate(self._features) if self._columns[position].is_integer
+            ]
+            for block in session.numbers(numbers, self._source, block_rows):
+                if np.isinf(block[:, integer_positions]).any():
+                    raise DataError(f"the query gives {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
                 digest.update(np.ascontiguousarray(block).data)
                 yield block
         self.digest = self.digest or digest.hexdigest()
@@ -339,20 +346,20 @@ class Query:
     def _require_features(self) -> None:
         if not self._features:
             raise DataError("the query gives no column that is a feature")
-        other = [self._columns[position] for position in self._features if not self._columns[position].number]
-        if other:
+        non_numbers = [self._columns[position] for position in self._features if not self._columns[position].number_sql]
+        if non_numbers:
             raise DataError(
-                f"of the query's {len(self._columns)} columns, {len(other)} are not numbers (the site's log names "
+                f"of the query's {len(self._columns)} columns, {len(non_numbers)} are not numbers (the site's log names "
                 "them): leave them out, or make numbers of them in the query; one may be named as 'label'",
-                local=", ".join(f"{column.name} ({column.kind})" for column in other),
+                local=", ".join(f"{column.name} ({column.type_name})" for column in non_numbers),
             )
-        doubled = sorted({name for name in self.names if self.names.count(name) > 1})
-        if doubled:
-            raise DataError("the query gives several columns of one name: name each anew", local=", ".join(doubled))
+        duplicates = sorted({name for name in self.names if self.names.count(name) > 1})
+        if duplicates:
+            raise DataError("the query gives several columns of one name: name each anew", local=", ".join(duplicates))
 
 
 def read_query(url: str, query: str, label: str = "", ids: str = "") -> tuple[Table, list[str]]:
     """The rows of a query, checked, and the ids where a column of them is named (see `Query`)."""
-    asked = Query(url, query, label, ids)
-    table = check(Blocks(asked.blocks, len(asked.names), np.dtype(np.float64)), asked.names)
-    return table._replace(digest=asked.digest), asked.ids
+    reader = Query(url, query, label, ids)
+    table = check_rows(Blocks(reader.blocks, len(reader.names), np.dtype(np.float64)), reader.names)
+    return table._replace(digest=reader.digest), reader.ids

@@ -16,7 +16,7 @@ from typing import NoReturn
 import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.data.column_notes import apart, notes_of, one_column_text, text_of
+from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text, one_column_text
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
@@ -25,17 +25,20 @@ from fedpca_flwr.protocol.strategy import Factory
 from fedpca_flwr.site import audit, identity
 from fedpca_flwr.site.journal import SCHEMA
 from fedpca_flwr.site.rare_values import conspicuous
-from fedpca_flwr.site.repeats import UNPROTECTED
+from fedpca_flwr.site.repeats import UNPROTECTED_TEXT
 from fedpca_flwr.site.site import Site as RunSite
 from fedpca_flwr.state.store import Store
 
-FLOWER = ((1, 41), (2,))  # from, and below
-AHEAD, BEHIND = 5, 300  # seconds of this clock beyond which a SuperLink refuses what a site signs
-SOON = 30  # days before its end that a certificate is worth a word
+FLOWER_VERSIONS = ((1, 41), (2,))  # from, and below
+MAX_AHEAD_SECONDS, MAX_BEHIND_SECONDS = (
+    5,
+    300,
+)  # seconds of this clock beyond which a SuperLink refuses what a site signs
+RENEWAL_DAYS = 30  # days before its end that a certificate is worth a word
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteSetup:
     """What is looked at: the configs as Flower's commands take them, and how this site signs in."""
 
     node_config: str
@@ -45,97 +48,103 @@ class Site:
     key: Path | None = None
 
 
-def findings(site: Site, factory: Factory) -> Iterator[tuple[bool, str]]:
+def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
     """Whether each thing is right, and a line that says so or what to do; the ``factory`` makes halves of runs."""
-    checks: dict[str, Callable[[Site], str]] = {"versions": _versions, "node-config": _node_config}
-    checks |= {"identity": _identity, "journal": _journal, "rows and run": partial(_rows, factory)}
+    checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
+    checks |= {"identity": _check_identity, "journal": _check_journal, "rows and run": partial(_check_rows, factory)}
     if site.superlink:
-        checks["superlink"] = _superlink
+        checks["superlink"] = _check_superlink
         if site.key:
-            checks["key"] = _key
-    for what, check in checks.items():
+            checks["key"] = _check_key
+    for topic, check in checks.items():
         try:
-            yield True, f"{what}: {check(site)}"
+            yield True, f"{topic}: {check(site)}"
         except FedPCAError as error:
-            yield False, f"{what}: {error}{f' ({error.local})' if error.local else ''}"
+            yield False, f"{topic}: {error}{f' ({error.local})' if error.local else ''}"
 
 
-def _versions(site: Site) -> str:
-    there = {name: metadata.version(name) for name in ("fedpca-flwr", "flwr", "numpy", "scipy")}
-    flower = tuple(int(part) for part in there["flwr"].split(".")[:2])
-    if not FLOWER[0] <= flower < FLOWER[1]:
-        raise ConfigError(f"flwr is {there['flwr']}, expected 1.41 or later and below 2: pip install 'flwr>=1.41,<2'")
-    return ", ".join(f"{name} {version}" for name, version in {**there, "Python": python_version()}.items())
+def _check_versions(site: SiteSetup) -> str:
+    versions = {name: metadata.version(name) for name in ("fedpca-flwr", "flwr", "numpy", "scipy")}
+    flower = tuple(int(part) for part in versions["flwr"].split(".")[:2])
+    if not FLOWER_VERSIONS[0] <= flower < FLOWER_VERSIONS[1]:
+        raise ConfigError(
+            f"flwr is {versions['flwr']}, expected 1.41 or later and below 2: pip install 'flwr>=1.41,<2'"
+        )
+    return ", ".join(f"{name} {version}" for name, version in {**versions, "Python": python_version()}.items())
 
 
-def _node(site: Site) -> NodeConfig:
-    return NodeConfig.parse(fleet.config_of(site.node_config, "node-config"), source="node-config")
+def _parse_node_config(site: SiteSetup) -> NodeConfig:
+    return NodeConfig.parse(fleet.parse_config_text(site.node_config, "node-config"), source="node-config")
 
 
-def _node_config(site: Site) -> str:
-    node = _node(site)
+def _check_node_config(site: SiteSetup) -> str:
+    node = _parse_node_config(site)
     return f"partition {node.partition_id} of {node.num_partitions}, {node.name or 'without a name'}"
 
 
-def _identity(site: Site) -> str:
-    node = _node(site)
+def _check_identity(site: SiteSetup) -> str:
+    node = _parse_node_config(site)
     if not node.identity:
         return "none; a site with data of its own needs one for secure aggregation"
-    return f"this site's key is in its line of a list of {len(identity.identity_of(node).members)}"
+    return f"this site's key is in its line of a list of {len(identity.load_identity(node).member_keys)}"
 
 
-def _journal(site: Site) -> str:
-    node = _node(site)
+def _check_journal(site: SiteSetup) -> str:
+    node = _parse_node_config(site)
     if not node.journal:
-        unprotected = f"; {UNPROTECTED}" if node.data else ""
+        unprotected = f"; {UNPROTECTED_TEXT}" if node.data else ""
         return f"none; a site with data of its own needs one for secure aggregation and private methods{unprotected}"
     store = Store(node.journal, SCHEMA)
     store.prepare()
     if not store.exists():
         return "none yet; the first run begins one. If this site had one, put it back before"
-    found = audit.audit(node.journal)
-    if found.gap:
-        raise ConfigError(f"{store.file}: {found.verdict}; restore it from a copy")
-    return f"{len(found.events)} events, all as they were written"
+    result = audit.audit(node.journal)
+    if result.gap:
+        raise ConfigError(f"{store.file}: {result.verdict}; restore it from a copy")
+    return f"{len(result.events)} events, all as they were written"
 
 
-def _rows(factory: Factory, site: Site) -> str:
+def _check_rows(factory: Factory, site: SiteSetup) -> str:
     """The rows, and what this site would say in the run, of which nothing is noted in its journal."""
-    run_config = {"method": "p-cov", **fleet.config_of(site.run_config, "run-config")}
+    run_config = {"method": "p-cov", **fleet.parse_config_text(site.run_config, "run-config")}
     factory.strategy(run_config)  # refuses a run-config that is wrong
-    context = fleet.context_of(fleet.config_of(site.node_config, "node-config"), run_config)
+    context = fleet.make_context(fleet.parse_config_text(site.node_config, "node-config"), run_config)
     client = factory.client(context)
     if isinstance(client, RefusingClient):
         raise ConfigError(str(client.report["message"]))
     party = client.site
     assert isinstance(party, RunSite)
     party.journal = StateJournal(context.state)
-    party.report = _told_here  # type: ignore[method-assign]
+    party.report = _raise_locally  # type: ignore[method-assign]
     table = party.table
     client.get_properties({})
     n, d = table.rows.shape
-    _, needed = memory.largest(client.script, client.public, len(client.data))
-    gaps, there = int(np.sum(table.missing)), memory.memory()
-    of = f" of {there:,}" if there is not None else ""
-    odd = text_of(apart(table.rows), table.names)
-    far_off = f"; {odd}, far from all others of their column: are they errors?" if odd else ""
-    columns = [*table.notes, *notes_of({"": table.rows}, {"": table.names}), one_column_text(table.rows, table.names)]
+    _, needed = memory.max_reply_cost(client.script, client.public, len(client.data))
+    gaps, available = int(np.sum(table.missing)), memory.available_memory()
+    limit_text = f" of {available:,}" if available is not None else ""
+    outliers = isolated_text(count_isolated(table.rows), table.names)
+    outlier_note = f"; {outliers}, far from all others of their column: are they errors?" if outliers else ""
+    columns = [
+        *table.notes,
+        *column_fault_notes({"": table.rows}, {"": table.names}),
+        one_column_text(table.rows, table.names),
+    ]
     notes = "".join(f"; {note}" for note in columns if note)
     if not party.refuses_rare_values:
         allowed = conspicuous(client.data, party.node.min_rows).text(table.names)
         notes += f"; {allowed}, and moments tell these rows, which rare-values='allow' permits" if allowed else ""
     return (
-        f"{n:,} rows of {d:,} features, {gaps:,} values missing{far_off}{notes}; this site would take part in "
-        f"{run_config['method']}, whose largest question needs {needed:,} bytes of memory{of}"
+        f"{n:,} rows of {d:,} features, {gaps:,} values missing{outlier_note}{notes}; this site would take part in "
+        f"{run_config['method']}, whose largest question needs {needed:,} bytes of memory{limit_text}"
     )
 
 
-def _told_here(error: Exception, *, late: bool = False) -> NoReturn:
+def _raise_locally(error: Exception, *, late: bool = False) -> NoReturn:
     """Say what is wrong with all that only this site may read; a run would be told less."""
     raise error
 
 
-def _superlink(site: Site) -> str:
+def _check_superlink(site: SiteSetup) -> str:
     """Its certificate, its end, and this clock against that of the SuperLink."""
     host, _, port = site.superlink.rpartition(":")
     if not host or not port.isdigit():
@@ -160,28 +169,28 @@ def _superlink(site: Site) -> str:
         raise FedPCAError(
             f"{site.superlink} cannot be reached ({error}): is the SuperLink up, the port open?"
         ) from None
-    return f"{_time_left(end)}; {_clock(date)}"
+    return f"{_certificate_text(end)}; {_clock_text(date)}"
 
 
-def _time_left(end: float | None) -> str:
+def _certificate_text(end: float | None) -> str:
     if end is None:
         return "without TLS, for rehearsals only"
     days = (end - time.time()) / 86400
-    return f"its certificate ends in {days:.0f} days" + (", have it renewed" if days < SOON else "")
+    return f"its certificate ends in {days:.0f} days" + (", have it renewed" if days < RENEWAL_DAYS else "")
 
 
-def _clock(date: str | None) -> str:
+def _clock_text(date: str | None) -> str:
     if not date:
         return "it does not say what time it is"
     ahead = time.time() - parsedate_to_datetime(date).timestamp()
-    if not -BEHIND <= ahead <= AHEAD + 1:  # that date has whole seconds
+    if not -MAX_BEHIND_SECONDS <= ahead <= MAX_AHEAD_SECONDS + 1:  # that date has whole seconds
         raise FedPCAError(
-            f"this clock is {ahead:.0f} s ahead of the SuperLink's, {-BEHIND} to {AHEAD} are allowed: set it by NTP"
+            f"this clock is {ahead:.0f} s ahead of the SuperLink's, {-MAX_BEHIND_SECONDS} to {MAX_AHEAD_SECONDS} are allowed: set it by NTP"
         )
     return f"this clock is within {abs(ahead) + 1:.0f} s of its"
 
 
-def _key(site: Site) -> str:
+def _check_key(site: SiteSetup) -> str:
     assert site.key is not None
     fleet.require_registered(site.superlink, site.root_certificates, site.key.expanduser())
     return "registered"
@@ -207,7 +216,7 @@ def add_doctor(command: Callable[..., ArgumentParser]) -> None:
 
 def _examined(given: Namespace) -> None:
     key = given.auth_supernode_private_key
-    site = Site(given.node_config, given.run_config, given.superlink, given.root_certificates, key)
+    site = SiteSetup(given.node_config, given.run_config, given.superlink, given.root_certificates, key)
     found = list(findings(site, given.factory))
     print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in found))
     if not all(right for right, _ in found):

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedpca_flwr.data.frames import listed
+from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import Rows
 
 
 @dataclass(frozen=True)
-class Format:
+class FileFormat:
     """A kind of file.
 
     Parameters
@@ -26,13 +26,13 @@ class Format:
         list for what a reader of the rows must know.
     """
 
-    rows: Callable[..., tuple[Rows, list[str]]]
-    ids: Callable[..., list[str]] | None = None
+    read_rows: Callable[..., tuple[Rows, list[str]]]
+    read_ids: Callable[..., list[str]] | None = None
     settings: tuple[str, ...] = ()
 
 
-def require_own_names(names: Sequence[str], fault: str) -> None:
+def require_unique_names(names: Sequence[str], fault: str) -> None:
     """Refuse names of which one occurs twice, by the text of the ``fault``."""
-    doubled = [name for name, times in Counter(names).items() if times > 1]
-    if doubled:
-        raise DataError(fault, local=listed(doubled))
+    duplicates = [name for name, times in Counter(names).items() if times > 1]
+    if duplicates:
+        raise DataError(fault, local=labels_text(duplicates))

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 
-TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
-LAG = 60.0  # seconds that a run may take to end after its last line
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
-COMPLETED = "finished:completed"
+TIMEOUT_SECONDS = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
+END_LAG_SECONDS = 60.0  # seconds that a run may take to end after its last line
+COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
+COMPLETED_STATUS = "finished:completed"
 
 
-class Ended(NamedTuple):
+class FinishedRun(NamedTuple):
     """A run that is over."""
 
     number: str
@@ -42,7 +42,9 @@ class FlowerCommand:
         self.environment = environment
         self._running: set[subprocess.Popen[str]] = set()
 
-    def __call__(self, *arguments: str, heard: Callable[[str], None] | None = None, timeout: float = TIMEOUT) -> str:
+    def __call__(
+        self, *arguments: str, on_line: Callable[[str], None] | None = None, timeout: float = TIMEOUT_SECONDS
+    ) -> str:
         """What the command prints, without colours; ``heard`` is given each line when it is written.
 
         Raises
@@ -52,60 +54,60 @@ class FlowerCommand:
         """
         lines = []
         with (
-            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as faults,
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
             subprocess.Popen(
-                [program("flwr", self.environment), *arguments],
+                [program_path("flwr", self.environment), *arguments],
                 env=self.environment,
                 stdout=subprocess.PIPE,
-                stderr=faults,
+                stderr=errors,
                 encoding="utf-8",
                 errors="replace",
             ) as child,
         ):
-            net = threading.Timer(timeout, child.kill)
-            net.start()
+            watchdog = threading.Timer(timeout, child.kill)
+            watchdog.start()
             self._running.add(child)
             try:
                 for line in child.stdout or ():
-                    lines.append(COLOUR.sub("", line))
-                    if heard:
-                        heard(lines[-1].rstrip())
+                    lines.append(COLOUR_CODES.sub("", line))
+                    if on_line:
+                        on_line(lines[-1].rstrip())
             except BaseException:
                 child.kill()
                 raise
             finally:
                 self._running.discard(child)
-                net.cancel()
+                watchdog.cancel()
             if child.wait():
-                faults.seek(0)
-                printed = "" if heard else "".join(lines)
-                raise FedPCAError(f"flwr {' '.join(arguments)}: {printed}{COLOUR.sub('', faults.read())}")
+                errors.seek(0)
+                output = "" if on_line else "".join(lines)
+                raise FedPCAError(f"flwr {' '.join(arguments)}: {output}{COLOUR_CODES.sub('', errors.read())}")
         return "".join(lines)
 
-    def listed(self, *arguments: str) -> dict[str, Any]:
+    def list_json(self, *arguments: str) -> dict[str, Any]:
         """What a `flwr` command lists."""
-        printed = self(*arguments, "--format", "json")
-        listed: dict[str, Any] = json.loads(printed[printed.index("{") :])
-        return listed
+        output = self(*arguments, "--format", "json")
+        listing: dict[str, Any] = json.loads(output[output.index("{") :])
+        return listing
 
     def run(
         self,
         app: str,
         link: Sequence[str],
         *options: str,
-        heard: Callable[[str], None] | None = None,
-        timeout: float = TIMEOUT,
-    ) -> Ended:
+        on_line: Callable[[str], None] | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> FinishedRun:
         """Run an app on a SuperLink, by the name of its connection or by none, to its end."""
-        log = self("run", app, *link, "--stream", *options, heard=heard, timeout=timeout)
-        started = re.search(r"started run (\d+)", log)
-        if not started:
+        log = self("run", app, *link, "--stream", *options, on_line=on_line, timeout=timeout)
+        started_line = re.search(r"started run (\d+)", log)
+        if not started_line:
             raise FedPCAError(f"flwr run: {log}")
-        until = time.monotonic() + LAG
+        deadline = time.monotonic() + END_LAG_SECONDS
         while True:
-            run = self.listed("ls", *link, "--run-id", started[1])["runs"][0]
-            if run["status"].startswith("finished") or time.monotonic() > until:
-                return Ended(started[1], run["status"], run["status-details"], log)
+            run = self.list_json("ls", *link, "--run-id", started_line[1])["runs"][0]
+            if run["status"].startswith("finished") or time.monotonic() > deadline:
+                return FinishedRun(started_line[1], run["status"], run["status-details"], log)
             time.sleep(0.3)
 
     def kill(self) -> None:
@@ -114,7 +116,7 @@ class FlowerCommand:
             child.kill()
 
 
-def program(name: str, environment: Mapping[str, str]) -> str:
+def program_path(name: str, environment: Mapping[str, str]) -> str:
     """The path of one of Flower's programs."""
     path = shutil.which(name, path=environment.get("PATH"))
     if path is None:
@@ -131,12 +133,12 @@ def main(arguments: Sequence[str]) -> int:
     link = [options.pop(0)] if options and not options[0].startswith("-") else []
     try:
         flwr = FlowerCommand(os.environ)
-        run = flwr.run(app, link, *options, heard=lambda line: print(line, flush=True), timeout=threading.TIMEOUT_MAX)
+        run = flwr.run(app, link, *options, on_line=lambda line: print(line, flush=True), timeout=threading.TIMEOUT_MAX)
     except FedPCAError as error:
         print(str(error).rstrip(), file=sys.stderr)
         return 1
-    if run.status == COMPLETED:
+    if run.status == COMPLETED_STATUS:
         return 0
-    why = "" if "no model was written" in run.log else f": {run.details}"
-    print(f"run {run.number} ended as {run.status}{why}", file=sys.stderr)
+    reason = "" if "no model was written" in run.log else f": {run.details}"
+    print(f"run {run.number} ended as {run.status}{reason}", file=sys.stderr)
     return 1

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
-from fedpca_flwr.maths.rows import Rows, digests, fifth, held_out
+from fedpca_flwr.maths.rows import Rows, first_fifth, row_digests, validation_rows
 from fedpca_flwr.protocol.journal import Journal, Note
-from fedpca_flwr.site.repeats import ALLOW, HeldOut, judged
+from fedpca_flwr.site.repeats import ALLOW_ADVICE, HeldOut, decide_once
 
-INSTEAD = "run with mu=<number> or mu='infinity', which hold nothing out"
+ALTERNATIVE = "run with mu=<number> or mu='infinity', which hold nothing out"
 
 
 def require_fold(node: NodeConfig, rows: int) -> None:
@@ -28,48 +28,48 @@ def require_fold(node: NodeConfig, rows: int) -> None:
         raise DisclosureError(
             "a fifth of this site's rows, which it would hold out to choose 'mu', is fewer rows than its own minimum "
             f"(node-config 'min-rows' = {node.min_rows}): the sums over all rows and over the others would differ by "
-            f"these few; {INSTEAD}"
+            f"these few; {ALTERNATIVE}"
         )
     if not node.journal:
         raise ConfigError(
             "this site's node-config names no 'journal', by which every run over the same rows holds the same ones out "
-            f"to choose 'mu': give it one, or {INSTEAD}"
+            f"to choose 'mu': give it one, or {ALTERNATIVE}"
         )
 
 
-def fold(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
+def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Which of a site's rows (n, d) are held out; in a simulation the run's ``seed`` says so.
 
     Refused where others were held out before, of the same rows or of nearly the same.
     """
     if not node.data:
-        return held_out(rows, seed)
-    known = journal.recall(HeldOut.kind)
-    if known is None:
-        chosen = _drawn(journal, node, rows)
-        known = np.packbits(chosen).tobytes()
-        journal.keep(HeldOut.kind, known)
-    return np.unpackbits(np.frombuffer(known, np.uint8), count=len(rows)).astype(bool)
+        return validation_rows(rows, seed)
+    stored = journal.load_secret(HeldOut.kind)
+    if stored is None:
+        chosen = _draw_fold(journal, node, rows)
+        stored = np.packbits(chosen).tobytes()
+        journal.store_secret(HeldOut.kind, stored)
+    return np.unpackbits(np.frombuffer(stored, np.uint8), count=len(rows)).astype(bool)
 
 
-def _drawn(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
+def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
     """The fifth that the journal's secret and the rows, in whatever order, decide; noted in the journal."""
     secret = journal.data_key
-    own = digests(rows, secret)
-    whole = hmac.digest(secret, b"held out" + b"".join(sorted(own)), "sha256")
-    places = [hmac.digest(whole, digest, "sha256") for digest in own]
-    chosen = fifth(places)
-    subset = hmac.digest(whole, b"".join(sorted(np.array(places, object)[chosen])), "sha256").hex()
-    now = HeldOut(len(rows), int(chosen.sum()), subset).text()
+    local_digests = row_digests(rows, secret)
+    rows_digest = hmac.digest(secret, b"held out" + b"".join(sorted(local_digests)), "sha256")
+    draws = [hmac.digest(rows_digest, digest, "sha256") for digest in local_digests]
+    chosen = first_fifth(draws)
+    subset = hmac.digest(rows_digest, b"".join(sorted(np.array(draws, object)[chosen])), "sha256").hex()
+    entry = HeldOut(len(rows), int(chosen.sum()), subset).text()
 
     def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
-        few = [note for note in near if abs(HeldOut.of(note.about).rows - len(rows)) < node.min_rows]
-        if few or any(earlier.about != now for earlier in same):
+        conflicts = [note for note in near if abs(HeldOut.parse(note.content).rows - len(rows)) < node.min_rows]
+        if conflicts or any(earlier.content != entry for earlier in same):
             raise DisclosureError(
                 "this site has held other rows out to choose 'mu', of the same rows or of all but a few of them, it "
                 "may be fewer than its own minimum (node-config 'min-rows'): what several such sums leave out tells of "
-                f"single rows; {INSTEAD}; if all rows are new, set repeat='refuse-same' in its node-config{ALLOW}"
+                f"single rows; {ALTERNATIVE}; if all rows are new, set repeat='refuse-same' in its node-config{ALLOW_ADVICE}"
             )
 
-    journal.remember(HeldOut.kind, whole.hex(), judged(node, now, judge))
+    journal.remember(HeldOut.kind, rows_digest.hex(), decide_once(node, entry, judge))
     return chosen

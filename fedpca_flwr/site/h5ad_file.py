@@ -8,32 +8,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.rows import ENTRIES, Block, Blocks, Rows, csr
-from fedpca_flwr.site.columns import Selection, extra
-from fedpca_flwr.site.file_format import Format, require_own_names
+from fedpca_flwr.maths.rows import CHUNK_ENTRIES, Block, Blocks, Rows, to_csr
+from fedpca_flwr.site.columns import ColumnSelection, require_extra
+from fedpca_flwr.site.file_format import FileFormat, require_unique_names
 
 
-def read_h5ad(file: Path, selection: Selection, layer: str = "") -> tuple[Rows, list[str]]:
+def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[Rows, list[str]]:
     """The rows of ``X`` or of a layer, and the names of its variables."""
-    with extra("cells", "an .h5ad file needs anndata"):
+    with require_extra("cells", "an .h5ad file needs anndata"):
         import anndata  # noqa: F401
         import h5py
-    with h5py.File(file) as held:
-        if layer and layer not in held.get("layers", {}):
+    with h5py.File(file) as source:
+        if layer and layer not in source.get("layers", {}):
             raise ConfigError(
                 "node-config: 'layer' names no layer of the .h5ad file",
-                local=f"layer '{layer}', layers {list(held.get('layers', {}))} of {file}",
+                local=f"layer '{layer}', layers {list(source.get('layers', {}))} of {file}",
             )
-        if not layer and "X" not in held:
+        if not layer and "X" not in source:
             raise DataError("the .h5ad file has no X; name a layer of it as node-config 'layer'", local=str(file))
-        matrix = _matrix(held, layer)
+        matrix = _open_matrix(source, layer)
         width, dtype, sparse = matrix.shape[1], matrix.dtype, not isinstance(matrix, h5py.Dataset)
-        every = _variable_names(held["var"])
+        variable_names = _variable_names(source["var"])
     fault = "the .h5ad file has genes of the same name; give each a name of its own: cells.var_names_make_unique()"
-    require_own_names(every, fault)
-    columns = np.asarray(selection.positions(every, width), np.int64)
-    rows = Blocks(lambda: _h5ad_blocks(file, layer, columns), columns.size, dtype, sparse=sparse)
-    return rows, [every[position] for position in columns]
+    require_unique_names(variable_names, fault)
+    columns = np.asarray(selection.positions(variable_names, width), np.int64)
+    rows = Blocks(lambda: _read_blocks(file, layer, columns), columns.size, dtype, sparse=sparse)
+    return rows, [variable_names[position] for position in columns]
 
 
 def _variable_names(variables: Any) -> list[str]:
@@ -46,28 +46,28 @@ def _variable_names(variables: Any) -> list[str]:
     return list(map(str, read_elem(variables).index))
 
 
-def _matrix(held: Any, layer: str) -> Any:
+def _open_matrix(source: Any, layer: str) -> Any:
     from anndata.io import sparse_dataset
 
-    found = held[f"layers/{layer}" if layer else "X"]
-    return found if hasattr(found, "dtype") else sparse_dataset(found)
+    matrix = source[f"layers/{layer}" if layer else "X"]
+    return matrix if hasattr(matrix, "dtype") else sparse_dataset(matrix)
 
 
-def _h5ad_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator[Block]:
+def _read_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator[Block]:
     import h5py
 
-    with h5py.File(file) as held:
-        matrix = _matrix(held, layer)
+    with h5py.File(file) as source:
+        matrix = _open_matrix(source, layer)
         n, d = matrix.shape
-        few = max(64, ENTRIES // d)
+        step = max(64, CHUNK_ENTRIES // d)
         if not isinstance(matrix, h5py.Dataset):
-            few = max(64, ENTRIES * n // max(1, len(matrix.group["data"])))
+            step = max(64, CHUNK_ENTRIES * n // max(1, len(matrix.group["data"])))
             if matrix.format == "csc":  # its rows are all over the file
-                matrix = csr(matrix.to_memory())
-        for start in range(0, n, few):
-            block = matrix[start : start + few]
-            block = block if isinstance(block, np.ndarray) else csr(block)
+                matrix = to_csr(matrix.to_memory())
+        for start in range(0, n, step):
+            block = matrix[start : start + step]
+            block = block if isinstance(block, np.ndarray) else to_csr(block)
             yield block if columns.size == d else block[:, columns]
 
 
-H5AD = Format(read_h5ad, settings=("layer",))
+H5AD = FileFormat(read_h5ad, settings=("layer",))

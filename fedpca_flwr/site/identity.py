@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.state.files import text_in, unreadable, write_new
+from fedpca_flwr.state.files import read_text, unreadable_error, write_new
 
 SIGNATURE_BYTES = 64
 
@@ -31,28 +31,28 @@ class Identity:
     """A party's own key, and everybody's public keys."""
 
     party: int  # the partition
-    private: Ed25519PrivateKey
-    members: Sequence[bytes]  # public keys (32 bytes each) by partition, its own among them
+    private_key: Ed25519PrivateKey
+    member_keys: Sequence[bytes]  # public keys (32 bytes each) by partition, its own among them
 
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the list: sites with other lists do not agree."""
-        return hashlib.sha256(b"".join(self.members)).digest()
+        return hashlib.sha256(b"".join(self.member_keys)).digest()
 
     def sign(self, message: bytes) -> bytes:
         """64 bytes by which everybody who has the list knows whose message it is."""
-        return self.private.sign(message)
+        return self.private_key.sign(message)
 
-    def signed(self, party: int, message: bytes, signature: bytes) -> bool:
+    def is_signed_by(self, party: int, message: bytes, signature: bytes) -> bool:
         """Whether a message is of a party of the list."""
         try:
-            Ed25519PublicKey.from_public_bytes(self.members[party]).verify(signature, message)
+            Ed25519PublicKey.from_public_bytes(self.member_keys[party]).verify(signature, message)
         except (InvalidSignature, ValueError):
             return False
         return True
 
 
-def identity_of(node: NodeConfig) -> Identity:
+def load_identity(node: NodeConfig) -> Identity:
     """A site's identity, from the files that its node-config names.
 
     A party without data of its own, as in a simulation, has an identity that anybody can make: it protects nothing.
@@ -62,21 +62,21 @@ def identity_of(node: NodeConfig) -> Identity:
             raise ConfigError(
                 "this site's node-config names no 'identity' and no 'identities', by which it knows the other sites; "
                 "with secure aggregation, and so with trust='distributed', a site with data of its own needs both: "
-                f"make a key with '{COMMAND}'"
+                f"make a key with '{KEYS_COMMAND}'"
             )
-        return simulated(node.num_partitions, node.partition_id)
-    private = read_private_key(node.identity)
-    members = read_members(node.identities, node.num_partitions)
-    if members[node.partition_id] != private.public_key().public_bytes_raw():
+        return simulated_identity(node.num_partitions, node.partition_id)
+    private_key = read_private_key(node.identity)
+    member_keys = read_member_keys(node.identities, node.num_partitions)
+    if member_keys[node.partition_id] != private_key.public_key().public_bytes_raw():
         raise ConfigError(
             f"node-config: the file of 'identities' has another key for partition {node.partition_id} than that of the "
             "site's own 'identity'; its own line belongs there",
-            local=line_of(node.partition_id, private),
+            local=member_line(node.partition_id, private_key),
         )
-    return Identity(node.partition_id, private, members)
+    return Identity(node.partition_id, private_key, member_keys)
 
 
-def simulated(parties: int, party: int) -> Identity:
+def simulated_identity(parties: int, party: int) -> Identity:
     """An identity for a simulation: made from the number of the party, so that anybody can make it."""
     return Identity(party, _simulated_key(party), _simulated_members(parties))
 
@@ -90,9 +90,9 @@ def _simulated_members(parties: int) -> tuple[bytes, ...]:
     return tuple(_simulated_key(party).public_key().public_bytes_raw() for party in range(parties))
 
 
-COMMAND = "python -m fedpca_flwr site keys"
+KEYS_COMMAND = "python -m fedpca_flwr site keys"
 
-FORGEABLE = {
+SMALL_ORDER_KEYS = {
     bytes(32),
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
     bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"),
@@ -109,15 +109,15 @@ def make_key(path: str, party: int, name: str = "") -> str:
         raise ConfigError(f"partition-id is {party}, expected a number from 0")
     if not re.fullmatch(r"[\w .-]{0,64}", name):
         raise ConfigError(f"name is {name!r}, expected at most 64 letters, digits, spaces, dots, hyphens, underscores")
-    private = Ed25519PrivateKey.generate()
-    write_new(Path(path).expanduser(), private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return line_of(party, private, name)
+    private_key = Ed25519PrivateKey.generate()
+    write_new(Path(path).expanduser(), private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return member_line(party, private_key, name)
 
 
-def line_of(party: int, private: Ed25519PrivateKey, name: str = "") -> str:
+def member_line(party: int, private_key: Ed25519PrivateKey, name: str = "") -> str:
     """What stands in the list for a party."""
     comment = f"  # {name}" if name else ""
-    return f"{party} {private.public_key().public_bytes_raw().hex()}{comment}"
+    return f"{party} {private_key.public_key().public_bytes_raw().hex()}{comment}"
 
 
 def read_private_key(path: str) -> Ed25519PrivateKey:
@@ -125,44 +125,44 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
     file = Path(path).expanduser()
     try:
         text = file.read_bytes()
-        others = os.name == "posix" and file.stat().st_mode & 0o077
+        is_exposed = os.name == "posix" and file.stat().st_mode & 0o077
     except OSError as error:
-        raise unreadable("identity", path, error) from None
-    if others:
+        raise unreadable_error("identity", path, error) from None
+    if is_exposed:
         raise ConfigError(
             "node-config: the file of 'identity' is a private key that others than its owner may read or write; "
             "let only the owner (chmod 600)",
             local=path,
         )
     try:
-        private = load_pem_private_key(text, password=None)
+        private_key = load_pem_private_key(text, password=None)
     except (ValueError, TypeError):
-        private = None
-    if not isinstance(private, Ed25519PrivateKey):
+        private_key = None
+    if not isinstance(private_key, Ed25519PrivateKey):
         raise ConfigError(
-            f"node-config: the file of 'identity' holds no Ed25519 private key in PEM; make one with '{COMMAND}'",
+            f"node-config: the file of 'identity' holds no Ed25519 private key in PEM; make one with '{KEYS_COMMAND}'",
             local=path,
         )
-    return private
+    return private_key
 
 
-def read_members(path: str, parties: int) -> tuple[bytes, ...]:
+def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
     """The public keys of a list, by partition; every fault is named, all at once."""
-    found: dict[int, bytes] = {}
+    keys: dict[int, bytes] = {}
     lines: list[str] = []
     faults = []
     try:
-        lines = text_in(Path(path).expanduser()).splitlines()
+        lines = read_text(Path(path).expanduser()).splitlines()
     except OSError as error:
-        raise unreadable("identities", path, error) from None
+        raise unreadable_error("identities", path, error) from None
     except UnicodeDecodeError:
         faults.append("it is not a text in UTF-8")
     for number, line in enumerate(lines, 1):
         if not (entry := line.split("#")[0].strip()):
             continue
-        fault = _added(found, entry, parties)
+        fault = _add_member(keys, entry, parties)
         faults += [f"line {number}: {fault}"] if fault else []
-    missing = ", ".join(str(party) for party in range(parties) if party not in found)
+    missing = ", ".join(str(party) for party in range(parties) if party not in keys)
     faults += [f"no line for partition {missing}"] if missing else []
     if faults:
         raise ConfigError(
@@ -170,10 +170,10 @@ def read_members(path: str, parties: int) -> tuple[bytes, ...]:
             f"of the {parties} parties (num-partitions): " + "; ".join(faults),
             local=path,
         )
-    return tuple(found[party] for party in range(parties))
+    return tuple(keys[party] for party in range(parties))
 
 
-def _added(found: dict[int, bytes], entry: str, parties: int) -> str:
+def _add_member(keys: dict[int, bytes], entry: str, parties: int) -> str:
     """Add one line's key to those that were found; why it cannot be added, or nothing."""
     parts = re.fullmatch(r"(\d{1,9})\s+([0-9a-fA-F]{64})", entry, re.ASCII)
     if not parts:
@@ -181,12 +181,12 @@ def _added(found: dict[int, bytes], entry: str, parties: int) -> str:
     party, key = int(parts[1]), bytes.fromhex(parts[2])
     if party >= parties:
         return f"partition {party}, expected 0 to {parties - 1}"
-    if party in found:
+    if party in keys:
         return f"partition {party} has a line already"
-    if key[:-1] + bytes([key[-1] & 127]) in FORGEABLE:
+    if key[:-1] + bytes([key[-1] & 127]) in SMALL_ORDER_KEYS:
         return f"partition {party} has a key with which anybody can sign"
-    if key in found.values():
-        holder = next(other for other, own in found.items() if own == key)
+    if key in keys.values():
+        holder = next(other for other, other_key in keys.items() if other_key == key)
         return f"partition {party} has the key of partition {holder}"
-    found[party] = key
+    keys[party] = key
     return ""

@@ -57,7 +57,7 @@ def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]
     )
 
 
-class Further(NamedTuple):
+class FurtherRefusals(NamedTuple):
     """How many runs were refused after an event, beside the events, and which was the last one."""
 
     number: int  # of the event
@@ -66,27 +66,29 @@ class Further(NamedTuple):
     run: str
 
 
-REFUSALS = 10  # refused runs that have events of their own after the last answer
+MAX_REFUSAL_EVENTS = 10  # refused runs that have events of their own after the last answer
 
 
-def further(database: sqlite3.Connection) -> list[Further]:
+def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
     """The refused runs that were only counted."""
     if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'further'").fetchone():  # none ever was
         return []
-    return list(map(Further._make, database.execute("SELECT number, times, time, run FROM further ORDER BY number")))
+    return list(
+        map(FurtherRefusals._make, database.execute("SELECT number, times, time, run FROM further ORDER BY number"))
+    )
 
 
-def last_refusal(database: sqlite3.Connection) -> int:
+def counting_event(database: sqlite3.Connection) -> int:
     """The number of the last refusal, if so many came after the last answer that further ones have no event; else 0."""
     answers = database.execute("SELECT number FROM event WHERE kind = 'answer' ORDER BY number DESC LIMIT 1").fetchone()
     since = answers[0] if answers else 0
     refusals = database.execute("SELECT number FROM event WHERE kind = 'refused' AND number > ?", (since,)).fetchall()
-    return max(refusals)[0] if len(refusals) >= REFUSALS else 0
+    return max(refusals)[0] if len(refusals) >= MAX_REFUSAL_EVENTS else 0
 
 
-def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
+def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
     """Add an event: time, run, party, kind, about, digest, bytes; count one refusal of very many."""
-    if event[3] == "refused" and (number := last_refusal(database)):
+    if event[3] == "refused" and (number := counting_event(database)):
         database.execute(
             "CREATE TABLE IF NOT EXISTS further (number INTEGER PRIMARY KEY, times INTEGER, time TEXT, run TEXT)"
         )
@@ -96,53 +98,53 @@ def append(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
             (number, *event[:2]),
         )
         return
-    events, last = end(database)
-    line = (events + 1, *event)
-    digest = following(last, line)
-    database.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*line, digest))
+    events, last_digest = chain_end(database)
+    fields = (events + 1, *event)
+    digest = chain_digest(last_digest, fields)
+    database.execute("INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*fields, digest))
     database.execute("UPDATE chain SET events = ?, last = ?", (events + 1, digest))
 
 
-def end(database: sqlite3.Connection) -> tuple[int, str]:
+def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
     """How many events there are, and the digest of the last one."""
-    ends = database.execute("SELECT events, last FROM chain").fetchall()
-    if len(ends) != 1:
+    rows = database.execute("SELECT events, last FROM chain").fetchall()
+    if len(rows) != 1:
         raise StoreError(
             "the journal is damaged: it has lost the digest of its last event; restore it from a copy, or name another "
             "folder"
         )
-    return int(ends[0][0]), str(ends[0][1])
+    return int(rows[0][0]), str(rows[0][1])
 
 
-def require_beyond(database: sqlite3.Connection, seen: tuple[int, str], file: Path) -> None:
+def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file: Path) -> None:
     """Refuse a journal without an event that was in it, whose number and digest were kept elsewhere."""
-    number, digest = seen
-    found = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
-    if number and found != [(digest,)]:
+    number, digest = last_seen
+    chains = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
+    if number and chains != [(digest,)]:
         raise StoreError(
             f"{file} lacks its event {number}, which this run has seen in it: an older journal, or another, was put in "
             "its place. Put the newest one back; once no run is under way, begin anew"
         )
 
 
-def following(last: str, line: tuple[Any, ...]) -> str:
+def chain_digest(previous: str, fields: tuple[Any, ...]) -> str:
     """The digest of a line, after that of the one before."""
-    return hashlib.sha256(json.dumps([last, *line]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([previous, *fields]).encode()).hexdigest()
 
 
 def first_gap(database: sqlite3.Connection) -> int:
     """The number of the first event that is not as it was written; 0 where all are."""
-    last, number = "", 0
+    previous, number = "", 0
     for event in events(database):
         number += 1
-        if following(last, event[:-1]) != event.chain:
+        if chain_digest(previous, event[:-1]) != event.chain:
             return number
-        last = event.chain
+        previous = event.chain
     ends = database.execute("SELECT events, last FROM chain").fetchall()
-    return 0 if ends == [(number, last)] else number + 1
+    return 0 if ends == [(number, previous)] else number + 1
 
 
-def require_whole(database: sqlite3.Connection, file: Path) -> None:
+def require_intact(database: sqlite3.Connection, file: Path) -> None:
     """Refuse to go on where an event is not as it was written."""
     gap = first_gap(database)
     if gap:
@@ -152,11 +154,13 @@ def require_whole(database: sqlite3.Connection, file: Path) -> None:
         )
 
 
-SILENT = timedelta(days=1)  # a run of which nothing was heard for so long has lost its keys, once another one begins
-UNREAD = timedelta(minutes=10)  # the same for its copy of the rows, which it can make again
+SECRETS_TIMEOUT = timedelta(
+    days=1
+)  # a run of which nothing was heard for so long has lost its keys, once another one begins
+COPY_TIMEOUT = timedelta(minutes=10)  # the same for its copy of the rows, which it can make again
 
 SCHEMA = Schema(
-    what="journal",
+    name="journal",
     file="site.sqlite",
     application=b"FPCs",
     format=3,
@@ -172,12 +176,14 @@ CREATE TABLE secret (
     run TEXT NOT NULL, party INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (run, party, name));
 """,
-    old=("journal.sqlite",),
+    old_patterns=("journal.sqlite",),
 )
 
 
-SECRETS = 1000  # of all runs, above which those of silent ones are dropped before another run begins
-_ALIVE = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"  # runs with an event since then, and this one
+MAX_SECRETS = 1000  # of all runs, above which those of silent ones are dropped before another run begins
+_ALIVE_RUNS_SQL = (
+    "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"  # runs with an event since then, and this one
+)
 
 
 class FileJournal(journal.Journal):
@@ -187,61 +193,65 @@ class FileJournal(journal.Journal):
     ``about`` says what run it is, in its first line.
     """
 
-    rows: Path
+    rows_folder: Path
 
     def __init__(
-        self, folder: str, run: str, party: int, memory: journal.StateJournal | None = None, about: str = ""
+        self, folder: str, run: str, party: int, run_state: journal.StateJournal | None = None, description: str = ""
     ) -> None:
         self.folder = folder
-        self.about = about
+        self.description = description
         self.key = (run, party)
-        self.memory = memory
-        self._fault: DisclosureError | None = None  # once the file was found locked: to wait again would help nobody
-        self.rows = kept_rows.folder_of(Path(folder).expanduser().absolute(), self.key)
+        self.run_state = run_state
+        self._lock_error: DisclosureError | None = (
+            None  # once the file was found locked: to wait again would help nobody
+        )
+        self.rows_folder = kept_rows.copy_folder(Path(folder).expanduser().absolute(), self.key)
 
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
         refusal: Exception | None = None
         with self._transaction() as database:
-            if self._of_kind(database, "ended"):
-                raise ContractError(journal.ENDED)
-            answered = self._of_kind(database, "question")
+            if self._run_notes(database, "ended"):
+                raise ContractError(journal.ENDED_TEXT)
+            answered = self._run_notes(database, "question")
             try:
                 if not answered:
-                    self._begin(database, configuration)
-                elif (first := self._secret(database, "configuration")) != configuration:
-                    raise ContractError(journal.CHANGED if first else journal.OVER)
+                    self._begin_run(database, configuration)
+                elif (stored := self._load_value(database, "configuration")) != configuration:
+                    raise ContractError(journal.CONFIGURATION_CHANGED_TEXT if stored else journal.RUN_OVER_TEXT)
                 permit(answered)
             except Exception as error:
                 refusal = error
-                if answered or not last_refusal(database):  # else `refused` counts it, when the error is reported
-                    self._say_what_run(database)
-                    self._note(database, "refused", phase[:64], digest)
-                    self._note(database, "ended", type(error).__name__)
-                self._drop(database)
+                if answered or not counting_event(database):  # else `refused` counts it, when the error is reported
+                    self._describe_run(database)
+                    self._add_event(database, "refused", phase[:64], digest)
+                    self._add_event(database, "ended", type(error).__name__)
+                self._drop_run(database)
             else:
-                self._say_what_run(database)
-                self._note(database, "question", phase, digest)
+                self._describe_run(database)
+                self._add_event(database, "question", phase, digest)
         if refusal is not None:  # once that it was refused is on disk
             raise refusal
 
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         with self._transaction() as database:
-            return bool(self._of_kind(database, "question"))
+            return bool(self._run_notes(database, "question"))
 
-    def answered(self, what: str, nbytes: int) -> None:
+    def record_answer(self, what: str, nbytes: int) -> None:
         with self._transaction() as database:
-            self._note(database, "answer", what, "", nbytes)
+            self._add_event(database, "answer", what, "", nbytes)
 
-    def note_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
+    def record_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
         with self._transaction() as database:
-            require_whole(database, self._store.file)  # what was spent is never nothing
-            own, others = list[Release](), list[Release]()
+            require_intact(database, self._store.file)  # what was spent is never nothing
+            run_releases, other_releases = list[Release](), list[Release]()
             for event in events(database, kind=Release.kind):
-                (own if (event.run, event.party) == self.key else others).append(Release.of(event.about))
-            if phase in [release.phase for release in own]:
+                (run_releases if (event.run, event.party) == self.key else other_releases).append(
+                    Release.parse(event.about)
+                )
+            if phase in [release.phase for release in run_releases]:
                 raise DisclosureError(f"this site has released '{phase}' in this run already; it does so once")
-            permit([release.multiplier for release in own], [release.multiplier for release in others])
-            self._note(database, Release.kind, Release(phase, relation, multiplier).text())
+            permit([release.multiplier for release in run_releases], [release.multiplier for release in other_releases])
+            self._add_event(database, Release.kind, Release(phase, relation, multiplier).text())
 
     @cached_property
     def data_key(self) -> bytes:
@@ -251,41 +261,44 @@ class FileJournal(journal.Journal):
             (value,) = database.execute("SELECT value FROM data_key").fetchone()
         return bytes(value)
 
-    def remember(self, kind: str, data: str, decide: journal.Decide) -> None:
+    def remember(self, kind: str, data: str, decide: journal.NoteDecision) -> None:
         with self._transaction() as database:
-            require_whole(database, self._store.file)  # what was known is never nothing
-            noted = list(events(database, kind=kind))
-            same, others = ([_note(event) for event in noted if (event.digest == data) is own] for own in (True, False))
-            about = decide(same, others)
-            if about:
-                self._note(database, kind, about, data)
+            require_intact(database, self._store.file)  # what was known is never nothing
+            noted_events = list(events(database, kind=kind))
+            same, other_notes = (
+                [_as_note(event) for event in noted_events if (event.digest == data) is is_same]
+                for is_same in (True, False)
+            )
+            text = decide(same, other_notes)
+            if text:
+                self._add_event(database, kind, text, data)
 
-    def refused(self, why: str) -> None:
+    def record_refusal(self, why: str) -> None:
         with self._transaction() as database:
-            if not self._of_kind(database, "refused"):
-                if not last_refusal(database):
-                    self._say_what_run(database)
-                self._note(database, "refused", why)
-            self._drop(database)
+            if not self._run_notes(database, "refused"):
+                if not counting_event(database):
+                    self._describe_run(database)
+                self._add_event(database, "refused", why)
+            self._drop_run(database)
 
     def end(self, why: str) -> None:
         with self._transaction() as database:
-            self._note(database, "ended", why)
-            self._drop(database)
+            self._add_event(database, "ended", why)
+            self._drop_run(database)
 
-    def keep(self, name: str, value: bytes) -> None:
+    def store_secret(self, name: str, value: bytes) -> None:
         with self._transaction() as database:
-            if database.execute("SELECT count(*) FROM secret").fetchone()[0] > SECRETS:
+            if database.execute("SELECT count(*) FROM secret").fetchone()[0] > MAX_SECRETS:
                 self._drop_silent(database)  # or runs that never begin would leave what they keep for good
-            self._keep(database, name, value)
+            self._store_value(database, name, value)
 
-    def recall(self, name: str) -> bytes | None:
+    def load_secret(self, name: str) -> bytes | None:
         with self._transaction() as database:
-            return self._secret(database, name)
+            return self._load_value(database, name)
 
-    def forget(self) -> None:
+    def delete_secrets(self) -> None:
         with self._transaction() as database:
-            self._drop(database)
+            self._drop_run(database)
 
     # Inside
 
@@ -297,29 +310,29 @@ class FileJournal(journal.Journal):
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction (`Store.transaction`) of a journal that is not behind what this run has seen of it; its errors
         name a path in the site's own log only."""
-        if self._fault:
-            raise self._fault
-        before = self.memory.seen if self.memory else (0, "")
+        if self._lock_error:
+            raise self._lock_error
+        last_seen = self.run_state.last_seen_event if self.run_state else (0, "")
         try:
-            self._require_there(before)
+            self._require_present(last_seen)
             with self._store.transaction() as database:
-                require_beyond(database, before, self._store.file)
+                require_newer(database, last_seen, self._store.file)
                 yield database
-                seen = end(database)
-            if self.memory:
-                self.memory.seen = seen
+                latest = chain_end(database)
+            if self.run_state:
+                self.run_state.last_seen_event = latest
         except (ConfigError, StoreError) as error:
             text = "this site's journal cannot be used, so nothing may be answered"
             fault = DisclosureError(text, local=str(error))
             if isinstance(error, LockedError):  # the error's report looks into the journal, too
-                self._fault = fault
+                self._lock_error = fault
             raise fault from None
 
-    def _require_there(self, before: tuple[int, str]) -> None:
+    def _require_present(self, last_seen: tuple[int, str]) -> None:
         """Refuse to begin a new journal in a run that has seen one, and say in the site's own log where one begins."""
         if self._store.exists():
             return
-        if before[0]:
+        if last_seen[0]:
             raise StoreError(f"{self._store.file} is gone, and this run has seen it; put it back")
         logger.warning(
             "there is no journal in %s, and a new one begins there: if this site had one, put it back before the next "
@@ -327,47 +340,47 @@ class FileJournal(journal.Journal):
             self._store.folder,
         )
 
-    def _begin(self, database: sqlite3.Connection, configuration: bytes) -> None:
+    def _begin_run(self, database: sqlite3.Connection, configuration: bytes) -> None:
         """Keep what this run began with; drop the secrets and rows of others that have been silent for too long."""
         self._drop_silent(database)
-        unread = _time(datetime.now(UTC) - UNREAD)
-        kept_rows.remove_others(self.rows.parent, database.execute(_ALIVE, (unread, *self.key)))
-        self._keep(database, "configuration", configuration)
+        unread = _timestamp(datetime.now(UTC) - COPY_TIMEOUT)
+        kept_rows.remove_stale_copies(self.rows_folder.parent, database.execute(_ALIVE_RUNS_SQL, (unread, *self.key)))
+        self._store_value(database, "configuration", configuration)
 
     def _drop_silent(self, database: sqlite3.Connection) -> None:
         """Drop the secrets of other runs of which no event is new enough."""
-        silent = _time(datetime.now(UTC) - SILENT)
-        database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({_ALIVE})", (silent, *self.key))
+        silent = _timestamp(datetime.now(UTC) - SECRETS_TIMEOUT)
+        database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({_ALIVE_RUNS_SQL})", (silent, *self.key))
 
-    def _say_what_run(self, database: sqlite3.Connection) -> None:
-        if self.about and not self._of_kind(database, "run"):
-            self._note(database, "run", self.about)
+    def _describe_run(self, database: sqlite3.Connection) -> None:
+        if self.description and not self._run_notes(database, "run"):
+            self._add_event(database, "run", self.description)
 
-    def _keep(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
+    def _store_value(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         database.execute("INSERT OR REPLACE INTO secret VALUES (?, ?, ?, ?)", (*self.key, name, value))
 
-    def _secret(self, database: sqlite3.Connection, name: str) -> bytes | None:
-        found = database.execute(
+    def _load_value(self, database: sqlite3.Connection, name: str) -> bytes | None:
+        row = database.execute(
             "SELECT value FROM secret WHERE run = ? AND party = ? AND name = ?", (*self.key, name)
         ).fetchone()
-        return bytes(found[0]) if found else None
+        return bytes(row[0]) if row else None
 
-    def _of_kind(self, database: sqlite3.Connection, kind: str) -> list[str]:
+    def _run_notes(self, database: sqlite3.Connection, kind: str) -> list[str]:
         run, party = self.key
         return [event.about for event in events(database, run=run, party=party, kind=kind)]
 
-    def _note(self, database: sqlite3.Connection, kind: str, about: str, digest: str = "", nbytes: int = 0) -> None:
-        append(database, (_time(datetime.now(UTC)), *self.key, kind, about, digest, nbytes))
+    def _add_event(self, database: sqlite3.Connection, kind: str, text: str, digest: str = "", nbytes: int = 0) -> None:
+        append_event(database, (_timestamp(datetime.now(UTC)), *self.key, kind, text, digest, nbytes))
 
-    def _drop(self, database: sqlite3.Connection) -> None:
+    def _drop_run(self, database: sqlite3.Connection) -> None:
         """Drop what the journal keeps of the run until it ends."""
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
-        kept_rows.remove(self.rows)
+        kept_rows.remove_copy(self.rows_folder)
 
 
-def _note(event: Event) -> journal.Note:
+def _as_note(event: Event) -> journal.Note:
     return journal.Note(event.about, event.run, event.time)
 
 
-def _time(moment: datetime) -> str:
+def _timestamp(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")

@@ -4,30 +4,30 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpca_flwr.config.run_config import names_in
-from fedpca_flwr.data.categories import found_levels, union, unlike_levels
+from fedpca_flwr.config.run_config import split_names
+from fedpca_flwr.data.categories import differing_level_notes, frequent_levels, union_of_levels
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.site.readers import read, read_texts
 
 
-def of_table(path: str, categories: str, label: str, least: int) -> dict[str, list[str]]:
+def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:
     """By column the levels that at least so many rows of a site's .csv or .parquet file have."""
-    columns = names_in(categories)
+    columns = split_names(categories)
     rows = len(read(path, label, texts=columns).rows)
-    return {column: found_levels(read_texts(path, column, rows, label), least) for column in columns}
+    return {column: frequent_levels(read_texts(path, column, rows, label), min_rows) for column in columns}
 
 
-def together(paths: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+def merge_levels(paths: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Return all levels in several files of this kind, and notes on files whose levels seem to be named otherwise."""
-    told = {path: _told(Path(path)) for path in paths}
-    return union(told.values()), unlike_levels(told)
+    levels_by_file = {path: _read_levels(Path(path)) for path in paths}
+    return union_of_levels(levels_by_file.values()), differing_level_notes(levels_by_file)
 
 
-def _told(path: Path) -> dict[str, list[str]]:
+def _read_levels(path: Path) -> dict[str, list[str]]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as a file of levels: {error}") from None
-    if not isinstance(found, dict) or not all(isinstance(own, list) for own in found.values()):
+    if not isinstance(content, dict) or not all(isinstance(levels, list) for levels in content.values()):
         raise DataError(f"{path} holds no levels by column, expected what 'site levels FILE --categories' prints")
-    return {column: [str(level) for level in own] for column, own in found.items()}
+    return {column: [str(level) for level in levels] for column, levels in content.items()}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
+from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.metrics import Record, write_records
 from fedpca_flwr.site.audit import audit
@@ -27,7 +27,9 @@ def write_metrics(node_config: Mapping[str, Any]) -> None:
     try:
         node = NodeConfig.parse(node_config, source="node-config")
         found = audit(node.journal)
-        spent = composed([Release.of(event.about).multiplier for event in found.events if event.kind == Release.kind])
+        spent = compose_multipliers(
+            [Release.parse(event.about).multiplier for event in found.events if event.kind == Release.kind]
+        )
         epsilon = gaussian_epsilon(spent, node.delta_budget)
         write_records(
             node.metrics, node.name or f"client {node.partition_id}", [_record(run, epsilon) for run in found.runs()]

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.site.csv_file import Text, format_of_texts
+from fedpca_flwr.site.csv_file import CsvText, text_format
 from fedpca_flwr.site.csv_format import Opener
 
 
 @contextmanager
-def _pandas(suffix: str) -> Iterator[Any]:
+def _import_pandas(suffix: str) -> Iterator[Any]:
     """The module pandas, and in its words what it needs besides."""
     try:
         import pandas
@@ -27,16 +27,16 @@ def _pandas(suffix: str) -> Iterator[Any]:
         yield pandas
     except ImportError as error:
         package = {".xlsx": "openpyxl", ".xls": "xlrd", ".sav": "pyreadstat"}.get(suffix)
-        needed = " and ".join(filter(None, ("pandas", package)))
+        packages = " and ".join(filter(None, ("pandas", package)))
         raise ConfigError(
-            f"a {suffix} file needs {needed}, which this Python does not have: pip install '.[tables]' in the "
+            f"a {suffix} file needs {packages}, which this Python does not have: pip install '.[tables]' in the "
             f"repository ({error.name or 'a package'} is missing), or save the table as .csv"
         ) from None
 
 
-def spreadsheet(file: Path) -> Text:
+def read_spreadsheet(file: Path) -> CsvText:
     """Return the first sheet of a workbook."""
-    with _pandas(file.suffix.lower()) as pandas, pandas.ExcelFile(file) as book:
+    with _import_pandas(file.suffix.lower()) as pandas, pandas.ExcelFile(file) as book:
         sheets = list(book.sheet_names)
         frame = book.parse(sheets[0], header=None, dtype=object, na_filter=False)
     if not frame.size:
@@ -44,41 +44,41 @@ def spreadsheet(file: Path) -> Text:
     if any(isinstance(cell, int) and abs(cell) >= 2**53 for row in frame.to_numpy() for cell in row):
         raise DataError("the sheet holds whole numbers of more than 15 digits, which Excel has rounded: leave them out")
     note = f"of a workbook of {len(sheets)} sheets the first is read" if len(sheets) > 1 else ""
-    return Text(_opener(frame.itertuples(index=False, name=None)), plain=True, note=note)
+    return CsvText(_csv_opener(frame.itertuples(index=False, name=None)), generated=True, note=note)
 
 
-def statistics_file(file: Path) -> Text:
+def read_statistics_file(file: Path) -> CsvText:
     """Return the table in a file of SPSS (.sav), Stata (.dta) or SAS (.sas7bdat, .xpt), with codes for its labels."""
-    suffix, labelled = file.suffix.lower(), []
-    with _pandas(suffix) as pandas:
+    suffix, labelled_columns = file.suffix.lower(), []
+    with _import_pandas(suffix) as pandas:
         if suffix == ".sav":
             import pyreadstat
 
-            frame, about = pyreadstat.read_sav(str(file))
-            labelled = list(about.variable_value_labels)
+            frame, metadata = pyreadstat.read_sav(str(file))
+            labelled_columns = list(metadata.variable_value_labels)
         elif suffix == ".dta":
             with pandas.io.stata.StataReader(file, convert_categoricals=False) as reader:
                 frame = reader.read()
                 values = reader.value_labels()
-            labelled = list(values)
+            labelled_columns = list(values)
         else:
             frame = pandas.read_sas(file, encoding="latin-1")
-    note = (
-        f"values of {len(labelled)} columns have labels in the file, and are taken as the numbers that stand for these"
-    )
+    note = f"values of {len(labelled_columns)} columns have labels in the file, and are taken as the numbers that stand for these"
     header = [str(name) for name in frame.columns]
     if not header:
         raise DataError(f"the {suffix} file has no column")
     rows = frame.astype(object).itertuples(index=False, name=None)
-    return Text(_opener(itertools.chain([header], rows)), plain=True, header=True, note=note if labelled else "")
+    return CsvText(
+        _csv_opener(itertools.chain([header], rows)), generated=True, header=True, note=note if labelled_columns else ""
+    )
 
 
-def _opener(rows: Iterable[Sequence[Any]]) -> Opener:
+def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
     """Return what opens rows as the text of a .csv file, in which a row without any cell is an empty line."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for row in rows:
-        cells = [_cell(value) for value in row]
+        cells = [_cell_text(value) for value in row]
         if len(cells) == 1 or any(cells):
             writer.writerow(cells)
         else:
@@ -87,7 +87,7 @@ def _opener(rows: Iterable[Sequence[Any]]) -> Opener:
     return lambda: io.BytesIO(content)
 
 
-def _cell(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     """The text of a value, of which no digit is lost; empty for what is missing."""
     if isinstance(value, str):
         return value
@@ -99,4 +99,4 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-SPREADSHEET, STATISTICS = format_of_texts(spreadsheet), format_of_texts(statistics_file)
+SPREADSHEET, STATISTICS = text_format(read_spreadsheet), text_format(read_statistics_file)

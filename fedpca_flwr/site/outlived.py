@@ -10,39 +10,39 @@ import threading
 import time
 from pathlib import Path
 
-LOOKS = 1.0  # seconds from look to look
-GRACE = 10.0  # seconds in which Flower may end the process itself, which needs at most five
-PROCESSES = Path("/proc")
+WATCH_SECONDS = 1.0  # seconds from look to look
+GRACE_SECONDS = 10.0  # seconds in which Flower may end the process itself, which needs at most five
+PROCESS_FOLDER = Path("/proc")
 
 
 def end_with_node() -> None:
     """End this process once the SuperNode to which it belongs, or the SuperExec between them, has ended."""
-    elders = _elders()
-    if elders:
-        threading.Thread(target=_watch, args=(elders,), daemon=True).start()
+    parents = _parent_processes()
+    if parents:
+        threading.Thread(target=_watch, args=(parents,), daemon=True).start()
 
 
-def _elders() -> list[int]:
+def _parent_processes() -> list[int]:
     """The process that has started this one, and the one that its command line names as its own parent."""
     try:
         parent = os.getppid()
-        words = (PROCESSES / str(parent) / "cmdline").read_bytes().split(b"\0")
-        return [parent, int(words[words.index(b"--parent-pid") + 1])]
+        arguments = (PROCESS_FOLDER / str(parent) / "cmdline").read_bytes().split(b"\0")
+        return [parent, int(arguments[arguments.index(b"--parent-pid") + 1])]
     except (OSError, ValueError, IndexError):  # another system, or started by hand
         return []
 
 
-def _watch(elders: list[int]) -> None:
-    while all(map(_lives, elders)):
-        time.sleep(LOOKS)
-    time.sleep(GRACE)
+def _watch(parents: list[int]) -> None:
+    while all(map(_is_alive, parents)):
+        time.sleep(WATCH_SECONDS)
+    time.sleep(GRACE_SECONDS)
     os._exit(1)
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     try:
-        state = (PROCESSES / str(process) / "stat").read_bytes().rpartition(b")")[2].split()[0]
+        state = (PROCESS_FOLDER / str(process) / "stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):
         return False
     return state not in (b"Z", b"X")

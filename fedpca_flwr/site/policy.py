@@ -21,29 +21,29 @@ from pathlib import Path
 import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.data.table import Table, columns_text, participants
-from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, together
+from fedpca_flwr.data.table import Table, columns_text, participating_rows
+from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, combine_errors
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Rows, chunks, largest_size, with_weights
+from fedpca_flwr.maths.rows import Rows, chunks, max_magnitude, pair_with_weights
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.site.scores import SCORE_FILES, unknown_score_file
+from fedpca_flwr.site.scores import SCORE_FILES, score_file_error
 from fedpca_flwr.state.files import require_site_file
 
 
-def permit_under(ceiling: float, rows: Rows, bound: float) -> None:
+def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
     """Refuse a run whose `bound` is below this site's own, and rows (n, d) beyond that.
 
     Which of the two happens does not depend on the run's bound together with the rows, so no number of runs tells
     more of the rows than that they are within the ceiling, or not.
     """
-    if bound < ceiling:
+    if bound < site_bound:
         raise DisclosureError(
-            f"the run's 'bound' is {bound:g}, below what this site says publicly of its values, {ceiling:g} "
+            f"the run's 'bound' is {bound:g}, below what this site says publicly of its values, {site_bound:g} "
             "(node-config 'bound'); run with this or a larger one, which costs nothing"
         )
-    if largest_size(rows) > ceiling:
+    if max_magnitude(rows) > site_bound:
         raise DataError(
-            f"this site's data hold values beyond what its own node-config says of them ('bound' = {ceiling:g}, in "
+            f"this site's data hold values beyond what its own node-config says of them ('bound' = {site_bound:g}, in "
             "size); the site must correct it"
         )
 
@@ -58,7 +58,7 @@ def require_files(node: NodeConfig) -> None:
     """Refuse files that the end of a run could not write, all of them at once."""
     faults: list[FedPCAError] = []
     if node.scores and Path(node.scores).suffix not in SCORE_FILES:
-        faults.append(unknown_score_file(Path(node.scores)))
+        faults.append(score_file_error(Path(node.scores)))
     for key, path in {"scores": node.scores, "loadings": node.loadings}.items():
         try:
             if path:
@@ -66,7 +66,7 @@ def require_files(node: NodeConfig) -> None:
         except ConfigError as error:
             faults.append(error)
     if faults:
-        raise together(faults)
+        raise combine_errors(faults)
 
 
 def allowed_methods(node: NodeConfig) -> list[str]:
@@ -112,11 +112,11 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
     """
     if not (node.data and sums_only):
         return
-    strangers = {word: text for word, text in options.site_sums.items() if word not in allowed_methods(node)}
-    if strangers:
-        words = ", ".join(map(repr, strangers))
+    unpermitted = {word: text for word, text in options.sum_disclosures.items() if word not in allowed_methods(node)}
+    if unpermitted:
+        words = ", ".join(map(repr, unpermitted))
         raise DisclosureError(
-            f"in a secure sum {words} tells of single sites: the server learns {'; '.join(strangers.values())}. This "
+            f"in a secure sum {words} tells of single sites: the server learns {'; '.join(unpermitted.values())}. This "
             f"site's node-config does not permit that: name {words} in 'allowed-methods', beside '{card.name}' and all "
             "others that it allows, or run what adds up"
         )
@@ -157,12 +157,12 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
 
 def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
     """Refuse a run that promises less privacy than this site wants of each, whatever its budget."""
-    given = {"epsilon": (epsilon, node.max_epsilon, MAX_EPSILON), "delta": (delta, node.max_delta, MAX_DELTA)}
-    for key, (value, own, default) in given.items():
-        most = own if own is not None else default if node.data else math.inf
-        if value > most:
+    limits = {"epsilon": (epsilon, node.max_epsilon, MAX_EPSILON), "delta": (delta, node.max_delta, MAX_DELTA)}
+    for key, (value, site_limit, default) in limits.items():
+        limit = site_limit if site_limit is not None else default if node.data else math.inf
+        if value > limit:
             raise DisclosureError(
-                f"the run's {key} is {value:g}, this site allows at most {most:g} (node-config 'max-{key}')"
+                f"the run's {key} is {value:g}, this site allows at most {limit:g} (node-config 'max-{key}')"
             )
 
 
@@ -192,10 +192,10 @@ def permit_weights(node: NodeConfig, card: MethodCard, weights: str) -> None:
 def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
     """Refuse levels of columns that this site has not named: whoever chose among all its columns could have sums over
     the rows that hold a value."""
-    strangers = [column for column in columns if column not in node.category_names]
-    if strangers:
+    unknown = [column for column in columns if column not in node.category_names]
+    if unknown:
         raise DisclosureError(
-            f"the run declares levels of {', '.join(map(repr, strangers))} (run-config 'levels'), and this site's "
+            f"the run declares levels of {', '.join(map(repr, unknown))} (run-config 'levels'), and this site's "
             "node-config names no such column as 'categories': name it there, or run without",
             local=f"categories: {node.categories or 'none'}",
         )
@@ -211,15 +211,15 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
             "not their indicators; fedpca_flwr.data.categories.encoded makes them",
             local=f"expected: {', '.join(names)}",
         )
-    held, largest, first = np.zeros(len(names)), np.zeros(len(names)), len(table.names) - len(names)
-    rows = participants(table, node.round_rows)
-    for chunk, weights in with_weights(rows, chunks(rows)):
-        own = chunk[:, first:]
-        if not ((own == 0) | (own == 1)).all():
+    totals, largest, first_indicator = np.zeros(len(names)), np.zeros(len(names)), len(table.names) - len(names)
+    rows = participating_rows(table, node.round_rows)
+    for chunk, weights in pair_with_weights(rows, chunks(rows)):
+        indicators = chunk[:, first_indicator:]
+        if not ((indicators == 0) | (indicators == 1)).all():
             raise DataError("the columns of indicators (run-config 'levels') hold other values than 0 and 1")
-        own = own if weights is None else own * weights[:, None]
-        held, largest = held + own.sum(axis=0), np.maximum(largest, own.max(axis=0))
-    if (held < node.min_rows * largest).any():
+        indicators = indicators if weights is None else indicators * weights[:, None]
+        totals, largest = totals + indicators.sum(axis=0), np.maximum(largest, indicators.max(axis=0))
+    if (totals < node.min_rows * largest).any():
         raise DisclosureError(
             "this site has levels of categories that fewer rows have than its own minimum (node-config 'min-rows' = "
             f"{node.min_rows}), or of which one row has a larger share of the weights than each of so many equal ones: "
@@ -265,7 +265,7 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
 def permit_values(node: NodeConfig, table: Table) -> None:
     """Refuse to tell sums over so few values of a feature that its rows would be fewer than this site's minimum."""
     observed = len(table.rows) - table.missing
-    few = (observed > 0) & (observed < _least(node, table))
+    few = (observed > 0) & (observed < _min_observed(node, table))
     if few.any():
         raise DisclosureError(
             f"this site has features of which so few values are there that they are of fewer rows than its own minimum "
@@ -276,10 +276,10 @@ def permit_values(node: NodeConfig, table: Table) -> None:
         permit_pairs(node, table)
 
 
-def _least(node: NodeConfig, table: Table) -> int:
+def _min_observed(node: NodeConfig, table: Table) -> int:
     """Of how many rows of the table a value must be there, so that ``min-rows`` of those that take part have it."""
-    apart = 0 if table.apart is None else int(table.apart.sum())
-    return node.min_rows + apart + (len(table.rows) - apart) % node.round_rows
+    n_excluded = 0 if table.excluded is None else int(table.excluded.sum())
+    return node.min_rows + n_excluded + (len(table.rows) - n_excluded) % node.round_rows
 
 
 def permit_calls(node: NodeConfig, table: Table) -> None:
@@ -296,21 +296,21 @@ def permit_calls(node: NodeConfig, table: Table) -> None:
         )
 
 
-AT_ONCE = 1000  # features whose pairs with all others are counted at a time: memory
+PAIR_BLOCK_FEATURES = 1000  # features whose pairs with all others are counted at a time: memory
 
 
 def permit_pairs(node: NodeConfig, table: Table) -> None:
     """Refuse two features that fewer rows than this site's minimum have together: a scatter is of just these."""
-    rows, least, missing = len(table.rows), _least(node, table), table.missing
-    there = missing < rows
-    scarce = np.flatnonzero(there & (missing + missing[there].max(initial=0) > rows - least))
+    rows, min_rows, missing = len(table.rows), _min_observed(node, table), table.missing
+    has_values = missing < rows
+    scarce = np.flatnonzero(has_values & (missing + missing[has_values].max(initial=0) > rows - min_rows))
     few = np.zeros(missing.size, dtype=bool)
-    for some in np.array_split(scarce, -(-scarce.size // AT_ONCE)) if scarce.size else ():
-        pairs, own = np.zeros((some.size, scarce.size)), np.isin(scarce, some)
+    for block in np.array_split(scarce, -(-scarce.size // PAIR_BLOCK_FEATURES)) if scarce.size else ():
+        pairs, in_block = np.zeros((block.size, scarce.size)), np.isin(scarce, block)
         for chunk in chunks(table.rows):
-            seen = (~np.isnan(chunk[:, scarce])).astype(np.float64)
-            pairs += seen[:, own].T @ seen
-        few[some] |= ((pairs > 0) & (pairs < least)).any(axis=1)
+            observed = (~np.isnan(chunk[:, scarce])).astype(np.float64)
+            pairs += observed[:, in_block].T @ observed
+        few[block] |= ((pairs > 0) & (pairs < min_rows)).any(axis=1)
     if few.any():
         raise DisclosureError(
             "this site has pairs of features that are there together in fewer rows than its own minimum (node-config "

@@ -27,19 +27,31 @@ from scipy import sparse
 from fedpca_flwr.data.table import columns_text
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Block, Blocks, Rows, chunks, dense, of_columns, weights_of, whole, with_weights
+from fedpca_flwr.maths.rows import (
+    Block,
+    Blocks,
+    Rows,
+    block_to_array,
+    chunks,
+    pair_with_weights,
+    row_weights,
+    select_columns,
+    to_array,
+)
 from fedpca_flwr.protocol.journal import Journal
 
-SHARE = 0.2  # of a column's squared deviations, above which one row dominates the column ...
-EQUAL = 25  # ... if the share is more than so many times 1/n, too
-PERMITTED = "rare values"  # what a journal keeps of a run: the digest of its settings, once its rows were looked at
-AT_ONCE = 2**22  # values that are sorted at a time: 32 MiB
+DOMINANCE_SHARE = 0.2  # of a column's squared deviations, above which one row dominates the column ...
+DOMINANCE_MULTIPLE = 25  # ... if the share is more than so many times 1/n, too
+PERMITTED_NAME = (
+    "rare values"  # what a journal keeps of a run: the digest of its settings, once its rows were looked at
+)
+BLOCK_VALUES = 2**22  # values that are sorted at a time: 32 MiB
 
-Columns = slice | NDArray[np.intp]
+ColumnIndex = slice | NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Conspicuous:
+class ConspicuousColumns:
     """Which columns (d,) of some rows have rare values, and which ones one row dominates."""
 
     rare: NDArray[np.bool_]
@@ -48,10 +60,10 @@ class Conspicuous:
     def text(self, names: Sequence[str]) -> str:
         """Return the columns, by ``names`` where they have some, for their own site; empty where there are none."""
         kinds = {"values of few rows": self.rare, "dominated by one row": self.dominated}
-        return "; ".join(f"{kind}: {columns_text(which, names)}" for kind, which in kinds.items() if which.any())
+        return "; ".join(f"{kind}: {columns_text(columns, names)}" for kind, columns in kinds.items() if columns.any())
 
 
-def permit(journal: Journal, least: int, rows: Rows, names: Sequence[str], *, settings: bytes) -> None:
+def permit_columns(journal: Journal, min_rows: int, rows: Rows, names: Sequence[str], *, settings: bytes) -> None:
     """Refuse a run over rows of which few could be read from moments; look once for the settings of a run.
 
     Parameters
@@ -71,9 +83,9 @@ def permit(journal: Journal, least: int, rows: Rows, names: Sequence[str], *, se
     DisclosureError
         Where a column has rare values, or one row dominates it. The text that travels has no name and no number.
     """
-    if journal.recall(PERMITTED) == settings:
+    if journal.load_secret(PERMITTED_NAME) == settings:
         return
-    columns = conspicuous(rows, least).text(names)
+    columns = conspicuous(rows, min_rows).text(names)
     if columns:
         raise DisclosureError(
             "this site has columns in which few of its rows differ from all others, so that moments would tell these "
@@ -81,10 +93,10 @@ def permit(journal: Journal, least: int, rows: Rows, names: Sequence[str], *, se
             "content with what moments tell of such rows, set rare-values='allow' in its node-config",
             local=columns,
         )
-    journal.keep(PERMITTED, settings)
+    journal.store_secret(PERMITTED_NAME, settings)
 
 
-def conspicuous(rows: Rows, least: int) -> Conspicuous:
+def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
     """Find the columns with values that few rows have, and those that one row dominates.
 
     All rows are passed once, after a look at the first ones, and twice where they have weights.
@@ -100,58 +112,62 @@ def conspicuous(rows: Rows, least: int) -> Conspicuous:
     -------
     Conspicuous
     """
-    usual = _commonest(rows, 2 * least - 1)
-    sums = _Sums(usual)
+    modes = _majority_values(rows, 2 * min_rows - 1)
+    sums = _ColumnSums(modes)
     for block, weights in _blocks(rows):
-        sums.take_in(block, weights)
-    rare = (sums.differing > 0) & (sums.differing < least) & (sums.count - sums.differing > 1)
-    mean = np.divide(sums.total, sums.mass, out=np.zeros_like(usual), where=sums.mass > 0)  # less what is usual
+        sums.add_block(block, weights)
+    rare = (sums.differing > 0) & (sums.differing < min_rows) & (sums.count - sums.differing > 1)
+    mean = np.divide(sums.total, sums.mass, out=np.zeros_like(modes), where=sums.mass > 0)  # less what is usual
     squares = sums.squares - sums.total * mean
     largest = np.maximum(sums.high - mean, mean - sums.low) ** 2
-    if weights_of(rows) is not None:  # the largest share need not be that of the largest deviation
-        largest = np.zeros_like(usual)
+    if row_weights(rows) is not None:  # the largest share need not be that of the largest deviation
+        largest = np.zeros_like(modes)
         for block, weights in _blocks(rows):
             assert weights is not None
-            shares = weights[:, None] * (np.subtract(block, usual, dtype=np.float64) - mean) ** 2
+            shares = weights[:, None] * (np.subtract(block, modes, dtype=np.float64) - mean) ** 2
             np.fmax(largest, np.fmax.reduce(shares, axis=0), out=largest)
-    share = np.divide(largest, squares, out=np.zeros_like(usual), where=(squares > 0) & (sums.count > 0))
-    return Conspicuous(rare, (share > SHARE) & (share * sums.count > EQUAL))
+    share = np.divide(largest, squares, out=np.zeros_like(modes), where=(squares > 0) & (sums.count > 0))
+    return ConspicuousColumns(rare, (share > DOMINANCE_SHARE) & (share * sums.count > DOMINANCE_MULTIPLE))
 
 
 def _blocks(rows: Rows) -> Iterator[tuple[Block, Array | None]]:
     """The rows block by block with their weights: in CSR format where they are sparse, else as arrays."""
     is_sparse = isinstance(rows, Blocks) and rows.sparse
-    return with_weights(rows, rows.read() if is_sparse else chunks(rows))  # type: ignore[union-attr]
+    return pair_with_weights(rows, rows.read() if is_sparse else chunks(rows))  # type: ignore[union-attr]
 
 
-class _Sums:
+class _ColumnSums:
     """By column (d,), sums over values that are not missing, of which the commonest is subtracted."""
 
-    def __init__(self, usual: Array) -> None:
-        self.usual = usual
-        self.count = np.zeros(usual.size, np.int64)  # of values
-        self.differing = np.zeros(usual.size, np.int64)  # of values that are not the commonest
-        self.mass = np.zeros(usual.size)  # sum of weights
-        self.total = np.zeros(usual.size)
-        self.squares = np.zeros(usual.size)
-        self.low = np.full(usual.size, np.inf)
-        self.high = np.full(usual.size, -np.inf)
+    def __init__(self, modes: Array) -> None:
+        self.modes = modes
+        self.count = np.zeros(modes.size, np.int64)  # of values
+        self.differing = np.zeros(modes.size, np.int64)  # of values that are not the commonest
+        self.mass = np.zeros(modes.size)  # sum of weights
+        self.total = np.zeros(modes.size)
+        self.squares = np.zeros(modes.size)
+        self.low = np.full(modes.size, np.inf)
+        self.high = np.full(modes.size, -np.inf)
 
-    def take_in(self, block: Block, weights: Array | None) -> None:
+    def add_block(self, block: Block, weights: Array | None) -> None:
         """Add the values of a block of rows (m, d)."""
         if not sparse.issparse(block):
             self._add(slice(None), block, weights)
         elif np.isnan(block.data).any():
-            for start in range(0, block.shape[0], step := max(1, AT_ONCE // block.shape[1])):
-                self._add(slice(None), dense(block[start : start + step]), None)
+            for start in range(0, block.shape[0], step := max(1, BLOCK_VALUES // block.shape[1])):
+                self._add(slice(None), block_to_array(block[start : start + step]), None)
         else:
-            full = np.flatnonzero(self.usual)
-            for start in range(0, block.shape[0], step := max(1, AT_ONCE // max(1, full.size))) if full.size else ():
-                self._add(full, dense(block[start : start + step][:, full]), None)
+            nonzero_modes = np.flatnonzero(self.modes)
+            for start in (
+                range(0, block.shape[0], step := max(1, BLOCK_VALUES // max(1, nonzero_modes.size)))
+                if nonzero_modes.size
+                else ()
+            ):
+                self._add(nonzero_modes, block_to_array(block[start : start + step][:, nonzero_modes]), None)
             self._add_sparse(block)
 
-    def _add(self, columns: Columns, block: NDArray[np.generic], weights: Array | None) -> None:
-        deviations = np.subtract(block, self.usual[columns], dtype=np.float64)
+    def _add(self, columns: ColumnIndex, block: NDArray[np.generic], weights: Array | None) -> None:
+        deviations = np.subtract(block, self.modes[columns], dtype=np.float64)
         self.low[columns] = np.fmin(self.low[columns], np.fmin.reduce(deviations, axis=0))
         self.high[columns] = np.fmax(self.high[columns], np.fmax.reduce(deviations, axis=0))
         missing = np.isnan(deviations)
@@ -170,7 +186,7 @@ class _Sums:
 
     def _add_sparse(self, block: Block) -> None:
         """The columns whose commonest value is 0, which the block does not hold."""
-        zero, d = self.usual == 0, self.usual.size
+        zero, d = self.modes == 0, self.modes.size
         values = block.data.astype(np.float64)
         for sums, new in (
             (self.count, np.full(d, block.shape[0])),
@@ -185,36 +201,36 @@ class _Sums:
         self.high[zero] = np.maximum(self.high, high)[zero]
 
 
-def _commonest(rows: Rows, few: int) -> Array:
+def _majority_values(rows: Rows, sample: int) -> Array:
     """By column (d,) the value that all rows but at most ``few`` // 2 have, if there is such a value; else any.
 
     That value has the majority among the first ``few`` values of its column, which votes find that are counted up and
     down (Boyer and Moore 1981). A column with fewer values is sorted.
     """
     width = rows.shape[1]
-    usual, votes, seen = np.zeros(width), np.zeros(width, np.int64), np.zeros(width, np.int64)
+    values, votes, counts = np.zeros(width), np.zeros(width, np.int64), np.zeros(width, np.int64)
     for chunk in chunks(rows):
         for row in chunk:
-            there = row == row  # not missing
-            free = there & (votes == 0)
-            usual[free] = row[free]
-            votes += there * np.where(row == usual, 1, -1)
-            seen += there
-            if seen.min() >= few:
-                return usual
-    columns = np.flatnonzero(seen < few)
-    for some in np.array_split(columns, -(-columns.size * len(rows) // AT_ONCE)):
-        usual[some] = _modes(whole(of_columns(rows, some)).astype(np.float64))
-    return usual
+            present = row == row  # not missing
+            unset = present & (votes == 0)
+            values[unset] = row[unset]
+            votes += present * np.where(row == values, 1, -1)
+            counts += present
+            if counts.min() >= sample:
+                return values
+    columns = np.flatnonzero(counts < sample)
+    for block in np.array_split(columns, -(-columns.size * len(rows) // BLOCK_VALUES)):
+        values[block] = _modes(to_array(select_columns(rows, block)).astype(np.float64))
+    return values
 
 
 def _modes(values: Array) -> Array:
     """The commonest value of each column of ``values`` (n, d) that is not missing; 0 where all are missing."""
     ordered = np.sort(values, axis=0)
     length, longest = np.zeros(values.shape[1], np.int64), np.zeros(values.shape[1], np.int64)
-    modes, before = np.zeros(values.shape[1]), np.full(values.shape[1], np.nan)
+    modes, previous = np.zeros(values.shape[1]), np.full(values.shape[1], np.nan)
     for row in ordered:
-        length = np.where(row == before, length + 1, 1)
+        length = np.where(row == previous, length + 1, 1)
         new = (length > longest) & (row == row)
-        modes[new], longest[new], before = row[new], length[new], row
+        modes[new], longest[new], previous = row[new], length[new], row
     return modes

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL
-from fedpca_flwr.data.table import INEXACT, Table, check, inexact
+from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, check_rows, inexact_integers
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, Rows, as_blocks
 from fedpca_flwr.site.bed_file import BED
-from fedpca_flwr.site.columns import DO_INSTEAD, Selection
+from fedpca_flwr.site.columns import INEXACT_ADVICE, ColumnSelection
 from fedpca_flwr.site.csv_file import CSV
 from fedpca_flwr.site.csv_format import CsvKeys, is_missing
 from fedpca_flwr.site.databases import read_query
@@ -40,29 +40,29 @@ FORMATS = {
 }
 """By the ending of a file's name, how its rows are read."""
 
-DATABASES = {
+DATABASE_READERS = {
     POSTGRESQL: read_query,
     DUCKDB: read_query,
 }
 """By the kind of a database, how the rows of a query are read."""
 
 
-def format_of(path: str | os.PathLike[str]) -> str:
+def file_suffix(path: str | os.PathLike[str]) -> str:
     """Return the ending of a file's name by which its kind is known; empty where it is of none."""
     name = Path(path).name.lower()
     return max((suffix for suffix in FORMATS if name.endswith(suffix)), key=len, default="")
 
 
-Keep = Callable[[Blocks], Blocks]
+RowsHook = Callable[[Blocks], Blocks]
 """Takes rows as a file gives them, and returns the same rows, of which it may keep a copy."""
 
 
-def as_they_are(rows: Blocks) -> Blocks:
+def keep_nothing(rows: Blocks) -> Blocks:
     """The rows, of which nothing is kept."""
     return rows
 
 
-SETTINGS = {"layer": "a layer", "variants": "a list of variants"}
+FORMAT_SETTINGS = {"layer": "a layer", "variants": "a list of variants"}
 """Keys of the node-config that not all kinds of file have, and what they name."""
 
 Names = str | int | float | Sequence[str | int | float]
@@ -87,7 +87,7 @@ def read(
     missing: Names = "",
     ambiguous: bool = False,
     texts: Sequence[str] = (),
-    keep: Keep = as_they_are,
+    keep: RowsHook = keep_nothing,
 ) -> Table:
     """Read the rows of a file, checked, as one party of `fedpca_flwr.run`.
 
@@ -122,16 +122,20 @@ def read(
     ConfigError, DataError
         Where a key does not fit the file, or the file cannot be read, or could be read in two ways.
     """
-    selection = Selection(label, ids, texts, _listed(columns), _listed(leave_out))
-    written = CsvKeys(header, delimiter, decimal, thousands, encoding, _listed(comment), _listed(missing))
-    return _table(path, selection, written, {"layer": layer, "variants": variants, "ambiguous": ambiguous}, keep)
+    selection = ColumnSelection(label, ids, texts, _join_items(columns), _join_items(leave_out))
+    csv_keys = CsvKeys(header, delimiter, decimal, thousands, encoding, _join_items(comment), _join_items(missing))
+    return _read_table(path, selection, csv_keys, {"layer": layer, "variants": variants, "ambiguous": ambiguous}, keep)
 
 
-def _table(
-    path: str | os.PathLike[str], selection: Selection, written: CsvKeys, given: dict[str, Any], keep: Keep
+def _read_table(
+    path: str | os.PathLike[str],
+    selection: ColumnSelection,
+    csv_keys: CsvKeys,
+    settings: dict[str, Any],
+    keep: RowsHook,
 ) -> Table:
     """The rows of a file, checked; ``given`` are keys that only some kinds of file have."""
-    file, suffix = Path(path).expanduser(), format_of(path)
+    file, suffix = Path(path).expanduser(), file_suffix(path)
     if not suffix:
         raise ConfigError(
             f"node-config: 'data' names a file of unknown kind, expected one of: {', '.join(FORMATS)}", local=str(file)
@@ -139,45 +143,45 @@ def _table(
     if not file.is_file():
         raise DataError("the file that node-config 'data' names does not exist", local=str(file))
     kind = FORMATS[suffix]
-    for key, named in SETTINGS.items():
-        if given[key] and key not in kind.settings:
-            having = " and ".join(suffix for suffix, other in FORMATS.items() if key in other.settings)
-            raise ConfigError(f"node-config: '{key}' names {named}, which only {having} files have")
+    for key, meaning in FORMAT_SETTINGS.items():
+        if settings[key] and key not in kind.settings:
+            suffixes = " and ".join(suffix for suffix, other in FORMATS.items() if key in other.settings)
+            raise ConfigError(f"node-config: '{key}' names {meaning}, which only {suffixes} files have")
     if "written" not in kind.settings:
-        written.require_none(f"{suffix} files")
+        csv_keys.require_unset(f"{suffix} files")
     notes: list[str] = []
-    available = {**given, "written": written, "notes": notes}
-    with _in_words(file, suffix):
-        rows, names = kind.rows(file, selection, **{key: available[key] for key in kind.settings})
-    rows = _without_marks(rows, written)
+    available = {**settings, "written": csv_keys, "notes": notes}
+    with _reword_errors(file, suffix):
+        rows, names = kind.read_rows(file, selection, **{key: available[key] for key in kind.settings})
+    rows = _replace_marks(rows, csv_keys)
     if isinstance(rows, Blocks):
-        rows = keep(replace(rows, read=partial(_read_in_words, file, suffix, rows.read)))
-    return check(rows, names)._replace(notes=tuple(notes))
+        rows = keep(replace(rows, read=partial(_read_rewording_errors, file, suffix, rows.read)))
+    return check_rows(rows, names)._replace(notes=tuple(notes))
 
 
-def _listed(items: Names) -> str:
+def _join_items(items: Names) -> str:
     """Items as the text of a node-config."""
     if isinstance(items, str | int | float):
         return str(items)
     return ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in items)
 
 
-def _without_marks(rows: Rows, keys: CsvKeys) -> Rows:
+def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
     """The rows with NaN for the numbers that stand for what is missing."""
-    marks = keys.numbers
+    marks = keys.missing_numbers
     if not marks or rows.dtype.kind not in "fiu" or rows.ndim != 2:
         return rows
     blocks = as_blocks(rows, CACHE_ELEMENTS)
     if blocks.sparse:
         raise ConfigError("'missing' names numbers, and the rows of the file are sparse: write NaN in their place")
     dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float64)
-    own = np.array(marks).astype(dtype)
+    mark_values = np.array(marks).astype(dtype)
 
     def read_blocks() -> Iterator[Block]:
         for block in blocks.read():
-            if inexact(block).any():
-                raise DataError(f"the file holds {INEXACT}: {DO_INSTEAD}")
-            yield np.where(np.isin(block, own), np.nan, block).astype(dtype)
+            if inexact_integers(block).any():
+                raise DataError(f"the file holds {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
+            yield np.where(np.isin(block, mark_values), np.nan, block).astype(dtype)
 
     return replace(blocks, read=read_blocks, dtype=dtype)
 
@@ -198,37 +202,42 @@ def read_ids(
     **keys
         How the file is written, as in `read`.
     """
-    kind = FORMATS[format_of(path)]
-    if kind.ids is None:
-        having = " and ".join(suffix for suffix, kind in FORMATS.items() if kind.ids)
-        raise ConfigError(f"node-config: 'ids' names a column, which only {having} files have")
-    of_text: dict[str, Any] = {}
+    kind = FORMATS[file_suffix(path)]
+    if kind.read_ids is None:
+        suffixes = " and ".join(suffix for suffix, kind in FORMATS.items() if kind.read_ids)
+        raise ConfigError(f"node-config: 'ids' names a column, which only {suffixes} files have")
+    arguments: dict[str, Any] = {}
     if "written" in kind.settings:
-        own: dict[str, Any] = {key: value if key == "header" else _listed(value) for key, value in keys.items()}
-        chosen = {key: own.pop(key, "") for key in ("columns", "leave_out")}
-        of_text = {"written": CsvKeys(**own), "selection": Selection(label, ids, (*texts, column), **chosen)}
-    return kind.ids(Path(path).expanduser(), column, rows, label, **of_text)
+        text_keys: dict[str, Any] = {
+            key: value if key == "header" else _join_items(value) for key, value in keys.items()
+        }
+        selection_keys = {key: text_keys.pop(key, "") for key in ("columns", "leave_out")}
+        arguments = {
+            "written": CsvKeys(**text_keys),
+            "selection": ColumnSelection(label, ids, (*texts, column), **selection_keys),
+        }
+    return kind.read_ids(Path(path).expanduser(), column, rows, label, **arguments)
 
 
 def holds_texts(path: str) -> bool:
     """Whether a file of this kind can hold columns of texts."""
-    suffix = format_of(path)
-    return bool(suffix) and FORMATS[suffix].ids is not None
+    suffix = file_suffix(path)
+    return bool(suffix) and FORMATS[suffix].read_ids is not None
 
 
 def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) -> list[str | None]:
     """Return the texts in a column of a file, as `read_ids` does; None for what is missing."""
-    with _in_words(Path(path).expanduser(), format_of(path)):
+    with _reword_errors(Path(path).expanduser(), file_suffix(path)):
         return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label, **keys)]
 
 
-def _read_in_words(file: Path, suffix: str, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:
-    with _in_words(file, suffix):
+def _read_rewording_errors(file: Path, suffix: str, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:
+    with _reword_errors(file, suffix):
         yield from read()
 
 
 @contextmanager
-def _in_words(file: Path, suffix: str) -> Iterator[None]:
+def _reword_errors(file: Path, suffix: str) -> Iterator[None]:
     """Tell an error of a reader in our own words: its own may quote the file."""
     try:
         yield

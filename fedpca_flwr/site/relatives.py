@@ -17,13 +17,13 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.site.bed_file import read_bim, read_fam, some_of
-from fedpca_flwr.site.columns import extra
-from fedpca_flwr.state.files import text_in
+from fedpca_flwr.site.bed_file import join_names, read_bim, read_fam
+from fedpca_flwr.site.columns import require_extra
+from fedpca_flwr.state.files import read_text
 
-AT_ONCE = 8192  # variants that are read at a time
+BLOCK_VARIANTS = 8192  # variants that are read at a time
 
-SECOND_DEGREE = 0.0884
+SECOND_DEGREE_KINSHIP = 0.0884
 """Kinship of people above which they are relatives of the second degree or nearer."""
 
 
@@ -32,59 +32,64 @@ def kinship(blocks: Iterable[Array]) -> Array:
 
     0 for people of whom neither is heterozygous where both are called.
     """
-    both, opposite, single = 0.0, 0.0, 0.0
+    both_heterozygous, opposite_homozygous, one_heterozygous = 0.0, 0.0, 0.0
     for calls in blocks:
-        none, one, two = ((calls == copies).astype(np.float32) for copies in (0, 1, 2))
-        both, opposite = both + one @ one.T, opposite + none @ two.T
-        single = single + one @ (none + two).T
-    differ = np.asarray(single)
-    least = both + np.minimum(differ, differ.T)
-    apart = 4 * (opposite + np.asarray(opposite).T) + differ + differ.T
-    return np.where(least > 0, 0.5 - apart / np.where(least > 0, 4 * least, 1), 0.0)
+        zero_copies, one_copy, two_copies = ((calls == copies).astype(np.float32) for copies in (0, 1, 2))
+        both_heterozygous, opposite_homozygous = (
+            both_heterozygous + one_copy @ one_copy.T,
+            opposite_homozygous + zero_copies @ two_copies.T,
+        )
+        one_heterozygous = one_heterozygous + one_copy @ (zero_copies + two_copies).T
+    differing = np.asarray(one_heterozygous)
+    min_heterozygous = both_heterozygous + np.minimum(differing, differing.T)
+    squared_distance = 4 * (opposite_homozygous + np.asarray(opposite_homozygous).T) + differing + differing.T
+    return np.where(
+        min_heterozygous > 0, 0.5 - squared_distance / np.where(min_heterozygous > 0, 4 * min_heterozygous, 1), 0.0
+    )
 
 
-def to_leave_out(found: Array, limit: float = SECOND_DEGREE) -> NDArray[np.bool_]:
+def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
     """Whom to leave out (n,) so that no kinship above the ``limit`` remains: those with most relatives first."""
-    related, out = found > limit, np.zeros(len(found), dtype=bool)
+    related, excluded = kinships > limit, np.zeros(len(kinships), dtype=bool)
     np.fill_diagonal(related, val=False)
     while related.any():
-        most = related.sum(axis=1).argmax()
-        out[most] = True
-        related[most], related[:, most] = False, False
-    return out
+        person = related.sum(axis=1).argmax()
+        excluded[person] = True
+        related[person], related[:, person] = False, False
+    return excluded
 
 
-def relatives(file: Path, limit: float = SECOND_DEGREE) -> NDArray[np.bool_]:
+def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
     """Whom of a .bed file to leave out (n,)."""
-    return to_leave_out(kinship(_by_variants(file)), limit)
+    return unrelated_exclusions(kinship(_read_variants(file)), limit)
 
 
-def _by_variants(file: Path) -> Iterator[Array]:
+def _read_variants(file: Path) -> Iterator[Array]:
     people, variants = len(read_fam(file.with_suffix(".fam"))), len(read_bim(file.with_suffix(".bim")))
-    with extra("genotypes", "a .bed file needs bed-reader"):
+    with require_extra("genotypes", "a .bed file needs bed-reader"):
         from bed_reader import open_bed
     with open_bed(file, iid_count=people, sid_count=variants) as bed:
-        for start in range(0, variants, AT_ONCE):
-            yield bed.read(index=np.s_[:, start : start + AT_ONCE], dtype="float32", num_threads=1)
+        for start in range(0, variants, BLOCK_VARIANTS):
+            yield bed.read(index=np.s_[:, start : start + BLOCK_VARIANTS], dtype="float32", num_threads=1)
 
 
-def apart(table: Table, node: NodeConfig, config: RunConfig) -> Table:
+def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     """Return the table with the people marked whom the site's list names: they take no part, and have scores."""
-    return table._replace(apart=listed(Path(node.data).expanduser(), Path(node.apart).expanduser()))
+    return table._replace(excluded=listed_people(Path(node.data).expanduser(), Path(node.apart).expanduser()))
 
 
-def listed(file: Path, names: Path) -> NDArray[np.bool_]:
+def listed_people(file: Path, names: Path) -> NDArray[np.bool_]:
     """Who of a .bed file (n,) is in a list of people, a line of family and person id each."""
     people = read_fam(file.with_suffix(".fam"))
-    wanted = {" ".join(line.split()[:2]) for line in text_in(names).splitlines() if line.strip()}
-    strangers = sorted(wanted.difference(people))
-    if strangers:
+    listed_names = {" ".join(line.split()[:2]) for line in read_text(names).splitlines() if line.strip()}
+    unknown = sorted(listed_names.difference(people))
+    if unknown:
         raise DataError(
-            f"{len(strangers)} people in the list that node-config 'apart' names are not in this site's .fam file: "
+            f"{len(unknown)} people in the list that node-config 'apart' names are not in this site's .fam file: "
             "write family and person id as they are there",
-            local=some_of(strangers),
+            local=join_names(unknown),
         )
-    return np.isin(people, sorted(wanted))
+    return np.isin(people, sorted(listed_names))
 
 
 def add_relatives(command: Callable[..., ArgumentParser]) -> None:
@@ -97,10 +102,10 @@ def add_relatives(command: Callable[..., ArgumentParser]) -> None:
         "sites are not found.",
     )
     parser.add_argument("file", type=Path, help="the .bed file, its .bim and .fam beside it")
-    parser.add_argument("--kinship", type=float, default=SECOND_DEGREE, help="limit (%(default)s)")
+    parser.add_argument("--kinship", type=float, default=SECOND_DEGREE_KINSHIP, help="limit (%(default)s)")
     parser.set_defaults(run=_unrelated)
 
 
 def _unrelated(given: Namespace) -> None:
     people = read_fam(given.file.with_suffix(".fam"))
-    print("\n".join(compress(people, relatives(given.file, given.kinship))))
+    print("\n".join(compress(people, find_relatives(given.file, given.kinship))))

@@ -32,9 +32,9 @@ import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.maths.privacy import composed, gaussian_epsilon
-from fedpca_flwr.maths.rows import Rows, chunks, largest_size, weights_of
-from fedpca_flwr.protocol.journal import Decide, Journal, Note
+from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon
+from fedpca_flwr.maths.rows import Rows, chunks, max_magnitude, row_weights
+from fedpca_flwr.protocol.journal import Journal, Note, NoteDecision
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Account:
         return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items() if value != ""})
 
     @classmethod
-    def of(cls, text: str) -> Self:
+    def parse(cls, text: str) -> Self:
         return cls(**{name.replace(" ", "_"): value for name, value in json.loads(text).items()})
 
     def sentence(self) -> str:
@@ -83,10 +83,10 @@ class HeldOut(Account):
 
 def require_budget(
     multiplier: float,
-    of_run: Sequence[float],
-    of_others: Sequence[float],
+    run_multipliers: Sequence[float],
+    other_multipliers: Sequence[float],
     *,
-    whole_run: float,
+    total_multiplier: float,
     epsilon: float,
     delta: float,
 ) -> None:
@@ -95,8 +95,11 @@ def require_budget(
     Before it were the releases ``of_run`` and ``of_others``, by their multipliers; ``whole_run`` is that of all phases
     of the run together: a run that cannot end need not begin.
     """
-    own = min(whole_run, composed([*of_run, multiplier]))
-    spent, after = (gaussian_epsilon(composed(m), delta) for m in (of_others, [*of_others, own]))
+    run_multiplier = min(total_multiplier, compose_multipliers([*run_multipliers, multiplier]))
+    spent, after = (
+        gaussian_epsilon(compose_multipliers(m), delta)
+        for m in (other_multipliers, [*other_multipliers, run_multiplier])
+    )
     if after > epsilon * (1 + 1e-9):
         raise DisclosureError(
             f"this site's privacy budget does not allow the run: with it epsilon would be {after:.4g} at delta "
@@ -104,16 +107,19 @@ def require_budget(
         )
 
 
-PRODUCTS = "products"  # the kind of the journal's events, and the name of what it keeps of a run that is counted
-CLEAR, DIGEST = "clear", "digest of rows"  # what a journal keeps of a run: that its answer is noted, and of which rows
+PRODUCTS_KIND = "products"  # the kind of the journal's events, and the name of what it keeps of a run that is counted
+CLEAR_NAME, DIGEST_NAME = (
+    "clear",
+    "digest of rows",
+)  # what a journal keeps of a run: that its answer is noted, and of which rows
 
 
-BOUNDS = 3  # answers to whether rows are within a bound, as far as no earlier one tells them
-ALLOW = ". If this site is content with that, set repeat='allow' in its node-config"
+MAX_BOUND_ANSWERS = 3  # answers to whether rows are within a bound, as far as no earlier one tells them
+ALLOW_ADVICE = ". If this site is content with that, set repeat='allow' in its node-config"
 
 
 @dataclass(frozen=True)
-class Opened(Account):
+class OpenedSum(Account):
     """A secure sum that this site's rows were in, or may have been in, or an answer in clear, which is theirs alone."""
 
     kind = "opened"
@@ -127,7 +133,7 @@ class Opened(Account):
 
 
 @dataclass(frozen=True)
-class Bounded(Account):
+class BoundAnswer(Account):
     """Whether this site's rows are within a bound."""
 
     kind = "bound"
@@ -137,43 +143,43 @@ class Bounded(Account):
     def sentence(self) -> str:
         return f"rows {'within' if self.within else 'beyond'} {self.bound:g}"
 
-    def tells(self, bound: float) -> bool:
+    def implies(self, bound: float) -> bool:
         """Whether from this follows whether they are within another."""
         return self.bound <= bound if self.within else bound <= self.bound
 
 
-ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, HeldOut, Opened, Bounded)}
+ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, HeldOut, OpenedSum, BoundAnswer)}
 
 
-def sentence(kind: str, about: str) -> str:
+def event_text(kind: str, text: str) -> str:
     """What an event of a journal says, for people."""
-    return ACCOUNTS[kind].of(about).sentence() if kind in ACCOUNTS else about
+    return ACCOUNTS[kind].parse(text).sentence() if kind in ACCOUNTS else text
 
 
 def rows_digest(key: bytes, rows: Rows) -> str:
     """HMAC-SHA256 of the values of rows (n, d) and of their weights, whatever their type and layout."""
     mac = hmac.new(key, f"{rows.shape}".encode(), "sha256")
-    if (weights := weights_of(rows)) is not None:
+    if (weights := row_weights(rows)) is not None:
         mac.update(weights.tobytes())
     for chunk in chunks(rows):
         mac.update(np.add(chunk, 0.0, dtype=np.float64, order="C"))  # also makes -0.0 zero
     return mac.hexdigest()
 
 
-def judged(node: NodeConfig, now: str, judge: Callable[[Sequence[Note], Sequence[Note]], None]) -> Decide:
+def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], Sequence[Note]], None]) -> NoteDecision:
     """Note once what is true ``now`` of rows, unless ``judge`` refuses it for what was noted of the same rows, and of
     others that may be nearly the same; a site that allows repeats asks no judge."""
 
-    def decide(same: Sequence[Note], others: Sequence[Note]) -> str:
+    def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
         if node.repeat != "allow":
-            judge(same, others if node.repeat == "refuse" else [])
-        return "" if now in [note.about for note in same] else now
+            judge(same, other_notes if node.repeat == "refuse" else [])
+        return "" if entry in [note.content for note in same] else entry
 
     return decide
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectedRows:
     """The rows of a site that take part in a run, before the run weighs them and adds columns.
 
     Parameters
@@ -190,69 +196,69 @@ class Selection:
     weights: bytes = b""
     levels: Callable[[], tuple[str, Rows]] | None = None
 
-    def opened(self, key: bytes, members: Sequence[str]) -> Opened:
+    def opened_sum(self, key: bytes, members: Sequence[str]) -> OpenedSum:
         """Return what the journal notes of an answer about these rows, with digests by the journal's ``key``."""
         levels = ""
         if self.levels:
             declared, indicators = self.levels()
             levels = hmac.new(key, f"{declared} {rows_digest(key, indicators)}".encode(), "sha256").hexdigest()
         weights = hmac.new(key, self.weights, "sha256").hexdigest() if self.weights else ""
-        return Opened(sorted(members), len(self.rows), weights, levels)
+        return OpenedSum(sorted(members), len(self.rows), weights, levels)
 
 
-UNPROTECTED = (
+UNPROTECTED_TEXT = (
     "this site's node-config names no 'journal', so nothing protects its rows over several runs in clear: if a row is "
     "added, removed or corrected between two runs, their difference is that row"
 )
 
 
-def _require_same_choices(now: Opened, earlier: Opened, note: Note) -> None:
+def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> None:
     """Refuse the same rows with other parties, weights or levels than an earlier run had."""
     if earlier.members and now.members and earlier.members != now.members:
         raise DisclosureError(
             f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this "
-            f"one is over {len(now.members)}, not the same ones ({_run_of(note)}): the difference of the two sums "
-            "would be the share of those that are in one of them only. Run with the same parties" + ALLOW
+            f"one is over {len(now.members)}, not the same ones ({_run_text(note)}): the difference of the two sums "
+            "would be the share of those that are in one of them only. Run with the same parties" + ALLOW_ADVICE
         )
     if earlier.weights != now.weights:
         raise DisclosureError(
-            f"this site has answered about the same rows with other weights, or without ({_run_of(note)}): the "
+            f"this site has answered about the same rows with other weights, or without ({_run_text(note)}): the "
             "difference of the two answers would be of the rows whose weights differ, which may be one. Run with the "
-            "same 'weights'" + ALLOW
+            "same 'weights'" + ALLOW_ADVICE
         )
     if earlier.levels and now.levels and earlier.levels != now.levels:
         raise DisclosureError(
-            f"this site has answered about the same rows with other levels of their categories ({_run_of(note)}): the "
+            f"this site has answered about the same rows with other levels of their categories ({_run_text(note)}): the "
             "difference of the two answers would be of the rows whose levels differ, which may be one. Run with the "
-            "same 'levels', or without" + ALLOW
+            "same 'levels', or without" + ALLOW_ADVICE
         )
 
 
-def _require_many_other_rows(now: Opened, earlier: Opened, note: Note, least: int) -> None:
+def _require_distinct_rows(now: OpenedSum, earlier: OpenedSum, note: Note, min_rows: int) -> None:
     """Refuse other rows than those of an earlier run whose number is nearly the same."""
-    if abs(earlier.rows - now.rows) < least:
+    if abs(earlier.rows - now.rows) < min_rows:
         raise DisclosureError(
             f"this site's rows were in {'a secure sum' if earlier.members else 'an answer in clear'} already but for a "
-            f"few, it may be fewer than its own minimum (node-config 'min-rows' = {least}; {_run_of(note)}): the "
+            f"few, it may be fewer than its own minimum (node-config 'min-rows' = {min_rows}; {_run_text(note)}): the "
             "difference of the two would be those few. Wait until more are new; if all are, and happen to be as many, "
             "set repeat='refuse-same' in its node-config"
         )
 
 
-def _run_of(note: Note) -> str:
+def _run_text(note: Note) -> str:
     return f"run {note.run} of {note.time[:10]}"
 
 
-class Repeats:
+class RepeatRules:
     """What a site allows a run after what earlier runs over the same rows were told, or nearly the same rows.
 
     The rows (n, d) are in an order that is the site's own; ``selection`` are the same before the run weighs them and
     adds columns.
     """
 
-    def __init__(self, journal: Journal, node: NodeConfig, rows: Rows, selection: Selection | None = None) -> None:
+    def __init__(self, journal: Journal, node: NodeConfig, rows: Rows, selection: SelectedRows | None = None) -> None:
         self.journal, self.node, self.rows = journal, node, rows
-        self.selection = selection or Selection(rows)
+        self.selection = selection or SelectedRows(rows)
 
     def permit_sum(self, members: Sequence[str], *, split: str) -> None:
         """Note a secure sum over these parties before it can be opened, if it and earlier answers tell no party's
@@ -260,9 +266,9 @@ class Repeats:
 
         Where data are split by columns, other rows are others at every party, and numbers of rows say nothing.
         """
-        self._permit_opening(members, split=split, noted=True)
+        self._permit_opening(members, split=split, is_noted=True)
 
-    def permit_clear(self, *, noted: bool) -> None:
+    def permit_clear(self, *, is_noted: bool) -> None:
         """Refuse an answer in clear that with an earlier answer would tell few rows.
 
         Parameters
@@ -270,80 +276,80 @@ class Repeats:
         noted : bool
             Whether the journal notes the answer, which then leaves; else the run is only told beforehand.
         """
-        if self.journal.recall(CLEAR) is None:  # else the run was noted
-            self._permit_opening([], split="rows", noted=noted)
-            if noted:
-                self.journal.keep(CLEAR, b"noted")
+        if self.journal.load_secret(CLEAR_NAME) is None:  # else the run was noted
+            self._permit_opening([], split="rows", is_noted=is_noted)
+            if is_noted:
+                self.journal.store_secret(CLEAR_NAME, b"noted")
 
-    def _permit_opening(self, members: Sequence[str], *, split: str, noted: bool) -> None:
+    def _permit_opening(self, members: Sequence[str], *, split: str, is_noted: bool) -> None:
         key = self.journal.data_key
         if not key:  # a simulation, or a site without a journal
             return
-        now = self.selection.opened(key, members)
+        now = self.selection.opened_sum(key, members)
 
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
             for note in same:
-                _require_same_choices(now, Opened.of(note.about), note)
+                _require_same_choices(now, OpenedSum.parse(note.content), note)
             if split == "rows":
                 for note in near:
-                    _require_many_other_rows(now, Opened.of(note.about), note, self.node.min_rows)
+                    _require_distinct_rows(now, OpenedSum.parse(note.content), note, self.node.min_rows)
 
-        decide = judged(self.node, now.text(), judge)
+        decide = decide_once(self.node, now.text(), judge)
 
-        def foretell(same: Sequence[Note], others: Sequence[Note]) -> str:
-            decide(same, others)
+        def foretell(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
+            decide(same, other_notes)
             return ""
 
-        digest = self.journal.recall(DIGEST)  # of all rows, once a run
+        digest = self.journal.load_secret(DIGEST_NAME)  # of all rows, once a run
         if digest is None:
             digest = rows_digest(key, self.selection.rows).encode()
-            self.journal.keep(DIGEST, digest)
-        self.journal.remember(Opened.kind, digest.decode(), decide if noted else foretell)
+            self.journal.store_secret(DIGEST_NAME, digest)
+        self.journal.remember(OpenedSum.kind, digest.decode(), decide if is_noted else foretell)
 
     def permit_bound(self, bound: float) -> None:
         """Refuse rows beyond a run's bound; note that it was told, and refuse to tell so of ever more bounds."""
-        now, node = Bounded(bound, within=largest_size(self.rows) <= bound), self.node
+        now, node = BoundAnswer(bound, within=max_magnitude(self.rows) <= bound), self.node
 
-        def decide(same: Sequence[Note], others: Sequence[Note]) -> str:
-            before = [Bounded.of(note.about) for note in same]
-            if any(earlier.tells(bound) for earlier in before):
+        def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
+            earlier_answers = [BoundAnswer.parse(note.content) for note in same]
+            if any(earlier.implies(bound) for earlier in earlier_answers):
                 return ""
             if node.repeat != "allow":
-                near = others if node.repeat == "refuse" else []
-                tried = {Bounded.of(note.about).bound for note in (*same, *near)} - {bound}
-                if max(len(before), len(tried)) >= BOUNDS:
+                near = other_notes if node.repeat == "refuse" else []
+                tried = {BoundAnswer.parse(note.content).bound for note in (*same, *near)} - {bound}
+                if max(len(earlier_answers), len(tried)) >= MAX_BOUND_ANSWERS:
                     raise DisclosureError(
-                        f"this site has told of {BOUNDS} values of 'bound' whether its rows are within them, and tells "
+                        f"this site has told of {MAX_BOUND_ANSWERS} values of 'bound' whether its rows are within them, and tells "
                         "no more: of enough of them its largest value would follow. Run with one that it has accepted; "
-                        "a generous 'bound' costs nothing" + ALLOW
+                        "a generous 'bound' costs nothing" + ALLOW_ADVICE
                     )
             return now.text()
 
-        known = repr(bound).encode()
-        if self.journal.data_key and self.journal.recall("bound") != known:  # else this run was told
-            self._remember(Bounded.kind, decide)
-            self.journal.keep("bound", known)
+        bound_text = repr(bound).encode()
+        if self.journal.data_key and self.journal.load_secret("bound") != bound_text:  # else this run was told
+            self._remember(BoundAnswer.kind, decide)
+            self.journal.store_secret("bound", bound_text)
         if not now.within:
             raise DataError(
                 f"this site's data hold values beyond the run's 'bound' = {bound:g} (in size); run with a larger one"
             )
 
-    def permit_slopes(self, asked: str) -> None:
+    def permit_slopes(self, slopes_digest: str) -> None:
         """Refuse to harmonise the same rows by other slopes or deviations (their digest ``asked``) than before: what
         each party has divided by its own deviations is no sum of shares, and a few of its sums tell every share."""
 
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
-            if any(earlier.about != asked for earlier in same):
+            if any(earlier.content != slopes_digest for earlier in same):
                 raise DisclosureError(
                     "this site's rows were in a secure sum with harmonise='variances' by other slopes or deviations: "
                     "some of these together would tell each party's share. Run with the same 'adjust-for' and 'bound'"
-                    + ALLOW
+                    + ALLOW_ADVICE
                 )
 
         if self.journal.data_key:
-            self._remember("harmonised", judged(self.node, asked, judge))
+            self._remember("harmonised", decide_once(self.node, slopes_digest, judge))
 
-    def permit_products(self, asked: int, *, columns: int, counted: bool) -> None:
+    def permit_products(self, product_columns: int, *, columns: int, is_counted: bool) -> None:
         """Refuse a run whose products, with those of earlier runs over the same rows, could tell all inner products.
 
         The run may ask for so many columns of products at most (``asked``), of ``columns`` that are this site's own, in
@@ -351,17 +357,18 @@ class Repeats:
         """
         rank = min(len(self.rows) - 1, columns)
 
-        def decide(same: Sequence[Note], others: Sequence[Note]) -> str:
-            before = sum(int(note.about.partition(" ")[0]) for note in same)
-            if before + asked >= rank:
-                earlier = f" (earlier runs over the same rows for {before})" if before else ""
+        def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
+            earlier_columns = sum(int(note.content.partition(" ")[0]) for note in same)
+            if earlier_columns + product_columns >= rank:
+                earlier = f" (earlier runs over the same rows for {earlier_columns})" if earlier_columns else ""
                 raise DisclosureError(
-                    f"the run may ask for {asked} columns of products{earlier}, and {rank} tell all inner products of "
+                    f"the run may ask for {product_columns} columns of products{earlier}, and {rank} tell all inner products of "
                     f"the rows ({len(self.rows)} rows, {columns} columns); this site allows scores only. Lower what "
                     "the run may ask for ('max-rounds' times 'block-size', 'rank' or 'n-components') below "
-                    f"{rank - before}, or set may-show='inner products' in the node-config" + (ALLOW if before else "")
+                    f"{rank - earlier_columns}, or set may-show='inner products' in the node-config"
+                    + (ALLOW_ADVICE if earlier_columns else "")
                 )
-            return f"{asked} columns of products" if counted else ""
+            return f"{product_columns} columns of products" if is_counted else ""
 
         decide([], [])
         if self.node.repeat == "allow":
@@ -371,10 +378,10 @@ class Repeats:
                 "this site's node-config names no 'journal', the folder in which it counts what runs may ask about its "
                 "rows; with may-show='scores' a site needs one"
             )
-        if self.journal.recall(PRODUCTS) is None:  # else this run is counted
-            self._remember(PRODUCTS, decide)
-            if counted:
-                self.journal.keep(PRODUCTS, b"counted")
+        if self.journal.load_secret(PRODUCTS_KIND) is None:  # else this run is counted
+            self._remember(PRODUCTS_KIND, decide)
+            if is_counted:
+                self.journal.store_secret(PRODUCTS_KIND, b"counted")
 
-    def _remember(self, kind: str, decide: Decide) -> None:
+    def _remember(self, kind: str, decide: NoteDecision) -> None:
         self.journal.remember(kind, rows_digest(self.journal.data_key, self.rows), decide)

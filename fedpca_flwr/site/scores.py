@@ -15,12 +15,12 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import fourth_powers, t_squared
 from fedpca_flwr.maths.rows import dense_rows
-from fedpca_flwr.state.files import site_file
+from fedpca_flwr.state.files import open_site_file
 
 SCORE_FILES = (".npy", ".csv")  # kinds of files that scores are written to
 
 
-def unknown_score_file(target: Path) -> ConfigError:
+def score_file_error(target: Path) -> ConfigError:
     """What to raise for another kind."""
     return ConfigError(f"node-config: 'scores' ends in '{target.suffix}', expected {' or '.join(SCORE_FILES)}")
 
@@ -36,8 +36,8 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
         return
     target = Path(path).expanduser()
     if target.suffix not in SCORE_FILES:
-        raise unknown_score_file(target)
-    with site_file("scores", target) as stream:
+        raise score_file_error(target)
+    with open_site_file("scores", target) as stream:
         if target.suffix == ".npy":
             header = {"descr": "<f8", "fortran_order": False, "shape": (n, k)}
             np.lib.format.write_array_header_1_0(stream, header)
@@ -47,11 +47,11 @@ def score_file(path: str, n: int, k: int) -> Iterator[Callable[[Array], object]]
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
 
 
-LEVEL = 0.99
+LIMIT_LEVEL = 0.99
 """Of the limits: what so many new rows of the model's kind do not exceed, each."""
 
-TOP = 3  # features that are named of each row: those that add most to its SPE
-HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
+TOP_FEATURES = 3  # features that are named of each row: those that add most to its SPE
+OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features\n"
 
 
 class OddRows:
@@ -65,11 +65,11 @@ class OddRows:
         self, components: Array, variances: Array, limits: Array, rows: int, stream: BinaryIO | None = None
     ) -> None:
         self.components, self.variances, self.limits = components, variances, limits
-        self.above: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
-        self.fourth: Array = np.zeros(variances.size)  # sums of the scores' fourth powers, in their deviations
-        self._left, self._stream = rows, stream
+        self.exceeding: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
+        self.fourth_powers: Array = np.zeros(variances.size)  # sums of the scores' fourth powers, in their deviations
+        self._remaining, self._stream = rows, stream
 
-    def passing(self, chunks: Iterable[Any]) -> Iterator[Any]:
+    def watch(self, chunks: Iterable[Any]) -> Iterator[Any]:
         """Take chunks of rows (`fedpca_flwr.maths.rows.centred_chunks`), and give each on."""
         for centred in chunks:
             for part in dense_rows(centred):
@@ -79,37 +79,37 @@ class OddRows:
     def add(self, centred: Array) -> None:
         """Take rows (m, d) that are centred and scaled."""
         scores = centred @ self.components.T
-        counted = min(self._left, len(centred))
-        self._left -= counted
-        self.fourth += fourth_powers(scores[:counted], self.variances)
+        counted = min(self._remaining, len(centred))
+        self._remaining -= counted
+        self.fourth_powers += fourth_powers(scores[:counted], self.variances)
         if not self.limits.size:
             return
         errors = (centred - scores @ self.components) ** 2
-        found = np.column_stack([t_squared(scores, self.variances), errors.sum(axis=1)])
-        self.above += (found[:counted] > self.limits).sum(axis=0)
+        statistics = np.column_stack([t_squared(scores, self.variances), errors.sum(axis=1)])
+        self.exceeding += (statistics[:counted] > self.limits).sum(axis=0)
         if self._stream is not None:
-            self._write(self._stream, found, errors)
+            self._write(self._stream, statistics, errors)
 
-    def _write(self, stream: BinaryIO, found: Array, errors: Array) -> None:
+    def _write(self, stream: BinaryIO, statistics: Array, errors: Array) -> None:
         first, second = (f"{limit:.9g}" for limit in self.limits)
-        odd = np.any(found > self.limits, axis=1)
-        for (t2, spe), is_odd, one in zip(found.tolist(), odd.tolist(), errors, strict=True):
-            most = " ".join(map(str, np.argsort(-one, kind="stable")[:TOP].tolist()))
-            stream.write(f"{t2:.9g},{first},{spe:.9g},{second},{int(is_odd)},{most}\n".encode())
+        outlying = np.any(statistics > self.limits, axis=1)
+        for (t2, spe), is_outlier, row_errors in zip(statistics.tolist(), outlying.tolist(), errors, strict=True):
+            top = " ".join(map(str, np.argsort(-row_errors, kind="stable")[:TOP_FEATURES].tolist()))
+            stream.write(f"{t2:.9g},{first},{spe:.9g},{second},{int(is_outlier)},{top}\n".encode())
 
 
 @contextmanager
-def beside(scores: str, what: str, header: bytes) -> Iterator[BinaryIO | None]:
+def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO | None]:
     """A file beside the site's scores, written whole or not at all; None where it has no scores."""
     if not scores:
         yield None
         return
     target = Path(scores).expanduser()
-    with site_file("scores", target.with_name(f"{target.stem}-{what}.csv")) as stream:
+    with open_site_file("scores", target.with_name(f"{target.stem}-{suffix}.csv")) as stream:
         stream.write(header)
         yield stream
 
 
 def outlier_file(scores: str, limits: Array) -> AbstractContextManager[BinaryIO | None]:
     """The file of odd rows; None where there is nothing to write."""
-    return beside(scores if limits.size else "", "outliers", HEADER)
+    return companion_file(scores if limits.size else "", "outliers", OUTLIER_HEADER)

@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.config.method_text import canonical, options_of
+from fedpca_flwr.config.method_text import canonical_text, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
-from fedpca_flwr.data.table import Table, complete, participants, require_same_rows
+from fedpca_flwr.data.table import Table, participating_rows, require_complete, require_same_rows
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError, FedPCAError, PartyError
-from fedpca_flwr.maths.rows import Rows, of_columns, whole
-from fedpca_flwr.protocol.admission import LONGEST_MESSAGE
+from fedpca_flwr.maths.rows import Rows, select_columns, to_array
+from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
@@ -41,9 +41,9 @@ from fedpca_flwr.site import (
     repeats,
     table_steps,
 )
-from fedpca_flwr.site.repeats import Selection
+from fedpca_flwr.site.repeats import SelectedRows
 
-Load = Callable[[NodeConfig, RunConfig], Table]
+LoadTable = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
 SEE_LOG = "see this site's own log"  # told instead of what that log says besides
 logger = logging.getLogger("fedpca_flwr.client")
@@ -56,17 +56,17 @@ class Site:
     gives this party's rows, from its node-config and the run-config; errors name other ``methods``.
     """
 
-    def __init__(self, context: Context, load: Load, methods: Mapping[str, Method]) -> None:
+    def __init__(self, context: Context, load: LoadTable, methods: Mapping[str, Method]) -> None:
         self.run_id = str(context.run_id)
         self.run_config: Mapping[str, Any] = dict(context.run_config)
-        self._came = dict(self.run_config)
+        self._server_run_config = dict(self.run_config)
         self.node_config: Mapping[str, Any] = dict(context.node_config)
         self.state = State(context.state)
         self.load = load
         self.methods = methods
-        self.handed_over = load is not local_table.local_table  # by whoever called `fedpca_flwr.run`
+        self.rows_from_caller = load is not local_table.local_table  # by whoever called `fedpca_flwr.run`
 
-    def running(self, run_config: Mapping[str, Any]) -> Site:
+    def with_run_config(self, run_config: Mapping[str, Any]) -> Site:
         """The same party in the same run, as another configuration has it."""
         other = copy(self)
         other.__dict__.pop("config", None)
@@ -74,9 +74,9 @@ class Site:
         return other
 
     @property
-    def settings(self) -> bytes:
+    def settings_digest(self) -> bytes:
         """Digest of the run-config that came from the server."""
-        return hashlib.sha256(json.dumps(self._came, sort_keys=True).encode()).digest()
+        return hashlib.sha256(json.dumps(self._server_run_config, sort_keys=True).encode()).digest()
 
     # What it holds
 
@@ -90,35 +90,40 @@ class Site:
 
     def configuration(self, card: MethodCard, options: PCAOptions) -> str:
         """The run-config as a text, which all parties of a run agree on: the same run is the same text."""
-        settings = {**self.config.model_dump(by_alias=True), "method": canonical(card.name, options)}
+        settings = {**self.config.model_dump(by_alias=True), "method": canonical_text(card.name, options)}
         return json.dumps(settings, sort_keys=True)
 
     def options(self, kind: type[Options]) -> Options:
         """The method's own options."""
-        return options_of(self.config.method, kind, {"n-components": self.config.n_components})
+        return parse_options(self.config.method, kind, {"n-components": self.config.n_components})
 
     @cached_property
     def table(self) -> Table:
-        known, kept = self.journal.recall("rows"), self.journal.rows  # first, as nothing is kept beside a lost journal
-        if kept and not self.handed_over:
-            found = local_table.of_run(self.node, self.config, kept)
+        expected, folder = (
+            self.journal.load_secret("rows"),
+            self.journal.rows_folder,
+        )  # first, as nothing is kept beside a lost journal
+        if folder and not self.rows_from_caller:
+            found = local_table.load_run_table(self.node, self.config, folder)
         else:
             found = self.load(self.node, self.config)
-        if known:
-            require_same_rows(known.decode(), found.digest)
+        if expected:
+            require_same_rows(expected.decode(), found.digest)
         elif found.digest:
-            self.journal.keep("rows", found.digest.encode())
-        return table_steps.prepared(found, self.node, self.config)
+            self.journal.store_secret("rows", found.digest.encode())
+        return table_steps.apply_steps(found, self.node, self.config)
 
     @cached_property
     def journal(self) -> Journal:
         memory = StateJournal(self.state.records)
         if self.node.journal:
-            return journal.FileJournal(self.node.journal, self.run_id, self.node.partition_id, memory, self._described)
+            return journal.FileJournal(
+                self.node.journal, self.run_id, self.node.partition_id, memory, self._description
+            )
         return memory
 
     @property
-    def _described(self) -> str:
+    def _description(self) -> str:
         """What run this is, as far as a site is told: Flower names nobody who has started it."""
         try:
             config = self.config
@@ -133,15 +138,15 @@ class Site:
 
     @cached_property
     def _participants(self) -> Rows:
-        return participants(self.table, self.node.round_rows)
+        return participating_rows(self.table, self.node.round_rows)
 
     def public(self, split: str, options: PCAOptions) -> Public:
         """What the server knows too."""
         n, d = self.data(split).shape
-        known = {"rows": n} if split == "columns" else {"features": d}
-        return Public(self.config, options, self.node.num_partitions, **known)
+        sizes = {"rows": n} if split == "columns" else {"features": d}
+        return Public(self.config, options, self.node.num_partitions, **sizes)
 
-    def about(self, split: str) -> dict[str, Any]:
+    def info(self, split: str) -> dict[str, Any]:
         """What every reply says of this party."""
         return {
             "partition-id": self.node.partition_id,
@@ -167,10 +172,12 @@ class Site:
         if self.config.levels:
             policy.permit_levels(self.node, self.table, indicator_names(self.config.levels_by_column))
         policy.permit_rows(self.node, n)
-        if card.incomplete or any(stage.takes_gaps for stage in options.stages):
+        if card.incomplete or any(stage.accepts_missing for stage in options.stages):
             policy.permit_values(self.node, self.table)
         else:
-            complete(self.table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)")
+            require_complete(
+                self.table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)"
+            )
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
         """Refuse to send a larger reply than this site allows, and tell the ``alternatives`` that are not."""
@@ -182,63 +189,67 @@ class Site:
         if not self.node.data:
             return
         if self.refuses_rare_values:
-            rare_values.permit(self.journal, self.node.min_rows, rows, self.table.names, settings=self.settings)
+            rare_values.permit_columns(
+                self.journal, self.node.min_rows, rows, self.table.names, settings=self.settings_digest
+            )
         if not sums_only:
-            self.repeats(card.split).permit_clear(noted=False)
+            self.repeats(card.split).permit_clear(is_noted=False)
 
     @property
     def refuses_rare_values(self) -> bool:
         """Whether columns in which few rows stand out refuse a run."""
-        return (self.node.rare_values or ("allow" if self.handed_over else "refuse")) == "refuse"
+        return (self.node.rare_values or ("allow" if self.rows_from_caller else "refuse")) == "refuse"
 
     def note_clear(self, card: MethodCard) -> None:
         """Note in the journal that an answer in clear leaves, once a run, if it may; warn where there is none."""
         if not self.node.data:
             return
-        if not self.node.journal and self.journal.recall(repeats.CLEAR) is None:
-            logger.warning("run %s: %s", self.run_id, repeats.UNPROTECTED)
-        self.repeats(card.split).permit_clear(noted=True)
+        if not self.node.journal and self.journal.load_secret(repeats.CLEAR_NAME) is None:
+            logger.warning("run %s: %s", self.run_id, repeats.UNPROTECTED_TEXT)
+        self.repeats(card.split).permit_clear(is_noted=True)
 
-    def repeats(self, split: str) -> repeats.Repeats:
+    def repeats(self, split: str) -> repeats.RepeatRules:
         """What this site allows after what earlier runs over its rows were told."""
-        return repeats.Repeats(self.journal, self.node, self._in_own_order(self.data(split)), self._selection(split))
+        return repeats.RepeatRules(
+            self.journal, self.node, self._in_file_order(self.data(split)), self._selected_rows(split)
+        )
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
         """Refuse to be in a sum over these parties, where it and an earlier one would tell a share."""
         self.repeats(split).permit_sum(members, split=split)
 
-    def _selection(self, split: str) -> Selection:
+    def _selected_rows(self, split: str) -> SelectedRows:
         """The rows that take part before the run weighs them, without the indicators that its levels have added."""
         weights, levels = self.table.weights, self.config.levels
-        each_once = participants(self.table._replace(weights=None), self.node.round_rows)
-        rows = self._in_own_order(self.table.rows if split == "columns" else each_once)
-        own = rows.shape[1]
-        if levels and (self.handed_over or readers.holds_texts(self.node.data)):
-            own -= len(indicator_names(self.config.levels_by_column))
-        added = range(own, rows.shape[1])
-        return Selection(
-            of_columns(rows, range(own)) if added else rows,
+        unweighted = participating_rows(self.table._replace(weights=None), self.node.round_rows)
+        rows = self._in_file_order(self.table.rows if split == "columns" else unweighted)
+        width = rows.shape[1]
+        if levels and (self.rows_from_caller or readers.holds_texts(self.node.data)):
+            width -= len(indicator_names(self.config.levels_by_column))
+        added = range(width, rows.shape[1])
+        return SelectedRows(
+            select_columns(rows, range(width)) if added else rows,
             b"" if weights is None else weights.tobytes(),
-            (lambda: (levels, of_columns(rows, added))) if added else None,
+            (lambda: (levels, select_columns(rows, added))) if added else None,
         )
 
     def permit_bound(self, split: str) -> None:
         """Refuse a run whose `bound` the rows exceed, and to tell so of ever more bounds; where this site says a bound
         of its own, one below that."""
         if self.node.bound is not None:
-            policy.permit_under(self.node.bound, self.data(split), self.config.bound)
+            policy.permit_site_bound(self.node.bound, self.data(split), self.config.bound)
         else:
             self.repeats(split).permit_bound(self.config.bound)
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
         """Which of the rows that take part are held out, the same in every run (`fedpca_flwr.site.fold`)."""
-        rows = self._in_own_order(self.data(split)) if self.node.data else self.data(split)
-        return fold.fold(self.journal, self.node, rows, self.config.seed)
+        rows = self._in_file_order(self.data(split)) if self.node.data else self.data(split)
+        return fold.held_out_rows(self.journal, self.node, rows, self.config.seed)
 
-    def _in_own_order(self, taking_part: Rows) -> Rows:
+    def _in_file_order(self, selected: Rows) -> Rows:
         """Rows that take part, rows and columns in the order of the file, which no run can change."""
-        rows, places = columns.in_own_order(self.table, taking_part), self.table.places
-        return rows if places is None else whole(rows)[places]
+        rows, places = columns.restore_column_order(self.table, selected), self.table.row_positions
+        return rows if places is None else to_array(rows)[places]
 
     # What it says when something is wrong
 
@@ -250,13 +261,13 @@ class Site:
         after a first answer, is one constant text, unless it is about a configuration or the site's own rules.
         """
         try:
-            party, name, guarded = self.node.partition_id, self.node.name, bool(self.node.data)
+            party, name, has_own_data = self.node.partition_id, self.node.name, bool(self.node.data)
         except ConfigError:
-            given = self.node_config.get("partition-id")
-            party, name, guarded = given if isinstance(given, int) else -1, "", True
+            partition = self.node_config.get("partition-id")
+            party, name, has_own_data = partition if isinstance(partition, int) else -1, "", True
         if isinstance(error, FedPCAError):
-            of_here = f" [{error.local}]" if error.local else ""
-            logger.error("run %s: %s: %s%s", self.run_id, type(error).__name__, error, of_here)
+            local_text = f" [{error.local}]" if error.local else ""
+            logger.error("run %s: %s: %s%s", self.run_id, type(error).__name__, error, local_text)
         else:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(frame.filename).name}, line {frame.lineno}"
@@ -264,19 +275,19 @@ class Site:
             error = PartyError(f"failed with {type(error).__name__}", local=where)
         if not late:
             with suppress(Exception):  # the journal may be what is wrong, which the log says; nothing is raised here
-                self.journal.refused(type(error).__name__)  # this site takes no part in the run
-        if late and guarded and not isinstance(error, ConfigError | DisclosureError):
+                self.journal.record_refusal(type(error).__name__)  # this site takes no part in the run
+        if late and has_own_data and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
-        here = self.handed_over and isinstance(error, DataError | PartyError)
-        more = error.local if here else error.local and SEE_LOG
-        message = "; ".join(filter(None, (str(error), more)))[:LONGEST_MESSAGE]
+        show_local = self.rows_from_caller and isinstance(error, DataError | PartyError)
+        detail = error.local if show_local else error.local and SEE_LOG
+        message = "; ".join(filter(None, (str(error), detail)))[:MAX_MESSAGE_CHARACTERS]
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}
 
 
 def loaded_app() -> str:
     """The Flower app that this process runs, by publisher, name, version and hash as Flower's folder of it has them."""
-    found = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]
-    return f"app {found[0]}" if found else "no app of Flower's"
+    apps = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]
+    return f"app {apps[0]}" if apps else "no app of Flower's"
 
 
 def show_log() -> None:

@@ -18,17 +18,17 @@ import numpy as np
 
 from fedpca_flwr.maths import factors, forecast
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, packed_size, scaled_columns, scatter_product
-from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, count_of, in_order
+from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, packed_size, scale_columns, scatter_product
+from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, in_order, weighted_count
 from fedpca_flwr.protocol.journal import State
 
-MOST_KEPT = 2**29
+MAX_SCATTER_BYTES = 2**29
 """Bytes of the scatters of all parties together: in a simulation one process holds them."""
 
-ROUNDING = 2.0**-43
+ROUNDING_SHARE = 2.0**-43
 """Share of a sum of squares below which what is left of it is rounding."""
 
-MOMENTS, MEANS = "own moments", "own means"
+MOMENTS_NAME, MEANS_NAME = "own moments", "own means"
 
 
 class Vault:
@@ -54,13 +54,15 @@ class Vault:
         n, d = rows.shape
         dense = not (isinstance(rows, Blocks) and rows.sparse)
         self.formed = (
-            dense and worth_forming(n, d, columns) and parties * packed_size(d) * np.float64().nbytes <= MOST_KEPT
+            dense
+            and worth_forming(n, d, columns)
+            and parties * packed_size(d) * np.float64().nbytes <= MAX_SCATTER_BYTES
         )
 
     @property
     def count(self) -> int | float:
         """How many rows, or the sum of their weights."""
-        return count_of(self._rows)
+        return weighted_count(self._rows)
 
     @property
     def features(self) -> int:
@@ -69,32 +71,32 @@ class Vault:
     def moments(self) -> Moments:
         """Count, mean and scatter; kept for the run where that is worth it, and else count, mean and diagonal."""
         if not self.formed:
-            found = Moments.of(self._rows, self._threads)
-            self._keep_means(found.head, found.diagonal())
+            found = Moments.from_rows(self._rows, self._threads)
+            self._store_means(found.head, found.diagonal())
             return found
-        if self._moments is None and (kept := self._kept(MOMENTS)):
-            self._moments = Moments(kept[0].item(), *kept[1:])
+        if self._moments is None and (stored := self._stored(MOMENTS_NAME)):
+            self._moments = Moments(stored[0].item(), *stored[1:])
         elif self._moments is None:
-            self._moments = found = Moments.of(self._rows, self._threads)
-            self._state[MOMENTS] = [found.count, found.mean, found.remainder, found.scatter]
+            self._moments = found = Moments.from_rows(self._rows, self._threads)
+            self._state[MOMENTS_NAME] = [found.count, found.mean, found.remainder, found.scatter]
         return self._moments
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
         """Count and mean of the rows, and the diagonal (d,) of their scatter."""
         if self.formed:
-            found = self.moments()
-            return found.head, found.diagonal()
-        if self._means is None and (kept := self._kept(MEANS)):
-            count, mean, remainder, diagonal = kept
+            moments = self.moments()
+            return moments.head, moments.diagonal()
+        if self._means is None and (stored := self._stored(MEANS_NAME)):
+            count, mean, remainder, diagonal = stored
             self._means = Head(count.item(), mean, remainder), diagonal
         elif self._means is None:
-            self._keep_means(*head_and_diagonal(self._rows, self._threads))
+            self._store_means(*head_and_diagonal(self._rows, self._threads))
         assert self._means is not None
         return self._means
 
-    def _keep_means(self, head: Head, diagonal: Array) -> None:
+    def _store_means(self, head: Head, diagonal: Array) -> None:
         self._means = head, diagonal
-        self._state[MEANS] = [head.n, head.mean, head.remainder, diagonal]
+        self._state[MEANS_NAME] = [head.n, head.mean, head.remainder, diagonal]
 
     def deviation(self, centre: Array) -> Array:
         """The mean of the rows less a ``centre`` (d,)."""
@@ -107,21 +109,21 @@ class Vault:
         if self.formed:
             return self.moments().times(V)
         head, _ = self.head_and_diagonal()
-        block, exponents = scaled_columns(V)
+        block, exponents = scale_columns(V)
         with np.errstate(over="ignore"):  # what is not finite is refused before it leaves
             return np.ldexp(scatter_product(self._rows, head, block, self._threads), exponents)
 
-    def times_about(self, centre: Array, V: Array) -> Array:
+    def centred_product(self, centre: Array, V: Array) -> Array:
         """The scatter about a ``centre`` (d,) times ``V`` (d, b)."""
         deviation = self.deviation(centre)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self.times(V) + count_of(self._rows) * np.outer(deviation, deviation @ V)
+            return self.times(V) + weighted_count(self._rows) * np.outer(deviation, deviation @ V)
 
     def squares(self, directions: Array, deviation: Array) -> float:
         """The squared scores of all rows for ``directions`` (k, d), about a point that is ``deviation`` (d,) below
         their mean, added up."""
         head, _ = self.head_and_diagonal()
-        block, exponents = scaled_columns(directions.T)
+        block, exponents = scale_columns(directions.T)
         if self.formed:
             sums = np.einsum("ij,ij->j", block, self.moments().times(block))
         else:
@@ -129,8 +131,8 @@ class Vault:
             for part in in_order(partial(_squares, block), centred_chunks(self._rows, head.mean), self._threads):
                 sums += part
         with np.errstate(over="ignore", invalid="ignore"):
-            whole = np.ldexp(sums, 2 * exponents).sum() + head.n * np.square(directions @ deviation).sum()
-        return float(whole)
+            total = np.ldexp(sums, 2 * exponents).sum() + head.n * np.square(directions @ deviation).sum()
+        return float(total)
 
     def squared_error(self, mean: Array, scale: Array, components: Array) -> float:
         """What the projection of rows less ``mean`` (d,), divided by ``scale`` (d,) or by nothing (0,), to orthonormal
@@ -139,34 +141,34 @@ class Vault:
         deviation, unit = self.deviation(mean), scale if scale.size else np.ones_like(mean)
         with np.errstate(over="ignore", invalid="ignore"):
             total = ((diagonal + head.n * deviation**2) / unit**2).sum()
-        return left_of(float(total), self.squares(components / unit, deviation))
+        return residual_sum(float(total), self.squares(components / unit, deviation))
 
     def triangular(self) -> tuple[Head, Array]:
         """Count and mean of the rows, and the triangular factor (min(n - 1, d), d) of the centred rows."""
-        return factors.triangular(self._rows)
+        return factors.triangular_factor(self._rows)
 
     def truncated(self, rank: int) -> factors.Factor:
         """The best factor of so many rows of the scatter."""
         if self.formed:
-            return factors.truncated_moments(self.moments(), rank)
-        return factors.truncated(self._rows, rank)
+            return factors.truncate_moments(self.moments(), rank)
+        return factors.truncated_factor(self._rows, rank)
 
-    def survey(self, first: Array, most: int) -> forecast.Survey:
+    def survey(self, block: Array, max_features: int) -> forecast.Survey:
         """What a forecast needs: eigenvalues, a sketch with a block (d, s), lengths in code (`maths.forecast`)."""
-        return forecast.surveyed(self._rows, first, most)
+        return forecast.make_survey(self._rows, block, max_features)
 
-    def _kept(self, name: str) -> list[Array] | None:
+    def _stored(self, name: str) -> list[Array] | None:
         """What is there of these rows: a method may ask about a part of them first (`personalised`)."""
         if name not in self._state:
             return None
-        kept = self._state[name]
-        return kept if np.isclose(kept[0], count_of(self._rows), rtol=1e-12, atol=0) else None
+        stored = self._state[name]
+        return stored if np.isclose(stored[0], weighted_count(self._rows), rtol=1e-12, atol=0) else None
 
     def drop(self) -> None:
         """Forget it: the run needs it no more."""
         self._moments = self._means = None
-        self._state.drop(MOMENTS)
-        self._state.drop(MEANS)
+        self._state.drop(MOMENTS_NAME)
+        self._state.drop(MEANS_NAME)
 
 
 def _squares(block: Array, centred: Any) -> Array:
@@ -175,11 +177,11 @@ def _squares(block: Array, centred: Any) -> Array:
     return np.asarray(np.einsum("ij,ij->j", scores, scores))
 
 
-def left_of(total: float, explained: float) -> float:
+def residual_sum(total: float, explained: float) -> float:
     """What components leave of a sum of squares; nothing where only rounding is left, which would differ for other rows
     of the same moments."""
-    left = total - explained
-    return 0.0 if left <= ROUNDING * total else left
+    residual = total - explained
+    return 0.0 if residual <= ROUNDING_SHARE * total else residual
 
 
 def worth_forming(rows: int, features: int, columns: int) -> bool:

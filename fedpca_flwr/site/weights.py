@@ -12,14 +12,14 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import of_columns, whole
+from fedpca_flwr.maths.rows import select_columns, to_array
 from fedpca_flwr.site import policy
 from fedpca_flwr.site.columns import column_position
 
-NAMED = 20  # rows that an error names at most
+MAX_ROWS_NAMED = 20  # rows that an error names at most
 
 
-def apart(table: Table, node: NodeConfig, config: RunConfig) -> Table:
+def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     """The table without its column of weights, with these where the run is weighted.
 
     Raises
@@ -38,18 +38,20 @@ def apart(table: Table, node: NodeConfig, config: RunConfig) -> Table:
         )
     name = node.weights or config.weights
     d = table.rows.shape[1]
-    place = column_position(name, list(table.names), d, "weights")
-    others = np.delete(np.arange(d), place)
-    if not others.size:
+    position = column_position(name, list(table.names), d, "weights")
+    feature_columns = np.delete(np.arange(d), position)
+    if not feature_columns.size:
         raise DataError("the data have no column besides their weights, expected at least one feature")
-    names = tuple(table.names[other] for other in others) if table.names else ()
-    found = table._replace(rows=of_columns(table.rows, others), missing=table.missing[others], names=names)
+    names = tuple(table.names[other] for other in feature_columns) if table.names else ()
+    features = table._replace(
+        rows=select_columns(table.rows, feature_columns), missing=table.missing[feature_columns], names=names
+    )
     if not config.weights:
-        return found
-    weights = whole(of_columns(table.rows, [place]))[:, 0].astype(np.float64)
+        return features
+    weights = to_array(select_columns(table.rows, [position]))[:, 0].astype(np.float64)
     _require_weights(weights, name)
     policy.permit_rows(node, len(weights), weights)
-    return found._replace(weights=weights)
+    return features._replace(weights=weights)
 
 
 def _require_weights(weights: Array, name: str) -> None:
@@ -58,7 +60,7 @@ def _require_weights(weights: Array, name: str) -> None:
         raise DataError(
             f"{wrong.size} rows have a weight that is missing or negative, expected numbers from 0: correct them, or "
             "give rows that should not count the weight 0",
-            local=f"column '{name}', rows (from 0): {', '.join(map(str, wrong[:NAMED].tolist()))}",
+            local=f"column '{name}', rows (from 0): {', '.join(map(str, wrong[:MAX_ROWS_NAMED].tolist()))}",
         )
     if not weights.any():
         raise DataError("all weights of this site's rows are 0, expected some that are above", local=f"column '{name}'")

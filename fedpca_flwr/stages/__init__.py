@@ -26,7 +26,7 @@ STAGES: tuple[type[Stage], ...] = (
 )
 
 
-def composed(card: MethodCard) -> MethodCard:
+def compose(card: MethodCard) -> MethodCard:
     """Return the card of a method with all stages that fit it: their options beside its own, and their questions.
 
     Parameters
@@ -38,37 +38,39 @@ def composed(card: MethodCard) -> MethodCard:
     kinds = [stage.Options for stage in stages if stage.Options is not PCAOptions]
     options: type[PCAOptions] = card.options
     if kinds:
-        own = {"__module__": __name__, "__doc__": options.__doc__, **_of_stages(card.options, stages)}
-        options = type(options.__name__, (options, *kinds), own)
+        extra = {"__module__": __name__, "__doc__": options.__doc__, **_stage_properties(card.options, stages)}
+        options = type(options.__name__, (options, *kinds), extra)
 
     def questions(config: RunConfig, chosen: Any) -> Questions:
-        active = whole.active(config, chosen)
+        active = complete.active_stages(config, chosen)
         inner = config
         for stage in active:
             inner = stage.config(inner)
-        script = card.phases(inner, chosen)
+        script = card.script(inner, chosen)
         for stage in active:
             script = stage.script(config, script)
         return script
 
-    examples = (*card.examples, *({**card.examples[0], **own} for stage in stages for own in stage.examples))
-    whole = replace(card, options=options, stages=stages, phases=questions, examples=examples)
-    return whole
+    examples = (*card.examples, *({**card.examples[0], **extra} for stage in stages for extra in stage.examples))
+    complete = replace(card, options=options, stages=stages, script=questions, examples=examples)
+    return complete
 
 
-def _of_stages(own: type[PCAOptions], fitting: tuple[type[Stage], ...]) -> dict[str, Any]:
+def _stage_properties(base: type[PCAOptions], fitting: tuple[type[Stage], ...]) -> dict[str, Any]:
     """What a run's options show, and may read, by the stages that they name; else as the method's ``own`` say."""
-    names = frozenset(name for stage in fitting for name in stage.Options.model_fields.keys() - own.model_fields.keys())
+    names = frozenset(
+        name for stage in fitting for name in stage.Options.model_fields.keys() - base.model_fields.keys()
+    )
 
     def stages(options: Any) -> tuple[type[Stage], ...]:
-        return tuple(stage for stage in fitting if stage.Options is not PCAOptions and stage.named_by(options))
+        return tuple(stage for stage in fitting if stage.Options is not PCAOptions and stage.is_selected(options))
 
     def exposes(options: Any) -> str:
         shown = [stage(options).exposes for stage in options.stages]
-        return str(next(filter(None, shown), own.exposes.__get__(options)))
+        return str(next(filter(None, shown), base.exposes.__get__(options)))
 
     def site_sums(options: Any) -> Mapping[str, str]:
-        sums = dict(own.site_sums.__get__(options))
+        sums = dict(base.sum_disclosures.__get__(options))
         for stage in options.stages:
             sums |= stage(options).site_sums
         return sums

@@ -21,80 +21,80 @@ from pydantic import Field as Limits
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.adjustment import Adjustment, fitted, harmonising_unit
+from fedpca_flwr.maths.adjustment import Adjustment, fit_adjustment, harmonising_unit
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, symmetric
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, unpack_symmetric
 from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.protocol.card import MethodCard, MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Public, Question, Questions, Sum, Total, by_transport
+from fedpca_flwr.protocol.question import Public, Question, Questions, SumRound, Total, by_transport
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.pooling import Fitting, PooledMoments, Pooling
 from fedpca_flwr.questions.projection import Projection
-from fedpca_flwr.questions.row_limits import WIDE, moments_limits, projection_limits, reach, require_resolved
-from fedpca_flwr.questions.rows import SCATTER, WITHIN, moments_phases
+from fedpca_flwr.questions.row_limits import WIDE_DIGITS, moments_limits, projection_limits, reach, require_resolved
+from fedpca_flwr.questions.rows import SCATTER, WITHIN_DISCLOSURE, moments_questions
 from fedpca_flwr.questions.rows_run import Closing, Party, RowsClient, RowsStage, RowsStrategy
-from fedpca_flwr.site.vault import Vault, left_of
+from fedpca_flwr.site.vault import Vault, residual_sum
 
 
-def covariate_places(names: list[str], table: Table) -> NDArray[np.int64]:
+def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
     """Where the covariates stand in a party's rows, by their names or numbers from 0; a `ConfigError` with all that are
     no columns."""
     width = table.rows.shape[1]
-    known = {str(place): place for place in range(width)} | {name: i for i, name in enumerate(table.names)}
-    strangers = [name for name in names if name not in known]
-    if strangers:
+    positions = {str(place): place for place in range(width)} | {name: i for i, name in enumerate(table.names)}
+    unknown = [name for name in names if name not in positions]
+    if unknown:
         raise ConfigError(
-            f"run-config: 'adjust-for' names {', '.join(map(repr, strangers))}, which this site's {width} columns do "
+            f"run-config: 'adjust-for' names {', '.join(map(repr, unknown))}, which this site's {width} columns do "
             "not have; give names as in the files, or numbers from 0",
             local=f"columns: {list(table.names) or width}",
         )
-    places = np.array([known[name] for name in names], dtype=np.int64)
-    if np.unique(places).size < places.size:
+    columns = np.array([positions[name] for name in names], dtype=np.int64)
+    if np.unique(columns).size < columns.size:
         raise ConfigError(f"run-config: 'adjust-for' names a column twice: {', '.join(names)}")
-    return places
+    return columns
 
 
 @dataclass(frozen=True)
-class OwnAdjustment:
+class LocalAdjustment:
     """How a party's rows are adjusted."""
 
     vault: Vault  # of the rows (n, d) that take part
-    places: NDArray[np.int64]  # of the covariates
+    covariates: NDArray[np.int64]  # of the covariates
     within: bool  # whether rows are about this party's own mean
-    asked: Fields  # ``slopes``, and where variances are harmonised ``spread``
+    request: Fields  # ``slopes``, and where variances are harmonised ``spread``
 
     @property
     def adjustment(self) -> Adjustment:
-        return Adjustment(self.places, self.asked["slopes"])
+        return Adjustment(self.covariates, self.request["slopes"])
 
     @cached_property
     def diagonal(self) -> Array:
         """Of the scatter (d, d) of the adjusted rows about their own mean, in the unit of the data."""
         _, diagonal = self.vault.head_and_diagonal()
-        one_of_each = np.zeros((diagonal.size, self.places.size))
-        one_of_each[self.places, np.arange(self.places.size)] = 1.0
-        return self.adjustment.of_diagonal(diagonal, self.vault.times(one_of_each).T)
+        selector = np.zeros((diagonal.size, self.covariates.size))
+        selector[self.covariates, np.arange(self.covariates.size)] = 1.0
+        return self.adjustment.residual_diagonal(diagonal, self.vault.times(selector).T)
 
     @cached_property
     def unit(self) -> Array:
         """What features are divided by so that they vary alike at all parties (d,)."""
-        if "spread" not in self.asked:
+        if "spread" not in self.request:
             return np.ones(self.diagonal.size)
-        return harmonising_unit(self.diagonal, int(self.vault.count), self.asked["spread"])
+        return harmonising_unit(self.diagonal, int(self.vault.count), self.request["spread"])
 
     def scatter(self) -> Array:
         """The packed scatter of the adjusted rows about this party's mean, with all features in its unit.
 
         Rounding makes no entry larger than those of any rows with these deviations.
         """
-        left = self.adjustment.of_scatter(symmetric(self.vault.moments().scatter, self.diagonal.size))
+        residual = self.adjustment.residual_scatter(unpack_symmetric(self.vault.moments().scatter, self.diagonal.size))
         deviation = np.sqrt(self.diagonal.clip(min=0.0)) / self.unit
-        largest = np.outer(deviation, deviation)
-        return pack(np.asfortranarray((left / self.unit / self.unit[:, None]).clip(-largest, largest)))
+        max_scatter = np.outer(deviation, deviation)
+        return pack(np.asfortranarray((residual / self.unit / self.unit[:, None]).clip(-max_scatter, max_scatter)))
 
 
 @dataclass(frozen=True)
@@ -106,21 +106,21 @@ class AdjustedProjection(Projection):
     by : OwnAdjustment
     """
 
-    by: OwnAdjustment
+    local_adjustment: LocalAdjustment
 
     def squared_error(self) -> float:
         head, _ = self.vault.head_and_diagonal()
-        deviation = np.zeros_like(head.mean) if self.by.within else self.vault.deviation(self.mean)
-        between = head.n * (self.by.adjustment.residuals(deviation[None])[0] / self._unit) ** 2
-        total = (self.by.diagonal / self._unit**2 + between).sum()
-        return left_of(float(total), self.vault.squares(self._directions, deviation))
+        deviation = np.zeros_like(head.mean) if self.local_adjustment.within else self.vault.deviation(self.mean)
+        between = head.n * (self.local_adjustment.adjustment.residuals(deviation[None])[0] / self._unit) ** 2
+        total = (self.local_adjustment.diagonal / self._unit**2 + between).sum()
+        return residual_sum(float(total), self.vault.squares(self._directions, deviation))
 
     def centred(self, rows: Rows) -> Iterator[Array]:
         mean, remainder = self._centre
         for chunk in chunks(rows):
             centred = np.subtract(chunk, mean, dtype=np.float64)
             centred -= remainder
-            yield self.by.adjustment.residuals(centred) / self._unit
+            yield self.local_adjustment.adjustment.residuals(centred) / self._unit
 
     def loadings(self) -> Loadings:
         mean, remainder = self._centre
@@ -128,25 +128,25 @@ class AdjustedProjection(Projection):
 
     @property
     def _directions(self) -> Array:
-        return self.by.adjustment.directions(self.components / self._unit)
+        return self.local_adjustment.adjustment.equivalent_loadings(self.components / self._unit)
 
     @property
     def _centre(self) -> tuple[Array, Array]:
-        if self.by.within:
+        if self.local_adjustment.within:
             head, _ = self.vault.head_and_diagonal()
             return head.mean, head.remainder
         return self.mean, np.zeros_like(self.mean)
 
     @cached_property
     def _unit(self) -> Array:
-        return self.by.unit * self.scale if self.scale.size else self.by.unit
+        return self.local_adjustment.unit * self.scale if self.scale.size else self.local_adjustment.unit
 
 
-PLACES = "covariate places"
+COVARIATES_KEY = "covariate places"
 """In a party's state for the run: where its covariates stand."""
 
-SLOPES = Field("slopes", ("q", "d"), fixed="slopes")
-SPREAD = Field("spread", ("d",), kind="size", fixed="harmonised spread")
+SLOPES = Field("slopes", ("q", "d"), constant="slopes")
+SPREAD = Field("spread", ("d",), kind="size", constant="harmonised spread")
 
 
 class AdjustOptions(PCAOptions):
@@ -168,7 +168,7 @@ class AdjustOptions(PCAOptions):
 
 
 @dataclass(frozen=True)
-class Adjusted:
+class RunAdjustment:
     """What a run has adjusted by."""
 
     adjustment: Adjustment
@@ -176,33 +176,33 @@ class Adjusted:
     notes: list[str]
 
     @property
-    def told(self) -> Fields:
+    def broadcast(self) -> Fields:
         """What a party needs for its own rows."""
         return {"slopes": self.adjustment.slopes, **({"spread": self.spread} if self.spread.size else {})}
 
 
-def _reach(asked: Fields, public: Public) -> Array:
+def _adjusted_reach(request: Fields, public: Public) -> Array:
     """The largest size of a value (d,) of adjusted rows; of features that all vary alike at every party, the root of
     their mean square."""
-    slopes: Array = np.abs(asked["slopes"]).sum(axis=0)
-    largest = reach(asked, public)
-    unit = asked["scale"] if asked.get("scale", np.empty(0)).size else np.ones_like(largest)
-    largest = largest + float((largest * unit).max()) * slopes / unit
-    if "spread" not in asked:
-        return largest
-    alike = asked["spread"] / unit * (1 + 2.0**-20)
-    return np.asarray(np.where(asked["spread"] > 0, alike, largest))
+    slopes: Array = np.abs(request["slopes"]).sum(axis=0)
+    sizes = reach(request, public)
+    unit = request["scale"] if request.get("scale", np.empty(0)).size else np.ones_like(sizes)
+    sizes = sizes + float((sizes * unit).max()) * slopes / unit
+    if "spread" not in request:
+        return sizes
+    harmonised = request["spread"] / unit * (1 + 2.0**-20)
+    return np.asarray(np.where(request["spread"] > 0, harmonised, sizes))
 
 
 class Adjust(RowsStage):
     """Moments without what covariates explain, and without what differs between parties."""
 
     Options = AdjustOptions
-    names = ("adjust_for", "harmonise")
+    option_names = ("adjust_for", "harmonise")
     examples = ({"harmonise": "variances"},)
-    adjusted: Adjusted
+    adjusted: RunAdjustment
     """What the run has taken out of the rows, at the server."""
-    left: Array
+    residual_diagonal: Array
     """The diagonal (d,) of what is left."""
 
     @classmethod
@@ -210,9 +210,13 @@ class Adjust(RowsStage):
         return card.pools_rows and issubclass(card.options, MomentsOptions)
 
     @property
-    def site_sums(self) -> Mapping[str, str]:
+    def sum_disclosures(self) -> Mapping[str, str]:
         deviations = "; and a scatter that each site has divided by its own deviations"
-        sums = {"nothing": {}, "means": {"harmonise": WITHIN}, "variances": {"harmonise": WITHIN + deviations}}
+        sums = {
+            "nothing": {},
+            "means": {"harmonise": WITHIN_DISCLOSURE},
+            "variances": {"harmonise": WITHIN_DISCLOSURE + deviations},
+        }
         return sums[self.options.harmonise]
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
@@ -222,113 +226,113 @@ class Adjust(RowsStage):
         if not self.options.centred:
             raise ConfigError("run-config: 'adjust-for' and 'harmonise' go only with center=true")
         options: AdjustOptions = self.options
-        known = questions["project"]
-        alike = options.harmonise == "variances"
+        project = questions["project"]
+        harmonises = options.harmonise == "variances"
         last = replace(
-            known,
-            asked=Payload((*known.asked.fields, SLOPES, *((SPREAD,) if alike else ()))),
-            sizes=lambda public: {**known.sizes(public), "q": len(options.covariates)},
-            limits=lambda asked, public: projection_limits(_reach(asked, public)),
+            project,
+            request=Payload((*project.request.fields, SLOPES, *((SPREAD,) if harmonises else ()))),
+            sizes=lambda public: {**project.sizes(public), "q": len(options.covariates)},
+            limits=lambda request, public: projection_limits(_adjusted_reach(request, public)),
         )
         if not options.within:
             return {**questions, "project": last}
-        moments = moments_phases(config, within=True, keep=self.options.keep)
+        moments = moments_questions(config, within=True, keep=self.options.keep)
         harmonised = Question(
-            asked=Payload((SLOPES, SPREAD)),
+            request=Payload((SLOPES, SPREAD)),
             reply=Payload((SCATTER,)),
-            answer=lambda party, asked: {"scatter": own_adjustment(party, asked).scatter()},
+            answer=lambda party, request: {"scatter": local_adjustment(party, request).scatter()},
             sizes=lambda public: {"q": len(options.covariates)},
-            limits=lambda asked, public: {"scatter": moments_limits(_reach(asked, public))["scatter"]},
-            words=lambda sizes: {"scatter": WIDE[:3]},
+            limits=lambda request, public: {"scatter": moments_limits(_adjusted_reach(request, public))["scatter"]},
+            words=lambda sizes: {"scatter": WIDE_DIGITS[:3]},
         )
-        further = by_transport(config, clear={}, masked={"harmonised": harmonised}) if alike else {}
-        return {**moments, **further, "project": last}
+        extra = by_transport(config, clear={}, masked={"harmonised": harmonised}) if harmonises else {}
+        return {**moments, **extra, "project": last}
 
     # A party
 
-    def ready(self, party: RowsClient) -> None:
-        covariate_places(self.options.covariates, party.site.table)
+    def require_ready(self, party: RowsClient) -> None:
+        covariate_columns(self.options.covariates, party.site.table)
 
-    def about(self, party: RowsClient) -> dict[str, Any]:
-        places = covariate_places(self.options.covariates, party.site.table)
-        return {"covariates": " ".join(map(str, places.tolist()))} if places.size else {}
+    def info(self, party: RowsClient) -> dict[str, Any]:
+        columns = covariate_columns(self.options.covariates, party.site.table)
+        return {"covariates": " ".join(map(str, columns.tolist()))} if columns.size else {}
 
-    def take(self, party: RowsClient, asked: Fields) -> None:
+    def store_request(self, party: RowsClient, request: Fields) -> None:
         """Keep where the covariates are; refuse other slopes than those that this site was told for these rows."""
-        if "slopes" in asked:
-            party.site.state[PLACES] = [covariate_places(self.options.covariates, party.site.table)]
+        if "slopes" in request:
+            party.site.state[COVARIATES_KEY] = [covariate_columns(self.options.covariates, party.site.table)]
             if "harmonised" in party.questions:
-                digest = b"".join(np.ascontiguousarray(asked[name]).tobytes() for name in ("slopes", "spread"))
+                digest = b"".join(np.ascontiguousarray(request[name]).tobytes() for name in ("slopes", "spread"))
                 party.site.repeats(party.card.split).permit_slopes(hashlib.sha256(digest).hexdigest())
 
-    def projection(self, party: RowsClient, asked: Fields, projection: Projection) -> Projection:
-        return AdjustedProjection(**vars(projection), by=own_adjustment(party.party, asked))
+    def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
+        return AdjustedProjection(**vars(projection), local_adjustment=local_adjustment(party.party, request))
 
     # The server
 
     def moments(self, run: RowsStrategy, pooled: Callable[..., Pooling]) -> Pooling:
         options = self.options
-        found = yield from pooled(within=options.within, each=True)
-        whole, d = found.moments, found.moments.n_features
-        S = symmetric(whole.scatter, d)
-        adjustment, collinear = fitted(S, _places(run.quorum.covariates, len(options.covariates), d))
-        left = adjustment.of_scatter(S)
-        missed = adjustment.missed(found.evidence.missed)
-        diagonal = np.diagonal(left)
+        result = yield from pooled(within=options.within, each=True)
+        all_rows, d = result.moments, result.moments.n_features
+        S = unpack_symmetric(all_rows.scatter, d)
+        adjustment, collinear = fit_adjustment(S, _parse_columns(run.quorum.covariates, len(options.covariates), d))
+        residual = adjustment.residual_scatter(S)
+        error_bound = adjustment.diagonal_error_bound(result.evidence.error_bound)
+        diagonal = np.diagonal(residual)
         if not diagonal.any():
             raise DataError("the covariates explain all features, or no party's rows vary: nothing is left to analyse")
-        if not found.parts:
-            require_resolved(run.config.bound, np.broadcast_to(missed, (d,)), diagonal)
-        spread = np.sqrt(diagonal / whole.count) if options.harmonise == "variances" else np.empty(0)
-        self.adjusted = Adjusted(adjustment, spread, _notes(options, collinear))
-        own = {name: _of_party(part, whole, self.adjusted) for name, part in found.parts.items()}
-        if spread.size and own:
-            left = np.sum([symmetric(one.scatter, d) for one in own.values()], axis=0)
+        if not result.parts:
+            require_resolved(run.config.bound, np.broadcast_to(error_bound, (d,)), diagonal)
+        spread = np.sqrt(diagonal / all_rows.count) if options.harmonise == "variances" else np.empty(0)
+        self.adjusted = RunAdjustment(adjustment, spread, _notes(options, collinear))
+        parts = {name: _adjust_part(part, all_rows, self.adjusted) for name, part in result.parts.items()}
+        if spread.size and parts:
+            residual = np.sum([unpack_symmetric(one.scatter, d) for one in parts.values()], axis=0)
         elif spread.size:
-            total: Total = yield Sum("harmonised", self.adjusted.told)
-            left = symmetric(total["scatter"], d)
-            missed = missed + total.missed["scatter"][diagonal_positions(d)]
-        contributions = Contributions(own, between=not options.within) if own else None
-        evidence = replace(found.evidence, missed=missed, contributions=contributions)
-        moments = replace(whole, scatter=pack(np.asfortranarray(left)))
-        check_components(options.n_components, moments.count, d - adjustment.places.size)
-        self.left = moments.diagonal()
-        return PooledMoments(moments, self.left, evidence=evidence)
+            total: Total = yield SumRound("harmonised", self.adjusted.broadcast)
+            residual = unpack_symmetric(total["scatter"], d)
+            error_bound = error_bound + total.error_bounds["scatter"][diagonal_positions(d)]
+        contributions = Contributions(parts, between=not options.within) if parts else None
+        evidence = replace(result.evidence, error_bound=error_bound, contributions=contributions)
+        moments = replace(all_rows, scatter=pack(np.asfortranarray(residual)))
+        check_components(options.n_components, moments.count, d - adjustment.covariate_columns.size)
+        self.residual_diagonal = moments.diagonal()
+        return PooledMoments(moments, self.residual_diagonal, evidence=evidence)
 
     def fit(self, run: RowsStrategy, fitting: Fitting) -> Fitting:
         solution = yield from fitting
-        solution.pairs.vectors[self.left == 0] = 0.0  # where nothing is left, rounding is no loading
-        return replace(solution, adjustment=self.adjusted.adjustment).extended(notes=self.adjusted.notes)
+        solution.pairs.vectors[self.residual_diagonal == 0] = 0.0  # where nothing is left, rounding is no loading
+        return replace(solution, adjustment=self.adjusted.adjustment).with_details(notes=self.adjusted.notes)
 
-    def closing(self, run: RowsStrategy, model: PCAModel, asked: Fields) -> Closing:
-        return self.adjusted.told
+    def closing(self, run: RowsStrategy, model: PCAModel, request: Fields) -> Closing:
+        return self.adjusted.broadcast
         yield
 
 
-def own_adjustment(party: Party, asked: Fields) -> OwnAdjustment:
+def local_adjustment(party: Party, request: Fields) -> LocalAdjustment:
     """How this party's rows are adjusted, by what the run tells."""
-    return OwnAdjustment(party.vault, party.state[PLACES][0], party.options.within, asked)
+    return LocalAdjustment(party.vault, party.state[COVARIATES_KEY][0], party.options.within, request)
 
 
-def _of_party(part: Moments, whole: Moments, found: Adjusted) -> Moments:
+def _adjust_part(part: Moments, all_rows: Moments, adjusted: RunAdjustment) -> Moments:
     """A party's moments, adjusted as its rows are."""
-    d, adjustment = part.n_features, found.adjustment
-    left = adjustment.of_scatter(symmetric(part.scatter, d))
-    if found.spread.size:
-        unit = harmonising_unit(np.diagonal(left), part.count, found.spread)
-        left = left / unit / unit[:, None]
-    step = adjustment.residuals((part.mean - whole.mean + (part.remainder - whole.remainder))[None])[0]
-    return Moments(part.count, whole.mean + step, whole.remainder, pack(np.asfortranarray(left)))
+    d, adjustment = part.n_features, adjusted.adjustment
+    residual = adjustment.residual_scatter(unpack_symmetric(part.scatter, d))
+    if adjusted.spread.size:
+        unit = harmonising_unit(np.diagonal(residual), part.count, adjusted.spread)
+        residual = residual / unit / unit[:, None]
+    step = adjustment.residuals((part.mean - all_rows.mean + (part.remainder - all_rows.remainder))[None])[0]
+    return Moments(part.count, all_rows.mean + step, all_rows.remainder, pack(np.asfortranarray(residual)))
 
 
-def _places(told: str, expected: int, d: int) -> NDArray[np.int64]:
+def _parse_columns(text: str, expected: int, d: int) -> NDArray[np.int64]:
     """Where the parties say that the covariates are; a `ConfigError` where that cannot be."""
-    places = [int(place) for place in told.split()]
-    if len(places) != expected or len(set(places)) < expected or max(places, default=0) >= d:
-        raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at '{told[:100]}'")
+    columns = [int(place) for place in text.split()]
+    if len(columns) != expected or len(set(columns)) < expected or max(columns, default=0) >= d:
+        raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at '{text[:100]}'")
     if expected >= d:
         raise ConfigError(f"run-config: 'adjust-for' names all {d} columns: nothing is left to analyse; name fewer")
-    return np.array(places, dtype=np.int64)
+    return np.array(columns, dtype=np.int64)
 
 
 def _notes(options: AdjustOptions, collinear: NDArray[np.int64]) -> list[str]:
@@ -338,13 +342,13 @@ def _notes(options: AdjustOptions, collinear: NDArray[np.int64]) -> list[str]:
     if collinear.size:
         names = ", ".join(map(str, collinear.tolist()))
         notes.append(f"of the covariates at {names} (from 0) some combination does not vary: it was dropped")
-    taken = {
+    removed = {
         "means": "what differs between the parties' means was taken out",
         "variances": "what differs between the parties' means and deviations was taken out",
     }
-    again = (
+    caution = (
         "deviations were made alike after that, by other numbers for each party: what is left may correlate with the "
         "covariates again"
     )
     mixed = options.covariates and options.harmonise == "variances"
-    return [*notes, *([taken[options.harmonise]] if options.within else []), *([again] if mixed else [])]
+    return [*notes, *([removed[options.harmonise]] if options.within else []), *([caution] if mixed else [])]

@@ -16,7 +16,7 @@ import numpy as np
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.inference import ROUNDING, robust_intervals, spe_limit, t_squared_limit
+from fedpca_flwr.maths.inference import MIN_VARIANCE_SHARE, robust_intervals, spe_limit, t_squared_limit
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import PCAOptions
@@ -25,13 +25,13 @@ from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, S
 from fedpca_flwr.questions.projection import Observer, Projection
 from fedpca_flwr.questions.rows_run import Closing, RowsClient, RowsStage, RowsStrategy
 from fedpca_flwr.site import scores
-from fedpca_flwr.site.scores import LEVEL
+from fedpca_flwr.site.scores import LIMIT_LEVEL
 
 ABOVE, FOURTH = Field("above", ("2",), "int64"), Field("fourth", ("k",), kind="size")
 """How many rows exceed the limit of T2, and of SPE; sums of the fourth powers of scores of variance 1."""
 
 
-FEW_LEFT_OUT = "which counts of a site are below its own minimum of rows, since these are left out of the sum"
+COUNTS_DISCLOSURE = "which counts of a site are below its own minimum of rows, since these are left out of the sum"
 """What the sum of counts tells of single sites (`PCAOptions.site_sums`)."""
 
 
@@ -48,29 +48,29 @@ class OddRowOptions(PCAOptions):
 class RowObserver(Observer):
     """Judges each row of a party, writes what it says of them beside the scores, and counts."""
 
-    def __init__(self, party: RowsClient, asked: Fields, projection: Projection, files: ExitStack) -> None:
-        variances, limits, node = asked["variances"], asked.get("limits", np.empty(0)), party.site.node
+    def __init__(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> None:
+        variances, limits, node = request["variances"], request.get("limits", np.empty(0)), party.site.node
         if len(projection.components) != variances.size:
             raise ContractError(
                 f"{SERVER}: it sent {variances.size} variances of {len(projection.components)} components"
             )
         stream = files.enter_context(scores.outlier_file(node.scores, limits))
-        self.rows, self.least = len(party.data), node.min_rows
-        self.odd = scores.OddRows(projection.components, variances, limits, self.rows, stream)
+        self.rows, self.min_rows = len(party.data), node.min_rows
+        self.judge = scores.OddRows(projection.components, variances, limits, self.rows, stream)
 
-    def passing(self, chunks: Iterator[Any]) -> Iterator[Any]:
-        return self.odd.passing(chunks)
+    def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        return self.judge.watch(chunks)
 
     def reply(self) -> Fields:
-        counts = [told_count(int(count), self.rows, self.least) for count in self.odd.above]
-        return {"above": np.array(counts), "fourth": self.odd.fourth}
+        counts = [suppress_small_counts(int(count), self.rows, self.min_rows) for count in self.judge.exceeding]
+        return {"above": np.array(counts), "fourth": self.judge.fourth_powers}
 
 
 class OddRows(RowsStage):
     """Limits of T2 and SPE for every row of a site, how many exceed them, and the scores' fourth moments."""
 
     Options = OddRowOptions
-    names = ("outliers", "fourth_moments")
+    option_names = ("outliers", "fourth_moments")
     options: OddRowOptions
 
     @property
@@ -78,8 +78,8 @@ class OddRows(RowsStage):
         return "distribution" if self.options.outliers == "counts" or self.options.fourth_moments else ""
 
     @property
-    def site_sums(self) -> Mapping[str, str]:
-        return {"outliers": FEW_LEFT_OUT} if self.options.outliers == "counts" else {}
+    def sum_disclosures(self) -> Mapping[str, str]:
+        return {"outliers": COUNTS_DISCLOSURE} if self.options.outliers == "counts" else {}
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         if self.options.outliers != "nothing" and not self.options.centred:
@@ -88,35 +88,37 @@ class OddRows(RowsStage):
             raise ConfigError(
                 "run-config: 'fourth-moments' needs center=true and scale=false: its intervals are for variances"
             )
-        options, first = self.options, questions.get("project")
-        if first is None:  # the method goes on as another one, whose script has it
+        options, question = self.options, questions.get("project")
+        if question is None:  # the method goes on as another one, whose script has it
             return questions
         limits = (Field("limits", ("2",), kind="positive", optional=True),) if options.outliers != "nothing" else ()
-        told = ((ABOVE,) if options.outliers == "counts" else ()) + ((FOURTH,) if options.fourth_moments else ())
+        reply_fields = ((ABOVE,) if options.outliers == "counts" else ()) + (
+            (FOURTH,) if options.fourth_moments else ()
+        )
         last = replace(
-            first,
-            asked=Payload((*first.asked.fields, Field("variances", ("<=k",), kind="size"), *limits)),
-            reply=Payload((*first.reply.fields, *told)),
-            limits=lambda asked, public: _sum_limits(first, told, asked, public),
+            question,
+            request=Payload((*question.request.fields, Field("variances", ("<=k",), kind="size"), *limits)),
+            reply=Payload((*question.reply.fields, *reply_fields)),
+            limits=lambda request, public: _sum_limits(question, reply_fields, request, public),
         )
         return {**questions, "project": last}
 
-    def observer(self, party: RowsClient, asked: Fields, projection: Projection, files: ExitStack) -> Observer:
-        return RowObserver(party, asked, projection, files)
+    def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer:
+        return RowObserver(party, request, projection, files)
 
-    def closing(self, run: RowsStrategy, model: PCAModel, asked: Fields) -> Closing:
-        limits = {} if self.options.outliers == "nothing" else {"limits": limits_of(model)}
+    def closing(self, run: RowsStrategy, model: PCAModel, request: Fields) -> Closing:
+        limits = {} if self.options.outliers == "nothing" else {"limits": outlier_limits(model)}
         return {"variances": model.explained_variance_, **limits}
         yield
 
     def conclude(self, model: PCAModel, fit: Total) -> None:
         options = self.options
-        if options.outliers != "nothing" and not limits_of(model).size:
+        if options.outliers != "nothing" and not outlier_limits(model).size:
             model.log["notes"].append("the components leave nothing out, or are rounding: rows have no limits")
-        if options.outliers == "counts" and limits_of(model).size:
+        if options.outliers == "counts" and outlier_limits(model).size:
             t_squared, spe = np.rint(fit["above"]).astype(np.int64).tolist()
             model.log["measured"] |= {"rows_above_t_squared_limit": t_squared, "rows_above_spe_limit": spe}
-            model.log["outliers"] = _by_party(fit.replies)
+            model.log["outliers"] = _counts_by_party(fit.replies)
         if options.fourth_moments:
             kurtosis = fit["fourth"] / int(fit["count"])
             model.log["kurtosis"] = kurtosis.tolist()
@@ -124,27 +126,29 @@ class OddRows(RowsStage):
             model.log["measured"] |= {"first_variance_low": float(low), "first_variance_high": float(high)}
 
 
-def limits_of(model: PCAModel) -> Array:
+def outlier_limits(model: PCAModel) -> Array:
     """The limits of T2 and SPE; empty where the components leave nothing over, or are rounding."""
     directions = model.log["measured"].get("left_out_directions")
     variances, n = model.explained_variance_, model.n_samples_
-    if directions is None or variances.size >= n - 1 or variances[-1] <= ROUNDING * variances[0]:
+    if directions is None or variances.size >= n - 1 or variances[-1] <= MIN_VARIANCE_SHARE * variances[0]:
         return np.empty(0)
-    left_out = model.total_variance - float(variances.sum())
-    return np.array([t_squared_limit(variances.size, n, LEVEL), spe_limit(left_out, directions, LEVEL)])
+    residual_variance = model.total_variance - float(variances.sum())
+    return np.array(
+        [t_squared_limit(variances.size, n, LIMIT_LEVEL), spe_limit(residual_variance, directions, LIMIT_LEVEL)]
+    )
 
 
-def told_count(count: int, rows: int, least: int) -> int:
+def suppress_small_counts(count: int, rows: int, min_rows: int) -> int:
     """How many of ``rows`` a site says: no fewer than its own minimum ``least``, and no fewer of the others.
 
     Fewer are told as none, and all but fewer as all, so that no limit can be chosen around a few rows.
     """
-    if count < least:
+    if count < min_rows:
         return 0
-    return rows if rows - count < least else count
+    return rows if rows - count < min_rows else count
 
 
-def _by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:
+def _counts_by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:
     return [
         {
             "party": reply.sender,
@@ -156,10 +160,10 @@ def _by_party(replies: Sequence[Reply]) -> list[dict[str, Any]]:
     ]
 
 
-def _sum_limits(first: Question, told: Sequence[Field], asked: Fields, public: Public) -> SumLimits:
+def _sum_limits(question: Question, reply_fields: Sequence[Field], request: Fields, public: Public) -> SumLimits:
     """No score is farther from the mean than a row can be, and so much the more in a unit that was asked."""
-    assert first.limits is not None
-    sums, variances = dict(first.limits(asked, public)), asked["variances"]
+    assert question.limits is not None
+    sums, variances = dict(question.limits(request, public)), request["variances"]
     squares = np.divide(sums["squared"], variances, out=np.zeros_like(variances), where=variances > 0)
-    most = {"above": sums["count"], "fourth": squares**2 / sums["count"]}
-    return {**sums, **{field.name: most[field.name] for field in told}}
+    limits = {"above": sums["count"], "fourth": squares**2 / sums["count"]}
+    return {**sums, **{field.name: limits[field.name] for field in reply_fields}}

@@ -19,14 +19,14 @@ from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.question import Questions
 from fedpca_flwr.questions.rows_run import RowsStage
 
-OF_EQUAL_ROWS = {"keep", "certify", "warm_start", "warm_rank", "wire"}
+UNWEIGHTED_OPTIONS = {"keep", "certify", "warm_start", "warm_rank", "wire"}
 """Options of methods that need the number of independent rows, or factors of rows; those of other stages are too."""
 
 
 class Weights(RowsStage):
     """Sums of weights in place of numbers of rows, in every question."""
 
-    names = ("weights",)
+    option_names = ("weights",)
 
     @classmethod
     def fits(cls, card: MethodCard) -> bool:
@@ -35,20 +35,20 @@ class Weights(RowsStage):
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options = self.options
         chosen = options.model_dump(exclude_defaults=True).keys()
-        others = [name.replace("_", "-") for name in sorted(chosen & (OF_EQUAL_ROWS | options.of_stages))]
-        others += ["n-components='auto'"] * isinstance(options.n_components, str)
-        if others:
+        conflicts = [name.replace("_", "-") for name in sorted(chosen & (UNWEIGHTED_OPTIONS | options.of_stages))]
+        conflicts += ["n-components='auto'"] * isinstance(options.n_components, str)
+        if conflicts:
             raise ConfigError(
-                f"run-config: 'weights' is '{config.weights}', which does not go with {', '.join(others)}: leave out "
+                f"run-config: 'weights' is '{config.weights}', which does not go with {', '.join(conflicts)}: leave out "
                 "one or the other"
             )
         return {
-            name: replace(question, asked=_in_floats(question.asked), reply=_in_floats(question.reply))
+            name: replace(question, request=_float_counts(question.request), reply=_float_counts(question.reply))
             for name, question in questions.items()
         }
 
 
-def _in_floats(payload: Payload) -> Payload:
+def _float_counts(payload: Payload) -> Payload:
     return Payload(tuple(_of_weights(field) if field.kind == "count" else field for field in payload.fields))
 
 

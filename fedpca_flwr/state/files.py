@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ConfigError, ContractError
 
 
-def writable(folder: Path, mode: int = 0o777) -> Path:
+def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
     """The folder, made where there is none, so that what cannot be written to is known before anything is computed."""
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def writable(folder: Path, mode: int = 0o777) -> Path:
 
 
 @contextmanager
-def written_whole(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A stream to write ``target`` through: a temporary file beside it, renamed when all went well, else removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -61,24 +61,24 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
         raise ConfigError(f"{path} cannot be written ({error.strerror}): name a file in a folder that can") from None
 
 
-def text_in(file: Path, errors: str = "strict") -> str:
+def read_text(file: Path, errors: str = "strict") -> str:
     """The text of a file in UTF-8, or in UTF-16 with its mark: so Windows' shell writes what a command prints."""
     content = file.read_bytes()
-    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return content.decode("utf-16" if wide else "utf-8-sig", errors)
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_utf16 else "utf-8-sig", errors)
 
 
 @contextmanager
-def site_file(key: str, target: Path) -> Iterator[BinaryIO]:
+def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
     """`written_whole` for the file that ``key`` of a site's node-config names, which only its owner may read.
 
     Errors are by that key; the path stays in the site's own log.
     """
     try:
-        with written_whole(target, 0o600) as stream:
+        with atomic_file(target, 0o600) as stream:
             yield stream
     except OSError as error:
-        raise _not_written(key, target, error) from None
+        raise _unwritable_error(key, target, error) from None
 
 
 def require_site_file(key: str, target: Path) -> None:
@@ -91,20 +91,20 @@ def require_site_file(key: str, target: Path) -> None:
             with TemporaryFile(dir=target.parent):
                 pass
     except OSError as error:
-        raise _not_written(key, target, error) from None
+        raise _unwritable_error(key, target, error) from None
 
 
-def unreadable(key: str, path: str, error: OSError) -> ConfigError:
+def unreadable_error(key: str, path: str, error: OSError) -> ConfigError:
     """What to raise for a file that ``key`` of a site's node-config names, and that cannot be read."""
     return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")
 
 
-def _not_written(key: str, target: Path, error: OSError) -> ConfigError:
+def _unwritable_error(key: str, target: Path, error: OSError) -> ConfigError:
     text = f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can"
     return ConfigError(text, local=str(target))
 
 
-def archive_at(path: str | os.PathLike[str], what: str) -> Path:
+def archive_path(path: str | os.PathLike[str], what: str) -> Path:
     """The file of this name that holds ``what``: ``.npz`` is appended where missing, and a folder is refused."""
     path = Path(path).expanduser()
     if path.is_dir() or not path.name:
@@ -112,8 +112,10 @@ def archive_at(path: str | os.PathLike[str], what: str) -> Path:
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
 
 
-GROWTH = 4  # times that a file may grow when it is unpacked; those of `write`, which does not compress, do not
-SMALL = 2**30  # bytes that any file may unpack to: one that somebody has compressed may be far smaller
+MAX_UNPACK_RATIO = (
+    4  # times that a file may grow when it is unpacked; those of `write`, which does not compress, do not
+)
+SMALL_ARCHIVE_BYTES = 2**30  # bytes that any file may unpack to: one that somebody has compressed may be far smaller
 
 
 class TooLargeError(ContractError):
@@ -121,11 +123,11 @@ class TooLargeError(ContractError):
 
 
 def write(
-    target: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any], *, text: str, mode: int = 0o666
+    target: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], *, text: str, mode: int = 0o666
 ) -> None:
     """Write arrays, and ``about``, whatever JSON can hold, as the member ``text``: whole or not at all."""
-    description = json.dumps(about, indent=2, allow_nan=False)
-    with written_whole(target, mode) as stream, zipfile.ZipFile(stream, "w") as archive:
+    description = json.dumps(metadata, indent=2, allow_nan=False)
+    with atomic_file(target, mode) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             buffer = io.BytesIO()
             np.save(buffer, array, allow_pickle=False)
@@ -134,7 +136,7 @@ def write(
 
 
 def read(
-    target: Path, *, text: str, names: Collection[str] | None = None, most_bytes: int | None = None
+    target: Path, *, text: str, names: Collection[str] | None = None, max_bytes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """What `write` wrote: the arrays, of which only those that are in ``names`` may be there, and the JSON.
 
@@ -146,20 +148,20 @@ def read(
     with zipfile.ZipFile(target) as archive:
         if names is not None and not {*archive.namelist()} <= {text, *(f"{name}.npy" for name in names)}:
             raise ValueError("members that are none of its own")
-        _require_size(archive, target, most_bytes)
-        about = json_in(archive.read(text))
+        _require_size(archive, target, max_bytes)
+        metadata = parse_json(archive.read(text))
         for name in archive.namelist():
             if name.endswith(".npy"):
                 with archive.open(name) as stream:  # so an array is in memory once, and not beside its file's bytes
                     arrays[name.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
-    return arrays, about
+    return arrays, metadata
 
 
-LONGEST_INTEGER = 300
+MAX_INTEGER_DIGITS = 300
 """Digits of a whole number in JSON; one of more digits has no float."""
 
 
-def json_in(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Return what a text of JSON holds, whose numbers are all finite.
 
     Raises
@@ -168,30 +170,30 @@ def json_in(text: str | bytes) -> Any:
         Where the text is no JSON, is nested deeply, or has a number that is not finite or too large.
     """
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+        return json.loads(text, parse_constant=_finite_float, parse_float=_finite_float, parse_int=_bounded_integer)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def _finite(text: str) -> float:
+def _finite_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("the JSON holds a number that is not finite")
     return value
 
 
-def _whole(text: str) -> int:
-    if len(text) > LONGEST_INTEGER:
-        raise ValueError(f"the JSON holds a whole number of more than {LONGEST_INTEGER} digits")
+def _bounded_integer(text: str) -> int:
+    if len(text) > MAX_INTEGER_DIGITS:
+        raise ValueError(f"the JSON holds a whole number of more than {MAX_INTEGER_DIGITS} digits")
     return int(text)
 
 
-def _require_size(archive: zipfile.ZipFile, target: Path, most_bytes: int | None) -> None:
+def _require_size(archive: zipfile.ZipFile, target: Path, max_bytes: int | None) -> None:
     """Refuse a file that unpacks to far more than it is; zipfile reads no more of a member than the file says."""
     size, packed = sum(member.file_size for member in archive.infolist()), target.stat().st_size
-    most = max(GROWTH * packed, SMALL) if most_bytes is None else most_bytes
-    if size > most:
+    limit = max(MAX_UNPACK_RATIO * packed, SMALL_ARCHIVE_BYTES) if max_bytes is None else max_bytes
+    if size > limit:
         raise TooLargeError(
-            f"{target} has {packed:,} bytes and says that it unpacks to {size:,}, at most {most:,} are read: if you "
+            f"{target} has {packed:,} bytes and says that it unpacks to {size:,}, at most {limit:,} are read: if you "
             f"know who made it, allow more, as in PCAModel.load(path, most_bytes={size})"
         )

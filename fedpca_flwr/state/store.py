@@ -19,16 +19,16 @@ from tempfile import mkstemp
 from typing import Any
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.state.files import writable
+from fedpca_flwr.state.files import require_writable_folder
 
-PATIENCE = 20.0  # seconds that a transaction waits for that of another process, which takes milliseconds
+LOCK_TIMEOUT_SECONDS = 20.0  # seconds that a transaction waits for that of another process, which takes milliseconds
 
-PIECE = 2**24  # bytes of a large value in one row: SQLite allows 10^9
+PIECE_BYTES = 2**24  # bytes of a large value in one row: SQLite allows 10^9
 
-LARGEST = 2**53
+MAX_TABLE_INTEGER = 2**53
 """A whole number in a table; of larger ones no float64 is exact."""
 
-OWN_TABLES = """
+STORE_TABLES = """
 CREATE TABLE seal (digest TEXT NOT NULL);
 CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NOT NULL, PRIMARY KEY (digest, number));
 """
@@ -46,13 +46,13 @@ class LockedError(StoreError):
 class Schema:
     """What a store holds."""
 
-    what: str  # how errors name it
+    name: str  # how errors name it
     file: str  # its name in the folder
     application: bytes  # four bytes, by which SQLite's files are told apart
     format: int  # of the tables; another one is refused
     tables: str  # SQL that makes them, statements separated by semicolons
-    sealed: tuple[str, ...] = ()  # the tables in which no value may change unnoticed
-    old: tuple[str, ...] = ()  # patterns of the files in which versions before 0.1.0 kept the same
+    sealed_tables: tuple[str, ...] = ()  # the tables in which no value may change unnoticed
+    old_patterns: tuple[str, ...] = ()  # patterns of the files in which versions before 0.1.0 kept the same
 
 
 class Store:
@@ -68,13 +68,13 @@ class Store:
         except OSError as error:
             raise ConfigError(f"the folder {self.folder} cannot be used ({error.strerror}); name another") from None
         if no_folder:
-            raise ConfigError(f"a {schema.what} is a folder, and {self.folder} is a file; name another")
+            raise ConfigError(f"a {schema.name} is a folder, and {self.folder} is a file; name another")
         self._application = int.from_bytes(schema.application, "big")
-        self.nothing = self._digest(None)  # that of sealed tables without rows
+        self.empty_digest = self._digest(None)  # that of sealed tables without rows
 
     def prepare(self) -> None:
         """Make the folder where there is none: what cannot be written to is known before anything is computed."""
-        writable(self.folder, mode=0o700)
+        require_writable_folder(self.folder, mode=0o700)
 
     def exists(self) -> bool:
         """Whether anything was ever written; refuses a folder that an earlier version wrote."""
@@ -83,8 +83,8 @@ class Store:
         for file in self.folder.glob(f"{self.schema.file}-*"):
             if self.file.exists():  # another process has made it meanwhile, and is in its first transaction
                 return True
-            raise StoreError(f"{file} stands alone: the {self.schema.what} beside it is missing; put it back")
-        for file in (file for pattern in self.schema.old for file in self.folder.glob(pattern)):
+            raise StoreError(f"{file} stands alone: the {self.schema.name} beside it is missing; put it back")
+        for file in (file for pattern in self.schema.old_patterns for file in self.folder.glob(pattern)):
             raise StoreError(
                 f"{file} was written by a version of fedpca-flwr before 0.1.0, whose files this version does not read: "
                 "once no run is under way, move it away or name another folder, and begin anew"
@@ -96,26 +96,26 @@ class Store:
         """What is done inside is done for good when it ends, and not at all where it fails or the machine stops."""
         try:
             if not self.exists():
-                self._make()
-            there = f"{self.file.as_uri()}?mode=rw"  # SQLite itself makes no file
-            database = sqlite3.connect(there, uri=True, timeout=PATIENCE, isolation_level=None)
+                self._create()
+            uri = f"{self.file.as_uri()}?mode=rw"  # SQLite itself makes no file
+            database = sqlite3.connect(uri, uri=True, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
         except (OSError, ValueError, sqlite3.Error) as error:
-            raise self._unusable(error) from None
+            raise self._unusable_error(error) from None
         try:
             with closing(database):
                 self._begin(database)
                 yield database
                 database.execute("COMMIT")  # what is not committed is rolled back
         except sqlite3.Error as error:
-            raise self._unusable(error) from None
+            raise self._unusable_error(error) from None
 
     # Sealed tables
 
-    def sealed(self, database: sqlite3.Connection) -> str:
+    def verified_digest(self, database: sqlite3.Connection) -> str:
         """The digest of the sealed tables, which must be the one that was kept."""
         digest = self._digest(database)
         if database.execute("SELECT digest FROM seal").fetchall() != [(digest,)]:
-            raise self.damaged()
+            raise self.damaged_error()
         return digest
 
     def seal(self, database: sqlite3.Connection) -> str:
@@ -124,11 +124,11 @@ class Store:
         database.execute("UPDATE seal SET digest = ?", (digest,))
         return digest
 
-    def require(self, database: sqlite3.Connection, digest: str) -> None:
+    def require_digest(self, database: sqlite3.Connection, digest: str) -> None:
         """Refuse to go on where the sealed tables are others than those that were read."""
-        if self.sealed(database) != digest:
+        if self.verified_digest(database) != digest:
             raise ContractError(
-                f"another run changed the {self.schema.what} in {self.folder} after this one had read it; nothing is "
+                f"another run changed the {self.schema.name} in {self.folder} after this one had read it; nothing is "
                 "saved: run this one again"
             )
 
@@ -150,18 +150,21 @@ class Store:
         found = database.execute(query).fetchall()
         for row in found:
             for value, kind in zip(row, kinds, strict=True):
-                if type(value) is not kind or (isinstance(value, int) and not 0 <= value <= LARGEST):
-                    raise self.damaged()
+                if type(value) is not kind or (isinstance(value, int) and not 0 <= value <= MAX_TABLE_INTEGER):
+                    raise self.damaged_error()
         return found
 
     # Large values
 
     def put(self, database: sqlite3.Connection, content: bytes) -> str:
         """Keep a large value; the SHA-256 that names it, in hexadecimal."""
-        digest, whole = hashlib.sha256(content).hexdigest(), memoryview(content)
+        digest, view = hashlib.sha256(content).hexdigest(), memoryview(content)
         database.executemany(
             "INSERT OR REPLACE INTO piece VALUES (?, ?, ?)",
-            ((digest, start // PIECE, whole[start : start + PIECE]) for start in range(0, len(whole), PIECE)),
+            (
+                (digest, start // PIECE_BYTES, view[start : start + PIECE_BYTES])
+                for start in range(0, len(view), PIECE_BYTES)
+            ),
         )
         return digest
 
@@ -175,12 +178,12 @@ class Store:
                 f"{self.file} holds no more what this run has read of it; did another run change it? run this one again"
             )
         if hashlib.sha256(content).hexdigest() != digest or len(content) != size:
-            raise self.damaged()
+            raise self.damaged_error()
         return content
 
     # Inside
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         """Make the file, whole at once: an empty one is a damaged one."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, name = mkstemp(prefix=f".{self.file.name}.", suffix=".tmp", dir=self.folder)  # for its owner only
@@ -189,7 +192,7 @@ class Store:
             with closing(sqlite3.connect(name, isolation_level=None)) as database:
                 database.executescript(
                     f"BEGIN; PRAGMA application_id = {self._application}; PRAGMA user_version = {self.schema.format};"
-                    f"{OWN_TABLES} {self.schema.tables} INSERT INTO seal VALUES ('{self.nothing}'); COMMIT"
+                    f"{STORE_TABLES} {self.schema.tables} INSERT INTO seal VALUES ('{self.empty_digest}'); COMMIT"
                 )
             with suppress(FileExistsError):  # another process was faster
                 self.file.hardlink_to(name)
@@ -203,7 +206,7 @@ class Store:
         (application,) = database.execute("PRAGMA application_id").fetchone()
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if application != self._application:
-            raise self.damaged()
+            raise self.damaged_error()
         if version != self.schema.format:
             raise StoreError(
                 f"{self.file} has format {version}, and this version of fedpca-flwr reads format {self.schema.format}; "
@@ -212,26 +215,26 @@ class Store:
 
     def _digest(self, database: sqlite3.Connection | None) -> str:
         sha = hashlib.sha256()
-        for table in self.schema.sealed:
+        for table in self.schema.sealed_tables:
             sha.update(f"{table}\n".encode())
             for row in database.execute(f"SELECT * FROM {table} ORDER BY rowid") if database else ():
                 sha.update(f"{row!r}\n".encode())
         return sha.hexdigest()
 
-    def damaged(self) -> StoreError:
+    def damaged_error(self) -> StoreError:
         """What to raise where the file holds what no run has written."""
         return StoreError(
-            f"{self.file} is damaged, or not a {self.schema.what}; restore it from a copy, or name another folder"
+            f"{self.file} is damaged, or not a {self.schema.name}; restore it from a copy, or name another folder"
         )
 
-    def _unusable(self, error: Exception) -> StoreError:
+    def _unusable_error(self, error: Exception) -> StoreError:
         """The error in other words, which hold nothing of what lies in the file."""
         reason = getattr(error, "strerror", None) or getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
         if reason in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}:
-            return self.damaged()
+            return self.damaged_error()
         if str(reason).startswith("SQLITE_BUSY"):
             return LockedError(
-                f"{self.file} was locked by another process for {PATIENCE:g} s; end the program that has it open (a "
+                f"{self.file} was locked by another process for {LOCK_TIMEOUT_SECONDS:g} s; end the program that has it open (a "
                 "backup, a viewer), and run again"
             )
         return StoreError(f"{self.file} cannot be used ({reason}); see to it, or name another folder")

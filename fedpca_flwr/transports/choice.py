@@ -3,10 +3,10 @@
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
-from fedpca_flwr.site.identity import identity_of
+from fedpca_flwr.site.identity import load_identity
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.transports.clear import ClearParty, ClearServer
-from fedpca_flwr.transports.encoding import Group
+from fedpca_flwr.transports.encoding import SumPolicy
 from fedpca_flwr.transports.masked import MaskedParty, MaskedServer
 from fedpca_flwr.transports.signed import Signer
 from fedpca_flwr.transports.surviving import SurvivingParty, SurvivingServer
@@ -24,10 +24,10 @@ def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyT
     node, config = site.node, site.config
     if config.transport == "clear":
         return ClearParty()
-    group = Group(
+    group = SumPolicy(
         parties=node.num_partitions,
-        least=node.min_parties,
-        signer=Signer(identity_of(node), site.run_id, site.configuration(card, options)),
+        min_parties=node.min_parties,
+        signer=Signer(load_identity(node), site.run_id, site.configuration(card, options)),
         survivors=config.survivors,
     )
     return MaskedParty(group) if config.transport == "masked" else SurvivingParty(group)

@@ -5,39 +5,39 @@ from __future__ import annotations
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.sums import exceeds
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Program, Questions, Sum
-from fedpca_flwr.protocol.replies import StreamingSum, as_they_come
-from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, whole
+from fedpca_flwr.protocol.question import Program, Questions, SumRound
+from fedpca_flwr.protocol.replies import StreamingSum, stream_replies
+from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, sum_parts
 
 
 class Clear(Transport):
     """Every phase as it is."""
 
-    def script(self, method: str, phases: Questions) -> Questions:
-        return phases
+    def script(self, method: str, questions: Questions) -> Questions:
+        return questions
 
 
 class ClearServer(Clear, ServerTransport):
-    def summed(self, question: Sum, run: Run) -> Program:
-        phase, total = run.phases[question.phase], StreamingSum()
-        limits = phase.share_limits(question.asked, run.public) if phase.share_limits else {}
-        most = {name: 2 * limit for name, limit in limits.items()}  # once, of all replies
+    def sum_replies(self, question: SumRound, run: Run) -> Program:
+        phase, total = run.script[question.phase], StreamingSum()
+        limits = phase.share_limits(question.request, run.public) if phase.share_limits else {}
+        max_shares = {name: 2 * limit for name, limit in limits.items()}  # once, of all replies
 
         def add(fields: Fields, sender: str) -> None:
-            for name, limit in most.items():
+            for name, limit in max_shares.items():
                 if fields[name].shape == limit.shape and exceeds(fields[name], limit):
                     raise ContractError(
                         f"{sender}: field '{name}' of phase '{question.phase}' holds numbers that are larger than any "
                         "rows can add; does it run another version, or did its data change during the run?"
                     )
             total.add(fields, sender)
-            if question.take is not None:
-                question.take(fields, sender)
+            if question.consume is not None:
+                question.consume(fields, sender)
 
-        replies = yield from as_they_come(question, add)
+        replies = yield from stream_replies(question, add)
         return total.total(replies)
 
 
 class ClearParty(Clear, PartyTransport):
-    def answer(self, party: Party, phase: str, asked: Fields) -> Fields:
-        return whole(party.statistics(phase, asked))
+    def answer(self, party: Party, phase: str, request: Fields) -> Fields:
+        return sum_parts(party.statistics(phase, request))

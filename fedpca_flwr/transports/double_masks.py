@@ -32,8 +32,8 @@ from fedpca_flwr.transports.pairwise_masks import (
     Words,
     agreed_key,
     combine,
-    described,
-    hashed,
+    describe_arrays,
+    hash_pieces,
     mask,
     public_key,
     transcript,
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from _hashlib import HASH
 
 
-SHARE = secure.SHARE_BYTES
-SEALED = 2 * SHARE + 16
+SHARE_BYTES = secure.SHARE_BYTES
+SEALED_BYTES = 2 * SHARE_BYTES + 16
 """Bytes of the shares of a seed and of a key, encrypted."""
 
-WRONG_SHARES = (
+WRONG_SHARES_TEXT = (
     "the masks of the survivors do not come off: a party revealed a wrong share, or its vector was altered on its way; "
     "nothing can be read from the sum"
 )
@@ -61,15 +61,15 @@ def require_threshold(survivors: int, parties: int) -> None:
     from a server that tells the parties different things (section 6 of the paper), and ``t > 2 n / 3`` does while fewer
     than a third collude. A majority would be enough against a server without any party on its side only.
     """
-    least = secure.fewest_survivors(parties)
-    if not least <= survivors <= parties:
+    minimum = secure.min_survivors(parties)
+    if not minimum <= survivors <= parties:
         raise ConfigError(
-            f"run-config: 'survivors' is {survivors}, expected {least} to {parties}, more than two thirds of the "
+            f"run-config: 'survivors' is {survivors}, expected {minimum} to {parties}, more than two thirds of the "
             f"{parties} parties (0: everyone or no one)"
         )
 
 
-def fewest_colluders(survivors: int, parties: int) -> int:
+def min_colluders(survivors: int, parties: int) -> int:
     """How many parties must collude with the server, at least, before one party's vector can show.
 
     The smallest ``c`` without ``2 t > n + c`` (`require_threshold`); where nobody may drop out, all but one: these
@@ -79,48 +79,48 @@ def fewest_colluders(survivors: int, parties: int) -> int:
 
 
 @dataclass(frozen=True)
-class Ring:
+class PublicKeys:
     """Who takes part, as one party or the server knows it. What travels between parties depends on ``about``."""
 
-    publics: Sequence[bytes]  # by place: the public run key of a party, then its public mask key
-    about: bytes = b""  # the run (`Signer.about`); the server does not know it
+    keys: Sequence[bytes]  # by place: the public run key of a party, then its public mask key
+    context: bytes = b""  # the run (`Signer.about`); the server does not know it
 
-    def run_key(self, place: int) -> bytes:
-        return self.publics[place][:KEY_BYTES]
+    def run_key(self, position: int) -> bytes:
+        return self.keys[position][:KEY_BYTES]
 
-    def mask_keys(self, places: Sequence[int]) -> list[bytes]:
-        return [self.publics[place][KEY_BYTES:] for place in places]
+    def mask_keys(self, positions: Sequence[int]) -> list[bytes]:
+        return [self.keys[position][KEY_BYTES:] for position in positions]
 
     def shares_context(self, sender: int, recipient: int) -> bytes:
         """On what the key for the shares from one place to another depends."""
-        return hashed(described([np.array([sender, recipient])]), self._before_shares).digest()
+        return hash_pieces(describe_arrays([np.array([sender, recipient])]), self._shares_prefix).digest()
 
     @cached_property
-    def _before_shares(self) -> HASH:
+    def _shares_prefix(self) -> HASH:
         """Hashed once for all pairs: it is as long as the list of parties."""
-        return hashed([b"shares", self.about, *self.publics])
+        return hash_pieces([b"shares", self.context, *self.keys])
 
-    def mask_context(self, phase: str, places: Sequence[int], asked: Sequence[NDArray[Any]] = ()) -> bytes:
+    def mask_context(self, phase: str, positions: Sequence[int], request: Sequence[NDArray[Any]] = ()) -> bytes:
         """On what the pairwise masks of the parties at these places depend: also on all that was ``asked`` of them."""
-        return transcript(phase, b"", self.publics, [np.asarray(places), *asked])
+        return transcript(phase, b"", self.keys, [np.asarray(positions), *request])
 
 
 @dataclass(frozen=True)
 class Channels:
     """What one party says to others, through the server, so that the server can neither read nor alter it."""
 
-    ring: Ring
-    own: int  # this party's place
+    public_keys: PublicKeys
+    position: int  # this party's place
     private: bytes  # its run key
 
-    def sealed(self, recipient: int, shares: bytes) -> bytes:
+    def seal(self, recipient: int, shares: bytes) -> bytes:
         """Shares for another party."""
-        return self._cipher(self.own, recipient).encrypt(bytes(12), shares, None)
+        return self._cipher(self.position, recipient).encrypt(bytes(12), shares, None)
 
-    def unsealed(self, sender: int, text: bytes) -> bytes:
+    def unseal(self, sender: int, sealed: bytes) -> bytes:
         """Shares from another party, or a `ContractError`."""
         try:
-            return self._cipher(sender, self.own).decrypt(bytes(12), text, None)
+            return self._cipher(sender, self.position).decrypt(bytes(12), sealed, None)
         except InvalidTag:
             raise ContractError(
                 "the shares of another site cannot be read: it was told other keys, or they were altered on their way"
@@ -128,28 +128,30 @@ class Channels:
 
     def _cipher(self, sender: int, recipient: int) -> ChaCha20Poly1305:
         """With a key for this one message, so that a constant nonce is right."""
-        other = recipient if sender == self.own else sender
-        said = self.ring.shares_context(sender, recipient)
-        return ChaCha20Poly1305(agreed_key(self._key, self.ring.run_key(other), said))
+        peer = recipient if sender == self.position else sender
+        context = self.public_keys.shares_context(sender, recipient)
+        return ChaCha20Poly1305(agreed_key(self._key, self.public_keys.run_key(peer), context))
 
     @cached_property
     def _key(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(self.private)
 
 
-def hide(vector: Words, ring: Ring, context: bytes, members: Sequence[int], private: bytes, seed: bytes) -> Words:
+def hide(
+    vector: Words, public_keys: PublicKeys, context: bytes, members: Sequence[int], private: bytes, seed: bytes
+) -> Words:
     """One party's vector under its pairwise masks with the other ``members``, and under its self mask.
 
     ``context`` is what `Ring.mask_context` gives.
     """
-    vector = vector + mask(private, ring.mask_keys(members), context, vector.size)
+    vector = vector + mask(private, public_keys.mask_keys(members), context, vector.size)
     combine(vector, seed, np.add)
     return vector
 
 
-def unmasked(
+def unmask(
     total: Words,
-    ring: Ring,
+    public_keys: PublicKeys,
     context: bytes,
     members: Sequence[int],
     survivors: Sequence[int],
@@ -162,18 +164,18 @@ def unmasked(
     key. A `ContractError` says that the shares do not give the keys, or that what is left does not count the survivors.
     """
     total = total.copy()
-    for place in members:
+    for position in members:
         try:
-            found = secure.combine({own: shares[place] for own, shares in revealed.items()})
+            secret = secure.combine_shares({holder: shares[position] for holder, shares in revealed.items()})
         except ValueError:
-            raise ContractError(WRONG_SHARES) from None
-        if place in survivors:
-            combine(total, found, np.subtract)
+            raise ContractError(WRONG_SHARES_TEXT) from None
+        if position in survivors:
+            combine(total, secret, np.subtract)
             continue
-        if public_key(found) != ring.publics[place][KEY_BYTES:]:
-            raise ContractError(WRONG_SHARES)
-        keys = ring.mask_keys([place, *survivors])
-        total += mask(found, keys, context, total.size)
+        if public_key(secret) != public_keys.keys[position][KEY_BYTES:]:
+            raise ContractError(WRONG_SHARES_TEXT)
+        keys = public_keys.mask_keys([position, *survivors])
+        total += mask(secret, keys, context, total.size)
     if int(total[0]) != len(survivors):
-        raise ContractError(WRONG_SHARES)
+        raise ContractError(WRONG_SHARES_TEXT)
     return total

@@ -23,34 +23,34 @@ from fedpca_flwr.protocol.transport import Party
 from fedpca_flwr.transports.pairwise_masks import Words
 from fedpca_flwr.transports.signed import Signer
 
-MASKED = Payload((Field("masked", ("any",), "uint64"),))
+MASKED_PAYLOAD = Payload((Field("masked", ("any",), "uint64"),))
 
 logger = logging.getLogger("fedpca_flwr.client")
 
 
 @dataclass(frozen=True)
-class Group:
+class SumPolicy:
     """Whose sums a party takes part in, by its own rules."""
 
     parties: int  # how many there are
-    least: int  # with fewer it refuses
+    min_parties: int  # with fewer it refuses
     signer: Signer  # this party in this run: masks depend on the run, its configuration and the list of members
     survivors: int = 0  # of a run that goes on without some: with so many at least
 
     def members(self, parties: Iterable[int]) -> list[str]:
         """Who these parties are, in words that mean the same in every run: their keys in this site's list."""
-        return [self.signer.identity.members[party].hex() for party in parties]
+        return [self.signer.identity.member_keys[party].hex() for party in parties]
 
-    def require(self, parties: int) -> None:
+    def require_size(self, parties: int) -> None:
         """Refuse a sum of too few."""
-        if parties < self.least:
+        if parties < self.min_parties:
             raise DisclosureError(
-                f"the sum would have {parties} different parties, this site asks for at least {self.least} "
+                f"the sum would have {parties} different parties, this site asks for at least {self.min_parties} "
                 "(node-config 'min-parties')"
             )
 
 
-def as_sums(method: str, phases: Questions) -> Questions:
+def require_summable(method: str, questions: Questions) -> Questions:
     """A method's questions as they are asked where only sums open.
 
     Raises
@@ -60,18 +60,18 @@ def as_sums(method: str, phases: Questions) -> Questions:
     ConfigError
         With what to choose, where one does.
     """
-    shown = [name for name, phase in phases.items() if not phase.in_clear and phase.limits is None]
-    if shown:
-        instead = phases[shown[0]].instead
+    unsummable = [name for name, phase in questions.items() if not phase.in_clear and phase.limits is None]
+    if unsummable:
+        suggestion = questions[unsummable[0]].suggestion
         text = (
             f"run-config: 'secure-aggregation' is true, but '{method}' needs more than a sum of the parties' replies "
-            f"('{shown[0]}')"
+            f"('{unsummable[0]}')"
         )
-        raise ConfigError(f"{text}; {instead}") if instead else TravelError(text)
-    return phases
+        raise ConfigError(f"{text}; {suggestion}") if suggestion else TravelError(text)
+    return questions
 
 
-def encoded(party: Party, phase: str, own: Question, asked: Fields) -> Words:
+def encode_answer(party: Party, phase: str, question: Question, request: Fields) -> Words:
     """This party's answer in fixed point, or random words where it is beyond the public limit.
 
     Raises
@@ -79,10 +79,10 @@ def encoded(party: Party, phase: str, own: Question, asked: Fields) -> Words:
     ContractError
         Where that limit is beyond float64.
     """
-    layout = own.layout(asked, party.public)
+    layout = question.layout(request, party.public)
     if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from what was asked alone
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
-    answer = party.statistics(phase, asked)
+    answer = party.statistics(phase, request)
     try:
         return layout.encode(*([answer] if isinstance(answer, Mapping) else answer))
     except ValueError as error:
@@ -111,35 +111,35 @@ class MaskedSum:
             )
         self._words += vector
 
-    def whole(self, replies: Sequence[Reply]) -> Words:
+    def complete(self, replies: Sequence[Reply]) -> Words:
         """The sum of all replies, those that came with their vectors among them."""
         for reply in replies:
-            if not reply.taken:
+            if not reply.consumed_bytes:
                 self.add(reply.fields, reply.sender)
         return self._words
 
-    def decoded(self, replies: Sequence[Reply], near: Fields) -> Total:
+    def decode(self, replies: Sequence[Reply], estimate: Fields) -> Total:
         """What the whole sum says, of which some fields are ``near`` what the server knows: masks cancel only if those
         of all parties are in it."""
-        total = self.whole(replies)
+        total = self.complete(replies)
         if (parties := int(total[0])) != len(replies):
             raise ContractError(
                 f"the masks of the {len(replies)} parties do not cancel: a request was altered on its way, or a site's "
                 "share was beyond its public limit (did its data change during the run?); its own log says so. Nothing "
                 "can be read from the sum"
             )
-        return total_of(self.layout, total, parties, near)
+        return decode_total(self.layout, total, parties, estimate)
 
 
-def total_of(layout: Layout, words: Words, parties: int, near: Fields | None = None) -> Total:
+def decode_total(layout: Layout, words: Words, parties: int, estimate: Fields | None = None) -> Total:
     """What opened ``words`` of so many parties say."""
-    fields, low = layout.decode(words, near)
-    return Total(fields, parties, low, partial(layout.decode_exactly, words), layout.missed(parties))
+    fields, low = layout.decode(words, estimate)
+    return Total(fields, parties, low, partial(layout.decode_exactly, words), layout.error_bound(parties))
 
 
-def secret_of(party: Party, name: str) -> bytes:
+def require_secret(party: Party, name: str) -> bytes:
     """A secret of this run, or a `ContractError`."""
-    value = party.journal.recall(name)
+    value = party.journal.load_secret(name)
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
     return value

@@ -8,12 +8,12 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from fedpca_flwr.config.method_text import OF_THE_RUN, options_in_run, own_keys
+from fedpca_flwr.config.method_text import RUN_KEYS, method_option_keys, parse_run_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded
 from fedpca_flwr.data.frames import as_rows, column_labels
-from fedpca_flwr.data.table import Table, check
+from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import ConfigError, TravelError
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
@@ -22,13 +22,13 @@ from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.registry import Registry
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.local_table import local_table
-from fedpca_flwr.site.site import Load, Site
+from fedpca_flwr.site.site import LoadTable, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
 from fedpca_flwr.transports.recommendation import alternatives, transports_of
 
 DEFAULTS = RunConfig()
 
-ROWS_OF_AN_APP = "rows of the app"
+APP_ROWS_PLACEHOLDER = "rows of the app"
 """What stands for the file of a party whose rows an app has loaded."""
 
 
@@ -40,7 +40,7 @@ class RunFactory:
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
         """Return the server's half of the run that ``run_config`` describes; errors as of `prepare`."""
-        kind = self.methods.of_text(_method(run_config)).strategy
+        kind = self.methods.parse_method(_method_text(run_config)).strategy
         strategy = kind.__new__(kind)
         self.prepare(strategy, run_config)
         return strategy
@@ -54,27 +54,27 @@ class RunFactory:
             For an unknown method, a key that no run has, an option that this method does not have, or a value that is
             not allowed.
         """
-        text, card = _method(run_config), strategy.card
+        text, card = _method_text(run_config), strategy.card
         self._refuse_options_as_keys(run_config, text, card)
-        beside = {"n-components": run_config.get("n-components", DEFAULTS.n_components)}
-        options = options_in_run(run_config, text, card.options, beside)
+        extra_options = {"n-components": run_config.get("n-components", DEFAULTS.n_components)}
+        options = parse_run_options(run_config, text, card.options, extra_options)
         config = RunConfig.parse(run_config)
         require_compatible(config, card, options, self.methods)
         try:
             strategy.prepare(config, options, server_transport(config))
         except TravelError as error:
-            others = [name for name, other in self.methods.items() if config.transport in transports_of(other)]
-            raise ConfigError(f"{error}. Methods that do: {', '.join(others)}") from None
+            suitable = [name for name, other in self.methods.items() if config.transport in transports_of(other)]
+            raise ConfigError(f"{error}. Methods that do: {', '.join(suitable)}") from None
         strategy.alternatives = partial(alternatives, self.methods, card)
 
-    def client(self, context: Context, load: Load = local_table) -> PCAClient | RefusingClient:
+    def client(self, context: Context, load: LoadTable = local_table) -> PCAClient | RefusingClient:
         """Return a party's half of the run that ``context`` describes; ``load`` gives its rows (see `Site`).
 
         Whatever is in the run-config, nothing is raised: a client comes that refuses it.
         """
         site = Site(context, load, self.methods)
         try:
-            method = self.methods.of_text(site.config.method)
+            method = self.methods.parse_method(site.config.method)
             client = method.client(method.strategy.card, site, party_transport)
         except Exception as error:
             return RefusingClient(site.report(error))
@@ -89,24 +89,28 @@ class RunFactory:
         ``rows`` are an array or a data frame (n, d). They are a site's own data, with the rules for such (a journal for
         secure sums, say), but in Flower's simulation.
         """
-        own = {} if _in_a_simulation() else {"data": ROWS_OF_AN_APP}
-        told = replace(context, run_config=dict(run_config), node_config={**own, **context.node_config})
+        node_defaults = {} if _in_a_simulation() else {"data": APP_ROWS_PLACEHOLDER}
+        app_context = replace(
+            context, run_config=dict(run_config), node_config={**node_defaults, **context.node_config}
+        )
         names = tuple(str(label) for label in column_labels(rows))
 
         def load(node: NodeConfig, config: RunConfig) -> Table:
             if config.levels:
                 return encoded(rows, config.levels_by_column, "this site", node.min_rows, node.round_rows)
-            return check(as_rows(rows, "this site"), names)
+            return check_rows(as_rows(rows, "this site"), names)
 
-        return self.client(told, load)
+        return self.client(app_context, load)
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
         """Refuse options beside `method`, and say where they stand; nothing is said of keys that no method has."""
         lines, words = [], []
         for key, value in run_config.items():
-            if key in OF_THE_RUN or value == "":
+            if key in RUN_KEYS or value == "":
                 continue
-            takers = [name for name, other in self.methods.items() if key in own_keys(other.strategy.card.options)]
+            takers = [
+                name for name, other in self.methods.items() if key in method_option_keys(other.strategy.card.options)
+            ]
             if takers:
                 lines.append(f"run-config: '{key}' is no key of a run, but an option of {', '.join(takers)}")
                 words += [f"{key}={value}"] if card.name in takers else []
@@ -115,7 +119,7 @@ class RunFactory:
             raise ConfigError("\n".join([*lines, f"options stand in 'method', as in method='{example}'"]))
 
 
-def _method(run_config: Mapping[str, Any]) -> str:
+def _method_text(run_config: Mapping[str, Any]) -> str:
     return str(run_config.get("method", DEFAULTS.method))
 
 

@@ -20,26 +20,26 @@ from functools import lru_cache
 import numpy as np
 
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.maths.secure import least_degree
-from fedpca_flwr.transports.pairwise_masks import digest_of, keystream
-from fedpca_flwr.transports.signed import UNANSWERED
+from fedpca_flwr.maths.secure import min_degree
+from fedpca_flwr.transports.pairwise_masks import digest_pieces, keystream
+from fedpca_flwr.transports.signed import NO_ANSWER_TEXT
 
-COMPLETE = 50
+MAX_COMPLETE_PARTIES = 50
 """Up to so many parties masks with everybody cost less than a round more."""
 
-COLLUDING = Fraction(2, 3)
+MAX_COLLUDING_SHARE = Fraction(2, 3)
 """Of the parties, at most, may collude with the server."""
 
-BITS = 40
+SECURITY_BITS = 40
 """The honest parties are apart with a probability of at most 2^-40."""
 
 
 @lru_cache
 def degree(parties: int) -> int:
     """With how many others each of so many parties shares masks."""
-    if parties <= COMPLETE:
+    if parties <= MAX_COMPLETE_PARTIES:
         return parties - 1
-    return min(least_degree(parties, int(COLLUDING * parties), BITS), parties - 1)
+    return min(min_degree(parties, int(MAX_COLLUDING_SHARE * parties), SECURITY_BITS), parties - 1)
 
 
 def commitment(party: int, public: bytes) -> bytes:
@@ -56,26 +56,26 @@ def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> No
         Naming the parties.
     """
     opened = enumerate(zip(commitments, publics, strict=True))
-    others = [str(party) for party, (one, public) in opened if commitment(party, public) != one]
-    if others:
+    mismatched = [str(party) for party, (committed, public) in opened if commitment(party, public) != committed]
+    if mismatched:
         raise DisclosureError(
-            f"the public keys of parties {', '.join(others)} are not those to which they committed before they saw the "
-            f"others': by such keys the server could choose who shares masks with whom; {UNANSWERED}"
+            f"the public keys of parties {', '.join(mismatched)} are not those to which they committed before they saw the "
+            f"others': by such keys the server could choose who shares masks with whom; {NO_ANSWER_TEXT}"
         )
 
 
-def seed_of(about: bytes, publics: Sequence[bytes]) -> bytes:
+def graph_seed(context: bytes, publics: Sequence[bytes]) -> bytes:
     """What the graph follows from: what the run is about (`Signer.about`), and the public keys of all parties."""
-    return digest_of(b"fedpca neighbours", about, b"".join(publics))
+    return digest_pieces(b"fedpca neighbours", context, b"".join(publics))
 
 
-def neighbours(seed: bytes, parties: int, own: int) -> list[int]:
+def neighbours(seed: bytes, parties: int, party: int) -> list[int]:
     """The parties with whom ``own`` shares masks, in order: the next ones on either side of the ring.
 
     The order of the ring is that of 128 bits each from ChaCha20: uniform but for ties.
     """
     words = np.frombuffer(keystream(seed).update(bytes(16 * parties)), "<u8").reshape(parties, 2)
     order = np.lexsort(words.T)
-    place, half = int(np.flatnonzero(order == own)[0]), degree(parties) // 2
-    sides = [*range(place - half, place), *range(place + 1, place + half + 1)]
+    position, half = int(np.flatnonzero(order == party)[0]), degree(parties) // 2
+    sides = [*range(position - half, position), *range(position + 1, position + half + 1)]
     return sorted(int(order[side % parties]) for side in sides)

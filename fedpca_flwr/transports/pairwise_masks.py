@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 Words = NDArray[np.uint64]
 
 KEY_BYTES = 32
-PURPOSE = b"fedpca secure sum"
+KEY_PURPOSE = b"fedpca secure sum"
 
-BLOCK = 2**16
+BLOCK_WORDS = 2**16
 """Words of a mask that are made at once: half a MiB stays in a processor's cache."""
 
 
@@ -53,51 +53,53 @@ def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
     return [joined[i : i + size] for i in range(0, len(joined), size)]
 
 
-def hashed(pieces: Iterable[bytes], onto: HASH | None = None) -> HASH:
+def hash_pieces(pieces: Iterable[bytes], prefix: HASH | None = None) -> HASH:
     """SHA-256 of pieces and their lengths, after those that went into ``onto``."""
-    digest = onto.copy() if onto else hashlib.sha256()
+    digest = prefix.copy() if prefix else hashlib.sha256()
     for piece in pieces:
         digest.update(len(piece).to_bytes(8, "little"))
         digest.update(piece)
     return digest
 
 
-def digest_of(*pieces: bytes) -> bytes:
+def digest_pieces(*pieces: bytes) -> bytes:
     """SHA-256 of pieces and their lengths: other pieces have another digest."""
-    return hashed(pieces).digest()
+    return hash_pieces(pieces).digest()
 
 
-def described(arrays: Iterable[NDArray[Any]]) -> Iterator[bytes]:
+def describe_arrays(arrays: Iterable[NDArray[Any]]) -> Iterator[bytes]:
     """Type, shape and values of arrays, as pieces."""
     for array in arrays:
         yield f"{array.dtype.str} {array.shape}".encode()
         yield array.tobytes()
 
 
-def transcript(phase: str, about: bytes, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
+def transcript(phase: str, context: bytes, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
     """Digest of all that a party was asked, of the run that it is about, and of who takes part.
 
     Every mask depends on it. So masks cancel only where all parties were asked the same: a server that sends zeros to
     all parties but one learns nothing about that one. Of what can be asked twice the arrays hold the number of the
     question, so that no two answers share a mask: their difference would show what has changed in the rows between.
     """
-    return digest_of(phase.encode(), about, *publics, *described(arrays))
+    return digest_pieces(phase.encode(), context, *publics, *describe_arrays(arrays))
 
 
-def mask(private: bytes, publics: Sequence[bytes], asked: bytes, size: int) -> Words:
+def mask(private: bytes, publics: Sequence[bytes], context: bytes, size: int) -> Words:
     """What one party adds to its vector of ``size`` words: plus or minus the words shared with each other party.
 
     ``private`` is this party's key, whose public half is one of the distinct ``publics`` of all parties; ``asked`` is
     the `transcript`.
     """
-    return mask_of(public_key(private), shared_secrets(private, publics), asked, size)
+    return mask_from_secrets(public_key(private), shared_secrets(private, publics), context, size)
 
 
-def mask_of(own: bytes, shared: Mapping[bytes, bytes], asked: bytes, size: int) -> Words:
+def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes, size: int) -> Words:
     """The same from this party's public key and what it shares with each other one (`shared_secrets`)."""
     total, buffers = np.zeros(size, np.uint64), Buffers(size)
-    for other, secret in shared.items():
-        combine(total, _derived(secret, own, other, asked), np.add if own < other else np.subtract, buffers)
+    for peer, secret in secrets.items():
+        combine(
+            total, _derive_key(secret, local_key, peer, context), np.add if local_key < peer else np.subtract, buffers
+        )
     return total
 
 
@@ -105,18 +107,18 @@ class Buffers:
     """Buffers for the keystreams of vectors of so many words, made once for all of them."""
 
     def __init__(self, size: int) -> None:
-        self.words = np.empty(min(size, BLOCK), "<u8")
+        self.words = np.empty(min(size, BLOCK_WORDS), "<u8")
         self.bytes = self.words.data.cast("B")
         self.zeros = memoryview(bytes(self.words.nbytes))
 
 
-def combine(words: Words, key: bytes, how: np.ufunc, buffers: Buffers | None = None) -> None:
+def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | None = None) -> None:
     """Add the keystream of ``key`` to ``words``, or subtract it, in place."""
     stream, buffers = keystream(key), buffers or Buffers(words.size)
-    for start in range(0, words.size, BLOCK):
-        block = words[start : start + BLOCK]
+    for start in range(0, words.size, BLOCK_WORDS):
+        block = words[start : start + BLOCK_WORDS]
         stream.update_into(buffers.zeros[: block.nbytes], buffers.bytes[: block.nbytes])
-        how(block, buffers.words[: block.size], out=block)
+        operation(block, buffers.words[: block.size], out=block)
 
 
 def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -125,16 +127,16 @@ def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, byte
     A `ContractError` refuses a public key that is a point of small order.
     """
     key = X25519PrivateKey.from_private_bytes(private)
-    own = key.public_key().public_bytes_raw()
-    return {other: _agreed(key, other) for other in publics if other != own}
+    local_key = key.public_key().public_bytes_raw()
+    return {peer: _exchange_key(key, peer) for peer in publics if peer != local_key}
 
 
-def agreed_key(key: X25519PrivateKey, other: bytes, asked: bytes) -> bytes:
+def agreed_key(key: X25519PrivateKey, peer: bytes, context: bytes) -> bytes:
     """The 256-bit key that two parties share for one request: the same from either side.
 
     A `ContractError` refuses a public key that is a point of small order.
     """
-    return _derived(_agreed(key, other), key.public_key().public_bytes_raw(), other, asked)
+    return _derive_key(_exchange_key(key, peer), key.public_key().public_bytes_raw(), peer, context)
 
 
 def keystream(key: bytes) -> CipherContext:
@@ -142,15 +144,15 @@ def keystream(key: bytes) -> CipherContext:
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
 
 
-def _agreed(private: X25519PrivateKey, other: bytes) -> bytes:
+def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
     try:
-        return private.exchange(X25519PublicKey.from_public_bytes(other))
+        return private.exchange(X25519PublicKey.from_public_bytes(peer))
     except ValueError:
         raise ContractError(
             "the server relayed a public key that is not valid; does it run the same version?"
         ) from None
 
 
-def _derived(shared: bytes, own: bytes, other: bytes, asked: bytes) -> bytes:
-    about = PURPOSE + asked + b"".join(sorted([own, other]))
-    return HKDF(SHA256(), KEY_BYTES, salt=None, info=about).derive(shared)
+def _derive_key(shared: bytes, local_key: bytes, peer: bytes, context: bytes) -> bytes:
+    info = KEY_PURPOSE + context + b"".join(sorted([local_key, peer]))
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(shared)

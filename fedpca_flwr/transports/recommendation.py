@@ -11,48 +11,52 @@ from fedpca_flwr.protocol.question import Public, Questions
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.transports.choice import server_transport
 
-TRAVEL = {
+EXAMPLE_CONFIGS = {
     "clear": RunConfig(),
     "masked": RunConfig(secure_aggregation=True, bound=1.0),
     "surviving": RunConfig(secure_aggregation=True, bound=1.0, survivors=3),
 }
 """A run-config for each transport."""
 
-ALIKE = ("split", "differentially_private", "incomplete", "exposes")
+SHARED_CARD_FIELDS = ("split", "differentially_private", "incomplete", "exposes")
 """What two methods must have in common for one to do instead of the other, on their cards."""
 
 
-def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public, rows: int, most: int) -> str:
+def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public, rows: int, max_bytes: int) -> str:
     """The exact methods for the same data whose replies have at most so many bytes, as the end of an error."""
-    found = []
+    candidates = []
     for name, method in methods.items():
         other = method.strategy.card
-        own = {**other.examples[0], "n-components": public.config.n_components}
-        script = script_of(method, public.config, own)
-        unlike = any(getattr(card, what) != getattr(other, what) for what in ALIKE)
-        if script is None or unlike or other.goes_on_as or other.after or not other.exact:
+        options = {**other.examples[0], "n-components": public.config.n_components}
+        script = script_or_none(method, public.config, options)
+        differs = any(getattr(card, field) != getattr(other, field) for field in SHARED_CARD_FIELDS)
+        if script is None or differs or other.successors or other.loadings_source or not other.exact:
             continue
-        known = replace(public, options=other.options.parse(own))
-        asked = [(phase, {"n": rows, **phase.asked_sizes(known)}) for phase in script.values()]
-        nbytes = max(phase.nbytes(sizes, whole=True) for phase, sizes in asked)
-        if nbytes <= most:
-            found.append((nbytes, f"{name} ({nbytes:,} bytes; rounds: {other.rounds.replace('`', '')})"))
-    told = ", ".join(text for _, text in sorted(found))
-    return f". Exact methods whose largest reply is smaller: {told}" if told else ". No exact method's are smaller"
+        method_public = replace(public, options=other.options.parse(options))
+        costs = [(phase, {"n": rows, **phase.request_sizes(method_public)}) for phase in script.values()]
+        nbytes = max(phase.nbytes(sizes, with_optional=True) for phase, sizes in costs)
+        if nbytes <= max_bytes:
+            candidates.append((nbytes, f"{name} ({nbytes:,} bytes; rounds: {other.rounds.replace('`', '')})"))
+    listing = ", ".join(text for _, text in sorted(candidates))
+    return (
+        f". Exact methods whose largest reply is smaller: {listing}" if listing else ". No exact method's are smaller"
+    )
 
 
 def transports_of(method: Method) -> tuple[str, ...]:
     """How a method's answers can travel: what its phases allow."""
     examples = method.strategy.card.examples
     return tuple(
-        name for name, config in TRAVEL.items() if any(script_of(method, config, own) is not None for own in examples)
+        name
+        for name, config in EXAMPLE_CONFIGS.items()
+        if any(script_or_none(method, config, options) is not None for options in examples)
     )
 
 
-def script_of(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Questions | None:
+def script_or_none(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Questions | None:
     """All that a run may ask, in its order; None where the method's answers cannot travel so."""
     card = method.strategy.card
     try:
-        return server_transport(config).script(card.name, card.phases(config, card.options.parse(options)))
+        return server_transport(config).script(card.name, card.script(config, card.options.parse(options)))
     except ConfigError:
         return None

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.protocol.payload import Field
 from fedpca_flwr.site.identity import SIGNATURE_BYTES, Identity
-from fedpca_flwr.transports.pairwise_masks import digest_of, split_keys
+from fedpca_flwr.transports.pairwise_masks import digest_pieces, split_keys
 
-PURPOSE = b"fedpca signature"
+SIGNATURE_PURPOSE = b"fedpca signature"
 
-SIGNATURE = Field("signature", ("signature",), "uint8")
-SIZES = {"signature": SIGNATURE_BYTES}
+SIGNATURE_FIELD = Field("signature", ("signature",), "uint8")
+SIGNATURE_SIZES = {"signature": SIGNATURE_BYTES}
 
-UNANSWERED = "nothing is answered"
+NO_ANSWER_TEXT = "nothing is answered"
 
 
 @dataclass(frozen=True)
@@ -34,56 +34,56 @@ class Signer:
     configuration: str  # the run's
 
     @property
-    def about(self) -> bytes:
+    def context(self) -> bytes:
         """Digest of run, configuration and list: all that is said or derived in the run depends on it."""
-        return digest_of(self.run.encode(), self.configuration.encode(), self.identity.digest)
+        return digest_pieces(self.run.encode(), self.configuration.encode(), self.identity.digest)
 
-    def sign(self, what: str, *said: bytes) -> NDArray[np.uint8]:
+    def sign(self, subject: str, *parts: bytes) -> NDArray[np.uint8]:
         """The signature of this party under what it says."""
-        return np.frombuffer(self.identity.sign(self._message(self.identity.party, what, said)), np.uint8)
+        return np.frombuffer(self.identity.sign(self._message(self.identity.party, subject, parts)), np.uint8)
 
-    def require(self, party: int, what: str, signature: NDArray[np.uint8], *said: bytes) -> None:
+    def require_signature(self, party: int, subject: str, signature: NDArray[np.uint8], *parts: bytes) -> None:
         """Refuse what a party has not said; a `DisclosureError` names the party."""
-        if not self.identity.signed(party, self._message(party, what, said), signature.tobytes()):
+        if not self.identity.is_signed_by(party, self._message(party, subject, parts), signature.tobytes()):
             raise DisclosureError(
-                f"the signature of party {party} under the {what} is not right by its key in this site's list "
+                f"the signature of party {party} under the {subject} is not right by its key in this site's list "
                 "(node-config 'identities'), for this run, its configuration and this list: it is somebody else's or "
                 "of another run, or that party was told something else than this site, or the sites' lists differ; "
-                f"{UNANSWERED}"
+                f"{NO_ANSWER_TEXT}"
             )
 
     def require_keys(
-        self, parties: Sequence[int], keys: Sequence[bytes], signatures: NDArray[np.uint8], own: bytes
+        self, parties: Sequence[int], keys: Sequence[bytes], signatures: NDArray[np.uint8], local_key: bytes
     ) -> None:
         """Refuse run keys that are not those of different parties, each signed by its own, and this party's among them.
 
         ``parties`` has the partition of each key; ``signatures`` are (len(parties), 64), and ``own`` is this party's
         key, as it made it.
         """
-        known, times = range(len(self.identity.members)), Counter(parties)
+        partitions, times = range(len(self.identity.member_keys)), Counter(parties)
         for party in parties:
-            if party not in known:
+            if party not in partitions:
                 raise DisclosureError(
                     f"the server relays keys of party {party}, and this site's list (node-config 'identities') has "
-                    f"parties 0 to {known[-1]}; {UNANSWERED}"
+                    f"parties 0 to {partitions[-1]}; {NO_ANSWER_TEXT}"
                 )
             if times[party] > 1:
-                raise DisclosureError(f"the server relays keys of party {party} more than once; {UNANSWERED}")
-        if dict(zip(parties, keys, strict=True)).get(self.identity.party) != own:
+                raise DisclosureError(f"the server relays keys of party {party} more than once; {NO_ANSWER_TEXT}")
+        if dict(zip(parties, keys, strict=True)).get(self.identity.party) != local_key:
             raise DisclosureError(
                 f"the server relays no keys, or others than its own, as those of this site, party "
-                f"{self.identity.party}; {UNANSWERED}"
+                f"{self.identity.party}; {NO_ANSWER_TEXT}"
             )
         for party, key, signature in zip(parties, keys, signatures, strict=True):
             if party != self.identity.party:
-                self.require(party, "run keys", signature, key)
+                self.require_signature(party, "run keys", signature, key)
         holders: dict[bytes, int] = {}
         for party, key in zip(parties, keys, strict=True):
-            for single in split_keys(key):
-                if holders.setdefault(single, party) != party:
+            for part in split_keys(key):
+                if holders.setdefault(part, party) != party:
                     raise DisclosureError(
-                        f"parties {holders[single]} and {party} have signed the same key; {UNANSWERED}"
+                        f"parties {holders[part]} and {party} have signed the same key; {NO_ANSWER_TEXT}"
                     )
 
-    def _message(self, party: int, what: str, said: Sequence[bytes]) -> bytes:
-        return digest_of(PURPOSE, self.about, what.encode(), str(party).encode(), *said)
+    def _message(self, party: int, subject: str, parts: Sequence[bytes]) -> bytes:
+        return digest_pieces(SIGNATURE_PURPOSE, self.context, subject.encode(), str(party).encode(), *parts)

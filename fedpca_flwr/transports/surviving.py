@@ -24,66 +24,66 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ContractError, TravelError
 from fedpca_flwr.maths import secure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import Ask, Program, Question, Questions, Sum
+from fedpca_flwr.protocol.question import Program, Question, Questions, Round, SumRound
 from fedpca_flwr.protocol.quorum import Quorum
-from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, whole
+from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, sum_parts
 from fedpca_flwr.transports.double_masks import (
-    SEALED,
-    SHARE,
+    SEALED_BYTES,
+    SHARE_BYTES,
     Channels,
-    Ring,
-    fewest_colluders,
+    PublicKeys,
     hide,
+    min_colluders,
     require_threshold,
-    unmasked,
+    unmask,
 )
 from fedpca_flwr.transports.encoding import (
-    MASKED,
-    Group,
+    MASKED_PAYLOAD,
     MaskedSum,
-    as_sums,
-    encoded,
-    secret_of,
-    total_of,
+    SumPolicy,
+    decode_total,
+    encode_answer,
+    require_secret,
+    require_summable,
 )
-from fedpca_flwr.transports.masked import relayed_keys
+from fedpca_flwr.transports.masked import collect_keys
 from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, mask, new_private_key, public_key, split_keys, transcript
-from fedpca_flwr.transports.signed import SIGNATURE, SIZES, Signer
+from fedpca_flwr.transports.signed import SIGNATURE_FIELD, SIGNATURE_SIZES, Signer
 
-TWO_KEYS = 2 * KEY_BYTES
+KEY_PAIR_BYTES = 2 * KEY_BYTES
 """A run key and a mask key."""
 
-NOTE = (
+DISCLOSURE_NOTE = (
     "the server saw {what}, over these parties; to see more it must collude with at least {colluders} of the {parties} "
     "parties (it cannot act in place of a site that has an 'identity')"
 )
 
 
 def _sizes(public: object) -> dict[str, int]:
-    return {"key": TWO_KEYS, "sealed": SEALED, "share": SHARE, **SIZES}
+    return {"key": KEY_PAIR_BYTES, "sealed": SEALED_BYTES, "share": SHARE_BYTES, **SIGNATURE_SIZES}
 
 
-def _around(*reply: Field, asked: Sequence[Field] = ()) -> Question:
-    return Question(asked=Payload(tuple(asked)), reply=Payload(reply), sizes=_sizes)
+def _stage_question(*reply: Field, request: Sequence[Field] = ()) -> Question:
+    return Question(request=Payload(tuple(request)), reply=Payload(reply), sizes=_sizes)
 
 
-MEMBERS, SURVIVORS = Field("members", ("any",), "int64"), Field("survivors", ("any",), "int64")
-BEFORE: Questions = {
-    "keys": _around(Field("public", ("key",), "uint8"), SIGNATURE),
-    "shares": _around(
+MEMBERS_FIELD, SURVIVORS_FIELD = Field("members", ("any",), "int64"), Field("survivors", ("any",), "int64")
+QUESTIONS_BEFORE_SUM: Questions = {
+    "keys": _stage_question(Field("public", ("key",), "uint8"), SIGNATURE_FIELD),
+    "shares": _stage_question(
         Field("sealed", ("any", "sealed"), "uint8"),
-        asked=[
+        request=[
             Field("parties", ("any",), "int64"),
             Field("publics", ("any", "key"), "uint8"),
             Field("signatures", ("any", "signature"), "uint8"),
         ],
     ),
 }
-AFTER: Questions = {
-    "agree": _around(SIGNATURE, asked=[SURVIVORS]),
-    "reveal": _around(
+QUESTIONS_AFTER_SUM: Questions = {
+    "agree": _stage_question(SIGNATURE_FIELD, request=[SURVIVORS_FIELD]),
+    "reveal": _stage_question(
         Field("shares", ("any", "share"), "uint8"),
-        asked=[
+        request=[
             Field("agreed", ("any",), "int64"),
             Field("signatures", ("any", "signature"), "uint8"),
             Field("sealed", ("any", "sealed"), "uint8"),
@@ -98,101 +98,118 @@ class Surviving(Transport):
     sums_only = True
 
     def __init__(self) -> None:
-        self.own: Questions = {}
-        self.sums: list[str] = []  # the phases that are opened
-        self.stages: dict[str, tuple[str, str]] = {}  # by phase: its stage, and the sum that it is of
+        self.method_questions: Questions = {}
+        self.sum_phases: list[str] = []  # the phases that are opened
+        self.stage_by_phase: dict[str, tuple[str, str]] = {}  # by phase: its stage, and the sum that it is of
 
-    def script(self, method: str, phases: Questions) -> Questions:
-        phases = as_sums(method, phases)
-        sums = [name for name, phase in phases.items() if not (phase.in_clear or phase.closing)]
-        several = len(sums) != 1 and not all(phases[name].differentially_private for name in sums)
-        if several or any(phases[name].times != 1 for name in sums):
+    def script(self, method: str, questions: Questions) -> Questions:
+        questions = require_summable(method, questions)
+        sums = [name for name, phase in questions.items() if not (phase.in_clear or phase.closing)]
+        several = len(sums) != 1 and not all(questions[name].differentially_private for name in sums)
+        if several or any(questions[name].times != 1 for name in sums):
             raise TravelError(
                 f"run-config: 'survivors' is set, but '{method}' asks for several sums ({', '.join(sums)}), and the "
                 "difference of two over different parties would show the share of those that left; set 'survivors' to "
                 "0 (everyone or no one), or take a method or options with one sum"
             )
-        self.own, self.sums = phases, sums
+        self.method_questions, self.sum_phases = questions, sums
         script: dict[str, Question] = {}
-        for name, phase in phases.items():
+        for name, phase in questions.items():
             if name in sums:
-                hidden = replace(phase, asked=Payload((MEMBERS, *phase.asked.fields)), reply=MASKED, summed=phase.reply)
-                for stage, around in {**BEFORE, name: hidden, **AFTER}.items():
-                    called = name if stage == name else self.called(stage, name)
-                    self.stages[called] = stage, name
-                    script[called] = around
+                hidden = replace(
+                    phase,
+                    request=Payload((MEMBERS_FIELD, *phase.request.fields)),
+                    reply=MASKED_PAYLOAD,
+                    plain_reply=phase.reply,
+                )
+                for stage, stage_question in {**QUESTIONS_BEFORE_SUM, name: hidden, **QUESTIONS_AFTER_SUM}.items():
+                    phase_name = name if stage == name else self.stage_phase(stage, name)
+                    self.stage_by_phase[phase_name] = stage, name
+                    script[phase_name] = stage_question
             else:
-                script[name] = phase if phase.in_clear else replace(phase, reply=MASKED, summed=phase.reply)
+                script[name] = (
+                    phase if phase.in_clear else replace(phase, reply=MASKED_PAYLOAD, plain_reply=phase.reply)
+                )
         return script
 
-    def called(self, stage: str, of: str) -> str:
+    def stage_phase(self, stage: str, sum_phase: str) -> str:
         """The phase of a stage around a sum."""
-        return stage if of == self.sums[0] else f"{of} {stage}"
+        return stage if sum_phase == self.sum_phases[0] else f"{sum_phase} {stage}"
 
 
 class SurvivingServer(Surviving, ServerTransport):
     def __init__(self, threshold: int) -> None:
         super().__init__()
         self.threshold = threshold
-        self._in_sum: list[dict[str, Any]] = []
+        self._summed_parties: list[dict[str, Any]] = []
 
-    def summed(self, question: Sum, run: Run) -> Program:
-        return (yield from (self._survivors if question.phase in self.sums else self._last)(question, run))
+    def sum_replies(self, question: SumRound, run: Run) -> Program:
+        return (
+            yield from (self._sum_survivors if question.phase in self.sum_phases else self._sum_last_round)(
+                question, run
+            )
+        )
 
-    def measured(self, quorum: Quorum) -> dict[str, float]:
-        return {"double_masked_parties": len(self._in_sum), "expected_parties": quorum.total}
+    def measurements(self, quorum: Quorum) -> dict[str, float]:
+        return {"double_masked_parties": len(self._summed_parties), "expected_parties": quorum.initial_parties}
 
     def notes(self, quorum: Quorum) -> list[str]:
-        inside = {party["party"] for party in self._in_sum}
+        inside = {party["party"] for party in self._summed_parties}
         absent = [name for party, name in sorted(quorum.dropped.items()) if party not in inside]
-        gone = f"the PCA of {len(inside)} of {quorum.total} parties: {', '.join(absent)} dropped out"
-        saw = "one sum" if len(self.sums) == 1 else f"{len(self.sums)} sums with noise, the last"
-        colluders = fewest_colluders(self.threshold, quorum.total)
-        note = NOTE.format(what=saw, colluders=colluders, parties=quorum.total)
-        return [gone, note] if absent else [note]
+        dropout_note = f"the PCA of {len(inside)} of {quorum.initial_parties} parties: {', '.join(absent)} dropped out"
+        seen_sums = "one sum" if len(self.sum_phases) == 1 else f"{len(self.sum_phases)} sums with noise, the last"
+        colluders = min_colluders(self.threshold, quorum.initial_parties)
+        note = DISCLOSURE_NOTE.format(what=seen_sums, colluders=colluders, parties=quorum.initial_parties)
+        return [dropout_note, note] if absent else [note]
 
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
-        return self._in_sum
+        return self._summed_parties
 
-    def _survivors(self, question: Ask, run: Run) -> Program:
+    def _sum_survivors(self, question: Round, run: Run) -> Program:
         """The sum over those that are there, opened."""
-        require_threshold(self.threshold, run.quorum.total)
-        replies = yield Ask(self.called("keys", question.phase))
-        place = {reply.party: i for i, reply in enumerate(replies)}
-        ring = Ring([reply.fields["public"].tobytes() for reply in replies])
-        replies = yield Ask(
-            self.called("shares", question.phase), {"parties": np.asarray(list(place)), **relayed_keys(replies)}
+        require_threshold(self.threshold, run.quorum.initial_parties)
+        replies = yield Round(self.stage_phase("keys", question.phase))
+        position_of = {reply.party: i for i, reply in enumerate(replies)}
+        public_keys = PublicKeys([reply.fields["public"].tobytes() for reply in replies])
+        replies = yield Round(
+            self.stage_phase("shares", question.phase),
+            {"parties": np.asarray(list(position_of)), **collect_keys(replies)},
         )
-        sealed = {place[r.party]: _whole(r.fields["sealed"], len(place), r.sender) for r in replies}
-        layout = self.own[question.phase].layout(question.asked, run.public)
+        sealed = {position_of[r.party]: _require_rows(r.fields["sealed"], len(position_of), r.sender) for r in replies}
+        layout = self.method_questions[question.phase].layout(question.request, run.public)
         arriving = MaskedSum(layout)
-        asked = {"members": np.asarray(list(sealed)), **question.asked}
-        replies = yield Ask(question.phase, asked, take=arriving.add)
-        there, self._in_sum = [place[r.party] for r in replies], run.quorum.parties()
-        total = arriving.whole(replies)
-        replies = yield Ask(self.called("agree", question.phase), {"survivors": np.asarray(there)})
-        agreed = {place[r.party]: r.fields["signature"] for r in replies}
+        request = {"members": np.asarray(list(sealed)), **question.request}
+        replies = yield Round(question.phase, request, consume=arriving.add)
+        survivors, self._summed_parties = [position_of[r.party] for r in replies], run.quorum.parties()
+        total = arriving.complete(replies)
+        replies = yield Round(self.stage_phase("agree", question.phase), {"survivors": np.asarray(survivors)})
+        agreed = {position_of[r.party]: r.fields["signature"] for r in replies}
         agreement = {"agreed": np.asarray(list(agreed)), "signatures": np.stack(list(agreed.values()))}
-        each = {party: {"sealed": np.stack([rows[own] for rows in sealed.values()])} for party, own in place.items()}
-        replies = yield Ask(self.called("reveal", question.phase), agreement, each)
-        shares = {place[r.party]: _whole(r.fields["shares"], len(sealed), r.sender) for r in replies}
-        enough = sorted(shares)[: self.threshold]
-        revealed = {p: {m: row.tobytes() for m, row in zip(sealed, shares[p], strict=True)} for p in enough}
-        own_asked = [question.asked[field.name] for field in self.own[question.phase].asked.fields]
-        context = ring.mask_context(question.phase, list(sealed), own_asked)
-        opened = unmasked(total, ring, context, list(sealed), there, revealed)
-        return total_of(layout, opened, len(there))
+        party_requests = {
+            party: {"sealed": np.stack([rows[position] for rows in sealed.values()])}
+            for party, position in position_of.items()
+        }
+        replies = yield Round(self.stage_phase("reveal", question.phase), agreement, party_requests)
+        shares = {position_of[r.party]: _require_rows(r.fields["shares"], len(sealed), r.sender) for r in replies}
+        revealing = sorted(shares)[: self.threshold]
+        revealed = {p: {m: row.tobytes() for m, row in zip(sealed, shares[p], strict=True)} for p in revealing}
+        method_request = [
+            question.request[field.name] for field in self.method_questions[question.phase].request.fields
+        ]
+        context = public_keys.mask_context(question.phase, list(sealed), method_request)
+        opened = unmask(total, public_keys, context, list(sealed), survivors, revealed)
+        return decode_total(layout, opened, len(survivors))
 
-    def _last(self, question: Ask, run: Run) -> Program:
+    def _sum_last_round(self, question: Round, run: Run) -> Program:
         """A sum under pairwise masks, if all survivors are still there: that of fewer would show who left."""
-        total = MaskedSum(self.own[question.phase].layout(question.asked, run.public))
-        replies = yield Ask(question.phase, question.asked, take=total.add)
-        if len(replies) < len(self._in_sum):
+        total = MaskedSum(self.method_questions[question.phase].layout(question.request, run.public))
+        replies = yield Round(question.phase, question.request, consume=total.add)
+        if len(replies) < len(self._summed_parties):
             return None
-        return total.decoded(replies, {})
+        return total.decode(replies, {})
 
 
-def _whole(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:
+def _require_rows(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:
     if len(rows) != expected:
         raise ContractError(f"{sender}: it sent something for {len(rows)} parties, expected {expected}")
     return rows
@@ -201,98 +218,113 @@ def _whole(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.ui
 class SurvivingParty(Surviving, PartyTransport):
     """Hides this party's answer, shares what would open it, and reveals that once."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, policy: SumPolicy) -> None:
         super().__init__()
-        self.group = group
-        self.sum = ""  # that the open question is of
+        self.policy = policy
+        self.current_sum = ""  # that the open question is of
 
-    def answer(self, party: Party, phase: str, asked: Fields) -> Fields:
-        stages = {"keys": self._new_keys, "shares": self._shares, "agree": self._agree, "reveal": self._reveal}
-        stage, self.sum = self.stages.get(phase, ("", self.sums[-1]))
+    def answer(self, party: Party, phase: str, request: Fields) -> Fields:
+        stages = {
+            "keys": self._create_keys,
+            "shares": self._share_secrets,
+            "agree": self._sign_survivors,
+            "reveal": self._reveal_shares,
+        }
+        stage, self.current_sum = self.stage_by_phase.get(phase, ("", self.sum_phases[-1]))
         if stage:
-            return stages.get(stage, self._hidden)(party, asked)
-        if self.own[phase].in_clear:
-            return whole(party.statistics(phase, asked))
-        return self._last(party, phase, asked)
+            return stages.get(stage, self._mask_answer)(party, request)
+        if self.method_questions[phase].in_clear:
+            return sum_parts(party.statistics(phase, request))
+        return self._answer_last_round(party, phase, request)
 
     # One stage each
 
-    def _new_keys(self, party: Party, asked: Fields) -> Fields:
-        require_threshold(self.group.survivors, self.group.parties)
+    def _create_keys(self, party: Party, request: Fields) -> Fields:
+        require_threshold(self.policy.survivors, self.policy.parties)
         private, masking = new_private_key(), new_private_key()
-        party.journal.keep("private", private)
-        party.journal.keep("masking", masking)
-        party.journal.keep("seed", secrets.token_bytes(secure.SECRET_BYTES))
+        party.journal.store_secret("private", private)
+        party.journal.store_secret("masking", masking)
+        party.journal.store_secret("seed", secrets.token_bytes(secure.SECRET_BYTES))
         public = public_key(private) + public_key(masking)
         return {"public": np.frombuffer(public, np.uint8), "signature": self._signer.sign("run keys", public)}
 
-    def _shares(self, party: Party, asked: Fields) -> Fields:
+    def _share_secrets(self, party: Party, request: Fields) -> Fields:
         """This party's seed and mask key, a share for each party, which only that party can read."""
-        parties, publics = asked["parties"].tolist(), [keys.tobytes() for keys in asked["publics"]]
-        if not len(parties) == len(publics) == len(asked["signatures"]):
+        parties, publics = request["parties"].tolist(), [keys.tobytes() for keys in request["publics"]]
+        if not len(parties) == len(publics) == len(request["signatures"]):
             raise ContractError(
-                f"the server sent keys of {len(publics)} parties, {len(asked['signatures'])} signatures, and a list of "
+                f"the server sent keys of {len(publics)} parties, {len(request['signatures'])} signatures, and a list of "
                 f"{len(parties)} parties"
             )
         self._require_enough(len(publics))
-        self.group.require(len(publics))
-        self._signer.require_keys(parties, publics, asked["signatures"], self._own_keys(party))
-        party.journal.keep("keys", b"".join(publics))
-        _keep_places(party, "parties", parties)
+        self.policy.require_size(len(publics))
+        self._signer.require_keys(parties, publics, request["signatures"], self._local_public_keys(party))
+        party.journal.store_secret("keys", b"".join(publics))
+        _store_positions(party, "parties", parties)
         channels, sealed = self._channels(party), []
-        both = [
-            secure.split(secret_of(party, name), self.group.survivors, len(publics)) for name in ("seed", "masking")
+        share_pairs = [
+            secure.split_secret(require_secret(party, name), self.policy.survivors, len(publics))
+            for name in ("seed", "masking")
         ]
-        for place, (seed, key) in enumerate(zip(*both, strict=True)):
-            sealed.append(np.frombuffer(channels.sealed(place, seed + key), np.uint8))
+        for position, (seed, key) in enumerate(zip(*share_pairs, strict=True)):
+            sealed.append(np.frombuffer(channels.seal(position, seed + key), np.uint8))
         return {"sealed": np.stack(sealed)}
 
-    def _hidden(self, party: Party, asked: Fields) -> Fields:
+    def _mask_answer(self, party: Party, request: Fields) -> Fields:
         channels = self._channels(party)
-        members = self._places(party, asked["members"], range(len(channels.ring.publics)))
-        _keep_places(party, "members", members)
-        own = self.own[self.sum]
-        own_asked = {field.name: asked[field.name] for field in own.asked.fields}
-        vector = encoded(party, self.sum, own, own_asked)
-        about = channels.ring.mask_context(self.sum, members, list(own_asked.values()))
-        hidden = hide(vector, channels.ring, about, members, secret_of(party, "masking"), secret_of(party, "seed"))
+        members = self._check_positions(party, request["members"], range(len(channels.public_keys.keys)))
+        _store_positions(party, "members", members)
+        question = self.method_questions[self.current_sum]
+        method_request = {field.name: request[field.name] for field in question.request.fields}
+        vector = encode_answer(party, self.current_sum, question, method_request)
+        context = channels.public_keys.mask_context(self.current_sum, members, list(method_request.values()))
+        hidden = hide(
+            vector,
+            channels.public_keys,
+            context,
+            members,
+            require_secret(party, "masking"),
+            require_secret(party, "seed"),
+        )
         return {"masked": hidden}
 
-    def _agree(self, party: Party, asked: Fields) -> Fields:
+    def _sign_survivors(self, party: Party, request: Fields) -> Fields:
         """This party's signature under what it was told, if its rules allow the sum of these survivors."""
-        members = _kept_places(party, "members")
-        survivors = self._places(party, asked["survivors"], members)
-        self.group.require(len(survivors))
-        party.permit_survivors(self.group.parties - len(survivors))
-        _keep_places(party, "survivors", survivors)
-        return {"signature": self._signer.sign("survivors", *_signed_by_survivors(party))}
+        members = _load_positions(party, "members")
+        survivors = self._check_positions(party, request["survivors"], members)
+        self.policy.require_size(len(survivors))
+        party.permit_survivors(self.policy.parties - len(survivors))
+        _store_positions(party, "survivors", survivors)
+        return {"signature": self._signer.sign("survivors", *_agreement_parts(party))}
 
-    def _reveal(self, party: Party, asked: Fields) -> Fields:
+    def _reveal_shares(self, party: Party, request: Fields) -> Fields:
         """A share of each survivor's seed, and of each other party's mask key: once enough survivors agree."""
         channels = self._channels(party)
-        members, survivors = _kept_places(party, "members"), _kept_places(party, "survivors")
-        agreed = self._places(party, asked["agreed"], survivors)  # as many as the threshold
-        if (len(asked["signatures"]), len(asked["sealed"])) != (len(agreed), len(members)):
+        members, survivors = _load_positions(party, "members"), _load_positions(party, "survivors")
+        agreed = self._check_positions(party, request["agreed"], survivors)  # as many as the threshold
+        if (len(request["signatures"]), len(request["sealed"])) != (len(agreed), len(members)):
             raise ContractError(
-                f"the server sent {len(asked['signatures'])} signatures and {len(asked['sealed'])} sealed shares, "
+                f"the server sent {len(request['signatures'])} signatures and {len(request['sealed'])} sealed shares, "
                 f"expected {len(agreed)} and {len(members)}"
             )
-        parties = _kept_places(party, "parties")
-        for place, signature in zip(agreed, asked["signatures"], strict=True):
-            self._signer.require(parties[place], "survivors", signature, *_signed_by_survivors(party))
-        party.permit_sum(self.group.members([parties[place] for place in survivors]))
+        parties = _load_positions(party, "parties")
+        for position, signature in zip(agreed, request["signatures"], strict=True):
+            self._signer.require_signature(parties[position], "survivors", signature, *_agreement_parts(party))
+        party.permit_sum(self.policy.members([parties[position] for position in survivors]))
         revealed = []
-        for place, text in zip(members, asked["sealed"], strict=True):
-            shares = channels.unsealed(place, text.tobytes())
-            revealed.append(np.frombuffer(shares[:SHARE] if place in survivors else shares[SHARE:], np.uint8))
+        for position, text in zip(members, request["sealed"], strict=True):
+            shares = channels.unseal(position, text.tobytes())
+            revealed.append(
+                np.frombuffer(shares[:SHARE_BYTES] if position in survivors else shares[SHARE_BYTES:], np.uint8)
+            )
         return {"shares": np.stack(revealed)}
 
-    def _last(self, party: Party, phase: str, asked: Fields) -> Fields:
+    def _answer_last_round(self, party: Party, phase: str, request: Fields) -> Fields:
         channels = self._channels(party)
-        publics = [channels.ring.run_key(place) for place in _kept_places(party, "survivors")]
-        vector = encoded(party, phase, self.own[phase], asked)
-        about = transcript(phase, self._signer.about, publics, list(asked.values()))
-        vector += mask(secret_of(party, "private"), publics, about, vector.size)
+        publics = [channels.public_keys.run_key(position) for position in _load_positions(party, "survivors")]
+        vector = encode_answer(party, phase, self.method_questions[phase], request)
+        context = transcript(phase, self._signer.context, publics, list(request.values()))
+        vector += mask(require_secret(party, "private"), publics, context, vector.size)
         return {"masked": vector}
 
     # Inside
@@ -300,44 +332,48 @@ class SurvivingParty(Surviving, PartyTransport):
     @property
     def _signer(self) -> Signer:
         """What is signed for one sum holds for no other one."""
-        signer, of = self.group.signer, "" if self.sum == self.sums[0] else self.sum
-        return replace(signer, configuration=signer.configuration + of)
+        signer, suffix = self.policy.signer, "" if self.current_sum == self.sum_phases[0] else self.current_sum
+        return replace(signer, configuration=signer.configuration + suffix)
 
     def _channels(self, party: Party) -> Channels:
-        publics = split_keys(secret_of(party, "keys"), TWO_KEYS)
-        own = publics.index(self._own_keys(party))
-        return Channels(Ring(publics, self._signer.about), own, secret_of(party, "private"))
+        publics = split_keys(require_secret(party, "keys"), KEY_PAIR_BYTES)
+        position = publics.index(self._local_public_keys(party))
+        return Channels(PublicKeys(publics, self._signer.context), position, require_secret(party, "private"))
 
-    def _own_keys(self, party: Party) -> bytes:
-        return public_key(secret_of(party, "private")) + public_key(secret_of(party, "masking"))
+    def _local_public_keys(self, party: Party) -> bytes:
+        return public_key(require_secret(party, "private")) + public_key(require_secret(party, "masking"))
 
-    def _places(self, party: Party, listed: NDArray[np.int64], among: Sequence[int]) -> list[int]:
+    def _check_positions(self, party: Party, listed: NDArray[np.int64], candidates: Sequence[int]) -> list[int]:
         """Places of parties, checked: this party's and enough others, in order, ``among`` those that there were."""
-        places: list[int] = listed.tolist()
-        own = self._channels(party).own
-        if places != sorted(set(places)) or not set(places) <= set(among) or own not in places:
+        positions: list[int] = listed.tolist()
+        local_position = self._channels(party).position
+        if (
+            positions != sorted(set(positions))
+            or not set(positions) <= set(candidates)
+            or local_position not in positions
+        ):
             raise ContractError(
-                f"the server's list of parties is {places}, expected some of {list(among)}, in order, with this "
-                f"site's own place {own}"
+                f"the server's list of parties is {positions}, expected some of {list(candidates)}, in order, with this "
+                f"site's own place {local_position}"
             )
-        self._require_enough(len(places))
-        return places
+        self._require_enough(len(positions))
+        return positions
 
     def _require_enough(self, parties: int) -> None:
-        if parties < self.group.survivors:
+        if parties < self.policy.survivors:
             raise ContractError(
-                f"the server goes on with {parties} parties, fewer than the run's 'survivors' = {self.group.survivors}"
+                f"the server goes on with {parties} parties, fewer than the run's 'survivors' = {self.policy.survivors}"
             )
 
 
-def _signed_by_survivors(party: Party) -> list[bytes]:
+def _agreement_parts(party: Party) -> list[bytes]:
     """What survivors must agree on: everybody's keys, whose masks are in the vectors, and whose vectors came."""
-    return [secret_of(party, name) for name in ("keys", "members", "survivors")]
+    return [require_secret(party, name) for name in ("keys", "members", "survivors")]
 
 
-def _keep_places(party: Party, name: str, places: Sequence[int]) -> None:
-    party.journal.keep(name, np.asarray(places, "<i8").tobytes())
+def _store_positions(party: Party, name: str, positions: Sequence[int]) -> None:
+    party.journal.store_secret(name, np.asarray(positions, "<i8").tobytes())
 
 
-def _kept_places(party: Party, name: str) -> list[int]:
-    return [int(place) for place in np.frombuffer(secret_of(party, name), "<i8")]
+def _load_positions(party: Party, name: str) -> list[int]:
+    return [int(position) for position in np.frombuffer(require_secret(party, name), "<i8")]

@@ -79,7 +79,7 @@ def coverage(args: Namespace) -> Lines:
             hits = {way: np.zeros((2, POPULATION)) for way in steps}
             for _ in range(args.trials):
                 parties = sampled(sizes, basis, rng, heavy=heavy)
-                own = {f"party {i}": Moments.of(rows) for i, rows in enumerate(parties)}
+                own = {f"party {i}": Moments.from_rows(rows) for i, rows in enumerate(parties)}
                 moments = SecondMoments(sums.pool(own.values()), parties=own)
                 model, plain = analyses.pca(moments, POPULATION), analyses.how_sure(moments, POPULATION)
                 robust = by_fourth_moments(parties, model, plain)

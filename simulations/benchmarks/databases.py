@@ -15,9 +15,9 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows, alone, benchmark, peak_mb
 from fedpca_flwr.simulations.benchmarks.postgresql_server import Server, running
-from fedpca_flwr.site.columns import Selection
+from fedpca_flwr.site.columns import ColumnSelection
 from fedpca_flwr.site.csv_file import open_csv
-from fedpca_flwr.site.csv_format import CsvKeys, opener
+from fedpca_flwr.site.csv_format import CsvKeys, file_opener
 from fedpca_flwr.site.databases import Query, read_query
 
 FEW = 50
@@ -76,13 +76,13 @@ def adbc(url: str, select: str) -> Iterable[Rows]:
 
 
 def our_csv(path: str, select: str) -> Iterable[Rows]:
-    rows = open_csv(opener(Path(path)), CsvKeys(), Selection()).rows
+    rows = open_csv(file_opener(Path(path)), CsvKeys(), ColumnSelection()).rows
     assert isinstance(rows, Blocks)
     return rows.read()
 
 
 def site(url: str, select: str) -> Iterable[Rows]:
-    yield Moments.of(read_query(url, select)[0].rows).mean
+    yield Moments.from_rows(read_query(url, select)[0].rows).mean
 
 
 def measured(program: Callable[[str, str], Iterable[Rows]], few: list[str], every: list[str]) -> Measured:

@@ -18,7 +18,7 @@ from flwr.app import Context
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.progress import flower_from
+from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.simulations import ray_engine
 from fedpca_flwr.simulations.benchmarks import empty_app
 from fedpca_flwr.simulations.benchmarks.empty_app import TOOK, Sizes
@@ -144,7 +144,7 @@ def _empty_on_ray(of: Sizes) -> float:
     def serve(grid: serverapp.Grid, context: Context) -> None:
         took.append(empty_app.serve(grid, of))
 
-    with flower_from(logging.ERROR):
+    with limit_flower_log(logging.ERROR):
         simulation.run_simulation(server_app, empty_app.client_app, len(of[0][0]), backend_config=ray_engine.BACKEND)
     return took[0]
 

@@ -20,9 +20,9 @@ from threadpoolctl import threadpool_limits
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import krylov
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import at_most
-from fedpca_flwr.maths.genotypes import count_alleles, deviation, standard_chunks
-from fedpca_flwr.maths.krylov import KnownProducts
+from fedpca_flwr.maths.eigen import format_upper_bound
+from fedpca_flwr.maths.genotypes import count_alleles, genotype_deviation, standardised_chunks
+from fedpca_flwr.maths.krylov import ProductBasis
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.simulations.benchmarks.harness import Lines, alone, benchmark, options_text, peak_mb
@@ -117,13 +117,13 @@ def pooled(files: Sequence[str], parties: int, components: int, steps: int) -> M
         counts = [count_alleles(part) for part in rows]
         called, alleles = (sum(getattr(one, name) for one in counts) for name in ("called", "alleles"))
         frequencies: Array = np.asarray(alleles / (2 * np.maximum(called, 1)))
-        mean, unit = 2 * frequencies, deviation(frequencies)
+        mean, unit = 2 * frequencies, genotype_deviation(frequencies)
         entries = sum(one.rows for one in counts) * mean.size
 
         def times(V: Array) -> Array:
             product = np.zeros((mean.size, V.shape[1]))
             for part in rows:
-                for z in standard_chunks(part, mean, unit):
+                for z in standardised_chunks(part, mean, unit):
                     product += z.T @ (z @ V)
             return product / entries
 
@@ -132,7 +132,7 @@ def pooled(files: Sequence[str], parties: int, components: int, steps: int) -> M
         with warnings.catch_warnings(action="ignore"):  # what is not converged are the further vectors
             values, vectors = lobpcg(operator, first, tol=1e-10, maxiter=steps)
         V = vectors[:, np.argsort(-values)[:components]]
-        scores = np.vstack([z @ V for part in rows for z in standard_chunks(part, mean, unit)])
+        scores = np.vstack([z @ V for part in rows for z in standardised_chunks(part, mean, unit)])
         return Measured(scores, time.process_time() - start, peak_mb())
 
 
@@ -211,18 +211,18 @@ def restarts(args: Namespace) -> Lines:
         parts = [rng.standard_normal((200, 4000)) * np.linspace(2, 1, 4000) ** 3 for _ in range(args.parties)]
     yield "restarts", "rounds", "columns", "certified (deg)", "largest angle to the first line (deg)"
     first: Any = None
-    ritz = KnownProducts.ritz
+    ritz = ProductBasis.ritz
     for name, limit in {"never": 2**62, "as early as any": 0}.items():
         columns = [0]
 
-        def noting(known: KnownProducts, columns: list[int] = columns) -> Any:
+        def noting(known: ProductBasis, columns: list[int] = columns) -> Any:
             columns.append(known.Q.shape[1])
             return ritz(known)
 
-        with patch.object(krylov, "BASIS_BYTES", limit), patch.object(KnownProducts, "ritz", noting):
+        with patch.object(krylov, "MAX_BASIS_BYTES", limit), patch.object(ProductBasis, "ritz", noting):
             options: dict[str, Any] = {"tolerance": 1e-4, "genotypes": bool(args.bed)}
             model = run("sub-it", parts, n_components=args.components, **options)
         angle = f"{principal_angles(model, first).max:.1e}" if first else "-"
         first = first or model
-        certified = at_most(model.log["measured"]["certified_angle_degrees"])
+        certified = format_upper_bound(model.log["measured"]["certified_angle_degrees"])
         yield name, model.rounds, max(columns), certified, angle

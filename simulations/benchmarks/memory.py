@@ -23,7 +23,7 @@ from fedpca_flwr.maths import eigen, secure
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.rows import sparse_rows
-from fedpca_flwr.protocol.replies import Replies
+from fedpca_flwr.protocol.replies import ReplyCollector
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions import rows as arriving_moments
 from fedpca_flwr.questions.fields import MOMENTS
@@ -31,7 +31,7 @@ from fedpca_flwr.simulations import loopback
 from fedpca_flwr.simulations.benchmarks.harness import Lines, alone, benchmark, peak_mb
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.transports.encoding import MASKED, MaskedSum
+from fedpca_flwr.transports.encoding import MASKED_PAYLOAD, MaskedSum
 
 ROWS, DIFFERENT, COMPONENTS = 64, 3, 10
 """Rows that a reply is of, how many replies are made, and components."""
@@ -48,8 +48,8 @@ class Peak(NamedTuple):
 
 def clear(clients: int, features: int, kept: int | None) -> Peak:
     """In clear, with ``kept`` bytes for the parties' influence (None: as it is)."""
-    most = arriving_moments.FOR_INFLUENCE if kept is None else kept
-    with mock.patch.object(arriving_moments, "FOR_INFLUENCE", most):
+    most = arriving_moments.MAX_INFLUENCE_BYTES if kept is None else kept
+    with mock.patch.object(arriving_moments, "MAX_INFLUENCE_BYTES", most):
         strategy, messages = asking(clients, features, COMPONENTS), made(features)
         answers = []
         gc.collect()
@@ -70,11 +70,11 @@ def masked(clients: int, features: int) -> Peak:
     gc.collect()
     tracemalloc.start()
     total = MaskedSum(layout)
-    incoming = Replies(MASKED, {}, total.add)
+    incoming = ReplyCollector(MASKED_PAYLOAD, {}, total.add)
     for party in range(clients):
         ((_, reply),) = results([copied(words)], [ROWS], first=party, parties=clients)
         incoming.receive(reply)
-    layout.decode(total.whole([]))
+    layout.decode(total.complete([]))
     return Peak(clients * layout.size * 8 / 1e6, taken_mb())
 
 

@@ -87,10 +87,10 @@ def certificate(model: PCAModel) -> str:
     """The bound of a run as tables show it."""
     measured = model.log["measured"]
     bound = measured.get("angle_bound_degrees", measured.get("certified_angle_degrees"))
-    return "exact" if bound is None else eigen.at_most(bound)
+    return "exact" if bound is None else eigen.format_upper_bound(bound)
 
 
-CORRECTED = {"codec": "shared-step", "tolerance": eigen.EXACT}
+CORRECTED = {"codec": "shared-step", "tolerance": eigen.EXACT_ANGLE_DEGREES}
 OURS: list[tuple[str, dict[str, Any]]] = [
     ("p-cov", {}),
     ("qr-pca", {}),
@@ -161,7 +161,9 @@ def published(name: str, program: Callable[..., as_written.Result], parts: list[
     found = program(parts, COMPONENTS)
     down = 8 * parts[0].shape[1] * COMPONENTS * (found.rounds - 1)
     angle = float(eigen.principal_angles(found.components.T, exact.loadings()[0].T).max())
-    return Line(f"{name}, published", found.rounds, found.up, down, angle, "-", reached=angle <= eigen.EXACT)
+    return Line(
+        f"{name}, published", found.rounds, found.up, down, angle, "-", reached=angle <= eigen.EXACT_ANGLE_DEGREES
+    )
 
 
 def fronts(lines: Sequence[Line]) -> list[str]:

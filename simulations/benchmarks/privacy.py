@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedpca_flwr.data import datasets
-from fedpca_flwr.maths.rows import lengths
+from fedpca_flwr.maths.rows import row_lengths
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks.harness import (
@@ -121,7 +121,7 @@ def releases(rows: NDArray[Any], clips: Sequence[float]) -> Iterator[dict[str, A
     """Options of `dp-pca`: the two that need no bound, and the other with bounds that were read off the data."""
     yield {"release": "shells"}
     yield {"release": "directions"}
-    length = np.median(lengths(rows[:: max(1, len(rows) // 5000)].astype(np.float64)))
+    length = np.median(row_lengths(rows[:: max(1, len(rows) // 5000)].astype(np.float64)))
     for clip in clips:
         yield {"release": "joint", "clip": float(clip * length)}
 
@@ -173,7 +173,7 @@ def intervals(args: Namespace) -> Lines:
 
 def variances_of(centred: NDArray[Any], reach: float) -> NDArray[Any]:
     """The variances of centred rows (n, d) along their principal axes, where all are shortened to the reach."""
-    near = centred * np.minimum(1.0, reach / lengths(centred))[:, None]
+    near = centred * np.minimum(1.0, reach / row_lengths(centred))[:, None]
     return np.linalg.svd(near, compute_uv=False) ** 2 / (len(near) - 1)
 
 

@@ -21,9 +21,9 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks.harness import Lines, benchmark
 from fedpca_flwr.site import audit
-from fedpca_flwr.site.deployment import Deployment, sites, wait_for_question, written
-from fedpca_flwr.site.flower_command import COMPLETED, TIMEOUT
-from fedpca_flwr.site.journal import UNREAD
+from fedpca_flwr.site.deployment import Deployment, make_site_configs, wait_for_question, write_site_files
+from fedpca_flwr.site.flower_command import COMPLETED_STATUS, TIMEOUT_SECONDS
+from fedpca_flwr.site.journal import COPY_TIMEOUT
 
 APP = Path(__file__).resolve().parents[2]
 COMPONENTS, FEATURES, ROWS = 3, 12, 200
@@ -96,7 +96,7 @@ class Soak:
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(self.deployment.run, config)
             if fault != "none":
-                wait_for_question(self.folder / f"journal{site}", running, before=self.questions[site])
+                wait_for_question(self.folder / f"journal{site}", running, earlier=self.questions[site])
             with self.faults[fault](site):
                 try:
                     status, log = running.result(HANG)
@@ -112,7 +112,7 @@ class Soak:
         if status == "hangs":
             yield f"no end after {HANG:.0f} s"
         model = output.with_suffix(".npz")
-        if status == COMPLETED:
+        if status == COMPLETED_STATUS:
             angle = principal_angles(PCAModel.load(model), self.truth).max
             if not angle <= EXACT:
                 yield f"the model is {angle:.2g} degrees off"
@@ -122,7 +122,7 @@ class Soak:
             yield f"no sentence of ours says why it ended as {status}: {log[-400:]}"
         elif model.exists():
             yield "a run that failed wrote a model"
-        self.deployment.until(self.deployment.all_online, "all SuperNodes to be online again")
+        self.deployment.wait_until(self.deployment.all_nodes_online, "all SuperNodes to be online again")
         end = time.monotonic() + SETTLE
         while (left := self.apps()) and time.monotonic() < end:
             time.sleep(1)
@@ -134,7 +134,7 @@ class Soak:
     def journal(self, site: int) -> Iterator[str]:
         """What is wrong in a site's journal: it has no gap, lost no question, and keeps no copy of rows for long."""
         folder = self.folder / f"journal{site}"
-        old = time.time() - UNREAD.total_seconds() - HANG
+        old = time.time() - COPY_TIMEOUT.total_seconds() - HANG
         if left := [path for path in folder.glob("rows.*") if path.stat().st_mtime < old]:
             yield f"site {site} keeps {len(left)} old copies of its rows"
         found = audit.audit(str(folder))
@@ -177,13 +177,13 @@ class Soak:
         self.deployment.node_configs = [*configs, {**configs[site], "partition-id": number}]
         self.deployment.start_node(number)
         try:
-            self.deployment.until(self.deployment.all_online, "the SuperNode too many to be online")
+            self.deployment.wait_until(self.deployment.all_nodes_online, "the SuperNode too many to be online")
             yield
         finally:
             self.deployment.node_configs = configs
             process = self.deployment.processes.pop(f"node{number}")
             process.terminate()
-            process.wait(TIMEOUT)
+            process.wait(TIMEOUT_SECONDS)
             for key in self.deployment.folder.glob(f"node{number}*"):
                 key.unlink()
 
@@ -255,7 +255,9 @@ def soak(args: Namespace) -> Lines:
         folder = Path(name)
         (folder / "flower").mkdir()
         names = [f"x{j}" for j in range(FEATURES)]
-        with Deployment(folder / "flower", APP, sites(folder, "site", written(folder, names, parties))) as deployment:
+        with Deployment(
+            folder / "flower", APP, make_site_configs(folder, "site", write_site_files(folder, names, parties))
+        ) as deployment:
             soaking, found = Soak(deployment, folder, parties, args.seed), list[Soaked]()
             yield "run", "method", "fault", "end", "findings"
             for one in soaking.until(time.monotonic() + 60 * args.minutes):

@@ -18,7 +18,7 @@ import fedpca_flwr
 from fedpca_flwr.data import datasets
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, symmetric, unpack
+from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, unpack, unpack_symmetric
 from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.benchmarks import engines, harness, memory
@@ -54,7 +54,7 @@ def of_client_server_and_run(args: Namespace) -> Lines:
         for dtype in (np.uint8, np.float64):
             figures = client_speed(one.astype(dtype), args.repeats)
             yield f"{name}: client, {len(one)} rows of {np.dtype(dtype)}", *figures
-        parts = [Moments.of(one[i::10]) for i in range(10)]
+        parts = [Moments.from_rows(one[i::10]) for i in range(10)]
         yield f"{name}: server, 10 replies", *server_speed(parts, args.repeats)
     for dtype in (np.uint8, np.float64):
         parties = [part.astype(dtype) for part in harness.clients("mnist", args.data_root)]
@@ -78,7 +78,7 @@ def beside(ours: Program, theirs: Program, repeats: int) -> list[str]:
 def client_speed(rows: Rows, repeats: int) -> list[str]:
     """A client's moments against one bare syrk on data that are already centred."""
     centred = np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)
-    return beside(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred.T, lower=1), repeats)
+    return beside(lambda: Moments.from_rows(rows), lambda: blas.dsyrk(1.0, centred.T, lower=1), repeats)
 
 
 @benchmark(data_root={"required": True}, repeats=7, threads=2, blas_threads=1)
@@ -92,8 +92,8 @@ def threads(args: Namespace) -> Lines:
     head, _ = head_and_diagonal(numbers)
     block = np.random.default_rng(0).standard_normal((numbers.shape[1], harness.COMPONENTS))
     work: dict[str, Callable[[int], object]] = {
-        "moments of uint8": partial(Moments.of, pixels),
-        "moments of float64": partial(Moments.of, numbers),
+        "moments of uint8": partial(Moments.from_rows, pixels),
+        "moments of float64": partial(Moments.from_rows, numbers),
         "product with 50 columns": partial(scatter_product, numbers, head, block),
     }
     yield "what", "1 thread, s", f"{args.threads} threads, s", "ratio"
@@ -162,8 +162,8 @@ def iteration(args: Namespace) -> Lines:
 
 def least(rows: Array) -> Array:
     """The scores (n, k) of pooled rows."""
-    moments = Moments.of(rows)
-    _, vectors = eigsh(symmetric(moments.scatter, moments.n_features), harness.COMPONENTS, tol=0)
+    moments = Moments.from_rows(rows)
+    _, vectors = eigsh(unpack_symmetric(moments.scatter, moments.n_features), harness.COMPONENTS, tol=0)
     return np.vstack([chunk @ vectors for chunk in centred_chunks(rows, moments.mean)])
 
 
@@ -241,7 +241,7 @@ def _in_turn(ours: Program, theirs: Program, repeats: int) -> float:
 def _moments(repeats: int) -> float:
     (rows,) = harness.drawn(1, 6000, 500)
     centred = np.asfortranarray((rows - rows.mean(axis=0)).T)
-    return _in_turn(lambda: Moments.of(rows), lambda: blas.dsyrk(1.0, centred, lower=1), 3 * repeats)
+    return _in_turn(lambda: Moments.from_rows(rows), lambda: blas.dsyrk(1.0, centred, lower=1), 3 * repeats)
 
 
 def _whole_run(method: str, repeats: int) -> float:

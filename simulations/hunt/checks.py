@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.eigen import SIGN_TIE
+from fedpca_flwr.maths.eigen import SIGN_TIE_TOLERANCE
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.hunt.draw import Draw, of_kernel, vertical
 from fedpca_flwr.simulations.hunt.exactness import basis_of, claims_of, truth_findings
@@ -34,7 +34,7 @@ def findings(draw: Draw, outcome: Outcome) -> list[Finding]:
         return found  # a missing value, of which complete rows tell no truth
     if truth is None or "=" in draw.hostile:
         return found + [("accepted", f"{draw.hostile} was not refused")]
-    if found or draw.card.after:
+    if found or draw.card.loadings_source:
         return found
     found += [*truth_findings(draw, model, truth), *wrong_squared_error(draw, model)]
     if not vertical(draw.method):
@@ -69,7 +69,7 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     k, variances, ratio = model.n_components_, model.explained_variance_, model.explained_variance_ratio_
     wanted, private = draw.options.get("n_components"), draw.card.differentially_private
     fixed = isinstance(wanted, int) and draw.options.get("rank_rule") != "paper" and "=" not in draw.hostile
-    if fixed and k != wanted and not draw.card.after:
+    if fixed and k != wanted and not draw.card.loadings_source:
         yield "form", f"{k} components instead of {wanted}"
     main = model.scores_ if by_columns else model.components_
     shape = (model.n_samples_, k) if by_columns else (k, model.n_features_in_)
@@ -81,7 +81,7 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     if not np.isfinite(main).all() or not (np.isnan if unknown else np.isfinite)(numbers).all():
         yield "form", "variances of noise alone are told" if unknown and np.isfinite(main).all() else "not finite"
         return
-    if draw.card.after:
+    if draw.card.loadings_source:
         return
     if not unknown:
         yield from malformed_variances(draw, model)
@@ -89,7 +89,7 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0
     if skew > 1e-9:
         yield "form", f"directions are not orthonormal: off by {skew:.1e}"
-    if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 2 * SIGN_TIE)).any():
+    if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 2 * SIGN_TIE_TOLERANCE)).any():
         yield "form", "the largest loading of a component is negative"
     if not private and not draw.hostile and "forgetting" not in draw.known and model.n_samples_ != len(draw.pooled):
         yield "form", f"{model.n_samples_} rows instead of {len(draw.pooled)}"
@@ -110,7 +110,7 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[Finding]:
 def wrong_squared_error(draw: Draw, model: PCAModel) -> Iterator[Finding]:
     """The squared error that the parties measured, against that of the model on all rows."""
     measured = claims_of(model).squared_error
-    if measured is None or draw.card.own_components or draw.earlier or model.components_ is None:
+    if measured is None or draw.card.local_components or draw.earlier or model.components_ is None:
         return
     assert model.mean_ is not None
     rows = draw.pooled.astype(Long) - model.mean_.astype(Long)
@@ -208,7 +208,7 @@ def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[Finding]:
     told |= ~(model.scale_ > 0)
     if told.any():
         yield "tiny scale", f"{model.scale_[told]} of features as large as {largest[told].astype(float)}"
-    if truth.unsure or not draw.options.get("scale") or draw.card.own_centre:
+    if truth.unsure or not draw.options.get("scale") or draw.card.non_mean_centre:
         return
     moved = np.where(still, np.where(largest > 0, largest, 1) / 1000, 0)
     new = (rows[::-1] + moved).astype(np.float64)

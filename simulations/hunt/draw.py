@@ -18,7 +18,7 @@ from fedpca_flwr.simulations.hunt import options as offered
 from fedpca_flwr.simulations.hunt.data import Case, case_of
 from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.transports.recommendation import TRAVEL, script_of
+from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 
 
 def vertical(method: str) -> bool:
@@ -125,7 +125,7 @@ def _ordinary(rng: Generator, method: str) -> Draw:
         chosen |= _secure(rng, _largest(parties), transport, len(parties))
     earlier: list[NDArray[Any]] = []
     known = card_of(method).options.model_fields
-    if card_of(method).after:
+    if card_of(method).loadings_source:
         again = rng.integers(0, n, rng.integers(1, n + 1))
         earlier, parties = parties, [part[again] for part in parties]
     elif "append" in known and min(map(len, parties)) > 2 and rng.random() < 0.4:
@@ -153,7 +153,7 @@ def weighable(drawn: Draw) -> bool:
     if not drawn.card.weighted or drawn.hostile or drawn.earlier or drawn.unit:
         return False
     own = {key.replace("_", "-"): value for key, value in drawn.options.items() if key in drawn.known}
-    return script_of(METHODS.of_text(drawn.method), RunConfig(weights=WEIGHT), own) is not None
+    return script_or_none(METHODS.parse_method(drawn.method), RunConfig(weights=WEIGHT), own) is not None
 
 
 def mixable(drawn: Draw) -> bool:
@@ -186,7 +186,7 @@ def turnable(drawn: Draw) -> bool:
     smooth = own.get("tolerance", 1e-6) <= 1e-3 and own.get("max_rounds", 100) == 100
     smooth &= "codec" not in drawn.known or own.get("codec") in {"low-rank", "sketch"}
     card = drawn.card
-    if vertical(drawn.method) or card.beyond_moments or card.own_components or card.goes_on_as:
+    if vertical(drawn.method) or card.beyond_moments or card.local_components or card.successors:
         return False
     return (card.pools_moments and not own.get("rank")) or (settled and smooth)
 
@@ -209,7 +209,7 @@ def _transports(method: str, parties: int, chosen: dict[str, Any]) -> list[str]:
     own = {**card_of(method).examples[0], **own}
 
     def travels(way: str) -> bool:
-        return script_of(METHODS[method], TRAVEL[way], own) is not None
+        return script_or_none(METHODS[method], EXAMPLE_CONFIGS[way], own) is not None
 
     masked = ["secure_aggregation"] if parties > 1 and travels("masked") else []
     return ["clear", *masked, *(["survivors"] if parties > 2 and travels("surviving") else [])]

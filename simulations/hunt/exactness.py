@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import most_rows
-from fedpca_flwr.model.measurements import lines
+from fedpca_flwr.maths.moments import max_row_count
+from fedpca_flwr.model.measurements import measurement_lines
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.hunt.draw import Draw
 from fedpca_flwr.simulations.hunt.oracle import EPS, Truth, angle
@@ -136,7 +136,7 @@ def tied(truth: Truth, k: int) -> bool:
 
 def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Finding]:
     """Total variance, mean and scale, which every method but a few has exactly."""
-    own = draw.card.own_total and draw.options.get("party-weights") != "rows"
+    own = draw.card.variance_base and draw.options.get("party-weights") != "rows"
     total = float(truth.total) / (model.n_samples_ - 1)
     ratio = model.explained_variance_ratio_[0]
     if not own and ratio > 0:
@@ -144,7 +144,7 @@ def wrong_totals(draw: Draw, model: PCAModel, truth: Truth, claims: Claims) -> I
         rounding = 1e-6 if draw.options.get("wire") == "float32" else 1e-9
         if abs(claimed - total) > (rounding + claims.fixed_point) * total:
             yield "ratio", f"shares of {claimed:.12g}, but the variance is {total:.12g}"
-    if model.mean_ is None or draw.card.differentially_private or draw.card.own_centre:
+    if model.mean_ is None or draw.card.differentially_private or draw.card.non_mean_centre:
         return
     hidden = draw.options.get("bound", 0.0) * 1e-12 if draw.transport != "clear" else 0.0
     size = np.abs(truth.mean) + np.abs(draw.pooled.astype(np.longdouble)).max(axis=0)
@@ -166,8 +166,8 @@ def wrong_eigenvalues(draw: Draw, model: PCAModel, truth: Truth, claims: Claims)
             for values in (model.explained_variance_, true.astype(float))
         )
         yield "eigenvalues", f"{found} instead of {wanted}"
-    if not draw.card.own_total:
-        rest = min(most_rows(n), model.n_features_in_) - k  # weights tell no number of rows
+    if not draw.card.variance_base:
+        rest = min(max_row_count(n), model.n_features_in_) - k  # weights tell no number of rows
         noise = float(max(0.0, truth.total / (n - 1) - true.sum()) / rest) if rest > 0 else 0.0
         if abs(model.noise_variance_ - noise) > 1e-6 * noise + float(allowed.sum()) + 1e-9 * float(true[0]):
             yield "noise variance", f"{model.noise_variance_:.9g} instead of {noise:.9g}"
@@ -213,6 +213,6 @@ def wrong_notes(model: PCAModel, truth: Truth, claims: Claims) -> Iterator[Findi
 
 
 def _why(model: PCAModel) -> str:
-    claimed = [text for line, text in lines(model) if line == "certified angle"]
+    claimed = [text for line, text in measurement_lines(model) if line == "certified angle"]
     doubts = [note[:90] for note in model.log["notes"] if re.search(r"rank|unique|resolve|stopped", note)]
     return "".join(f" ({text})" for text in [*claimed, *doubts])

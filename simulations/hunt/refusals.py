@@ -131,7 +131,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"the rows of each party are identical", _none_within),
     (
         r"most rows lie in one place|honest parties must be alike|was unlike the others in some step",
-        lambda draw, truth: draw.card.own_centre,
+        lambda draw, truth: draw.card.non_mean_centre,
     ),
     (
         r"next to it (the rows of all parties have no|\d+ features have too little) variance",

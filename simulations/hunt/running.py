@@ -63,10 +63,10 @@ def _run(draw: Draw, folder: Path) -> PCAModel:
     if options.get("append") is True:
         first = {key: value for key, value in options.items() if key != "append"}
         run(draw.method, _given(draw, draw.earlier), engine="loopback", **first)
-    if draw.card.after:
+    if draw.card.loadings_source:
         loadings = [str(folder / f"{party}.npz") for party in range(len(draw.parties))]
         fit = {"n_components": options["n_components"], "min_rows": 1, "loadings": loadings}
-        run(draw.card.after, draw.earlier, engine="loopback", **fit)
+        run(draw.card.loadings_source, draw.earlier, engine="loopback", **fit)
         options.setdefault("loadings", loadings)
     return _in_drawn_order(run(draw.method, _given(draw, draw.parties), engine="loopback", **options))
 

@@ -22,7 +22,7 @@ from rich.progress import track
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.simulations.programs import parser
-from fedpca_flwr.state.files import writable, written_whole
+from fedpca_flwr.state.files import atomic_file, require_writable_folder
 
 Row = dict[str, Any]
 """A line of a table: numbers and texts by column."""
@@ -61,14 +61,14 @@ class Paper:
         results = run_steps(self.steps(**given), folder / "steps")
         sections = self.figures(results, folder)
         parts = [f"# {self.title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
-        with written_whole(folder / "report.md") as stream:
+        with atomic_file(folder / "report.md") as stream:
             stream.write(("\n\n".join(parts) + "\n").encode())
         return results
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
     """The rows of every step by its name, computed only where ``folder`` does not have them; with a progress bar."""
-    writable(folder)  # before any work
+    require_writable_folder(folder)  # before any work
     results = {}
     for step in track(steps, "reproducing", console=Console(stderr=True)):
         target = folder / f"{step.name}.csv"
@@ -85,7 +85,7 @@ def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) 
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    with written_whole(target) as stream:
+    with atomic_file(target) as stream:
         stream.write(text.getvalue().encode())
 
 
@@ -113,7 +113,7 @@ def figure(
     drawn = Figure(figsize)
     yield drawn.subplots(lines, columns, squeeze=False, sharey=sharey)
     drawn.tight_layout()
-    with written_whole(target) as stream:
+    with atomic_file(target) as stream:
         drawn.savefig(stream, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
 
 

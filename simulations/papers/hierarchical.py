@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpca_flwr.maths import personalised, stiefel
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.personalised import objective, strength
+from fedpca_flwr.maths.personalised import objective, penalty_strength
 
 NOISE = 0.5
 """Variance of the noise in all of the paper's experiments; that of the latent variables is 1."""
@@ -41,20 +41,20 @@ class Federation:
         cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int, noise: float = NOISE, prior: str = "gaussian"
     ) -> Federation:
         rng = np.random.default_rng(seed)
-        V = stiefel.polar(rng.standard_normal((d, r)))
+        V = stiefel.polar_factor(rng.standard_normal((d, r)))
         around = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
-        truth = stiefel.retraction(V, stiefel.tangent(V, around))
+        truth = stiefel.retract(V, stiefel.tangent_projection(V, around))
         latent, errors = rng.standard_normal((m, r, n)), rng.standard_normal((m, d, n))
-        return cls(stiefel.transposed(truth @ latent + np.sqrt(noise) * errors), truth, spread, noise)
+        return cls(stiefel.transpose(truth @ latent + np.sqrt(noise) * errors), truth, spread, noise)
 
     @property
     def strength(self) -> float:
-        return strength(self.noise, self.spread)
+        return penalty_strength(self.noise, self.spread)
 
     def test_ratio(self, U: Array) -> float:
         """Expected error on new rows over that of the true components."""
         d, r = self.truth.shape[1:]
-        kept = np.square(stiefel.transposed(U) @ self.truth).sum(axis=(-1, -2)).mean()
+        kept = np.square(stiefel.transpose(U) @ self.truth).sum(axis=(-1, -2)).mean()
         return float(1 + (r - kept) / ((d - r) * self.noise))
 
     def train_ratio(self, U: Array) -> float:
@@ -80,7 +80,7 @@ class Federation:
     def random_start(self, seed: int, *sizes: int) -> Array:
         """Components drawn uniformly (sizes..., d, r)."""
         rng = np.random.default_rng([seed, 1])
-        return stiefel.polar(rng.standard_normal((*sizes, *self.truth.shape[1:])))
+        return stiefel.polar_factor(rng.standard_normal((*sizes, *self.truth.shape[1:])))
 
 
 def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: int = 100) -> tuple[Array, Array]:
@@ -88,8 +88,8 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: i
     U = np.broadcast_to(V, data.truth.shape)
     for _ in range(iterations):
         U = personalised.personal_components(data.rows, V, times * data.strength, U)
-        found = np.linalg.qr(personalised.shared(U, V).mean(axis=0)).Q
-        moved, V = float(personalised.distance(found, V)), found
+        found = np.linalg.qr(personalised.project_components(U, V).mean(axis=0)).Q
+        moved, V = float(personalised.subspace_distance(found, V)), found
         if moved < 1e-7:
             break
     return U, V
@@ -108,7 +108,7 @@ def algorithm_1(
     for _ in range(iterations):
         for _ in range(local):
             U, versions = personalised.gradient_step(data.rows, U, V, data.strength, slower)
-        V = stiefel.retraction(V, beta * (versions.mean(axis=0) - V))
+        V = stiefel.retract(V, beta * (versions.mean(axis=0) - V))
         yield U, V
 
 
@@ -116,7 +116,7 @@ def ascended(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
     """Stiefel gradient steps on the likelihood alone: local training of stacks, or of all rows with one U."""
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[..., None, None] ** 2
     for _ in range(iterations):
-        U = stiefel.retraction(U, -step * stiefel.tangent(U, personalised.own_gradient(rows, U, U, 0.0)))
+        U = stiefel.retract(U, -step * stiefel.tangent_projection(U, personalised.local_gradient(rows, U, U, 0.0)))
         yield U
 
 

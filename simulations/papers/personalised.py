@@ -22,7 +22,7 @@ from fedpca_flwr.data import datasets as data_sets
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.personalised import local_components, perpca
-from fedpca_flwr.protocol.progress import flower_from
+from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, write_table
 from fedpca_flwr.simulations.papers.hierarchical import (
@@ -177,7 +177,7 @@ CASES: dict[str, dict[str, Any]] = {
 HELD_BACK = 100
 """Rows of each party that no run sees."""
 
-OWN = party.OWN
+OWN = party.COMPONENTS_KEY
 
 
 def real_data(*, root: str, parties: int, classes: int, rows: int, components: int = 10) -> Iterator[Row]:
@@ -217,7 +217,7 @@ def personal(parties: list[Array], components: int) -> tuple[Array, list[Array],
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}
         server = assemble(METHODS.run_config(options), parties, {"min-rows": 1})
-        with flower_from(logging.ERROR):
+        with limit_flower_log(logging.ERROR):
             server.fit(num_rounds=server.strategy.rounds, timeout=None)
         runs[mu] = server
     model, pooled = runs["held-out"].strategy.model, runs["infinity"].strategy.model

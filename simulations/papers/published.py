@@ -22,7 +22,7 @@ from typing import Any
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.simulations.papers.experiment import Paper, Row, run_steps
 from fedpca_flwr.simulations.programs import parser
-from fedpca_flwr.state.files import writable, written_whole
+from fedpca_flwr.state.files import atomic_file, require_writable_folder
 
 STATES = ("reproduced", "in shape", "cannot be")
 OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
@@ -160,7 +160,7 @@ def everything(arguments: Sequence[str]) -> None:
     """All papers into one folder; the status is 1 where a number is outside its interval."""
     options = {"output": {"type": Path, "required": True}, **OPTIONS, "quick": False}
     given = vars(parser("fedpca_flwr.simulations.papers all", __doc__, options).parse_args(arguments))
-    folder: Path = writable(given["output"])
+    folder: Path = require_writable_folder(given["output"])
     numbers: Numbers = {}
     wrong: list[str] = []
     for seed in seeds():
@@ -182,5 +182,5 @@ def everything(arguments: Sequence[str]) -> None:
 
 
 def _write(target: Path, text: str) -> None:
-    with written_whole(target) as stream:
+    with atomic_file(target) as stream:
         stream.write(text.encode())

@@ -14,7 +14,7 @@ from scipy.linalg import qr, svd
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import pieces
+from fedpca_flwr.maths.rows import row_chunks
 from fedpca_flwr.maths.streams import Band, Fixed, Tracker
 from fedpca_flwr.simulations.papers.experiment import Row
 
@@ -238,7 +238,7 @@ def methods(d: int) -> dict[str, Method]:
 
 def fed(method: Method, X: Array, block: int = BLOCK) -> Method:
     """A method that has seen all rows."""
-    for part in pieces(X, block):
+    for part in row_chunks(X, block):
         method.update(part)
     return method
 
@@ -246,7 +246,7 @@ def fed(method: Method, X: Array, block: int = BLOCK) -> Method:
 def bounds(X: Array) -> dict[str, Method]:
     """SPCA and the power method with the lowest and highest rank that SAPCA had on the way (figures 1e, 1f)."""
     tracker, d, ranks = printed(X.shape[1]), X.shape[1], []
-    for part in pieces(X, BLOCK):
+    for part in row_chunks(X, BLOCK):
         tracker.update(part)
         ranks.append(tracker.rank)
     low, high = min(ranks), max(ranks)
@@ -259,7 +259,7 @@ def bounds(X: Array) -> dict[str, Method]:
 
 def followed(X: Array, running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
     """Error on the rows so far, and rank, of each method at so many times, evenly."""
-    parts = list(pieces(X, BLOCK))
+    parts = list(row_chunks(X, BLOCK))
     times = set(np.linspace(1, len(parts), min(points, len(parts))).round().astype(int).tolist())
     for i, part in enumerate(parts, start=1):
         for method in running.values():

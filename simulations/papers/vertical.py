@@ -22,7 +22,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.rows import whole
+from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations.engines import run
@@ -110,7 +110,7 @@ def matrix(name: str, path: str = "") -> Array:
         columns, rows = map(int, path.split())
         return densities(name, columns, rows)
     if name in STRUCTURED:
-        X: Array = whole(read(f"{path}/{name}.csv").rows)
+        X: Array = to_array(read(f"{path}/{name}.csv").rows)
         return X if name == "Sonar" else np.asarray(minmax_scale(X))
     source = datasets.load(name, path or ".")
     if name in BUNDLED:

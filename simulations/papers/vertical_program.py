@@ -5,7 +5,7 @@ from sklearn.cluster import KMeans
 
 from fedpca_flwr.maths import columns
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.graph import graph_of
+from fedpca_flwr.maths.graph import make_graph
 
 CLUSTERS = 3
 
@@ -44,10 +44,10 @@ def distances(
             values.append(value)
             vectors.append(vector)
         if period == 0:
-            u = columns.merged([1.0] * parties, vectors, faithful=not aligned, scaled=False)
+            u = columns.merge_vectors([1.0] * parties, vectors, faithful=not aligned, scaled=False)
         else:
-            u = columns.merged(values, vectors, faithful=not aligned, scaled=scaled)
-            blocks = [columns.overwritten(block, u) for block in blocks]
+            u = columns.merge_vectors(values, vectors, faithful=not aligned, scaled=scaled)
+            blocks = [columns.project_on_direction(block, u) for block in blocks]
         measured.append(float(np.linalg.norm(truth - (-u if aligned and truth @ u < 0 else u))))
     return np.array(measured)
 
@@ -107,7 +107,7 @@ def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, 
         made[f"{name}, server"] = X.T @ central
         for graph in ("complete", "ring", "star"):
             parts = []
-            for party, (near, block) in enumerate(zip(graph_of(graph, parties), blocks, strict=True)):
+            for party, (near, block) in enumerate(zip(make_graph(graph, parties), blocks, strict=True)):
                 heard = [own[other] for other in sorted({party, *np.flatnonzero(near).tolist()})]
                 u = _together([value for value, _ in heard], [a for _, a in heard])
                 parts.append(block.T @ (-u if u @ central < 0 else u))
@@ -116,7 +116,7 @@ def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, 
 
 
 def _together(values: list[float], vectors: list[Array]) -> Array:
-    return columns.merged(values, vectors, faithful=False, scaled=False)
+    return columns.merge_vectors(values, vectors, faithful=False, scaled=False)
 
 
 def _bright(image: Array, X: Array) -> Array:
@@ -139,7 +139,7 @@ def _rows_pca(X: Array, iterations: int) -> tuple[float, Array]:
 
 def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[float, Array]:
     K = columns.Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(columns.packed_gram(X), len(X))
-    pairs, _, _ = columns.kernel_pairs(columns.centred(K), 1)
+    pairs, _, _ = columns.kernel_pairs(columns.centre_kernel(K), 1)
     return float(np.sqrt(max(0.0, pairs.values[0]))), pairs.vectors[:, 0]
 
 

@@ -18,20 +18,20 @@ from pydantic_core import PydanticCustomError
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths import privacy, private_scatter
 from fedpca_flwr.maths.moments import packed_size
-from fedpca_flwr.maths.shells import MOST_SHELLS
+from fedpca_flwr.maths.shells import MAX_SHELLS
 from fedpca_flwr.questions import method
 from fedpca_flwr.site.policy import permit_privacy
 from fedpca_flwr.site.repeats import require_budget
 
-ROWS = 2**34
+MAX_TOTAL_ROWS = 2**34
 """Rows that all parties together may have: their products, and noise, add up in a word of 64 bits."""
 
-FAR = 60.0
+MAX_NOISE_DEVIATIONS = 60.0
 """Standard deviations that no noise reaches (probability 1e-780)."""
 
-Bound = Annotated[float, Limits(ge=1e-150, le=1e150)]
+LengthBound = Annotated[float, Limits(ge=1e-150, le=1e150)]
 
-UNBOUNDED = {
+UNBOUNDED_SHARES = {
     "octaves": 0.01,
     "centre": 0.02,
     "nearer_octaves": 0.01,
@@ -39,14 +39,14 @@ UNBOUNDED = {
     "directions": 0.9,
     "variances": 0.02,
 }
-SHARES: dict[str, dict[str, float]] = {
-    "shells": UNBOUNDED,
-    "directions": UNBOUNDED,
+BUDGET_SHARES: dict[str, dict[str, float]] = {
+    "shells": UNBOUNDED_SHARES,
+    "directions": UNBOUNDED_SHARES,
     "joint": {"joint": 1.0},
 }
 """By release, its phases, and how much of the whole 1 / multiplier^2 each takes."""
 
-WEIGHTS: dict[str, dict[str, float]] = {
+FIELD_WEIGHTS: dict[str, dict[str, float]] = {
     "octaves": {"octaves": 1.0},
     "centre": {"rows": 0.0, "sum": 1.0},
     "joint": {"rows": 0.0, "sum": 0.5, "products": 1.0},
@@ -55,22 +55,22 @@ WEIGHTS: dict[str, dict[str, float]] = {
 }
 """What is told in each phase, of rows of length at most 1, and at which weight; ``nearer_`` phases tell the same."""
 
-COUNT = 0.3
+COUNT_WEIGHT = 0.3
 """Weight of a noisy row count beside the rest: it costs 4 % more noise."""
 
-UNITS = {
-    **dict.fromkeys(("rows", "octaves", "sum"), privacy.STEPS),
-    **dict.fromkeys(("products", "squares", "energies"), privacy.STEPS**2),
+FIELD_STEPS = {
+    **dict.fromkeys(("rows", "octaves", "sum"), privacy.GRID_STEPS),
+    **dict.fromkeys(("products", "squares", "energies"), privacy.GRID_STEPS**2),
 }
 """What one row, or a row of length 1, counts in whole steps (`fedpca_flwr.maths.privacy`)."""
 
-NEEDED = {
+REQUIRED_OPTIONS = {
     "clip": "the public bound on the length of a row; longer rows are shortened to it",
     "honest-parties": "how many parties at least add their share of the noise and keep it from the server",
 }
 
 
-def _still_there(release: object) -> object:
+def _refuse_removed_release(release: object) -> object:
     if release == "two-stage":
         raise PydanticCustomError(
             "gone",
@@ -91,9 +91,9 @@ class DPOptions(method.Options):
     """Of the whole run, for one row."""
     relation: privacy.Relation = "add-remove"
     """Which data sets are neighbours."""
-    release: Annotated[Literal["shells", "directions", "joint"], BeforeValidator(_still_there)] = "shells"
+    release: Annotated[Literal["shells", "directions", "joint"], BeforeValidator(_refuse_removed_release)] = "shells"
     """What a row counts as: see above. Only ``joint`` needs a clip."""
-    clip: Bound | None = None
+    clip: LengthBound | None = None
     """Of ``joint``, which requires it: the length to which rows are shortened."""
     trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
     """Whether each party adds the whole noise, or its share of it."""
@@ -106,16 +106,16 @@ class DPOptions(method.Options):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_number_that_stays_needs_no_noise(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return {"count": "public", **given} if given.get("relation") == "replace-one" else given
+    def _default_count(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"count": "public", **values} if values.get("relation") == "replace-one" else values
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check_complete(self) -> Self:
         missing = ["clip"] if self.release == "joint" and self.clip is None and self.private else []
         missing += ["honest-parties"] if not self.honest_parties and self.trust == "distributed" else []
         if missing:
-            told = "; ".join(f"'{key}' is missing: {NEEDED[key]}" for key in missing)
-            raise PydanticCustomError("needed", "{told}", {"told": told})
+            text = "; ".join(f"'{key}' is missing: {REQUIRED_OPTIONS[key]}" for key in missing)
+            raise PydanticCustomError("needed", "{told}", {"told": text})
         if self.unbounded and self.clip:
             raise PydanticCustomError(
                 "bounds",
@@ -126,7 +126,10 @@ class DPOptions(method.Options):
             raise PydanticCustomError(
                 "count", "count='noised' protects nothing with relation='replace-one', which keeps the number of rows"
             )
-        if self.private and max(max(self.noise(phase).of.values()) for phase in self.phases) > privacy.LARGEST:
+        if (
+            self.private
+            and max(max(self.noise(phase).deviations.values()) for phase in self.phases) > privacy.MAX_DEVIATION
+        ):
             raise PydanticCustomError("noise", "'epsilon' and 'delta' are so small that their noise would hide any sum")
         return self
 
@@ -137,15 +140,15 @@ class DPOptions(method.Options):
     @property
     def unbounded(self) -> bool:
         """Whether the release needs no bound on the length of rows."""
-        return SHARES[self.release] is UNBOUNDED
+        return BUDGET_SHARES[self.release] is UNBOUNDED_SHARES
 
     @property
     def phases(self) -> tuple[str, ...]:
-        return tuple(SHARES[self.release]) if self.private else ("moments",)
+        return tuple(BUDGET_SHARES[self.release]) if self.private else ("moments",)
 
     @property
-    def most_shells(self) -> int:
-        return MOST_SHELLS if self.release == "shells" else 1
+    def max_shells(self) -> int:
+        return MAX_SHELLS if self.release == "shells" else 1
 
     @property
     def multiplier(self) -> float:
@@ -154,12 +157,15 @@ class DPOptions(method.Options):
 
     def noise(self, phase: str) -> Noise:
         """The noise that each party adds in a phase."""
-        multiplier = self.multiplier / math.sqrt(SHARES[self.release][phase])
-        of_party = 1.0 if self.trust == "local" else self.honest_parties**-0.5
-        weights = self._weights(phase)
-        deviation = multiplier * _sensitivity(self.relation, weights) * of_party
-        whole = {name: privacy.whole_deviation(deviation / w * UNITS[name]) if w else 0 for name, w in weights.items()}
-        return Noise(multiplier, whole)
+        multiplier = self.multiplier / math.sqrt(BUDGET_SHARES[self.release][phase])
+        party_factor = 1.0 if self.trust == "local" else self.honest_parties**-0.5
+        weights = self._field_weights(phase)
+        deviation = multiplier * _sensitivity(self.relation, weights) * party_factor
+        deviations = {
+            name: privacy.integer_deviation(deviation / w * FIELD_STEPS[name]) if w else 0
+            for name, w in weights.items()
+        }
+        return Noise(multiplier, deviations)
 
     def limits(self, phase: str, d: int, parties: int) -> method.SumLimits:
         """Public limits on the sums of a phase over all parties, in steps: below 2^62, so that whole numbers stay."""
@@ -171,34 +177,43 @@ class DPOptions(method.Options):
             "squares": (self.n_components + 1,),
             "energies": (),
         }
-        added = self.noise(phase).of
-        return {name: np.full(shapes[name], ROWS * UNITS[name] + FAR * parties * added[name]) for name in added}
+        deviations = self.noise(phase).deviations
+        return {
+            name: np.full(
+                shapes[name], MAX_TOTAL_ROWS * FIELD_STEPS[name] + MAX_NOISE_DEVIATIONS * parties * deviations[name]
+            )
+            for name in deviations
+        }
 
-    def epsilon_of_a_replacement(self) -> float:
+    def replacement_epsilon(self) -> float:
         """What the noise gives where one row is replaced by another, the number of rows being known."""
 
         def multiplier(phase: str) -> float:
-            of_values = {name: weight for name, weight in WEIGHTS[kind(phase)].items() if name != "rows"}
-            ratio = _sensitivity(self.relation, self._weights(phase)) / _sensitivity("replace-one", of_values)
+            value_weights = {
+                name: weight for name, weight in FIELD_WEIGHTS[base_phase(phase)].items() if name != "rows"
+            }
+            ratio = _sensitivity(self.relation, self._field_weights(phase)) / _sensitivity("replace-one", value_weights)
             return self.noise(phase).multiplier * ratio
 
-        return privacy.gaussian_epsilon(privacy.composed(multiplier(phase) for phase in self.phases), self.delta)
+        return privacy.gaussian_epsilon(
+            privacy.compose_multipliers(multiplier(phase) for phase in self.phases), self.delta
+        )
 
-    def _weights(self, phase: str) -> dict[str, float]:
-        weights = WEIGHTS[kind(phase)]
-        return {**weights, "rows": COUNT} if "rows" in weights and self.count == "noised" else weights
+    def _field_weights(self, phase: str) -> dict[str, float]:
+        weights = FIELD_WEIGHTS[base_phase(phase)]
+        return {**weights, "rows": COUNT_WEIGHT} if "rows" in weights and self.count == "noised" else weights
 
 
-def kind(phase: str) -> str:
+def base_phase(phase: str) -> str:
     """What is asked in a phase, whichever time."""
     return phase.removeprefix("nearer_")
 
 
 def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> float:
     """Of all that is told in a phase together."""
-    of_products = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares", "energies")))
-    of_sum, of_count = weights.get("sum", 0.0), weights.get("rows", 0.0)
-    return privacy.sensitivity(relation, sums=of_sum, products=of_products, count=of_count)
+    product_weight = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares", "energies")))
+    sum_weight, count_weight = weights.get("sum", 0.0), weights.get("rows", 0.0)
+    return privacy.sensitivity(relation, sums=sum_weight, products=product_weight, count=count_weight)
 
 
 class Noise(NamedTuple):
@@ -206,11 +221,11 @@ class Noise(NamedTuple):
 
     multiplier: float
     """Standard deviation of the whole over the sensitivity."""
-    of: dict[str, int]
+    deviations: dict[str, int]
     """By field, standard deviations in whole steps (`UNITS`), of products those on the diagonal; 0 for none."""
 
 
-REPLIES = {
+REPLY_FIELDS = {
     "rows": method.Field("rows", ()),
     "octaves": method.Field("octaves", ("octaves",)),
     "sum": method.Field("sum", ("d",)),
@@ -218,48 +233,51 @@ REPLIES = {
     "squares": method.Field("squares", ("k+1",)),
     "energies": method.Field("energies", ("shells",)),
 }
-BY_SHELL = {**REPLIES, "products": method.Field("products", ("shells", "d(d+1)/2"))}
-CENTRE, BOUND = method.Field("centre", ("d",)), method.Field("bound", (), kind="positive")
-SHELLS = method.Field("shells", ("<=shells", "3"), kind="size")
-COMPONENTS = method.Field("components", ("k", "d"), kind="orthonormal rows")
-ASKED = {
+SHELL_REPLY_FIELDS = {**REPLY_FIELDS, "products": method.Field("products", ("shells", "d(d+1)/2"))}
+CENTRE_FIELD, BOUND_FIELD = method.Field("centre", ("d",)), method.Field("bound", (), kind="positive")
+SHELLS_FIELD = method.Field("shells", ("<=shells", "3"), kind="size")
+COMPONENTS_FIELD = method.Field("components", ("k", "d"), kind="orthonormal rows")
+REQUEST_FIELDS = {
     "octaves": (),
-    "centre": (BOUND,),
-    "nearer_octaves": (CENTRE,),
-    "nearer_centre": (CENTRE, BOUND),
-    "directions": (CENTRE, SHELLS),
-    "variances": (CENTRE, BOUND, COMPONENTS),
+    "centre": (BOUND_FIELD,),
+    "nearer_octaves": (CENTRE_FIELD,),
+    "nearer_centre": (CENTRE_FIELD, BOUND_FIELD),
+    "directions": (CENTRE_FIELD, SHELLS_FIELD),
+    "variances": (CENTRE_FIELD, BOUND_FIELD, COMPONENTS_FIELD),
     "joint": (),
 }
 
 
-def _noisy(phase: str, options: DPOptions) -> method.Question:
-    k, replies = options.n_components, BY_SHELL if phase == "directions" else REPLIES
-    sizes = {"octaves": private_scatter.OCTAVES, "shells": options.most_shells, "k": k, "k+1": k + 1}
+def _noisy_question(phase: str, options: DPOptions) -> method.Question:
+    k, replies = options.n_components, SHELL_REPLY_FIELDS if phase == "directions" else REPLY_FIELDS
+    sizes = {"octaves": private_scatter.OCTAVES, "shells": options.max_shells, "k": k, "k+1": k + 1}
     return method.Question(
-        asked=method.Payload(ASKED[phase]),
-        reply=method.Payload(tuple(replies[name] for name in WEIGHTS[kind(phase)])),
-        answer=lambda party, asked: party.release(phase, asked),
+        request=method.Payload(REQUEST_FIELDS[phase]),
+        reply=method.Payload(tuple(replies[name] for name in FIELD_WEIGHTS[base_phase(phase)])),
+        answer=lambda party, request: party.release(phase, request),
         sizes=lambda public: sizes,
         differentially_private=True,
-        limits=lambda asked, public: public.options.limits(phase, public.features, public.parties),
+        limits=lambda request, public: public.options.limits(phase, public.features, public.parties),
     )
 
 
-def phases(config: method.RunConfig, options: DPOptions) -> method.Questions:
+def dp_script(config: method.RunConfig, options: DPOptions) -> method.Questions:
     """The noisy sums of the release."""
     if not options.private:
         as_p_cov = "with epsilon='infinity' this is p-cov: run p-cov itself"
-        moments = method.moments_phases(method.RunConfig())["moments"]
-        return {"moments": replace(moments, instead=as_p_cov), **method.projection_phase(differentially_private=True)}
-    if options.trust == "distributed" and options.honest_parties > config.fewest:
+        moments = method.moments_questions(method.RunConfig())["moments"]
+        return {
+            "moments": replace(moments, suggestion=as_p_cov),
+            **method.projection_questions(differentially_private=True),
+        }
+    if options.trust == "distributed" and options.honest_parties > config.min_summed_parties:
         raise method.ConfigError(
-            f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.fewest} = 'survivors': "
+            f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.min_summed_parties} = 'survivors': "
             "fewer parties would not add noise enough"
         )
     return {
-        **{name: _noisy(name, options) for name in options.phases},
-        **method.projection_phase(differentially_private=True),
+        **{name: _noisy_question(name, options) for name in options.phases},
+        **method.projection_questions(differentially_private=True),
     }
 
 
@@ -269,71 +287,80 @@ class DPPCAClient(method.Client):
     options: DPOptions
 
     def require_ready(self) -> None:
-        self._permit_noise()
-        if self.options.private and len(self.data) > privacy.MOST_ROWS:
+        self._check_noise()
+        if self.options.private and len(self.data) > privacy.MAX_ROWS:
             raise method.DataError(
-                f"this site has more than {privacy.MOST_ROWS:,} rows, the most that a party's sums in whole numbers "
+                f"this site has more than {privacy.MAX_ROWS:,} rows, the most that a party's sums in whole numbers "
                 "can have; split them over two nodes"
             )
 
-    def release(self, phase: str, asked: method.Fields) -> method.Fields:
+    def release(self, phase: str, request: method.Fields) -> method.Fields:
         """What a phase tells of this party's rows, with noise."""
-        self._require_possible(phase, asked)
-        self._spend(phase)
-        return self._noisy(phase, asked)
+        self._require_possible(phase, request)
+        self._spend_budget(phase)
+        return self._noisy_sums(phase, request)
 
-    def _spend(self, phase: str) -> None:
+    def _spend_budget(self, phase: str) -> None:
         """Note a release, if the site's budget allows it."""
         options, node, multiplier = self.options, self.site.node, self.options.noise(phase).multiplier
 
-        def permit(of_run: Sequence[float], of_others: Sequence[float]) -> None:
+        def permit(run_multipliers: Sequence[float], other_multipliers: Sequence[float]) -> None:
             if node.epsilon_budget is not None:
                 budget = {"epsilon": node.epsilon_budget, "delta": node.delta_budget}
-                require_budget(multiplier, of_run, of_others, whole_run=options.multiplier, **budget)
+                require_budget(
+                    multiplier, run_multipliers, other_multipliers, total_multiplier=options.multiplier, **budget
+                )
 
-        self.journal.note_release(phase, options.relation, multiplier, permit)
+        self.journal.record_release(phase, options.relation, multiplier, permit)
 
-    def _noisy(self, phase: str, asked: method.Fields) -> dict[str, method.Array]:
+    def _noisy_sums(self, phase: str, request: method.Fields) -> dict[str, method.Array]:
         """What a phase tells of this party's rows, in whole steps, with its noise."""
         options, d = self.options, self.data.shape[1]
-        source = privacy.system()
+        source = privacy.system_randomness()
         if options.noise_seed:
-            source = privacy.fixed(options.noise_seed, self.site.node.partition_id, options.phases.index(phase))
+            source = privacy.seeded_randomness(
+                options.noise_seed, self.site.node.partition_id, options.phases.index(phase)
+            )
         reply: dict[str, method.Array] = {}
-        for name, deviation in options.noise(phase).of.items():
-            whole = self._whole(name, phase, asked)
+        for name, deviation in options.noise(phase).deviations.items():
+            values = self._integer_sum(name, phase, request)
             if name == "products":
-                noise = [privacy.symmetric(d, deviation, source) for _ in range(whole.size // packed_size(d))]
-                whole = whole + np.reshape(noise, whole.shape)
+                noise = [privacy.symmetric_noise(d, deviation, source) for _ in range(values.size // packed_size(d))]
+                values = values + np.reshape(noise, values.shape)
             elif deviation:
-                whole = whole + privacy.gaussian(whole.size, deviation, source).reshape(whole.shape)
-            reply[name] = whole
+                values = values + privacy.discrete_gaussian(values.size, deviation, source).reshape(values.shape)
+            reply[name] = values
         return reply
 
-    def _whole(self, name: str, phase: str, asked: method.Fields) -> method.Array:
+    def _integer_sum(self, name: str, phase: str, request: method.Fields) -> method.Array:
         """What one field tells, without noise. Whatever the server asks about, one row changes it by no more."""
-        data, centre = self.data, asked.get("centre", np.zeros(self.data.shape[1]))
+        data, centre = self.data, request.get("centre", np.zeros(self.data.shape[1]))
         if name == "rows":
-            return np.asarray(float(len(data) * privacy.STEPS))
+            return np.asarray(float(len(data) * privacy.GRID_STEPS))
         if name == "octaves":
-            return privacy.whole_octaves(data, centre)
+            return privacy.integer_octave_counts(data, centre)
         if phase == "directions":
-            told = privacy.whole_energies if name == "energies" else privacy.whole_shells
-            return told(data, centre, asked["shells"])
-        bound = float(self.options.clip or asked["bound"])
+            statistic = privacy.integer_energies if name == "energies" else privacy.integer_shell_products
+            return statistic(data, centre, request["shells"])
+        bound = float(self.options.clip or request["bound"])
         if name == "squares":
-            return privacy.whole_squares(data, centre, asked["components"], bound)
-        return privacy.whole_sum(data, centre, bound) if name == "sum" else privacy.whole_products(data, centre, bound)
+            return privacy.integer_score_squares(data, centre, request["components"], bound)
+        return (
+            privacy.integer_sum(data, centre, bound) if name == "sum" else privacy.integer_products(data, centre, bound)
+        )
 
-    def _require_possible(self, phase: str, asked: method.Fields) -> None:
+    def _require_possible(self, phase: str, request: method.Fields) -> None:
         """Refuse distances that no number of rows gives."""
-        least, most = 2.0**private_scatter.LOWEST, 2.0**private_scatter.HIGHEST
-        shells = asked.get("shells", np.zeros((0, 3)))
-        for name, distances in (("bound", asked.get("bound", least)), ("shells", shells[:, private_scatter.TO])):
+        minimum, maximum = 2.0**private_scatter.MIN_EXPONENT, 2.0**private_scatter.MAX_EXPONENT
+        shells = request.get("shells", np.zeros((0, 3)))
+        for name, distances in (
+            ("bound", request.get("bound", minimum)),
+            ("shells", shells[:, private_scatter.SHELL_END]),
+        ):
             for distance in np.ravel(distances):
-                if not least <= distance <= most:
+                if not minimum <= distance <= maximum:
                     raise method.ContractError(
-                        f"{method.SERVER}: field '{name}' is {distance:g}, expected {least:g} to {most:g}"
+                        f"{method.SERVER}: field '{name}' is {distance:g}, expected {minimum:g} to {maximum:g}"
                     )
 
     def permit_survivors(self, dropped: int) -> None:
@@ -346,20 +373,20 @@ class DPPCAClient(method.Client):
                 "(node-config 'honest-parties')"
             )
 
-    def _permit_noise(self) -> None:
+    def _check_noise(self) -> None:
         """Refuse what would make the noise too small or known."""
         options, node = self.options, self.site.node
-        site = bool(node.data)
-        if site and not options.private:
+        has_data = bool(node.data)
+        if has_data and not options.private:
             raise method.ConfigError(
                 "run-config: 'epsilon' is 'infinity': that is for simulations, and this site has data of its own"
             )
         permit_privacy(node, float(options.epsilon), options.delta)
-        if site and options.private and options.count == "public" and not node.public_count:
-            run = "count='noised'" if options.relation == "add-remove" else "relation='add-remove'"
+        if has_data and options.private and options.count == "public" and not node.public_count:
+            alternative = "count='noised'" if options.relation == "add-remove" else "relation='add-remove'"
             raise DisclosureError(
                 f"the run tells this site's number of rows as it is (relation='{options.relation}', count='public'), "
-                f"which this site does not allow (node-config 'public-count' is false); run with {run}"
+                f"which this site does not allow (node-config 'public-count' is false); run with {alternative}"
             )
         if node.round_rows > 1 and options.private and options.relation == "add-remove":
             raise DisclosureError(
@@ -367,7 +394,7 @@ class DPPCAClient(method.Client):
                 f"{node.round_rows}): one row more may bring in {node.round_rows}, and the noise is made for one; set "
                 "it to 1, dp-pca tells a noisy number, or run with relation='replace-one' where 'public-count' is true"
             )
-        if options.noise_seed and site:
+        if options.noise_seed and has_data:
             raise method.ConfigError(
                 f"run-config: 'noise-seed' is {options.noise_seed}: fixed noise is for simulations, and this site has "
                 "data of its own; leave it out"
@@ -378,14 +405,14 @@ class DPPCAClient(method.Client):
             raise method.ConfigError(
                 f"run-config: 'honest-parties' is {options.honest_parties}, at most {node.num_partitions} = all parties"
             )
-        if site and options.honest_parties > node.honest_parties:
+        if has_data and options.honest_parties > node.honest_parties:
             raise DisclosureError(
                 f"the run assumes {options.honest_parties} honest parties, this site {node.honest_parties} "
                 "(node-config 'honest-parties')"
             )
-        seen = (
+        refusal = (
             "run-config: trust='distributed' needs secure-aggregation=true: without it the server sees each party's "
             "small share of the noise; use trust='local'"
         )
-        if site and method.by_transport(self.site.config, clear=seen, masked=""):
-            raise method.ConfigError(seen)
+        if has_data and method.by_transport(self.site.config, clear=refusal, masked=""):
+            raise method.ConfigError(refusal)

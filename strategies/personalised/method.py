@@ -25,20 +25,20 @@ from scipy.linalg import eigh
 
 from fedpca_flwr.maths import block_iteration, eigen, moments
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.personalised import distance
+from fedpca_flwr.maths.personalised import subspace_distance
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.questions import method, products
 from fedpca_flwr.questions.rows import pooled_centre
 from fedpca_flwr.strategies.personalised.party import (
-    GLOBAL_ROUNDS,
-    GRID,
-    HELD_OUT,
+    HELD_OUT_PREFIX,
+    MAX_POOLED_ROUNDS,
+    MU_GRID,
     PersonalisedClient,
     PersonalisedOptions,
-    phases,
+    personalised_script,
 )
 
-CONVERGED = 1e-7
+CONVERGED_SQUARED_SINES = 1e-7
 """Sum of the squared sines between V and the V before, at which V is found."""
 
 CARD = method.MethodCard(
@@ -49,25 +49,25 @@ CARD = method.MethodCard(
     rounds="some 5, then at most `iterations`; twice to choose `mu`",
     upload="d b, then d k in each iteration (six times to choose `mu`)",
     server_sees="products with d x b blocks, each party's own components",
-    shows=method.Shown(
+    disclosure=method.Disclosure(
         "number of rows, mean, variances, products of its covariance with blocks of vectors; in each iteration "
         "its projector times the shared components, from which its own components follow; variance of its rows in "
         "the shared components, what its own leave, and how far they are",
         "the shared components and mean",
     ),
-    shows_summed=method.Shown(
+    summed_disclosure=method.Disclosure(
         "number of rows, mean, variances, products of the scatter with the blocks, shared components, errors and "
         "distances",
         "mean, variances and number of rows of all; the shared components",
     ),
     options=PersonalisedOptions,
-    phases=phases,
+    script=personalised_script,
     reference="Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
-    own_components="personal",
+    local_components="personal",
     needs=("rows",),
 )
 
-NOT_HELD_OUT = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)"
+FIRST_PASS_ROWS = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)"
 """Those that the first of two passes uses."""
 
 
@@ -83,7 +83,7 @@ class RowsUsed:
     """What every question sends: ``mean`` and ``remainder``."""
     total: float
     """Trace of the scatter."""
-    missed: method.Array
+    error_bound: method.Array
     """Bound on what fixed point rounded off its diagonal (d,)."""
 
 
@@ -109,47 +109,47 @@ class Personalised(method.Strategy):
         mus, measured = self.options.grid, dict[str, float]()
         notes = ["scores are by each party's own components; the model holds the shared ones"]
         if self.options.mu == "held-out":
-            first = yield from self._rows_used(HELD_OUT)
-            found = yield from self._shared(first, mus, [])
-            errors: method.Total = yield method.Sum("choose", {"shared": found.pooled, **first.centre})
+            first = yield from self._measure_rows(HELD_OUT_PREFIX)
+            components = yield from self._share_components(first, mus, [])
+            errors: method.Total = yield method.SumRound("choose", {"shared": components.pooled, **first.centre})
             mus, best = _best_mu(errors["errors"], first.total)
-        used = yield from self._rows_used("")
+        used = yield from self._measure_rows("")
         if self.options.mu == "held-out":
-            held = used.rows - first.rows
-            measured = _held_out_errors(errors["errors"][[0, best, -1]], held)
-            notes += [] if held else ["no party has 5 rows, of which one can be held out: mu is infinity"]
-        found = yield from self._shared(used, mus, notes)
-        return (yield from self._solution(used, found, mus[0], notes, measured))
+            held_out_rows = used.rows - first.rows
+            measured = _held_out_errors(errors["errors"][[0, best, -1]], held_out_rows)
+            notes += [] if held_out_rows else ["no party has 5 rows, of which one can be held out: mu is infinity"]
+        components = yield from self._share_components(used, mus, notes)
+        return (yield from self._solution(used, components, mus[0], notes, measured))
 
     def squared_error(self, model: method.PCAModel) -> float:
         return self._error
 
     # The steps of a pass
 
-    def _rows_used(self, prefix: str) -> Generator[method.Ask, Any, RowsUsed]:
+    def _measure_rows(self, prefix: str) -> Generator[method.Round, Any, RowsUsed]:
         """Mean and variance of the rows that a pass uses."""
-        which = NOT_HELD_OUT if prefix else ALL_ROWS
-        if f"{prefix}start" in self.phases:
-            replies = yield method.Ask(f"{prefix}start")
-            pooled, diagonal = _pooled(replies, holds_out=bool(prefix))
-            centre, missed = (pooled.mean, pooled.remainder), np.zeros(1)
+        rows_text = FIRST_PASS_ROWS if prefix else ALL_ROWS
+        if f"{prefix}start" in self.script:
+            replies = yield method.Round(f"{prefix}start")
+            pooled, diagonal = _pool_heads(replies, holds_out=bool(prefix))
+            centre, error_bound = (pooled.mean, pooled.remainder), np.zeros(1)
             self.n_components(sum(reply.rows for reply in replies), pooled.mean.size)
         else:
-            sums = yield from pooled_centre(self, prefix, which=which)
-            pooled, diagonal, missed = sums.head, sums.diagonal, sums.missed
+            sums = yield from pooled_centre(self, prefix, subject=rows_text)
+            pooled, diagonal, error_bound = sums.head, sums.diagonal, sums.error_bound
             centre = sums.centre, sums.remainder  # to the last bit what the parties were told
             if prefix:
                 self._require_enough_rows(sums.rows)
             self.n_components(sums.rows, pooled.mean.size)
         mean = pooled.mean
         if not self.options.center:
-            about_zero = pooled.n * np.square(mean + pooled.remainder)
-            diagonal = diagonal + about_zero
+            mean_squares = pooled.n * np.square(mean + pooled.remainder)
+            diagonal = diagonal + mean_squares
             mean = np.zeros_like(mean)
             centre = mean, mean
-        method.require_variance(diagonal, pooled.n, mean, which=which)
-        asked = dict(zip(("mean", "remainder"), centre, strict=True))
-        return RowsUsed(prefix, int(pooled.n), mean, asked, float(diagonal.sum()), missed)
+        method.require_variance(diagonal, pooled.n, mean, which=rows_text)
+        request = dict(zip(("mean", "remainder"), centre, strict=True))
+        return RowsUsed(prefix, int(pooled.n), mean, request, float(diagonal.sum()), error_bound)
 
     def _require_enough_rows(self, rows: float) -> None:
         """Refuse more components than there are rows, while some are held out."""
@@ -159,64 +159,68 @@ class Personalised(method.Strategy):
                 "while some are held out to choose 'mu'; ask for so many at most, or set 'mu'"
             )
 
-    def _pooled_components(self, used: RowsUsed, notes: list[str]) -> Generator[method.Ask, Any, eigen.Eigenpairs]:
+    def _fit_pooled(self, used: RowsUsed, notes: list[str]) -> Generator[method.Round, Any, eigen.Eigenpairs]:
         """The PCA of the rows used: the end mu = infinity, and where V starts."""
         d = used.mean.size
         block = random_block(d, self.options.width(self.public), self.config.seed)
-        found = block_iteration.BlockIteration(block, self.options.n_components, trace=used.total)
-        enough = False
-        while not enough and found.asked < GLOBAL_ROUNDS:
-            sums: method.Total = yield method.Sum(f"{used.prefix}product", {"block": found.block, **used.centre})
-            products.require_possible(sums["product"], found.block, used.total)
-            missed = eigen.frobenius(sums.missed.get("product", np.zeros(1)))
-            enough = found.add(found.block, sums["product"], error=missed)
+        iteration = block_iteration.BlockIteration(block, self.options.n_components, trace=used.total)
+        converged = False
+        while not converged and iteration.product_count < MAX_POOLED_ROUNDS:
+            sums: method.Total = yield method.SumRound(
+                f"{used.prefix}product", {"block": iteration.block, **used.centre}
+            )
+            products.require_possible_product(sums["product"], iteration.block, used.total)
+            error_bound = eigen.frobenius_norm(sums.error_bounds.get("product", np.zeros(1)))
+            converged = iteration.add(iteration.block, sums["product"], error=error_bound)
         notes += [
             f"PCA of all rows: {note}"
-            for note in block_iteration.shortfall_notes(found, f"{GLOBAL_ROUNDS} rounds were over")
+            for note in block_iteration.shortfall_notes(iteration, f"{MAX_POOLED_ROUNDS} rounds were over")
         ]
-        return found.pairs
+        return iteration.pairs
 
-    def _shared(
+    def _share_components(
         self, used: RowsUsed, mus: Sequence[float], notes: list[str]
-    ) -> Generator[method.Ask, Any, SharedComponents]:
+    ) -> Generator[method.Round, Any, SharedComponents]:
         """V for all values of mu that run."""
-        pairs = yield from self._pooled_components(used, notes)
+        pairs = yield from self._fit_pooled(used, notes)
         unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected
         strengths, V = np.array(mus) * unit, np.repeat(pairs.vectors[None], len(mus), axis=0)
-        iterations, moved = 0, np.inf
+        iterations, shift = 0, np.inf
         if not (0 < mus[0] < math.inf):
             return SharedComponents(pairs.vectors, strengths, V)
-        while moved > CONVERGED and iterations < self.options.iterations:
-            asked = {"shared": V, "strengths": strengths, **used.centre}
-            sums: method.Total = yield method.Sum(f"{used.prefix}share", asked)
+        while shift > CONVERGED_SQUARED_SINES and iterations < self.options.iterations:
+            request = {"shared": V, "strengths": strengths, **used.centre}
+            sums: method.Total = yield method.SumRound(f"{used.prefix}share", request)
             largest = float(np.abs(sums["shared"]).max())
-            if not largest <= products.BEYOND * self.quorum.expected:
+            if not largest <= products.MAX_PRODUCT_RATIO * self.quorum.expected:
                 raise method.ContractError(
                     f"the parties' parts of the shared components add up to {largest:.1g}, and each has orthonormal "
                     "columns: some party sends what is not so"
                 )
-            found = np.linalg.qr(sums["shared"]).Q
-            moved, V = float(distance(found, V).max()), found
+            next_V = np.linalg.qr(sums["shared"]).Q
+            shift, V = float(subspace_distance(next_V, V).max()), next_V
             iterations += 1
-        if moved > CONVERGED:
-            angle = math.degrees(math.asin(min(1.0, math.sqrt(moved))))
+        if shift > CONVERGED_SQUARED_SINES:
+            angle = math.degrees(math.asin(min(1.0, math.sqrt(shift))))
             notes.append(f"stopped after iterations = {iterations}; V still moved by {angle:.2g} degrees")
         return SharedComponents(pairs.vectors, strengths, V, iterations)
 
     def _solution(
-        self, used: RowsUsed, found: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
+        self, used: RowsUsed, components: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
     ) -> method.Fitting:
         """The shared components by their variance, and what the parties' own are worth."""
-        finite = found.strengths[np.isfinite(found.strengths)]
-        sums: method.Total = yield method.Sum("report", {"shared": found.shared[0], "strengths": finite, **used.centre})
+        finite = components.strengths[np.isfinite(components.strengths)]
+        sums: method.Total = yield method.SumRound(
+            "report", {"shared": components.shared[0], "strengths": finite, **used.centre}
+        )
         gram, distances = sums["gram"], float(sums["distance"])
         values, rotation = eigh((gram + gram.T) / 2)
-        pairs = eigen.Eigenpairs(values[::-1], eigen.fix_signs(found.shared[0] @ rotation[:, ::-1]), following=0.0)
+        pairs = eigen.Eigenpairs(values[::-1], eigen.fix_signs(components.shared[0] @ rotation[:, ::-1]), following=0.0)
         self._error = float(sums["error"]) / used.rows
         measured = {"mu": mu, **choice}
         if 0 < mu < math.inf:
-            measured["objective_per_row"] = self._error + float(found.strengths[0]) * distances / used.rows
-            measured["objective_iterations"] = found.iterations
+            measured["objective_per_row"] = self._error + float(components.strengths[0]) * distances / used.rows
+            measured["objective_iterations"] = components.iterations
         sine = math.sqrt(max(0.0, distances) / (sums.parties * len(values)))
         measured["own_from_shared_degrees"] = math.degrees(math.asin(min(1.0, sine)))
         return method.Solution(
@@ -225,39 +229,41 @@ class Personalised(method.Strategy):
             total=used.total,
             rows=used.rows,
             notes=notes,
-            measured=measured,
-            evidence=method.Evidence(missed=used.missed),
+            measurements=measured,
+            evidence=method.Evidence(error_bound=used.error_bound),
         )
 
 
-def _pooled(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[moments.Head, method.Array]:
+def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[moments.Head, method.Array]:
     """Count and mean of the rows used, and the diagonal of their scatter; in an order that the data fix."""
     ordered = sorted(replies, key=lambda reply: (reply.rows, *(value.tobytes() for value in reply.fields.values())))
-    heads = [_head(reply, reply.rows - (reply.rows // 5 if holds_out else 0)) for reply in ordered]
+    heads = [_read_head(reply, reply.rows - (reply.rows // 5 if holds_out else 0)) for reply in ordered]
     pooled, deviations = moments.pool_heads(heads)
     between = (head.n * deviation**2 for head, deviation in zip(heads, deviations, strict=True))
     return pooled, np.sum([*(reply.fields["diagonal"] for reply in ordered), *between], axis=0)
 
 
-def _head(reply: method.Reply, expected: int) -> moments.Head:
+def _read_head(reply: method.Reply, expected: int) -> moments.Head:
     """Of the rows that a party uses: fewer than it has while it holds some out."""
-    used, mean, remainder = (reply.fields[name] for name in ("used", "mean", "remainder"))
-    if used != expected:
-        raise method.ContractError(f"{reply.sender}: it used {int(used)} rows, expected {expected} of its {reply.rows}")
-    return moments.Head(int(used), mean, remainder if remainder.size else np.zeros_like(mean))
+    used_rows, mean, remainder = (reply.fields[name] for name in ("used", "mean", "remainder"))
+    if used_rows != expected:
+        raise method.ContractError(
+            f"{reply.sender}: it used {int(used_rows)} rows, expected {expected} of its {reply.rows}"
+        )
+    return moments.Head(int(used_rows), mean, remainder if remainder.size else np.zeros_like(mean))
 
 
 def _best_mu(errors: method.Array, total: float) -> tuple[tuple[float], int]:
     """The mu of the least error on the rows held out, and its place; of equals the one that shares most."""
     best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
-    return ((0.0, *GRID, math.inf)[best],), best
+    return ((0.0, *MU_GRID, math.inf)[best],), best
 
 
-def _held_out_errors(errors: method.Array, held: int) -> dict[str, float]:
+def _held_out_errors(errors: method.Array, held_out_rows: int) -> dict[str, float]:
     """What the rows held out say of the local, the personal and the pooled components."""
-    local, personal, pooled = map(float, errors / max(held, 1))
+    local, personal, pooled = map(float, errors / max(held_out_rows, 1))
     return {
-        "held_out_rows": held,
+        "held_out_rows": held_out_rows,
         "held_out_squared_error_per_row": personal,
         "local_held_out_squared_error_per_row": local,
         "global_held_out_squared_error_per_row": pooled,

@@ -9,7 +9,7 @@ from sklearn.datasets import load_breast_cancer
 from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.maths.inference import left_out_directions
+from fedpca_flwr.maths.inference import residual_directions
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
@@ -53,7 +53,7 @@ def test_distances_and_limits_are_those_of_the_pooled_rows(data, scale):
 def test_nothing_leaves_nothing_out():
     """AP-COV of single rows: the fault was a warning of 0 / 0."""
     nothing = np.zeros((3, 3), order="F")
-    assert left_out_directions(nothing, Eigenpairs(np.zeros(1), np.eye(3)[:, :1], 0.0)) is None
+    assert residual_directions(nothing, Eigenpairs(np.zeros(1), np.eye(3)[:, :1], 0.0)) is None
 
 
 @pytest.mark.parametrize("unit", [2.0**-400, 2.0**400])

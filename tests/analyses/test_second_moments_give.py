@@ -51,7 +51,7 @@ def test_the_rounding_of_a_secure_sum_is_in_the_unit_of_the_variances(scale):
     """Features in units from 1 to 1,000; what rounding missed of each scatter is a millionth of it, times 1 to 5."""
     X = rows(200, 5) * np.array([1, 10, 100, 1000, 3])
     scatters, parts = 200 * X.var(axis=0), 1e-6 * np.arange(1, 6)
-    model = analyses.pca(SecondMoments(SecondMoments.of(X).moments, missed=parts * scatters), 2, scale=scale)
+    model = analyses.pca(SecondMoments(SecondMoments.of(X).moments, error_bound=parts * scatters), 2, scale=scale)
     expected = parts.sum() / 5 if scale else (parts * scatters).sum() / scatters.sum()
     assert model.log["measured"]["fixed_point_variance_share"] == pytest.approx(expected, rel=1e-9)
 
@@ -296,12 +296,12 @@ def test_secure_sums_are_enough_and_what_rounding_misses_is_told(aged):
     secure = analyses.adjusted(kept_securely, [6, 7])
     left = residuals(aged[:, [*range(6), 8]], aged[:, 6:8])
     np.testing.assert_allclose(secure.apply(aged) - secure.moments.mean, left, atol=1e-6)
-    assert (secure.moments.missed > 0).all()
+    assert (secure.moments.error_bound > 0).all()
     # A slope of 2: of a feature off by 0.04 and a covariate off by 0.09 the rest is off by (0.2 + 2 0.3)^2.
     z, rest = np.array([-1.0, 1.0, -1.0, 1.0]), np.array([1.0, 1.0, -1.0, -1.0])
     own = SecondMoments.of(np.column_stack([2 * z + rest, z]))
-    rounded = SecondMoments(own.moments, missed=np.array([0.04, 0.09]))
-    np.testing.assert_allclose(analyses.adjusted(rounded, [1]).moments.missed, [0.64])
+    rounded = SecondMoments(own.moments, error_bound=np.array([0.04, 0.09]))
+    np.testing.assert_allclose(analyses.adjusted(rounded, [1]).moments.error_bound, [0.64])
 
 
 def test_what_cannot_be_taken_out_is_refused(aged):

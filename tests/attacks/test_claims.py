@@ -83,7 +83,7 @@ def test_odd_arrays_are_refused_by_name(tensor):
 
 
 def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.protocol.payload._view", lambda _: pytest.fail("an array was read"))
+    monkeypatch.setattr("fedpca_flwr.protocol.payload._array_view", lambda _: pytest.fail("an array was read"))
     server = server_of("p-cov", parts(), n_components=2)
     tamper(server, 0, lambda reply: with_tensors(reply, reply.parameters.tensors[:1] * 100_000))
     with pytest.raises(ContractError, match="client 0: sent 100000 arrays, expected 4"):

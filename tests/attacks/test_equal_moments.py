@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpca_flwr.config.method_text import own_keys
+from fedpca_flwr.config.method_text import method_option_keys
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.simulations.hunt.options import options
@@ -26,7 +26,7 @@ from fedpca_flwr.transports import encoding
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.hostile import HostileSession, Questions, signatures
 from tests.protocol.scripts import SCRIPTS, WAYS, Script
-from tests.protocol.test_hostile_server import kept_loadings
+from tests.protocol.test_hostile_server import earlier_loadings
 
 ADJUSTED = "p-cov n-components=2 adjust-for=0"
 N = 32
@@ -71,7 +71,7 @@ class Thresholds(Questions):
         self.told = dict(given)
 
     def arrays(self, phase, session, known):
-        arrays = {one.name: self._field(one, session, known) for one in phase.asked.fields}
+        arrays = {one.name: self._field(one, session, known) for one in phase.request.fields}
         if "publics" in arrays:
             arrays["signatures"] = signatures(session, arrays["publics"])
         return list(arrays.values())
@@ -130,7 +130,7 @@ class Answered:
 
     def encoded(self, party, phase, own, asked):
         """As `words.encoded`, noting what the words say."""
-        vector = encoding.encoded(party, phase, own, asked)
+        vector = encoding.encode_answer(party, phase, own, asked)
         fields, _ = own.layout(asked, party.public).decode(vector)
         self.fields.append(fields if vector[0] == 1 else {})  # random words: beyond a public limit
         return vector
@@ -159,7 +159,7 @@ def finds_a_row(script: Script, seed: int, folder, monkeypatch, width: int = 6, 
     if not script.secure:
         node["journal"] = ""
     if run["method"] == "vertical-scores":
-        node["loadings"] = kept_loadings(folder)
+        node["loadings"] = earlier_loadings(folder)
     pair = [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
     return differs(script, pair, worlds, seed, monkeypatch, given)[0]
 
@@ -179,7 +179,7 @@ def differs(script, pair, worlds, seed, monkeypatch, given=MappingProxyType({}))
                 arrays = questions.arrays(known, session, dict(known.asked_sizes(client.public)))
                 asked = dict(zip([one.name for one in known.asked.fields], arrays, strict=False))
                 for module in ("masked", "surviving"):
-                    monkeypatch.setattr(f"fedpca_flwr.transports.{module}.encoded", note.encoded)
+                    monkeypatch.setattr(f"fedpca_flwr.transports.{module}.encode_answer", note.encoded)
                 outcomes.append(session.ask(phase, arrays))
             (here, said), (there, other) = outcomes
             if said != other:
@@ -228,7 +228,7 @@ def drawn_run(method: str, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     known = {name.replace("_", "-"): value for name, value in options(rng, method, 2, N, 6).items()}
     if seed % 3:  # most of what stages do a site of all defaults refuses
-        own = {key for stage in METHODS[method].strategy.card.stages for key in own_keys(stage.Options)}
+        own = {key for stage in METHODS[method].strategy.card.stages for key in method_option_keys(stage.Options)}
         known = {key: value for key, value in known.items() if key not in own}
     ways = transports_of(METHODS[method])
     run = {"method": method, "n-components": 2, **METHODS[method].strategy.card.examples[0], **known}
@@ -239,7 +239,7 @@ def as_script(run: dict[str, Any], session: HostileSession, most: int = 2) -> Sc
     """The questions of a run at this site, each asked so many times at most."""
     client = session.client
     way = "clear" if not run.get("secure-aggregation") else "masked"
-    times = {name: min(most, one.most(client.public)) for name, one in client.script.items()}
+    times = {name: min(most, one.max_times(client.public)) for name, one in client.script.items()}
     return Script(run, {name: number for name, number in times.items() if number}, way)
 
 

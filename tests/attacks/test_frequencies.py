@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.moments import symmetric
+from fedpca_flwr.maths.moments import unpack_symmetric
 from tests.harness import fit
 from tests.hostile import HostileSession
 
@@ -40,7 +40,7 @@ def test_two_runs_with_other_frequencies_read_a_person_who_alone_misses_a_call(t
         session = HostileSession(tmp_path / str(run_id), people, run, run_id=run_id, gaps="all")
         assert session.ask("alleles", [])[0]
         count, mean, _, packed = session.ask("moments", [frequencies])[0]
-        scatter = symmetric(packed, d) + count * np.outer(mean, mean)
+        scatter = unpack_symmetric(packed, d) + count * np.outer(mean, mean)
         products.append(scatter[missed] * np.sqrt(2 * told * (1 - told)))  # with (g - 2p) of who was called
         sums.append(count * mean)
     of_the_called = (products[1] - products[0]) / (2 * (0.4 - 0.2))

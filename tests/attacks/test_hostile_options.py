@@ -25,7 +25,14 @@ from fedpca_flwr.transports.recommendation import transports_of
 from tests.attacks.test_equal_moments import N, as_script, differs, twins
 from tests.hostile import HostileSession, shape_of, shown_by
 from tests.protocol.scripts import WAYS
-from tests.protocol.test_hostile_server import OTHER, ROWS, hostile_questions, is_in_script, kept_loadings, with_holes
+from tests.protocol.test_hostile_server import (
+    CHANGED_ROWS,
+    ROWS,
+    earlier_loadings,
+    hostile_questions,
+    is_in_script,
+    with_holes,
+)
 
 LEVELS = '{"sex": ["f", "m"]}'
 MOST_STEPS = 12
@@ -75,9 +82,9 @@ def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     equal = bool(rng.random() < 0.5) and not card.differentially_private
     if equal:
         run.pop("weights", None)  # of other rows there are other weights
-    worlds = twins(6) if equal else [ROWS, OTHER]
+    worlds = twins(6) if equal else [ROWS, CHANGED_ROWS]
     if "weights" in run:  # whether weights are of few rows shows
-        worlds[1] = np.column_stack([ROWS[:, 0], OTHER[:, 1:]])
+        worlds[1] = np.column_stack([ROWS[:, 0], CHANGED_ROWS[:, 1:]])
     if equal and card.split == "columns":
         worlds = [rows.T.copy() for rows in twins(N)]
     if not equal and card.incomplete:
@@ -96,8 +103,8 @@ def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             node["may-show"] = shown_by(run)
         except ConfigError:
             node["may-show"] = "inner products"
-        if card.after:
-            node["loadings"] = kept_loadings(folder)
+        if card.loadings_source:
+            node["loadings"] = earlier_loadings(folder)
     pair = [session_of(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
     said = [session.client.get_properties({}) for session in pair]
     about = f"seed {seed}: {run} {node}: "
@@ -107,7 +114,7 @@ def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     try:
         FACTORY.strategy(raw(run))
     except ConfigError:
-        if not card.after and "state" not in run and not all(refusals):
+        if not card.loadings_source and "state" not in run and not all(refusals):
             return f"{about}only the server refuses"
     if refusals[0]:
         return "" if said[0] == said[1] else f"{about}{said}"

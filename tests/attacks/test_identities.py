@@ -13,8 +13,8 @@ import pytest
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.site.identity import Identity, identity_of
-from fedpca_flwr.transports.double_masks import Ring
+from fedpca_flwr.site.identity import Identity, load_identity
+from fedpca_flwr.transports.double_masks import PublicKeys
 from fedpca_flwr.transports.pairwise_masks import combine, mask, new_private_key, public_key, transcript
 from tests.harness import identities
 from tests.hostile import HostileSession, keys_of
@@ -57,7 +57,7 @@ def array_of(key):
 
 def sign_as(colluder, claimed, key):
     """A signature by the colluder's identity under keys that are said to be those of another party."""
-    identity = identity_of(NodeConfig.parse(colluder.context.node_config))
+    identity = load_identity(NodeConfig.parse(colluder.context.node_config))
     signer = replace(colluder.client.transport.group.signer, identity=identity)
     return array_of(identity.sign(signer._message(claimed, "run keys", [key.tobytes()])))
 
@@ -86,7 +86,7 @@ def test_a_server_that_relays_keys_of_its_own_is_refused_by_every_party(transpor
 
 def test_where_nobody_verifies_it_reads_a_partys_share(tmp_path, monkeypatch):
     """That the attack above is one."""
-    monkeypatch.setattr(Identity, "signed", lambda self, party, said, signature: True)
+    monkeypatch.setattr(Identity, "is_signed_by", lambda self, party, said, signature: True)
     session, *others = sites(tmp_path, SUMS)
     keys, signatures = keys_of([session, *others])
     privates = [new_private_key() for _ in others]
@@ -150,12 +150,12 @@ def test_one_traitor_gains_the_sum_of_the_others_which_he_could_subtract_himself
     words = [session.ask(*with_keys(keys, signatures))[0][0] for session in sessions]
     name, asked = "private", asked_of(traitor, publics)
     if transport == "surviving":
-        name, phase, asked = "masking", "moments", Ring(publics).mask_context("moments", range(PARTIES))
+        name, phase, asked = "masking", "moments", PublicKeys(publics).mask_context("moments", range(PARTIES))
         words = [session.ask(phase, [np.arange(PARTIES)])[0][0].copy() for session in sessions]
         for own, session in zip(words, sessions, strict=True):
-            combine(own, session.client.journal.recall("seed"), np.subtract)
+            combine(own, session.client.journal.load_secret("seed"), np.subtract)
     publics = [public[-32:] for public in publics]
-    his = traitor.client.journal.recall(name)
+    his = traitor.client.journal.load_secret(name)
     left = [words[i] + mask(his, [publics[-1], publics[i]], asked, words[i].size) for i in range(len(honest))]
     layout = layout_of(traitor, phase)
     for size in range(1, len(honest)):
@@ -209,7 +209,7 @@ def test_survivors_reveal_for_the_one_list_that_they_all_signed(tmp_path):
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("told", "places", "signed", "given", "named"),
+    ("told", "places", "is_signed_by", "given", "named"),
     [
         ([ALL, ALL, ALL, THREE, FOUR], THREE, THREE, {}, "party 3"),
         ([FOUR, THREE, THREE, THREE, FOUR], FOUR, [0, 4, 4, 4], {}, "party 1"),  # a colluder, party 4, signs for others

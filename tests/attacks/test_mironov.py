@@ -15,10 +15,16 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
-from fedpca_flwr.maths.privacy import whole_energies, whole_octaves, whole_products, whole_shells, whole_sum
+from fedpca_flwr.maths.privacy import (
+    integer_energies,
+    integer_octave_counts,
+    integer_products,
+    integer_shell_products,
+    integer_sum,
+)
 from fedpca_flwr.maths.private_scatter import OCTAVES
 from fedpca_flwr.strategies.dp_pca.method import DPPCA
-from fedpca_flwr.strategies.dp_pca.party import UNITS, DPOptions
+from fedpca_flwr.strategies.dp_pca.party import FIELD_STEPS, DPOptions
 from tests.families import rows
 from tests.harness import client_of, context_of, finish, server_of
 
@@ -79,8 +85,8 @@ def shown_by_a_sum(phase, survivors, monkeypatch):
         return in_units(self, asked, sums, bound)
 
     monkeypatch.setattr(DPPCA, "_in_units", noted)
-    monkeypatch.setattr(DPPCA, "_shells", lambda *_: SHELLS)
-    known_to_him = "fedpca_flwr.strategies.dp_pca.method.scatter.moved"
+    monkeypatch.setattr(DPPCA, "_choose_shells", lambda *_: SHELLS)
+    known_to_him = "fedpca_flwr.strategies.dp_pca.method.scatter.move_centre"
     monkeypatch.setattr(known_to_him, lambda centre, step: (centre, step.radius))
     known = np.sum([exact(phase, data) for data in OTHERS], axis=0)
 
@@ -98,18 +104,18 @@ def shown_by_a_sum(phase, survivors, monkeypatch):
 def exact(phase, data):
     if phase == "directions":
         about = data, np.zeros(D)
-        told = whole_octaves(*about), whole_energies(*about, SHELLS), whole_shells(*about, SHELLS)
+        told = integer_octave_counts(*about), integer_energies(*about, SHELLS), integer_shell_products(*about, SHELLS)
         return np.concatenate([np.ravel(array) for array in told])
-    return np.concatenate([whole_sum(data, np.zeros(D), CLIP), whole_products(data, np.zeros(D), CLIP)])
+    return np.concatenate([integer_sum(data, np.zeros(D), CLIP), integer_products(data, np.zeros(D), CLIP)])
 
 
 def deviations(phase, epsilon):
-    of = DPOptions(relation="replace-one", **RELEASES[phase], epsilon=epsilon).noise(phase).of
-    off = np.full(packed_size(D), math.isqrt(of["products"] ** 2 // 2) + 1)
-    off[diagonal_positions(D)] = of["products"]
+    deviations = DPOptions(relation="replace-one", **RELEASES[phase], epsilon=epsilon).noise(phase).deviations
+    off = np.full(packed_size(D), math.isqrt(deviations["products"] ** 2 // 2) + 1)
+    off[diagonal_positions(D)] = deviations["products"]
     if phase == "joint":
-        return np.concatenate([np.full(D, of["sum"]), off])
-    return np.concatenate([np.full(OCTAVES, of["octaves"]), np.full(2, of["energies"]), off, off])
+        return np.concatenate([np.full(D, deviations["sum"]), off])
+    return np.concatenate([np.full(OCTAVES, deviations["octaves"]), np.full(2, deviations["energies"]), off, off])
 
 
 def impossible(noise, scale):
@@ -170,7 +176,7 @@ def test_noise_of_floats_would_tell(phase, monkeypatch):
         words = np.frombuffer(source(8 * size), dtype="<u8") >> np.uint64(12)
         return deviation * ndtri((words + 0.5) * 2.0**-52)
 
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", floats)
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.discrete_gaussian", floats)
     assert right_answers(phase, shown_by_a_reply(phase), 0.1, 40) > 0.95
 
 
@@ -180,7 +186,9 @@ def test_noise_that_is_too_small_would_tell(phase, monkeypatch):
 
     def small(self, phase):
         given = noise(self, phase)
-        return given._replace(of={name: deviation and UNITS[name] // 9 for name, deviation in given.of.items()})
+        return given._replace(
+            deviations={name: deviation and FIELD_STEPS[name] // 9 for name, deviation in given.deviations.items()}
+        )
 
     monkeypatch.setattr(DPOptions, "noise", small)
     assert right_answers(phase, shown_by_a_reply(phase), 0.1, 40) > 0.95

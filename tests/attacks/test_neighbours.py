@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.transports import neighbours
-from fedpca_flwr.transports.neighbours import commitment, seed_of
-from fedpca_flwr.transports.pairwise_masks import mask_of, new_private_key, public_key, shared_secrets, transcript
+from fedpca_flwr.transports.neighbours import commitment, graph_seed
+from fedpca_flwr.transports.pairwise_masks import (
+    mask_from_secrets,
+    new_private_key,
+    public_key,
+    shared_secrets,
+    transcript,
+)
 from tests.attacks.test_identities import SUMS, array_of, layout_of, rows_of, sites
 from tests.hostile import keys_of
 
@@ -31,7 +37,7 @@ class Sites:
         return np.stack([self.sessions[i].ask("openings", [shown])[0][0] for i in parties])
 
     def near(self, publics, own):
-        seed = seed_of(self.about, [key.tobytes() for key in publics])
+        seed = graph_seed(self.about, [key.tobytes() for key in publics])
         return neighbours.neighbours(seed, PARTIES, own)
 
     def words(self, publics, parties=range(PARTIES)):
@@ -45,11 +51,11 @@ class Sites:
         return self.unmasked(words, own, [self.private(other) for other in others], publics)
 
     def unmasked(self, words, own, privates, publics):
-        seed = seed_of(self.about, [key.tobytes() for key in publics])
+        seed = graph_seed(self.about, [key.tobytes() for key in publics])
         asked = transcript("moments", self.about, [seed], [np.asarray(2)])
         for private in privates:
             shared = shared_secrets(private, [publics[own].tobytes()])
-            words = words + mask_of(public_key(private), shared, asked, words.size)
+            words = words + mask_from_secrets(public_key(private), shared, asked, words.size)
         return words
 
     def opens(self, *words):

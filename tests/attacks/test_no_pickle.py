@@ -114,9 +114,9 @@ def ids(folder: Path, spoil: Spoil) -> None:
 
 def a_journal(folder: Path, spoil: Spoil) -> None:
     journal = FileJournal(str(folder), "1", 0)
-    journal.keep("private", b"key")
+    journal.store_secret("private", b"key")
     rewritten(folder / "site.sqlite", spoil)
-    assert journal.recall("private") == b"key"
+    assert journal.load_secret("private") == b"key"
 
 
 def with_a_member(folder: Path) -> None:

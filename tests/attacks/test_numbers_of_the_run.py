@@ -43,7 +43,7 @@ def played(folder, run, changed=None):
             **fields,
             **(changed or {}).get(phase, {}),
         }
-        names = [field.name for field in session.client.script[phase].asked.fields]
+        names = [field.name for field in session.client.script[phase].request.fields]
         replied, said = session.ask(phase, [given[name] for name in names])
         if "error" in said:
             return phase, said["message"]

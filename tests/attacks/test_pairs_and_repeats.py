@@ -10,7 +10,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded
 from fedpca_flwr.site import local_table, readers
-from fedpca_flwr.site.repeats import BOUNDS
+from fedpca_flwr.site.repeats import MAX_BOUND_ANSWERS
 from tests.families import rows
 from tests.hostile import HostileSession, keys_of
 
@@ -46,7 +46,7 @@ def test_no_two_runs_of_other_levels_differ_by_few_rows_of_a_site(rare, empty):
     cells = ["a"] * 40 + ["b"] * 25 + ["c"] * 12 + ["d"] * 10 + ["x"] * rare + ["y"] * (rare - 1) + [None] * empty
     frame = pd.DataFrame({"kind": cells})
     declared = [own for size in range(1, 7) for own in combinations("abcdxy", size)]
-    tables = [np.asarray(encoded(frame, {"kind": own}, "site", least=10).rows) for own in declared]
+    tables = [np.asarray(encoded(frame, {"kind": own}, "site", min_rows=10).rows) for own in declared]
     seen = np.unique(np.hstack(tables), axis=1).astype(int).T
     apart = (seen[:, None] > seen[None]).sum(axis=2)  # rows in one indicator, and not in the other
     assert seen.sum(axis=1).max() > 10
@@ -98,12 +98,12 @@ def test_other_slopes_for_the_same_rows_are_refused(tmp_path):
 def test_a_row_more_does_not_buy_more_bounds(repeat, sets, tmp_path):
     """Unless the site says that such rows are all new."""
     answered = 0
-    for number in range(4 * BOUNDS):
-        X = np.vstack([rows(60, 3), np.zeros((number // BOUNDS, 3))])
+    for number in range(4 * MAX_BOUND_ANSWERS):
+        X = np.vstack([rows(60, 3), np.zeros((number // MAX_BOUND_ANSWERS, 3))])
         run = {"method": "p-cov", "n-components": 2, "secure-aggregation": True, "bound": 100.0 - number}
         said = HostileSession(tmp_path, X, run, run_id=number + 1, repeat=repeat).client.get_properties({})
         answered += "error" not in said
-    assert answered == sets * BOUNDS
+    assert answered == sets * MAX_BOUND_ANSWERS
 
 
 @pytest.mark.parametrize("columns", [3, 4, 20])

@@ -6,12 +6,12 @@ from flwr.app import RecordDict
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.maths.rows import held_out
+from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.protocol.journal import StateJournal
-from fedpca_flwr.site.fold import fold, require_fold
+from fedpca_flwr.site.fold import held_out_rows, require_fold
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.repeats import HeldOut
-from fedpca_flwr.strategies.personalised.party import GRID, HELD_OUT, PersonalisedClient
+from fedpca_flwr.strategies.personalised.party import HELD_OUT_PREFIX, MU_GRID, PersonalisedClient
 from tests.attacks.test_repeats import events, sites
 from tests.families import rows
 from tests.harness import finish
@@ -41,7 +41,7 @@ def questions(d, mean, *, secure):
     rng, centre = np.random.default_rng(6), {"mean": mean, "remainder": 1e-17 * mean}
     level = np.eye(d)[:, :1] - np.eye(d)[:, 1:2]  # along it, the distance to the mean is that of the rows' own means
     blocks = [rng.standard_normal((d, 5)) * 10.0 ** rng.uniform(-9, 9, 5), 1e290 * np.ones((d, 1)), level]
-    for prefix, strengths in ((HELD_OUT, np.array(GRID)), ("", np.array([50.0]))):
+    for prefix, strengths in ((HELD_OUT_PREFIX, np.array(MU_GRID)), ("", np.array([50.0]))):
         if secure:
             yield f"{prefix}sums", {}
         else:
@@ -96,9 +96,9 @@ def test_rows_of_equal_moments_get_equal_answers(shape, solver, secure, mean, tm
     run = {"method": "personalised", "n-components": K, "solver": solver, **(SECURE if secure else {})}
     pair = [HostileSession(tmp_path / str(i), X, run) for i, X in enumerate(twins(shape, held))]
     X, client = twins(shape, held)[0], pair[0].client
-    phases = client.card.phases(client.site.config, client.options)
+    phases = client.card.script(client.site.config, client.options)
     for phase, asked in questions(shape[1], mean(shape[1]), secure=secure):
-        assert list(asked) == [field.name for field in phases[phase].asked.fields]
+        assert list(asked) == [field.name for field in phases[phase].request.fields]
         one, other = (added(session.client.statistics(phase, asked)) for session in pair)
         assert one.keys() == other.keys()
         for name, value in one.items():
@@ -147,7 +147,7 @@ def node_of(own):
 def drawn(folder, X, *, run_id=1, repeat="refuse", seed=0):
     """What a new process of a site holds out in a run."""
     node = node_of({"data": "rows.npy", "journal": "there", "min-rows": 5, "repeat": repeat})
-    return fold(FileJournal(str(folder / "journal"), str(run_id), 0), node, X, seed)
+    return held_out_rows(FileJournal(str(folder / "journal"), str(run_id), 0), node, X, seed)
 
 
 def test_every_run_holds_the_same_rows_out_whatever_the_seed_and_nearly_the_same_are_refused(tmp_path):
@@ -169,7 +169,7 @@ def test_every_run_holds_the_same_rows_out_whatever_the_seed_and_nearly_the_same
 
 def test_in_a_simulation_the_seed_draws_and_without_a_journal_a_site_holds_nothing_out(tmp_path):
     X = rows(60, 4)
-    assert (fold(StateJournal(RecordDict()), node_of({}), X, 3) == held_out(X, 3)).all()
+    assert (held_out_rows(StateJournal(RecordDict()), node_of({}), X, 3) == validation_rows(X, 3)).all()
     session = HostileSession(tmp_path, X, {"method": "personalised", "n-components": 1}, journal="")
     said = session.client.get_properties({})
     assert said["error"] == "ConfigError"
@@ -180,7 +180,7 @@ def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
     """As a later version might draw it."""
     X = rows(60, 4)
     drawn(tmp_path, X)
-    monkeypatch.setattr("fedpca_flwr.site.fold.fifth", lambda digests: np.arange(60) < 12)
+    monkeypatch.setattr("fedpca_flwr.site.fold.first_fifth", lambda digests: np.arange(60) < 12)
     with pytest.raises(DisclosureError, match="has held other rows out"):
         drawn(tmp_path, X, run_id=2, repeat="refuse-same")
     drawn(tmp_path, X, run_id=3, repeat="allow")
@@ -196,7 +196,7 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path):
 
     def listen(client, phase, asked):
         if phase.endswith(("start", "sums")):
-            prefix = HELD_OUT if phase.startswith(HELD_OUT) else ""
+            prefix = HELD_OUT_PREFIX if phase.startswith(HELD_OUT_PREFIX) else ""
             seen.append((client.site.node.partition_id, phase, client.used(prefix).sum(axis=0).tobytes()))
         return honest(client, phase, asked)
 

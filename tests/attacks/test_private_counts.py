@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.privacy import STEPS
+from fedpca_flwr.maths.privacy import GRID_STEPS
 from tests.hostile import HostileSession, released
 
 PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)
@@ -24,12 +24,12 @@ def test_whoever_starts_a_run_does_not_choose_whether_a_count_is_told(tmp_path, 
 @pytest.mark.parametrize("told", TELLING, ids=str)
 def test_a_site_may_let_its_count_be_told(tmp_path, told):
     replied, _ = HostileSession(tmp_path, PEOPLE, {**RUN, **told}, **ONLY, **{"public-count": True}).ask("joint", [])
-    assert replied[0] / STEPS == len(PEOPLE)
+    assert replied[0] / GRID_STEPS == len(PEOPLE)
 
 
 def test_counts_with_noise_need_no_leave_but_a_budget(tmp_path):
     replied, _ = HostileSession(tmp_path, PEOPLE, RUN, **ONLY).ask("joint", [])
-    assert replied[0] / STEPS != len(PEOPLE)
+    assert replied[0] / GRID_STEPS != len(PEOPLE)
     # 150 runs of epsilon 10 average their noise away.
     session = HostileSession(tmp_path / "2", PEOPLE, {**RUN, "epsilon": 10.0}, **ONLY, **{"epsilon-budget": None})
     for said in (session.client.get_properties({}), session.ask("joint", [])[1]):

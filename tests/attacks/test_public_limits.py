@@ -61,7 +61,7 @@ class HostileServer:
         self.fixed: dict[str, NDArray] = {}
 
     def asks(self, field: Field, known: dict[str, int]) -> NDArray:
-        name = field.fixed or (field.near if field.near in self.fixed else "")
+        name = field.constant or (field.constant_or_zero if field.constant_or_zero in self.fixed else "")
         if name in self.fixed:
             return self.fixed[name]
         value = self._value(field, tuple(self._length(symbol, known) for symbol in field.shape))
@@ -96,9 +96,9 @@ class HostileServer:
 @pytest.mark.parametrize("run", RUNS)
 def test_a_sum_opens_or_is_refused_by_all_alike_whatever_was_asked(run, seed, tmp_path, monkeypatch, caplog):
     """No room is left but for the rows that there are: one site alone has as many as all may have, at the bound."""
-    monkeypatch.setattr(row_limits, "ROWS", N + 1)
-    monkeypatch.setattr(row_limits, "require_few_rows", lambda *given: None)
-    monkeypatch.setattr(columns, "COLUMNS", 2)
+    monkeypatch.setattr(row_limits, "MAX_ROWS", N + 1)
+    monkeypatch.setattr(row_limits, "require_max_rows", lambda *given: None)
+    monkeypatch.setattr(columns, "MAX_COLUMNS", 2)
     caplog.set_level(logging.ERROR, "fedpca_flwr.client")
     rng, given = np.random.default_rng(seed), {"bound": BOUND} if "genotypes" not in run else {}
     config: dict[str, Any] = {"method": run, "n-components": 2, "secure-aggregation": True, **given}
@@ -110,20 +110,20 @@ def test_a_sum_opens_or_is_refused_by_all_alike_whatever_was_asked(run, seed, tm
     for phase, question in script.items():
         if phase == "keys":
             keys = keys_of(sites)
-        elif question.most(public):
-            known = dict(question.asked_sizes(public))
+        elif question.max_times(public):
+            known = dict(question.request_sizes(public))
             asked = [
                 keys[["publics", "signatures"].index(field.name)]
                 if field.name in ("publics", "signatures")
                 else server.asks(field, known)
-                for field in question.asked.fields
+                for field in question.request.fields
             ]
             answers = [site.ask(phase, asked) for site in sites]
             said = {told.get("message") for _, told in answers}
             assert len(said) == 1, (phase, said)
             if said != {None}:
                 return
-            if question.summed is not None:
+            if question.plain_reply is not None:
                 words = np.sum([arrays[0] for arrays, _ in answers], axis=0, dtype=np.uint64)
                 assert words[0] == 3, phase
                 summed += 1

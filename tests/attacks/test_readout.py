@@ -95,10 +95,10 @@ def test_only_its_owner_may_read_a_journal_and_keys_do_not_outlive_the_run(tmp_p
     session.ask("keys", [])
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
-    key = session.client.journal.recall("private")
+    key = session.client.journal.load_secret("private")
     assert key in file.read_bytes()
     session.ask("no such phase", [])
-    assert session.client.journal.recall("private") is None
+    assert session.client.journal.load_secret("private") is None
     assert key not in file.read_bytes()
 
 
@@ -113,7 +113,7 @@ def test_only_its_owner_may_read_a_site_s_scores(name, tmp_path):
 def test_keys_of_a_run_that_was_left_go_when_another_begins_a_day_later(hours, there, tmp_path, monkeypatch, caplog):
     left, other = (HostileSession(tmp_path, patients(), SUMS, run_id=run) for run in (1, 2))
     left.ask("keys", [])
-    key = left.client.journal.recall("private")
+    key = left.client.journal.load_secret("private")
 
     class Later(datetime):
         @classmethod
@@ -125,4 +125,4 @@ def test_keys_of_a_run_that_was_left_go_when_another_begins_a_day_later(hours, t
     assert (key in (tmp_path / "journal" / "site.sqlite").read_bytes()) is there
     assert not left.ask("keys", [])[0]
     assert ("another one has begun since" in caplog.text) is not there
-    assert other.client.journal.recall("private")
+    assert other.client.journal.load_secret("private")

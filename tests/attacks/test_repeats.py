@@ -12,7 +12,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.site.identity import make_key
-from fedpca_flwr.site.repeats import BOUNDS, rows_digest
+from fedpca_flwr.site.repeats import MAX_BOUND_ANSWERS, rows_digest
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of, tamper
 from tests.hostile import HostileSession
@@ -317,7 +317,7 @@ def test_12_runs_learn_three_bits_of_the_largest_value_unless_the_rule_is_off_an
     assert low < max(np.abs(part).max() for part in THREE[:2]) <= high
     assert (high - low, refused) == (1.0, 0)
     low, high, refused = largest_by_bisection(tmp_path / "2", 12)
-    assert (high - low, refused) == (2.0 ** (12 - BOUNDS), 12 - BOUNDS)
+    assert (high - low, refused) == (2.0 ** (12 - MAX_BOUND_ANSWERS), 12 - MAX_BOUND_ANSWERS)
     assert largest_by_bisection(tmp_path / "3", 12, bound=2.0**10) == (0.0, 2.0**10, 10)
 
 
@@ -338,7 +338,7 @@ def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     with pytest.raises(DisclosureError, match="has told of 3 values of 'bound' whether its rows are within them"):
         run(40.0)
     run(60.0)
-    assert len(events(tmp_path / "site0", "bound")) == BOUNDS
+    assert len(events(tmp_path / "site0", "bound")) == MAX_BOUND_ANSWERS
     run(40.0, repeat="allow")
     run(40.0)
 

@@ -5,9 +5,9 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.common import parameters_to_ndarrays
 
-from fedpca_flwr.data.table import check
-from fedpca_flwr.maths.moments import Moments, diagonal_positions, symmetric
-from fedpca_flwr.maths.privacy import whole_products, whole_sum
+from fedpca_flwr.data.table import check_rows
+from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack_symmetric
+from fedpca_flwr.maths.privacy import integer_products, integer_sum
 from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.strategies.dp_pca.party import DPOptions
 from tests.families import rows
@@ -29,12 +29,12 @@ def test_moments_of_one_row_and_of_two_are_the_rows():
     np.testing.assert_array_equal(mean, PATIENTS[0])
     assert not scatter.any()
     _, mean, _, scatter = seen("p-cov", [PATIENTS[:2], rows(30, 8)])
-    values, vectors = np.linalg.eigh(symmetric(scatter, 8))
+    values, vectors = np.linalg.eigh(unpack_symmetric(scatter, 8))
     half = vectors[:, -1] * np.sqrt(values[-1] / 2)
     guessed = sorted([tuple(np.round(mean + half)), tuple(np.round(mean - half))])
     assert guessed == sorted(map(tuple, PATIENTS[:2]))
     # The difference of two pooled scatters is the newcomer's, to everyone who has both.
-    before, after = Moments.of(PATIENTS[:11]), Moments.of(PATIENTS)
+    before, after = Moments.from_rows(PATIENTS[:11]), Moments.from_rows(PATIENTS)
     newcomer = after.count * after.mean - before.count * before.mean
     np.testing.assert_allclose(newcomer, PATIENTS[11], atol=1e-9)
 
@@ -43,7 +43,7 @@ def test_a_covariance_of_few_rows_tells_whether_someone_is_among_them():
     """With fewer rows than features, exactly the rows' own affine space has variance."""
     few = PATIENTS[:5]
     _, mean, _, scatter = seen("p-cov", [few, rows(30, 8)])
-    values, vectors = np.linalg.eigh(symmetric(scatter, 8))
+    values, vectors = np.linalg.eigh(unpack_symmetric(scatter, 8))
     empty = vectors[:, values < 1e-9 * values[-1]]
     assert np.linalg.norm((few - mean) @ empty, axis=1).max() < 1e-6
     assert np.linalg.norm((PATIENTS[5:] - mean) @ empty, axis=1).min() > 1
@@ -65,7 +65,7 @@ def replies(method, data, times=1, **options):
         own = {"noise-seed": seed} if method == "dp-pca" else {}  # the same in each run of this test
         node = {"partition-id": 0, "num-partitions": 2, "min-rows": 5}
         context = Context(seed, 1, node, RecordDict(), METHODS.run_config({**run_config, **own}))
-        arrays, _, said = FACTORY.client(context, lambda node, config: check(data)).fit([], {"phase": phase})
+        arrays, _, said = FACTORY.client(context, lambda node, config: check_rows(data)).fit([], {"phase": phase})
         assert "error" not in said
         yield arrays
 
@@ -96,11 +96,13 @@ def test_differential_privacy_hides_who_is_among_few_rows(epsilon, times, least,
     """The advantage over a coin is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1): 0.05, and 1 (no protection)."""
     options = {"release": "joint", "relation": "replace-one", "clip": CLIP, "epsilon": epsilon}
     noise = DPOptions(**options).noise("joint")
-    products = np.full(36, noise.of["products"] / np.sqrt(2))
-    products[diagonal_positions(8)] = noise.of["products"]
-    worlds = [[whole_sum(data, np.zeros(8), CLIP), whole_products(data, np.zeros(8), CLIP)] for data in with_one_more()]
+    products = np.full(36, noise.deviations["products"] / np.sqrt(2))
+    products[diagonal_positions(8)] = noise.deviations["products"]
+    worlds = [
+        [integer_sum(data, np.zeros(8), CLIP), integer_products(data, np.zeros(8), CLIP)] for data in with_one_more()
+    ]
     says = [
-        np.mean([is_nearer_to_the_first(reply[1:], worlds, [noise.of["sum"], products]) for reply in many])
+        np.mean([is_nearer_to_the_first(reply[1:], worlds, [noise.deviations["sum"], products]) for reply in many])
         for many in (replies("dp-pca", data, times=times, **options) for data in with_one_more())
     ]
     assert least <= says[0] - says[1] <= most

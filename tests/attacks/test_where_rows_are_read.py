@@ -13,7 +13,7 @@ from flwr.common import Context, RecordDict
 from pydantic import BaseModel
 
 from fedpca_flwr import METHODS, ContractError
-from fedpca_flwr.data.table import check
+from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.strategies import FACTORY
 from tests.refusals import refused
 
@@ -29,7 +29,7 @@ def client_of(method: str) -> Any:
     rows = np.random.default_rng(1).standard_normal((N, 5))
     run = {"method": method, "n-components": 2}
     node = {"partition-id": 0, "num-partitions": 2}
-    return FACTORY.client(Context(1, 1, node, RecordDict(), run), lambda node, config: check(rows))
+    return FACTORY.client(Context(1, 1, node, RecordDict(), run), lambda node, config: check_rows(rows))
 
 
 def rows_within(thing: object, seen: set[int]) -> list[object]:

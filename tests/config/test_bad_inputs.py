@@ -27,7 +27,7 @@ def fit(parties=None, method="p-cov", **options):
     return run(method, parties, **{"n_components": 2, "min_rows": 1, **options})
 
 
-def said(node, method="p-cov", phase="statistics", **options):
+def reported_error(node, method="p-cov", phase="statistics", **options):
     """The error that a site's client reports in its first round, as (kind, text)."""
     node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, "may-show": "inner products", **node}
     values = {"method": method, "n-components": 2, **options}
@@ -67,7 +67,7 @@ def test_one_data_frame_is_told_how_to_be_several_parties():
 @pytest.mark.parametrize("key", LOCAL)
 @pytest.mark.parametrize("path", ["a\0b.npy", "x" * 5000 + ".npy", "~nobodyhere/x.npy"], ids=["null", "long", "nobody"])
 def test_a_path_that_no_file_can_have_is_named_at_the_door(key, path):
-    kind, text = said({key: path})
+    kind, text = reported_error({key: path})
     assert (kind, path in text) == ("ConfigError", False)
     assert not unnamed(text, f"'{key}'")
 
@@ -86,7 +86,7 @@ def test_image_files_that_do_not_fit_together_are_refused(sizes, tmp_path):
     folder.mkdir(parents=True)
     for name, size in zip(("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), sizes, strict=True):
         (folder / name).write_bytes(bytes(size))
-    kind, text = said({}, dataset="mnist", **{"data-root": str(tmp_path)})
+    kind, text = reported_error({}, dataset="mnist", **{"data-root": str(tmp_path)})
     assert kind == "DataError"
     assert "not whole" in text
 
@@ -105,7 +105,7 @@ def test_image_files_that_do_not_fit_together_are_refused(sizes, tmp_path):
 )
 def test_absurd_options_of_a_simulation_are_named(options, text):
     try:
-        kind, message = said({}, **{"dataset": "wine", **options})
+        kind, message = reported_error({}, **{"dataset": "wine", **options})
     except ConfigError as error:  # the server reads these options first
         kind, message = "ConfigError", str(error)
     assert kind == "ConfigError"
@@ -122,7 +122,7 @@ def test_loadings_that_are_no_numbers_are_refused(spoilt, tmp_path):
     assert zipfile.is_zipfile(path)
     np.save(tmp_path / "new.npy", rows(20, 4))
     node = {"data": str(tmp_path / "new.npy"), "loadings": str(path)}
-    kind, text = said(node, "vertical-scores", "rows")
+    kind, text = reported_error(node, "vertical-scores", "rows")
     assert (kind, unnamed(text, "'loadings'")) == ("ContractError", [])
 
 

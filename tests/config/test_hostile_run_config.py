@@ -13,7 +13,7 @@ from fedpca_flwr.config import method_text, run_config
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.protocol.admission import LONGEST_MESSAGE, ErrorReport
+from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS, ErrorReport
 from fedpca_flwr.site_app import client_fn
 from fedpca_flwr.strategies import FACTORY
 from tests.refusals import refused, unnamed
@@ -74,23 +74,23 @@ VALUES = {**ANYWHERE, **OF_METHODS}
 KEYS = [*RunConfig.keys(), LONG, "data_root", "\x1b[2J", "\udc80", "a\nclient 0: b", ""]
 
 
-def told(config):
+def party_reports(config):
     """What a party says to a run-config, asked in each way; nothing is raised, whose text would travel."""
-    said = []
+    reports = []
     for ask in ("get_properties", "fit", "evaluate"):
-        made: Any = client_fn(Context(1, 1, {"partition-id": 1, "num-partitions": 3}, RecordDict(), config))
-        client = made.numpy_client
+        flower_client: Any = client_fn(Context(1, 1, {"partition-id": 1, "num-partitions": 3}, RecordDict(), config))
+        client = flower_client.numpy_client
         arguments = {"get_properties": [{}], "fit": [[], {"phase": "moments"}], "evaluate": [[], {}]}[ask]
         answer = getattr(client, ask)(*arguments)
-        said.append(answer if ask == "get_properties" else answer[2])
-    return said
+        reports.append(answer if ask == "get_properties" else answer[2])
+    return reports
 
 
-def require_clean(said, config):
-    for one in said:
-        if "error" not in one:
+def require_clean(reports, config):
+    for metrics in reports:
+        if "error" not in metrics:
             continue
-        report = ErrorReport.parse(one)
+        report = ErrorReport.parse(metrics)
         assert report.partition_id == 1
         lines = report.message.split("\n")
         assert all(line.isprintable() for line in lines)
@@ -102,15 +102,15 @@ def require_clean(said, config):
 def test_every_value_at_every_key_is_answered(value):
     """Where no method is expected, what is wrong in the text of one is a text like any other."""
     for key in KEYS if value in ANYWHERE else ("method", "dataset", "features"):
-        require_clean(told({key: VALUES[value]}), key)
+        require_clean(party_reports({key: VALUES[value]}), key)
 
 
 @pytest.mark.parametrize("value", OF_LEVELS)
 def test_texts_that_declare_no_levels_are_refused_in_one_sentence(value):
-    for said in told({"levels": OF_LEVELS[value], "method": "p-cov scale=true"}):
-        assert said["error"] == "ConfigError"
-        assert not unnamed(said["message"], "'levels'")
-        require_clean([said], value)
+    for metrics in party_reports({"levels": OF_LEVELS[value], "method": "p-cov scale=true"}):
+        assert metrics["error"] == "ConfigError"
+        assert not unnamed(metrics["message"], "'levels'")
+        require_clean([metrics], value)
 
 
 @pytest.mark.parametrize(("columns", "levels"), [(1, 1001), (1, 10**5), (10, 999), (9000, 1)])
@@ -118,9 +118,9 @@ def test_more_levels_than_a_site_has_room_for_are_refused_before_it_makes_any(co
     """20,000 levels of 2,000 rows took 3.4 GB."""
     monkeypatch.setattr(np, "zeros", lambda *shape, **kind: pytest.fail("something is made"))
     declared = json.dumps({f"c{i}": [format(j, "x") for j in range(levels)] for i in range(columns)})
-    for said in told({"levels": declared, "method": "p-cov scale=true"}):
-        assert said["error"] == "ConfigError"
-        assert not unnamed(said["message"], "'levels'", "1,000", "10,000")
+    for metrics in party_reports({"levels": declared, "method": "p-cov scale=true"}):
+        assert metrics["error"] == "ConfigError"
+        assert not unnamed(metrics["message"], "'levels'", "1,000", "10,000")
 
 
 def test_as_many_levels_as_there_may_be_are_taken():
@@ -132,7 +132,7 @@ def test_random_run_configs_are_answered():
     rng = random.Random(24)
     for _ in range(150):
         config = {rng.choice(KEYS): rng.choice(list(VALUES.values())) for _ in range(rng.randint(2, 6))}
-        require_clean(told(config), config)
+        require_clean(party_reports(config), config)
 
 
 @pytest.mark.parametrize("text", ["\ud800", "\x00", "\x1b[2J", "\u202e", "\U000e0001"])
@@ -146,12 +146,12 @@ def test_no_text_is_raised_by_a_site_that_notes_it(method, text, tmp_path):
     node = {"partition-id": 1, "num-partitions": 3, "journal": str(tmp_path / "journal"), "may-show": "distribution"}
     config = {"method": method.format(text), "n-components": 2}
     for phase in ("moments", "digest", "summary", "project"):
-        given = Context(1, 1, {**node, "data": str(tmp_path / "rows.npy")}, RecordDict(), config)
-        made: Any = client_fn(given)
-        client = made.numpy_client
-        for said in (client.get_properties({}), client.fit([], {"phase": phase})[2], client.evaluate([], {})[2]):
-            assert "failed with" not in said.get("message", "")
-            str(said).encode()
+        context = Context(1, 1, {**node, "data": str(tmp_path / "rows.npy")}, RecordDict(), config)
+        flower_client: Any = client_fn(context)
+        client = flower_client.numpy_client
+        for metrics in (client.get_properties({}), client.fit([], {"phase": phase})[2], client.evaluate([], {})[2]):
+            assert "failed with" not in metrics.get("message", "")
+            str(metrics).encode()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,9 @@ def test_no_text_is_raised_by_a_site_that_notes_it(method, text, tmp_path):
     ids=lambda config: repr(config)[:40],
 )
 def test_nothing_is_raised_where_flower_makes_a_client(config):
-    assert [(one["error"], one["partition-id"]) for one in told(config)] == [("ConfigError", 1)] * 3
+    assert [(metrics["error"], metrics["partition-id"]) for metrics in party_reports(config)] == [
+        ("ConfigError", 1)
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -189,27 +191,27 @@ def test_what_is_longer_than_any_is_refused_before_it_is_compared(config, text, 
     monkeypatch.setattr(
         difflib, "get_close_matches", lambda word, *rest, **n: compared.append(word) or honest(word, *rest, **n)
     )
-    for said in told(config):
-        assert text in said["message"]
-        assert len(said["message"]) <= 2000
-    assert max(map(len, compared), default=0) <= run_config.LONGEST_KEY
+    for metrics in party_reports(config):
+        assert text in metrics["message"]
+        assert len(metrics["message"]) <= 2000
+    assert max(map(len, compared), default=0) <= run_config.MAX_KEY_CHARACTERS
     with pytest.raises(ConfigError):
         FACTORY.strategy(config)
-    assert max(map(len, compared), default=0) <= run_config.LONGEST_KEY
-    assert len(compared) <= 2 * 2 * run_config.MOST_KEYS
+    assert max(map(len, compared), default=0) <= run_config.MAX_KEY_CHARACTERS
+    assert len(compared) <= 2 * 2 * run_config.MAX_KEYS
 
 
 def test_no_refusal_is_longer_than_a_server_reads():
     faults = {"method": "p-cov " + " ".join(f"a{i}=1" for i in range(99))}
-    assert {len(said["message"]) for said in told(faults)} == {LONGEST_MESSAGE} == {4000}
+    assert {len(metrics["message"]) for metrics in party_reports(faults)} == {MAX_MESSAGE_CHARACTERS} == {4000}
 
 
 def test_long_texts_and_paths_in_a_sites_own_home_are_taken(tmp_path):
     names = ", ".join(f"gene {i}" for i in range(20_000))
     assert len(RunConfig.parse({"features": names}).feature_names) == 20_000
     path = "a/" * 50
-    assert RunConfig.parse({"data-root": path, "output": "x" * run_config.LONGEST_TEXT}).data_root == path
-    assert method_text.words_of("p-cov " + "a=1 " * run_config.MOST_KEYS)[0] == "p-cov"
+    assert RunConfig.parse({"data-root": path, "output": "x" * run_config.MAX_TEXT_CHARACTERS}).data_root == path
+    assert method_text.split_method_text("p-cov " + "a=1 " * run_config.MAX_KEYS)[0] == "p-cov"
     node = {"partition-id": 0, "num-partitions": 3, "scores": "~/scores.npz"}
     assert NodeConfig.parse(node, source="node-config").scores == "~/scores.npz"
 
@@ -218,7 +220,7 @@ def test_long_texts_and_paths_in_a_sites_own_home_are_taken(tmp_path):
 def test_a_run_config_lets_no_site_look_into_a_home(path):
     with refused(ConfigError, "data-root", "~"):
         RunConfig.parse({"data-root": path})
-    assert not unnamed(told({"data-root": path})[0]["message"], "data-root", "'~'")
+    assert not unnamed(party_reports({"data-root": path})[0]["message"], "data-root", "'~'")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr import run
-from fedpca_flwr.config.method_text import canonical, options_of
+from fedpca_flwr.config.method_text import canonical_text, parse_options
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.simulations.records import parsed
 from fedpca_flwr.strategies import FACTORY, METHODS
@@ -18,7 +18,7 @@ KINDS = {name: method.strategy.card.options for name, method in METHODS.items()}
 
 
 def read(text):
-    return options_of(text, KINDS[text.split()[0]], {})
+    return parse_options(text, KINDS[text.split()[0]], {})
 
 
 def refusal(run_config):
@@ -47,8 +47,8 @@ def refusal(run_config):
     ],
 )
 def test_words_are_a_shells_and_values_those_of_toml(text, key, value):
-    found = getattr(read(text), key)
-    assert (found, type(found)) == (value, type(value))
+    option = getattr(read(text), key)
+    assert (option, type(option)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,11 @@ def test_a_value_of_another_kind_is_not_guessed(text, named):
 
 
 def test_all_faults_are_told_at_once():
-    told = refusal({"method": "sub-it blok-size=10 max-rounds=3 max-rounds=4 tolerance=x wire bound=2 =5"}).splitlines()
+    lines = refusal(
+        {"method": "sub-it blok-size=10 max-rounds=3 max-rounds=4 tolerance=x wire bound=2 =5"}
+    ).splitlines()
     for line, named in zip(
-        told,
+        lines,
         (
             ["sub-it", "blok-size", "block-size", "wire", "center", "scale"],
             ["max-rounds"],
@@ -92,9 +94,9 @@ def test_options_and_keys_stand_where_they_belong():
     assert FACTORY.strategy({"method": "p-cov", "n-components": 0.9}).options.n_components == 0.9
     assert not unnamed(refusal({"method": "dsa", "n-components": 0.9}), "n-components", 0.9, 1)
     assert "quote" in refusal({"method": "streaming leave='hospital 1"})
-    told = refusal({"method": "sub-it wire=float32", "block-size": 10, "rank": 3, "seed": 1})
-    assert not unnamed(told, "block-size", "sub-it", "sapca", "vertical", "'rank'", "qr-pca")
-    assert not unnamed(told, "method='sub-it wire=float32 block-size=10'")
+    text = refusal({"method": "sub-it wire=float32", "block-size": 10, "rank": 3, "seed": 1})
+    assert not unnamed(text, "block-size", "sub-it", "sapca", "vertical", "'rank'", "qr-pca")
+    assert not unnamed(text, "method='sub-it wire=float32 block-size=10'")
     assert not unnamed(refusal({"sede": 1}), "'sede'", "'seed'")
 
 
@@ -103,8 +105,8 @@ def test_the_same_run_is_the_same_text():
         "sub-it scale=true block-size=4 tolerance=1e-6",
         "sub-it  tolerance=0.000001 'block-size=4' scale=\"true\"",
     ]
-    assert {canonical("sub-it", read(text)) for text in texts} == {"sub-it block-size=4 scale=true"}
-    assert canonical("p-cov", read("p-cov center=true")) == "p-cov"
+    assert {canonical_text("sub-it", read(text)) for text in texts} == {"sub-it block-size=4 scale=true"}
+    assert canonical_text("p-cov", read("p-cov center=true")) == "p-cov"
 
 
 @pytest.mark.engine
@@ -115,8 +117,8 @@ def test_the_text_of_a_run_is_read_back_as_that_run(leave, mu, bits, scale):
         ("streaming", {"leave": leave, "scale": scale}),
         ("personalised", {"mu": mu, "iterations": 1 + bits}),
     ):
-        one = KINDS[name].parse(options)
-        assert read(canonical(name, one)) == one
+        parsed_options = KINDS[name].parse(options)
+        assert read(canonical_text(name, parsed_options)) == parsed_options
 
 
 def test_server_and_party_read_the_same_options():
@@ -128,7 +130,7 @@ def test_server_and_party_read_the_same_options():
     client = FACTORY.client(Context(1, 1, node, RecordDict(), config))
     strategy = FACTORY.strategy(config)
     assert client.options == strategy.options
-    assert list(client.script) == list(strategy.phases)
+    assert list(client.script) == list(strategy.script)
 
 
 def test_what_parties_agree_on_does_not_depend_on_how_the_run_was_written():
@@ -145,10 +147,10 @@ def test_what_parties_agree_on_does_not_depend_on_how_the_run_was_written():
 
 def test_python_and_the_text_are_the_same_run():
     parties = cut(rows(60), 40, 20)
-    one = run("compressed codec=shared-step step=1e-3", parties, n_components=2)
-    other = run("compressed", parties, n_components=2, step=1e-3, codec="shared-step")
-    assert not differences(one, other)
-    assert one.log["options"] == other.log["options"]
+    by_text = run("compressed codec=shared-step step=1e-3", parties, n_components=2)
+    by_keywords = run("compressed", parties, n_components=2, step=1e-3, codec="shared-step")
+    assert not differences(by_text, by_keywords)
+    assert by_text.log["options"] == by_keywords.log["options"]
 
 
 def test_a_comparison_reads_methods_as_a_run_does():

@@ -13,8 +13,8 @@ from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
 from fedpca_flwr.cli import main
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.categories import encoded, found_levels, level_of
-from fedpca_flwr.maths.rows import pieces
+from fedpca_flwr.data.categories import encoded, frequent_levels, level_of
+from fedpca_flwr.maths.rows import row_chunks
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.site import policy
 from fedpca_flwr.site.local_table import local_table
@@ -116,12 +116,12 @@ def test_new_rows_are_taken_with_their_categories_by_a_model_from_a_file(tmp_pat
 def test_few_rows_of_a_level_are_others_and_others_are_not_few():
     cells = ["f"] * 12 + ["m"] * 5 + [None] * 2 + ["x"]
     for dtype in (object, "string", "category"):
-        found = encoded(pd.DataFrame({"sex": pd.Series(cells, dtype=dtype)}), {"sex": ["f", "m"]}, "X", least=4)
+        found = encoded(pd.DataFrame({"sex": pd.Series(cells, dtype=dtype)}), {"sex": ["f", "m"]}, "X", min_rows=4)
         assert np.asarray(found.rows).sum(axis=0).tolist() == [12, 0, 8, 0]  # m joins the three others
         assert found.names == ("sex=f", "sex=m", "sex=other", "sex=missing")
-    four_others = encoded(pd.DataFrame({"sex": [*cells, "x"]}), {"sex": ["f", "m"]}, "X", least=4)
+    four_others = encoded(pd.DataFrame({"sex": [*cells, "x"]}), {"sex": ["f", "m"]}, "X", min_rows=4)
     assert np.asarray(four_others.rows).sum(axis=0).tolist() == [12, 5, 4, 0]
-    assert found_levels([*cells, "x", *["other", ""] * 9], least=2) == ["f", "m", "x"]
+    assert frequent_levels([*cells, "x", *["other", ""] * 9], min_rows=2) == ["f", "m", "x"]
 
 
 @pytest.mark.parametrize("round_rows", [1, 10, 25])
@@ -163,7 +163,7 @@ def test_a_site_counts_levels_that_were_made_elsewhere_among_the_rows_that_take_
 @pytest.mark.parametrize("before", [30, 3 * 64], ids=["first piece", "last piece"])
 def test_a_level_of_few_rows_is_refused_by_the_site(before, heavy, monkeypatch):
     """Of few by their weights the sums would be those of one row, or nearly."""
-    monkeypatch.setattr(policy, "chunks", lambda rows: pieces(rows, 64))
+    monkeypatch.setattr(policy, "chunks", lambda rows: row_chunks(rows, 64))
     n = before + 10
     frame = pd.DataFrame({"x": np.arange(float(n)), "sex": ["f"] * before + ["m"] * 10})
     table = encoded(frame, {"sex": ["f", "m"]}, "X")  # indicators may have been made elsewhere

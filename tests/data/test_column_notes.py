@@ -5,7 +5,7 @@ import pytest
 from sklearn import datasets
 
 from fedpca_flwr import run
-from fedpca_flwr.data.column_notes import notes_of
+from fedpca_flwr.data.column_notes import column_fault_notes
 
 RNG = np.random.default_rng(0)
 N = 120
@@ -14,7 +14,7 @@ LIKERT = RNG.integers(1, 6, (N, 4))
 
 
 def notes(**parties):
-    return "\n".join(notes_of(parties, {name: tuple("abcd") for name in parties}))
+    return "\n".join(column_fault_notes(parties, {name: tuple("abcd") for name in parties}))
 
 
 def changed(table, column, value, places):
@@ -47,7 +47,7 @@ def test_a_column_that_one_party_has_not_measured_is_noted():
     north = changed(USUAL, 2, -1, slice(None))
     assert "'c' (north)" in notes(north=north, south=USUAL)
     assert not notes(north=USUAL[:40], south=changed(USUAL, 2, 50, slice(None)))
-    assert not notes_of({"x": north, "y": USUAL}, {"x": (), "y": ()}, same_columns=False)
+    assert not column_fault_notes({"x": north, "y": USUAL}, {"x": (), "y": ()}, same_columns=False)
     with_zeros = changed(USUAL / 100 + 4, 2, 0, slice(None))
     assert "'c' (south)" in notes(north=USUAL / 100 + 4, south=with_zeros)
 
@@ -82,7 +82,7 @@ ORDINARY = {
 def test_ordinary_columns_are_not_noted(kind):
     table = ORDINARY[kind]
     halves = {"north": table[::2], "south": table[1::2]}
-    assert not notes_of(halves, {"north": (), "south": ()})
+    assert not column_fault_notes(halves, {"north": (), "south": ()})
 
 
 def test_a_model_notes_components_that_are_one_column():

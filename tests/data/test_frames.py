@@ -12,11 +12,11 @@ from scipy import sparse
 
 from fedpca_flwr import FederatedPCA, run
 from fedpca_flwr.data import table
-from fedpca_flwr.data.column_notes import apart, text_of
-from fedpca_flwr.data.frames import as_array, as_rows, listed
-from fedpca_flwr.data.table import check, names_digest
+from fedpca_flwr.data.column_notes import count_isolated, isolated_text
+from fedpca_flwr.data.frames import as_array, as_rows, labels_text
+from fedpca_flwr.data.table import check_rows, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.site.readers import read
 from tests.families import cut, rows
 from tests.refusals import refused, unnamed
@@ -83,7 +83,7 @@ def test_plain_and_sparse_columns_keep_their_kind():
     found = as_rows(pd.DataFrame.sparse.from_spmatrix(sparse.csc_matrix(matrix)), "X")
     assert isinstance(found, Blocks)
     assert found.sparse
-    np.testing.assert_array_equal(whole(found), matrix.toarray())
+    np.testing.assert_array_equal(to_array(found), matrix.toarray())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int16, bool])
@@ -103,9 +103,9 @@ def test_values_whose_squares_float64_cannot_hold_are_refused(size, what, kind):
         return as_rows(kind([[0.0, value], [0.0, -value]]), "X")
 
     for allowed in (1e140, 1e-140, 0.0, np.nan):
-        check(holding(allowed))
+        check_rows(holding(allowed))
     with pytest.raises(DataError, match=what) as caught:
-        check(holding(size), ["age", "bmi"])
+        check_rows(holding(size), ["age", "bmi"])
     assert caught.value.local == "columns: 'bmi'"
 
 
@@ -113,11 +113,11 @@ def test_values_whose_squares_float64_cannot_hold_are_refused(size, what, kind):
 def test_rows_that_become_more_or_fewer_while_they_are_read_are_refused(more, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     held = [X]
-    rows = check(Blocks(lambda: held, 4, X.dtype)).rows
-    np.testing.assert_array_equal(whole(rows), X)
+    rows = check_rows(Blocks(lambda: held, 4, X.dtype)).rows
+    np.testing.assert_array_equal(to_array(rows), X)
     held[:] = [X, X[:1]] if more > 0 else [X[:-1]]
     with refused(DataError, match="changed"):
-        whole(rows)
+        to_array(rows)
 
 
 def test_what_is_missing_in_a_frame_is_for_em_alone():
@@ -301,7 +301,7 @@ def test_columns_of_the_same_names_are_put_into_the_first_order(kind):
 )
 def test_blocks_that_are_not_what_their_loader_says_are_refused(block, named):
     with refused(DataError, named, "float64", 4):
-        check(Blocks(lambda: [np.ones((3, 4)), block], 4, np.dtype(float)))
+        check_rows(Blocks(lambda: [np.ones((3, 4)), block], 4, np.dtype(float)))
 
 
 def test_a_traceback_in_this_process_says_where(tmp_path):
@@ -317,8 +317,8 @@ def test_columns_are_named_once_and_known_by_their_digest():
         as_rows(pd.DataFrame(X[:, :2], columns=["age", "age"]), "the table")
     assert names_digest(("a", "bc")) != names_digest(("ab", "c"))
     assert names_digest((" a ", "bc")) == names_digest(("a", "bc"))
-    assert listed(range(20)) == ", ".join(map(str, range(20)))
-    assert listed(range(22)).endswith(", 19 and 2 more")
+    assert labels_text(range(20)) == ", ".join(map(str, range(20)))
+    assert labels_text(range(22)).endswith(", 19 and 2 more")
     one, two, three = frame(), frame().rename(columns={"bmi": "BMI"}), frame().assign(height=1.0)
     with refused(ConfigError, "party 0", match="party 1 .*'bmi'.*'BMI'.*party 2 .*'height'"):
         fit([one, two, three])
@@ -347,13 +347,13 @@ def usual():
 
 
 def test_usual_tables_have_none(usual):
-    assert apart(usual) == {}
-    assert apart(np.ones((N, 2))) == {}
-    assert apart(np.arange(18.0)[:, None] ** 9) == {}
+    assert count_isolated(usual) == {}
+    assert count_isolated(np.ones((N, 2))) == {}
+    assert count_isolated(np.arange(18.0)[:, None] ** 9) == {}
     usual[3, 1], usual[4, 1] = np.inf, 1.7e308
-    assert apart(usual) == {1: 1}
+    assert count_isolated(usual) == {1: 1}
     for other in (np.full((N, 2), "text"), np.ones((N, 0)), usual[:, 1], np.uint8(usual > 1) * 255):
-        assert apart(other) == {}
+        assert count_isolated(other) == {}
 
 
 @pytest.mark.parametrize("way", [1, -1])
@@ -361,7 +361,7 @@ def test_values_are_apart_beyond_ten_times_the_range_of_all_others(way):
     """Of 20 rows at least."""
     for rows_of_it, gap, expected in ((20, 10.5, {0: 1}), (20, 9.5, {}), (19, 10.5, {})):
         column = np.append(np.linspace(0, 1, rows_of_it - 1), 1 + gap)
-        assert apart(way * column[:, None]) == expected
+        assert count_isolated(way * column[:, None]) == expected
 
 
 def test_codes_and_slips_are_counted_from_both_ends_beside_missing_values(usual):
@@ -369,20 +369,20 @@ def test_codes_and_slips_are_counted_from_both_ends_beside_missing_values(usual)
     usual[[3, 4], 0] = 40_000, 61_000
     usual[5, 0] = -9999
     usual[20:40, :2] = np.nan
-    assert apart(usual) == {0: 3, 1: 7}
-    assert apart(usual.astype(np.float32)) == {0: 3, 1: 7}
-    assert text_of(apart(usual), ("age", "creatinine")) == "10 values of 'age', 'creatinine'"
-    assert text_of({1: 1}, ()) == "1 value of 1"
+    assert count_isolated(usual) == {0: 3, 1: 7}
+    assert count_isolated(usual.astype(np.float32)) == {0: 3, 1: 7}
+    assert isolated_text(count_isolated(usual), ("age", "creatinine")) == "10 values of 'age', 'creatinine'"
+    assert isolated_text({1: 1}, ()) == "1 value of 1"
 
 
 def test_a_second_group_of_rows_is_none(usual):
     """A tenth of the rows at most: what more rows have is a part of the data."""
     usual[: N // 10, 1] = -999
-    assert apart(usual) == {1: N // 10}
+    assert count_isolated(usual) == {1: N // 10}
     usual[0, 1] = 40_000
-    assert apart(usual) == {1: N // 10}
+    assert count_isolated(usual) == {1: N // 10}
     usual[N // 10, 1] = -999
-    assert apart(usual) == {}
+    assert count_isolated(usual) == {}
 
 
 def test_a_model_of_tables_has_a_note(usual):

@@ -10,8 +10,8 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import run
-from fedpca_flwr.data.table import HELD_BYTES, check
-from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.data.table import HELD_BYTES, check_rows
+from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut, rows
@@ -107,19 +107,19 @@ def test_a_mapped_file_of_columns_is_not_read_whole(tmp_path):
         tmp_path / "large.npy", "w+", dtype=np.float64, shape=(HELD_BYTES // 64 + 64, 16), fortran_order=True
     )
     for given in (large, np.asarray(large)[:, ::2], large.T[:8].T):
-        table = check(given)
+        table = check_rows(given)
         assert isinstance(table.rows, Blocks)
         assert table.rows.shape == given.shape
         assert next(iter(table.rows.read())).flags.c_contiguous
         assert next(iter(table.rows.read())).nbytes < 2**22
     small = np.load(tmp_path / "large.npy", mmap_mode="r")[:100]
-    np.testing.assert_array_equal(check(small).rows, small)
+    np.testing.assert_array_equal(check_rows(small).rows, small)
 
 
 def test_whole_rows_are_not_copied_and_blocks_that_are_kept_are_such(tmp_path):
     np.save(tmp_path / "rows.npy", X)
     for given in (X, X[7:90], np.load(tmp_path / "rows.npy", mmap_mode="r")):
-        assert np.shares_memory(check(given).rows, given)
+        assert np.shares_memory(check_rows(given).rows, given)
     given = Blocks(lambda: [np.asfortranarray(X)], 37, X.dtype)
-    assert check(given).rows.flags.c_contiguous
-    assert whole(check(Blocks(lambda: [sparse.csr_array(X)], 37, X.dtype, sparse=True)).rows).flags.c_contiguous
+    assert check_rows(given).rows.flags.c_contiguous
+    assert to_array(check_rows(Blocks(lambda: [sparse.csr_array(X)], 37, X.dtype, sparse=True)).rows).flags.c_contiguous

@@ -63,7 +63,7 @@ class Lab(Deployment):
                 process.wait()
                 self.spawn(f"node{i}", [*process.args[:-1], as_text(config)])
         self.node_configs = node_configs
-        self.until(self.all_online, "the SuperNodes to be online")
+        self.wait_until(self.all_nodes_online, "the SuperNodes to be online")
         return self
 
 
@@ -71,11 +71,11 @@ class SimulationLab(Lab):
     """A SuperLink that simulates its nodes with Ray, as ``flwr run`` starts one for itself."""
 
     def start_link(self) -> None:
-        self.name_link("insecure = true")
+        self.write_flwr_config("insecure = true")
         command = ["flower-superlink", "--insecure", "--simulation", "--host", HOST, "--port", str(self.port)]
         self.spawn("superlink", command)
         url = f"http://{HOST}:{self.port}/health"
-        self.until(lambda: urllib.request.urlopen(url, timeout=20).status == 200, "the SuperLink")
+        self.wait_until(lambda: urllib.request.urlopen(url, timeout=20).status == 200, "the SuperLink")
 
-    def all_online(self) -> bool:
+    def all_nodes_online(self) -> bool:
         return True

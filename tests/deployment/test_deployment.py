@@ -18,7 +18,7 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.protocol.fleet import require_registered
 from fedpca_flwr.simulations.benchmarks.postgresql_server import programs, running
 from fedpca_flwr.site.certificates import make_node_key
-from fedpca_flwr.site.deployment import HOST, sites, written
+from fedpca_flwr.site.deployment import HOST, make_site_configs, write_site_files
 from fedpca_flwr.strategies import METHODS
 from tests.deployment.lab import Lab, told
 from tests.families import cut, rows
@@ -51,7 +51,7 @@ def database():
 def tables(tmp_path_factory, database):
     """The node-configs of two hospitals: one has a file, the other PostgreSQL where it is installed, else DuckDB."""
     folder = tmp_path_factory.mktemp("hospitals")
-    nodes = sites(folder, "hospital", written(folder, NAMES, HOSPITALS))
+    nodes = make_site_configs(folder, "hospital", write_site_files(folder, NAMES, HOSPITALS))
     url = database.url if database else f"duckdb:///{folder}/cohort.duckdb"
     opened = psycopg.connect(url, password=database.password) if database else duckdb.connect(folder / "cohort.duckdb")
     with opened as connection:

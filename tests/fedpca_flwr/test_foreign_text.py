@@ -5,9 +5,9 @@ import unicodedata
 
 import pytest
 
-from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, printable, value_text
+from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, printable_text, value_text
 from fedpca_flwr.figures import markdown
-from fedpca_flwr.protocol.admission import ErrorReport, info_of, reported
+from fedpca_flwr.protocol.admission import ErrorReport, parse_info, reported_errors
 from tests.families import cut, rows
 from tests.harness import finish, server_of, tamper
 
@@ -18,12 +18,12 @@ CLEAN = "a?[2J?b?c?d?e?"
 @pytest.mark.engine
 def test_no_character_that_controls_or_turns_anything_is_left():
     every = "".join(map(chr, range(sys.maxunicode + 1)))
-    kinds = {unicodedata.category(one) for one in printable(every)}
+    kinds = {unicodedata.category(one) for one in printable_text(every)}
     assert not kinds & {"Cc", "Cf", "Cs", "Zl", "Zp"}
-    printable(every).encode()  # half a surrogate pair could not be
-    assert printable("a\nb", lines=True) == "a\nb"
-    assert printable("a\nb") == "a?b"
-    assert printable("Zürich, 東京 3 °C") == "Zürich, 東京 3 °C"
+    printable_text(every).encode()  # half a surrogate pair could not be
+    assert printable_text("a\nb", lines=True) == "a\nb"
+    assert printable_text("a\nb") == "a?b"
+    assert printable_text("Zürich, 東京 3 °C") == "Zürich, 東京 3 °C"
 
 
 def test_errors_tables_and_clients_hold_no_foreign_text():
@@ -34,10 +34,10 @@ def test_errors_tables_and_clients_hold_no_foreign_text():
     assert value_text("x" * 300) == f"'{'x' * 199}..."
     assert (value_text([1.5, 2.5]), value_text(["a", 2.5]), value_text(["a"])) == (*["of type list"] * 2, "['a']")
     with pytest.raises(ContractError) as caught:
-        info_of({"partition-id": 0, "num-partitions": 3, "simulated": True, f"{EVIL}\nclient 2": "x"})
+        parse_info({"partition-id": 0, "num-partitions": 3, "simulated": True, f"{EVIL}\nclient 2": "x"})
     assert str(caught.value).isprintable()
     message = f"mine\nclient 0: it has 3 rows{EVIL}\nlast"
-    (told,) = reported([ErrorReport.parse({"partition-id": 1, "error": "DataError", "message": message})])
+    (told,) = reported_errors([ErrorReport.parse({"partition-id": 1, "error": "DataError", "message": message})])
     assert str(told) == f"client 1: mine\nclient 1: client 0: it has 3 rows{CLEAN}\nclient 1: last"
 
 

@@ -175,14 +175,14 @@ def test_a_relative_path_is_in_a_folder_of_the_run_wherever_the_server_was_start
 
 def full(monkeypatch, folder):
     """Let nothing be written to a folder and those in it: its disk is full."""
-    honest = files.written_whole
+    honest = files.atomic_file
 
     def written(target, mode=0o666):
         if folder in target.parents:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return honest(target, mode)
 
-    monkeypatch.setattr(files, "written_whole", written)
+    monkeypatch.setattr(files, "atomic_file", written)
 
 
 @pytest.mark.parametrize("where", ["fedpca-runs", "fedpca-1-"])
@@ -212,13 +212,13 @@ def test_space_for_the_result_is_taken_before_the_first_question(tmp_path):
     server = server_of("p-cov", WINE, n_components=3, keep="moments", output=str(tmp_path / "model"))
     strategy, given = server.strategy, []
     output = Output.of(strategy.config, 1)
-    proxy_of(server, 0).fit = lambda *_, **__: given.append(os.fstat(output.reserved.fileno()).st_size)
+    proxy_of(server, 0).fit = lambda *_, **__: given.append(os.fstat(output.reserved_file.fileno()).st_size)
     strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
     with pytest.raises(QuorumError):
         finish(server)
     written, faults = output.save(run("p-cov", WINE, n_components=3, keep="moments"))
     assert not faults
-    assert output.reserved.closed
+    assert output.reserved_file.closed
     assert given[0] >= written.model.stat().st_size + written.moments.stat().st_size
 
 

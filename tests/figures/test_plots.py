@@ -87,7 +87,7 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
     axes = plots.scores({"all": turned}).axes[0]
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
-    assert len(points(axes)[0]) <= plots.MOST_SCORES
+    assert len(points(axes)[0]) <= plots.MAX_SCORE_MARKS
     assert np.isnan(plots.scores({"one": turned[:1]}).axes[0].lines[0].get_xydata()).all()
     panels = plots.loadings(MODEL, most=4).axes
     assert [text.get_text() for text in panels[0].get_yticklabels()] == list(map(str, range(12)))
@@ -175,7 +175,9 @@ def test_overlays_turn_components_round_and_have_a_panel_a_model():
 def test_overlays_thin_many_rows_of_any_kind(kind):
     many = np.tile(X, (20, 1))
     shown = points(plots.projection_overlay(TRUTH, MODEL, kind(many)).axes[0])[0]
-    np.testing.assert_allclose(shown, TRUTH.transform(many[:: -(-len(many) // plots.MOST)])[:, :2], atol=1e-12)
+    np.testing.assert_allclose(
+        shown, TRUTH.transform(many[:: -(-len(many) // plots.MAX_PLOTTED_ROWS)])[:, :2], atol=1e-12
+    )
 
 
 def test_scree_and_rounds_show_their_numbers_and_names():

@@ -8,11 +8,11 @@ from fedpca_flwr.maths import clustering, harmony
 
 
 def test_centres_begin_with_the_variances_of_the_points_and_move_to_the_means_of_their_cells():
-    drawn = clustering.starts(np.array([4.0, 1.0]), 50, 40, seed=0)
+    drawn = clustering.draw_starts(np.array([4.0, 1.0]), 50, 40, seed=0)
     assert drawn.shape == (40, 50, 2)
     np.testing.assert_allclose(drawn.reshape(-1, 2).var(axis=0), [4, 1], rtol=0.05)
     centres = np.array([[[0.0], [4.0]]])
-    cells = clustering.Cells.about(centres)
+    cells = clustering.CellSums.empty(centres)
     for points in (np.array([[0.0], [1.0]]), np.array([[6.0]])):
         cells.add(points, centres)
     assert (cells.counts.tolist(), cells.sums.tolist(), cells.inertia.tolist()) == ([[2, 1]], [[[1.0], [2.0]]], [5.0])
@@ -22,10 +22,10 @@ def test_centres_begin_with_the_variances_of_the_points_and_move_to_the_means_of
 def test_points_are_shared_out_by_the_densities_of_a_mixture():
     mixture = clustering.Mixture(np.array([0.25, 0.75]), np.array([[0.0], [2.0]]), np.array([[[1.0]], [[4.0]]]))
     densities = np.array([0.25 * norm.pdf(1.0), 0.75 * norm.pdf(1.0, 2.0, 2.0)])
-    shares, logs = mixture.shares(np.array([[1.0], [1e5]]))
+    shares, logs = mixture.responsibilities(np.array([[1.0], [1e5]]))
     np.testing.assert_allclose(shares[0], densities / densities.sum())
-    np.testing.assert_allclose(logs, [np.log(densities.sum()), -clustering.MOST_LOG_DENSITY])
-    sums = clustering.Shared.of(mixture)
+    np.testing.assert_allclose(logs, [np.log(densities.sum()), -clustering.MAX_LOG_DENSITY])
+    sums = clustering.MixtureSums.empty(mixture)
     sums.add(np.array([[1.0]]), mixture)
     moved = sums.step(mixture.means, 0.5)
     np.testing.assert_allclose(moved.weights, shares[0])
@@ -35,11 +35,11 @@ def test_points_are_shared_out_by_the_densities_of_a_mixture():
 
 def test_rows_are_shared_out_by_chords_and_batches_held_back_by_what_clusters_have_of_them():
     """One row of length 1 at a centre, and at a chord of 2 from the other, which its batch is drawn to."""
-    penalty = np.array([0.0, 2 / harmony.WIDTH - 1])
-    (found,), (objective,) = harmony.shares(np.array([[1.0, 0.0]]), np.eye(2), penalty)
+    penalty = np.array([0.0, 2 / harmony.CLUSTER_WIDTH - 1])
+    (found,), (objective,) = harmony.cluster_shares(np.array([[1.0, 0.0]]), np.eye(2), penalty)
     expected = np.array([1, np.exp(-1)]) / (1 + np.exp(-1))
     np.testing.assert_allclose(found, expected)
-    assert objective == pytest.approx(expected @ ([0, 2] + harmony.WIDTH * np.log(expected)))
-    told = harmony.over_expected(np.array([[3.0, 1.0], [1.0, 3.0]]))
+    assert objective == pytest.approx(expected @ ([0, 2] + harmony.CLUSTER_WIDTH * np.log(expected)))
+    told = harmony.log_excess(np.array([[3.0, 1.0], [1.0, 3.0]]))
     np.testing.assert_allclose(told, np.log([[4 / 3, 2 / 3], [2 / 3, 4 / 3]]))
-    np.testing.assert_array_equal(harmony.unit(np.array([[3.0, 4.0], [0.0, 0.0]])), [[0.6, 0.8], [0, 0]])
+    np.testing.assert_array_equal(harmony.normalise_rows(np.array([[3.0, 4.0], [0.0, 0.0]])), [[0.6, 0.8], [0, 0]])

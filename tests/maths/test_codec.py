@@ -55,7 +55,7 @@ def test_codecs_keep_what_they_promise_in_closed_form_and_end_where_they_must():
     np.testing.assert_allclose(found, [5.0, 0.0, 0.5], rtol=1e-3, atol=1e-12)
     # Of rank one, products with one vector tell all.
     np.testing.assert_allclose(sketch.decode(sketch.encode(np.array([4.0, 2.0, 1.0]), 2), 2), [4, 2, 1], rtol=1e-3)
-    assert [codecs.unit_of(size) for size in (0.0, 3.0, 1.7e308)] == [1.0, 4.0, 2.0**1023]
+    assert [codecs.power_of_two_unit(size) for size in (0.0, 3.0, 1.7e308)] == [1.0, 4.0, 2.0**1023]
     # In 8 bits numbers are -127 to 127; the word 255 would be 128.
     last, beyond = (Coded(np.ones(1, np.float32), codecs.compress(np.array([w], np.uint8))) for w in (254, 255))
     assert dequantise(last, 8, 1, 1) == 127

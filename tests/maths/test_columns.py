@@ -6,9 +6,9 @@ from scipy import sparse
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import columns, personalised, rows
-from fedpca_flwr.maths.columns import Kernel, columns_of
-from fedpca_flwr.maths.eigen import rounding
-from fedpca_flwr.maths.own_rows import OwnRows, own_rows
+from fedpca_flwr.maths.columns import Kernel, prepare_columns
+from fedpca_flwr.maths.eigen import rounding_bound
+from fedpca_flwr.maths.own_rows import LocalRows, centre_local_rows
 from tests import families
 from tests.refusals import refused
 
@@ -42,7 +42,7 @@ def _many_chunks(monkeypatch):
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("scale", [True, False])
 def test_products_are_those_of_the_centred_and_scaled_columns(kind, center, scale):
-    found = columns_of(KINDS[kind], center=center, scale=scale)
+    found = prepare_columns(KINDS[kind], center=center, scale=scale)
     deviation = np.where(np.isin(np.arange(40), (8, 9, 10)), 1.0, X.std(axis=0)) if scale else np.ones(40)
     expected = (X - X.mean(axis=0) * center) / deviation
     if center:
@@ -54,12 +54,12 @@ def test_products_are_those_of_the_centred_and_scaled_columns(kind, center, scal
     Q, V = np.linalg.qr(RNG.standard_normal((300, 3))).Q, RNG.standard_normal((40, 2))
     np.testing.assert_allclose(found.T @ Q, found.X.T @ Q, rtol=1e-12, atol=1e-12 * size)
     np.testing.assert_allclose(found @ V, found.X @ V, rtol=1e-12, atol=1e-12 * size)
-    product, energies = columns.gram_product(found, Q), columns.energies(found, Q)
+    product, energies = columns.gram_product(found, Q), columns.projection_energies(found, Q)
     np.testing.assert_allclose(product, found.X @ (found.X.T @ Q), rtol=1e-10, atol=1e-11 * size**2)
-    np.testing.assert_allclose(energies, columns.energies(found.X, Q), rtol=1e-10, atol=1e-11 * size**2)
+    np.testing.assert_allclose(energies, columns.projection_energies(found.X, Q), rtol=1e-10, atol=1e-11 * size**2)
     assert found.energy == pytest.approx(np.vdot(found.X, found.X), rel=1e-12)
     if kind == "blocks":  # the bits of the array
-        array = columns_of(X, center=center, scale=scale)
+        array = prepare_columns(X, center=center, scale=scale)
         assert columns.gram_product(array, Q).tobytes() == product.tobytes()
         assert array.energy == found.energy
 
@@ -67,7 +67,7 @@ def test_products_are_those_of_the_centred_and_scaled_columns(kind, center, scal
 def test_what_rounding_the_mean_lost_is_subtracted():
     """The mean of these is a third of a last digit away from every float64."""
     far = np.repeat(2.0**52 + np.array([[0.0], [0.0], [4.0]]), 100, axis=0)
-    found = columns_of(far)
+    found = prepare_columns(far)
     assert abs(found.X.sum()) < 1e-9
     assert found.energy == pytest.approx(300 * 32 / 9, rel=1e-12)
     assert abs((found.T @ np.ones((300, 1))).item()) < 1e-9
@@ -86,13 +86,13 @@ def test_directions_of_the_authors_program():
     for drawn in RNG.standard_normal((5, 6, 3)):
         found = columns.leading_directions(drawn, 3)
         assert (found[np.abs(found).argmax(axis=0), range(3)] > 0).all()
-    basis, following = columns.merged_directions([own], 1)
+    basis, following = columns.merge_directions([own], 1)
     np.testing.assert_allclose(np.abs(basis), [[1.0], [0.0]], atol=1e-15)
     assert following == pytest.approx(4.0)
     # Rows of two columns that differ by 2, and by 0: the first has a variance of 2.
     product = columns.local_product(np.array([[1.0, 3.0], [2.0, 2.0]]), faithful=True)
     np.testing.assert_array_equal(product(np.array([1.0, 0.0])), [2.0, 0.0])
-    found = columns.direction(np.array([2.0, 0.0, 0.0]), np.eye(3)[:, :1])
+    found = columns.orthogonal_direction(np.array([2.0, 0.0, 0.0]), np.eye(3)[:, :1])
     np.testing.assert_array_equal(found, [0.0, 1.0, 0.0])
 
 
@@ -111,19 +111,19 @@ def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_
     assert columns.nystrom_pairs(np.zeros((4, 2)), landmarks, 1)[1:] == (0.0, 0)
     apart = np.diag([2.0, 1.0, 0.0]) - 1  # columns at landmarks, of three inner products
     assert columns.nystrom_pairs(apart @ apart, np.arange(3), 1)[0].following > 0
-    assert [Kernel("polynomial", coef0=c).semidefinite for c in (-1.0, 0.0, 1.0)] == [False, True, True]
-    assert not Kernel("sigmoid").semidefinite
+    assert [Kernel("polynomial", coef0=c).is_semidefinite for c in (-1.0, 0.0, 1.0)] == [False, True, True]
+    assert not Kernel("sigmoid").is_semidefinite
     # Entries of 4 rows are each off by 1/2, with signs that centring leaves as they are: spectral norm 2.
     signs = np.array([1.0, -1.0, 1.0, -1.0])
-    wrong = np.linalg.norm(columns.centred(np.outer(signs, signs) / 2), 2)
+    wrong = np.linalg.norm(columns.centre_kernel(np.outer(signs, signs) / 2), 2)
     assert wrong == pytest.approx(2)
-    assert wrong <= Kernel("linear").error(np.zeros(10), 4, 0.5) <= 2 * wrong
+    assert wrong <= Kernel("linear").error_bound(np.zeros(10), 4, 0.5) <= 2 * wrong
     # Inner products of (2, 0) and (0, 1) are off by what their lengths round; and all by what centring rounds of 4.
-    bound = 2**0.5 * rounding(2) * np.linalg.norm([4.0, 2.0, 1.0]) + 4 * 2.0**-52 * 2 * 4
-    assert Kernel("linear").error(np.array([4.0, 0.0, 1.0]), 2, 0.0) == pytest.approx(bound, rel=0.01, abs=0)
+    bound = 2**0.5 * rounding_bound(2) * np.linalg.norm([4.0, 2.0, 1.0]) + 4 * 2.0**-52 * 2 * 4
+    assert Kernel("linear").error_bound(np.array([4.0, 0.0, 1.0]), 2, 0.0) == pytest.approx(bound, rel=0.01, abs=0)
     # exp(-x) at distances of 1 that may be off by a half changes more below than above.
     below = np.exp(-0.5) - np.exp(-1.0)
-    assert Kernel("rbf", gamma=1.0).error(np.ones(3), 3, 0.5) >= np.sqrt(6) * below
+    assert Kernel("rbf", gamma=1.0).error_bound(np.ones(3), 3, 0.5) >= np.sqrt(6) * below
     X = RNG.standard_normal((50, 6)) + np.arange(6)
     found = columns.default_gamma(*np.array([[p.shape[1], p.mean(), p.var()] for p in (X[:, :1], X[:, 1:])]).T)
     assert found == pytest.approx(1 / (6 * X.var()), rel=1e-12)
@@ -134,30 +134,36 @@ def test_kernels_have_positive_eigenvalues_errors_and_a_default_gamma_in_closed_
 
 
 def test_what_personalised_components_need_of_rows_is_had_from_either():
-    X, centre = columns_of(KINDS["blocks"], center=False).X, RNG.standard_normal(40)
-    held, about, V = own_rows(KINDS["blocks"], centre, np.zeros(40)), X - centre, RNG.standard_normal((2, 40, 3))
+    X, centre = prepare_columns(KINDS["blocks"], center=False).X, RNG.standard_normal(40)
+    held, about, V = (
+        centre_local_rows(KINDS["blocks"], centre, np.zeros(40)),
+        X - centre,
+        RNG.standard_normal((2, 40, 3)),
+    )
     np.testing.assert_allclose(held.gram(V[0]), (about @ V[0]).T @ (about @ V[0]), rtol=1e-9)
     product = personalised.scatter_times(about, V)
     np.testing.assert_allclose(
         personalised.scatter_times(held, V), product, rtol=1e-10, atol=1e-10 * np.abs(product).max()
     )
-    assert personalised.energy_of(held) == pytest.approx(personalised.energy_of(about), rel=1e-12)
+    assert personalised.row_energy(held) == pytest.approx(personalised.row_energy(about), rel=1e-12)
     assert personalised.largest_eigenvalue(held) == pytest.approx(personalised.largest_eigenvalue(about), rel=1e-10)
 
 
 def test_the_energy_is_that_about_the_centre_also_of_numbers_far_apart():
     """Rows 1 and 3 about 1: 4, of which half lies between their mean and the centre."""
-    own = own_rows(np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([1.0, 0.0]), np.zeros(2))
+    own = centre_local_rows(np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([1.0, 0.0]), np.zeros(2))
     np.testing.assert_allclose(own.shift, [np.sqrt(2), 0.0])
     np.testing.assert_allclose(own.energy, 4.0)
     for seed in range(30):
         basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((6, 6)))
-        assert own_rows(families.rows(6, 6, seed=seed), np.ones(6), np.zeros(6)).left_by(basis) >= 0
+        assert centre_local_rows(families.rows(6, 6, seed=seed), np.ones(6), np.zeros(6)).residual_energy(basis) >= 0
     # Numbers far apart count for nothing or are refused.
-    own = OwnRows(np.array([[0.0, 1.0], [0.0, -1.0]]), np.zeros(2))
-    found = own.times_any(np.array([[1.0, 0.0, 1e-150], [1e-150, 1e-150, 1e-150]]))
+    own = LocalRows(np.array([[0.0, 1.0], [0.0, -1.0]]), np.zeros(2))
+    found = own.times_scaled(np.array([[1.0, 0.0, 1e-150], [1e-150, 1e-150, 1e-150]]))
     np.testing.assert_array_equal(found, [[0, 0, 0], [0, 2e-150, 2e-150]])
     X = np.array([[1.0, 0.0], [3.0, 0.0]])
-    np.testing.assert_allclose(own_rows(X, np.ones(2), np.array([0.5, 0.0])).shift, np.sqrt(2) * np.array([0.5, -1.0]))
+    np.testing.assert_allclose(
+        centre_local_rows(X, np.ones(2), np.array([0.5, 0.0])).shift, np.sqrt(2) * np.array([0.5, -1.0])
+    )
     with refused(ContractError):
-        own_rows(X, np.full(2, 1e160), np.zeros(2))
+        centre_local_rows(X, np.full(2, 1e160), np.zeros(2))

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import eigen
-from fedpca_flwr.maths.eigen import Eigenpairs, angle_bound, leading_eigenpairs, principal_angles, resolution, rounding
+from fedpca_flwr.maths.eigen import (
+    Eigenpairs,
+    angle_bound,
+    leading_eigenpairs,
+    principal_angles,
+    resolution,
+    rounding_bound,
+)
 from tests.families import with_spectrum
 
 
@@ -63,9 +70,9 @@ def test_pairs_of_large_matrices_are_certified_in_any_unit(unit):
     """The fault: squares of residuals overflowed, with a warning; or were zero, which certified any vectors."""
     S, basis = matrix_of(SLOW)
     right = Eigenpairs(unit / np.arange(1, 4), basis[:, :3], unit / 4)
-    assert eigen._certified(S * unit, right)
+    assert eigen._is_complete(S * unit, right)
     turned = basis[:, :3] * np.cos(1e-6) + basis[:, 6:9] * np.sin(1e-6)
-    assert not eigen._certified(S * unit, replace(right, vectors=turned))
+    assert not eigen._is_complete(S * unit, replace(right, vectors=turned))
 
 
 def test_a_fraction_takes_components_until_it_is_reached():
@@ -74,7 +81,7 @@ def test_a_fraction_takes_components_until_it_is_reached():
     # Of 8 in the matrix, 4 are more than 0.45; of 10 in all they are not.
     assert [leading_eigenpairs(S, 0.45, total=total).values.size for total in (8.0, 10.0)] == [1, 2]
     pairs = Eigenpairs(np.array([5.0, 3.0, 1.0]), np.eye(4)[:, :3], 0.5)
-    assert [pairs.first(k).following for k in (1, 2, 3)] == [3.0, 1.0, 0.5]
+    assert [pairs.leading(k).following for k in (1, 2, 3)] == [3.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("angle", [1e-9, 1e-3, 30.0, 90.0])
@@ -97,8 +104,13 @@ def test_a_share_is_exceeded_by_more_than_rounding():
     """A share that is the sum of the first shares is not exceeded by it, whichever way it was rounded."""
     values = np.array([0.4, 0.3, 0.2, 0.1]) / 3
     for share in (0.7, np.nextafter(0.7, 0), np.nextafter(0.7, 1), 0.7 - 1e-15):
-        assert eigen.beyond_share(values, values.sum(), share) == 3
-    assert [eigen.beyond_share(values, values.sum(), share) for share in (0.69, 0.71, 0.39, 1 - 1e-9)] == [2, 3, 1, 4]
+        assert eigen.count_to_exceed_share(values, values.sum(), share) == 3
+    assert [eigen.count_to_exceed_share(values, values.sum(), share) for share in (0.69, 0.71, 0.39, 1 - 1e-9)] == [
+        2,
+        3,
+        1,
+        4,
+    ]
 
 
 def test_no_pair_of_a_tight_cluster_is_lost():
@@ -117,18 +129,18 @@ def test_bounds_on_angles_in_closed_form():
     pairs = Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=0.1)
     assert resolution(pairs).angle == pytest.approx(eigen.sine_theorem(0.1, 5 - 0.19 - 0.1))
     assert resolution(replace(pairs, error=3.0)).angle == 90
-    assert [eigen.certified(angle) for angle in (90.0, 89.5)] == ["no bound", "90 degrees at most"]
+    assert [eigen.certificate_text(angle) for angle in (90.0, 89.5)] == ["no bound", "90 degrees at most"]
     bounds = {1.04: "1.1", 1.06: "1.1", 2.0: "2", 9.91e-7: "1e-06"}
-    assert {bound: eigen.at_most(bound) for bound in bounds} == bounds  # few digits, of no less than it is
+    assert {bound: eigen.format_upper_bound(bound) for bound in bounds} == bounds  # few digits, of no less than it is
 
 
 @pytest.mark.parametrize("error", [0.0, 0.01])
 def test_resolution_is_rounding_and_twice_the_error_and_the_angle_that_they_turn(error):
-    wrong = error + 5 * rounding(4)
+    wrong = error + 5 * rounding_bound(4)
 
     def told(values, following):
         found = resolution(Eigenpairs(np.array(values), np.eye(4)[:, : len(values)], following, error=error))
-        assert found.floor == pytest.approx(eigen.ALIKE * 4 * 5 + 2 * error, rel=1e-6, abs=0)
+        assert found.floor == pytest.approx(eigen.TIE_TOLERANCE * 4 * 5 + 2 * error, rel=1e-6, abs=0)
         return found.angle
 
     for values, following, gap in (([5.0, 3.0], 1.0, 2), ([5.0, 3.0], -1.0, 3), ([5.0, 3.0, 1e-13], 0.0, 3)):
@@ -148,19 +160,19 @@ def test_small_eigenvalues_are_the_same_in_any_unit(unit):
 
 def test_what_counts_as_rounding_and_spectral_norms_of_the_lower_triangle_never_below_the_true_ones():
     """38 epsilons in a scatter of 5 to 200 features."""
-    assert rounding(5) >= 38 * np.finfo(np.float64).eps
+    assert rounding_bound(5) >= 38 * np.finfo(np.float64).eps
     diagonals = ([1.0, 2e-12], [1.0, 2.1e-12], [1.0, 4e-12, 1.0, 1.0, 1.0])
-    assert [eigen.varying_directions(np.diag(diagonal)) for diagonal in diagonals] == [1, 2, 4]
+    assert [eigen.count_varying_directions(np.diag(diagonal)) for diagonal in diagonals] == [1, 2, 4]
     # Features in any units, of which the last is the first again.
     S = np.array([[4.0, 1e3, 4.0], [1e3, 1e6, 1e3], [4.0, 1e3, 4.0]])
-    W, (inverse, dropped) = eigen.whitening(S), eigen.pseudo_inverse(S)
+    W, (inverse, dropped) = eigen.whitening_matrix(S), eigen.pseudo_inverse(S)
     np.testing.assert_allclose(W.T @ S @ W, np.eye(2), atol=1e-12)
     np.testing.assert_allclose(S @ inverse @ S, S, rtol=1e-9)
     np.testing.assert_allclose(np.abs(dropped), np.sqrt([[0.5], [0.0], [0.5]]), atol=1e-9)
-    np.testing.assert_array_equal(eigen.roots_of_diagonal(np.diag([4.0, 0.0, -1e-20])), [2, 1, 1])
+    np.testing.assert_array_equal(eigen.diagonal_roots(np.diag([4.0, 0.0, -1e-20])), [2, 1, 1])
     # One projection leaves rounding of the whole vector, which is much beside a millionth of a millionth.
     Q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((50, 4)))
-    left = eigen.outside(Q[:, :3] @ [1.0, 2.0, 3.0] + 1e-12 * Q[:, 3], Q[:, :3])
+    left = eigen.project_out(Q[:, :3] @ [1.0, 2.0, 3.0] + 1e-12 * Q[:, 3], Q[:, :3])
     assert np.abs(Q[:, :3].T @ left).max() < 1e-14 * np.linalg.norm(left)
     # Lanczos comes from below, and stops early where many eigenvalues are near the largest: hence one per cent.
     norms = [eigen.spectral_norm(np.diag(1 - np.linspace(0, width, 600) ** 2)) for width in (0.1, 0.3, 0.5, 0.7)]

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.maths import factors
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.factors import Factor, leading_of_factor, stack, triangular, truncated
+from fedpca_flwr.maths.factors import Factor, factor_eigenpairs, stack_factors, triangular_factor, truncated_factor
 from fedpca_flwr.maths.moments import Head, Moments
 from tests.families import cut, rows
 
@@ -19,7 +19,7 @@ def scatter(X):
 
 def factor_of(F, **left_out):
     """Of rows F that are taken as the factor itself."""
-    return Factor(Moments.of(F).head, F, 1.0, **left_out)
+    return Factor(Moments.from_rows(F).head, F, 1.0, **left_out)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9, 12, 13, 40])
@@ -29,7 +29,7 @@ def test_a_triangular_factor_is_the_scatter(n):
     dependent[:, [0, 1, 5]] = 0.0, 3.0, 0.1
     dependent[:, 8] = dependent[:, 7]
     for X in (rows(n) + 3, dependent):
-        head, R = triangular(X)
+        head, R = triangular_factor(X)
         assert R.shape == (min(n - 1, 12), 12)
         np.testing.assert_allclose(R.T @ R, scatter(X), atol=1e-12)
         np.testing.assert_array_equal(np.tril(R, -1), 0)
@@ -42,16 +42,16 @@ def test_a_triangular_factor_is_the_scatter(n):
 def test_chunks_change_nothing_and_keep_singular_values_that_squares_lose(monkeypatch):
     monkeypatch.setattr(factors, "chunks", lambda data, elements: iter(np.array_split(data, 7)))
     for X in (rows(n) + np.linspace(0, 9, n)[:, None] for n in (70, 500)):
-        _, R = triangular(X)
+        _, R = triangular_factor(X)
         np.testing.assert_allclose(R.T @ R, scatter(X), rtol=1e-11)
     wide = rows(30, 50)
-    _, R = triangular(wide)
+    _, R = triangular_factor(wide)
     assert R.shape == (29, 50)
     np.testing.assert_allclose(R.T @ R, scatter(wide), atol=1e-12)
     rng = np.random.default_rng(0)
     left, right = (np.linalg.qr(rng.standard_normal((n, 12)))[0] for n in (600, 12))
     X = ((left - left.mean(axis=0)) * np.geomspace(1, 1e-11, 12)) @ right.T
-    found, true = (np.linalg.svd(matrix, compute_uv=False) for matrix in (triangular(X)[1], X - X.mean(axis=0)))
+    found, true = (np.linalg.svd(matrix, compute_uv=False) for matrix in (triangular_factor(X)[1], X - X.mean(axis=0)))
     np.testing.assert_allclose(found, true, rtol=0, atol=3e-15)
     assert true[-1] < 3e-11
 
@@ -59,12 +59,14 @@ def test_chunks_change_nothing_and_keep_singular_values_that_squares_lose(monkey
 def test_parts_stack_to_the_scatter_of_all_and_directions_without_variance_are_completed():
     X = rows(100)
     X[60:] += 5
-    whole = stack([Factor(*triangular(part), trace=np.trace(scatter(part))) for part in cut(X, 60, 30, 10)])
+    whole = stack_factors(
+        [Factor(*triangular_factor(part), trace=np.trace(scatter(part))) for part in cut(X, 60, 30, 10)]
+    )
     np.testing.assert_allclose(whole.rows.T @ whole.rows, scatter(X), rtol=1e-11)
     np.testing.assert_allclose(whole.trace, np.trace(scatter(X)), rtol=1e-12)
     F = np.random.default_rng(0).standard_normal((3, 50))
     F[2] = F[0]
-    pairs = leading_of_factor(factor_of(F), 3)
+    pairs = factor_eigenpairs(factor_of(F), 3)
     np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
     assert pairs.values[2] <= 1e-30 * pairs.values[0]
 
@@ -72,7 +74,7 @@ def test_parts_stack_to_the_scatter_of_all_and_directions_without_variance_are_c
 @pytest.mark.parametrize("shape", [(40, 12), (8, 50)])
 def test_leading_pairs_by_the_shorter_side_whatever_the_order_of_the_rows(shape):
     F = np.random.default_rng(0).standard_normal(shape) / np.arange(1, shape[1] + 1)
-    pairs = leading_of_factor(factor_of(F, floor=0.5), 4)
+    pairs = factor_eigenpairs(factor_of(F, floor=0.5), 4)
     values, vectors = np.linalg.eigh(F.T @ F)
     np.testing.assert_allclose(pairs.values, values[::-1][:4] + 0.5, rtol=1e-11)
     assert principal_angles(pairs.vectors, vectors[:, ::-1][:, :4]).max() < 1e-9
@@ -80,7 +82,7 @@ def test_leading_pairs_by_the_shorter_side_whatever_the_order_of_the_rows(shape)
     for huge in (1e4, 1e8):
         F = np.random.default_rng(1).standard_normal((3, 5))
         F[2, 0] = huge
-        first, second = (leading_of_factor(factor_of(rows), 2) for rows in (F, F[::-1]))
+        first, second = (factor_eigenpairs(factor_of(rows), 2) for rows in (F, F[::-1]))
         apart = principal_angles(first.vectors, second.vectors).max()
         assert apart <= first.resolution.angle + second.resolution.angle <= 1e-11
 
@@ -98,7 +100,7 @@ def off_the_first_component(F, found):
 def test_no_angle_is_larger_than_what_factors_resolve(beside, apart):
     """The fault: LAPACK takes up to 1.1e-14 for zero, and the bound took in 1.4e-15."""
     F = np.array([[1.0, beside], [0.0, 1.0 - apart]])
-    pairs = leading_of_factor(factor_of(F), 1)
+    pairs = factor_eigenpairs(factor_of(F), 1)
     assert off_the_first_component(F, pairs.vectors[:, 0]) <= pairs.resolution.angle
 
 
@@ -109,27 +111,27 @@ def about_zero(F, count, trace, **left_out):
 
 def test_what_is_left_out_of_a_factor_and_what_is_assumed_for_it():
     """The filler halves the error bound and keeps it."""
-    plain = truncated(rows(200), 4)
-    for factor in (plain, plain.filled()):
+    plain = truncated_factor(rows(200), 4)
+    for factor in (plain, plain.with_floor()):
         error = np.linalg.norm(scatter(rows(200)) - factor.rows.T @ factor.rows - factor.floor * np.eye(12), 2)
         assert error <= factor.error * (1 + 1e-9)
-    np.testing.assert_allclose(plain.filled().error, plain.error / 2)
-    filled = about_zero(np.array([[3.0, 0.0]]), 2, 9.0, omitted=2.0).filled()
+    np.testing.assert_allclose(plain.with_floor().error, plain.error / 2)
+    filled = about_zero(np.array([[3.0, 0.0]]), 2, 9.0, omitted=2.0).with_floor()
     np.testing.assert_allclose(filled.times(np.eye(2)), np.diag([9.0, 1.0]), rtol=1e-15)
     assert filled.error == 1.0
     X = rows(4, 6)
     values = np.linalg.svd(X - X.mean(axis=0), compute_uv=False) ** 2
-    assert truncated(X, 1).omitted == pytest.approx(values[1], rel=1e-12)
-    assert truncated(X, 1).trace == pytest.approx(values.sum(), rel=1e-12)
+    assert truncated_factor(X, 1).omitted == pytest.approx(values[1], rel=1e-12)
+    assert truncated_factor(X, 1).trace == pytest.approx(values.sum(), rel=1e-12)
     assert plain.trace == pytest.approx(np.trace(scatter(rows(200))), rel=1e-12)
     parts = [about_zero(np.array([[3.0, 0.0]]), 5, 9.0, omitted=2.0, floor=1.0)]
     parts += [about_zero(np.array([[0.0, 1.0]]), 4, 1.0, omitted=1.0, floor=0.25)]
-    one, other = stack(parts), stack(parts[::-1])
+    one, other = stack_factors(parts), stack_factors(parts[::-1])
     assert (one.omitted, one.floor) == (3.0, 1.25)
     assert one.rows.tobytes() == other.rows.tobytes()
     # Variances 5, 2 and 1, of which the first is less than 0.7 of 8.
     factor = about_zero(np.diag([2.0, 1.0, 0.0])[:2], 5, 5.0, floor=1.0)
-    np.testing.assert_allclose(leading_of_factor(factor, 0.7).values, [5.0, 2.0])
-    assert leading_of_factor(factor, 2).following == 1
-    found = leading_of_factor(about_zero(np.diag([2e3, 2e3]), 5, 8e6), 1).resolution
+    np.testing.assert_allclose(factor_eigenpairs(factor, 0.7).values, [5.0, 2.0])
+    assert factor_eigenpairs(factor, 2).following == 1
+    found = factor_eigenpairs(about_zero(np.diag([2e3, 2e3]), 5, 8e6), 1).resolution
     assert (found.floor, found.angle) == (pytest.approx((2e3 * 1e-15) ** 2 * 2, rel=1e-9, abs=0), 90.0)

@@ -5,7 +5,7 @@ import pytest
 
 from fedpca_flwr.maths import graph as module
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.graph import MeanTable, diameter, graph_of, metropolis_weights, mixing_rate
+from fedpca_flwr.maths.graph import MeanTable, diameter, make_graph, metropolis_weights, mixing_rate
 from fedpca_flwr.maths.moments import Head, head_and_diagonal
 from tests.families import cut, rows, with_spectrum
 from tests.refusals import refused
@@ -15,7 +15,7 @@ from tests.refusals import refused
 def test_weights_are_doubly_stochastic_and_average_in_the_end(kind):
     """A graph that falls apart, or weights that favour someone, would not tend to the mean."""
     for parties in (1, 2, 3, 4, 9, 20):
-        graph = graph_of(kind, parties, probability=0.3, seed=7)
+        graph = make_graph(kind, parties, probability=0.3, seed=7)
         assert (graph == graph.T).all()
         assert not graph.diagonal().any()
         weights, others = metropolis_weights(graph), ~np.eye(parties, dtype=bool)
@@ -31,26 +31,26 @@ def test_weights_are_doubly_stochastic_and_average_in_the_end(kind):
 @pytest.mark.engine
 def test_the_graphs_their_mixing_rates_and_diameters_are_the_known_ones():
     kinds = [("ring", 5), ("ring", 2), ("complete", 5)]
-    assert [graph_of(kind, parties).sum() for kind, parties in kinds] == [2 * 5, 2, 5 * 4]
-    assert graph_of("star", 5)[0].tolist() == [False, True, True, True, True]
-    assert graph_of("star", 5)[1:, 1:].sum() == 0
-    np.testing.assert_allclose(mixing_rate(metropolis_weights(graph_of("complete", 6))), 0, atol=1e-15)
-    np.testing.assert_allclose(mixing_rate(metropolis_weights(graph_of("ring", 10))), (1 + 2 * np.cos(np.pi / 5)) / 3)
+    assert [make_graph(kind, parties).sum() for kind, parties in kinds] == [2 * 5, 2, 5 * 4]
+    assert make_graph("star", 5)[0].tolist() == [False, True, True, True, True]
+    assert make_graph("star", 5)[1:, 1:].sum() == 0
+    np.testing.assert_allclose(mixing_rate(metropolis_weights(make_graph("complete", 6))), 0, atol=1e-15)
+    np.testing.assert_allclose(mixing_rate(metropolis_weights(make_graph("ring", 10))), (1 + 2 * np.cos(np.pi / 5)) / 3)
     assert mixing_rate(np.array([[0.0, 1.0], [1.0, 0.0]])) == pytest.approx(1.0)
     known = {("ring", 7): 3, ("ring", 8): 4, ("ring", 2): 1, ("ring", 1): 0, ("star", 8): 2, ("complete", 8): 1}
     known |= {("grid", 9): 4, ("grid", 10): 5, ("grid", 2): 1}
-    assert {shape: diameter(graph_of(*shape)) for shape in known} == known
+    assert {shape: diameter(make_graph(*shape)) for shape in known} == known
     # Random ones have their edges by seed for ever.
-    one, same, other = (graph_of("erdos-renyi", 40, probability=0.3, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (make_graph("erdos-renyi", 40, probability=0.3, seed=seed) for seed in (1, 1, 2))
     assert (one == same).all()
     assert (one != other).any()
     assert abs(one.sum() / (40 * 39) - 0.3) < 0.06
-    assert graph_of("erdos-renyi", 10, probability=1.0).sum() == 90
+    assert make_graph("erdos-renyi", 10, probability=1.0).sum() == 90
     # Parties with other versions of NumPy must draw the same.
-    edges = np.flatnonzero(graph_of("erdos-renyi", 5, probability=0.5, seed=42))
+    edges = np.flatnonzero(make_graph("erdos-renyi", 5, probability=0.5, seed=42))
     np.testing.assert_array_equal(edges, [1, 4, 5, 7, 8, 11, 16, 19, 20, 23])
     with refused(ValueError, 1000, 12):
-        graph_of("erdos-renyi", 12, probability=0.001)
+        make_graph("erdos-renyi", 12, probability=0.001)
 
 
 # What the sizes of steps tell
@@ -61,9 +61,9 @@ def test_a_steady_rate_is_found_and_foretells_the_end(rate):
     errors = 7.0 * rate ** np.arange(60)
     steps = errors[:-1] - errors[1:]
     assert module.linear_rate(steps) == pytest.approx(rate, rel=1e-9)
-    left = module.iterations_left(steps, 1e-30)
+    left = module.remaining_iterations(steps, 1e-30)
     assert errors[-1] * rate**left <= 1e-30 < errors[-1] * rate ** (left - 2)
-    assert module.iterations_left(steps, 8.0) == 0
+    assert module.remaining_iterations(steps, 8.0) == 0
 
 
 STEPS = {"few": 0.5 ** np.arange(15), "constant": np.ones(40), "growing": 1.1 ** np.arange(40)}
@@ -73,13 +73,13 @@ STEPS |= {"one size up to rounding": 0.4 - 1e-12 * np.arange(200)}
 
 
 def test_steps_and_ways_in_closed_form_and_no_rate_of_what_has_none():
-    assert module.way_left(0.5 ** np.arange(16)) == pytest.approx(0.5**15)
+    assert module.remaining_distance(0.5 ** np.arange(16)) == pytest.approx(0.5**15)
     steps = [module.safe_step(2.0, rate) for rate in (0.0, 0.75, 0.99)]
     assert steps == [0.25, 0.25, pytest.approx(0.05)]
     # No rate is read into these.
     for other in STEPS.values():
         assert module.linear_rate(other) is None
-        assert module.iterations_left(other, 1e-6) is None
+        assert module.remaining_iterations(other, 1e-6) is None
 
 
 # What floods over graphs
@@ -94,7 +94,7 @@ def parties(offset=1e8):
 def own_table(i, parts):
     head, diagonal = head_and_diagonal(parts[i])
     scatter = np.cov(parts[i].T, bias=True) * len(parts[i]) if len(parts[i]) > 1 else np.zeros((diagonal.size,) * 2)
-    return MeanTable.of(i, len(parts), head, float(diagonal.sum()), float(np.linalg.eigvalsh(scatter)[-1]))
+    return MeanTable.for_party(i, len(parts), head, float(diagonal.sum()), float(np.linalg.eigvalsh(scatter)[-1]))
 
 
 def flooded(graph, tables, times):
@@ -107,13 +107,13 @@ def flooded(graph, tables, times):
 
 def known_to_all(parts):
     """What one of six parties knows where everybody talks to everybody."""
-    return flooded(graph_of("complete", 6), [own_table(i, parts) for i in range(6)], 1)[0]
+    return flooded(make_graph("complete", 6), [own_table(i, parts) for i in range(6)], 1)[0]
 
 
 @pytest.mark.parametrize("kind", ["ring", "star", "complete", "erdos-renyi"])
 def test_everyone_knows_everyone_after_as_many_rounds_as_the_diameter_and_not_before(kind):
     parts = parties()
-    graph, start = graph_of(kind, 6, probability=0.3, seed=1), [own_table(i, parts) for i in range(6)]
+    graph, start = make_graph(kind, 6, probability=0.3, seed=1), [own_table(i, parts) for i in range(6)]
     early = flooded(graph, list(start), diameter(graph) - 1)
     assert not all(table.counts.all() for table in early)
     for table in flooded(graph, list(start), diameter(graph)):
@@ -141,14 +141,14 @@ def test_pooled_tables_know_no_order_and_bound_each_partys_eigenvalues_about_the
         pooled, total, *_ = known_to_all([parts[i] for i in order]).pooled()
         results.append((pooled.n, pooled.mean.tobytes(), pooled.remainder.tobytes(), total))
     assert results[0] == results[1]
-    first, other = (MeanTable.of(0, 2, Head(3, np.array([mean]), np.zeros(1)), 1.0, 1.0) for mean in (5.0, 7.0))
+    first, other = (MeanTable.for_party(0, 2, Head(3, np.array([mean]), np.zeros(1)), 1.0, 1.0) for mean in (5.0, 7.0))
     assert first.filled_from(other).means[0] == 5.0
     # A party's scatter and what its mean adds to it are each below the sum, so the bound is at most twice as large.
     parts = parties(offset=0.0)
     centred = [part - np.vstack(parts).mean(axis=0) for part in parts]
     total = sum((part**2).sum() for part in centred)
     largest = max(6 * np.linalg.norm(part, 2) ** 2 / total for part in centred)
-    assert largest * (1 - 1e-12) <= known_to_all(parts).steepest() <= 2 * largest
+    assert largest * (1 - 1e-12) <= known_to_all(parts).max_eigenvalue_share() <= 2 * largest
 
 
 # Products
@@ -167,7 +167,7 @@ def test_sangers_rule_stands_still_at_the_eigenvectors_and_finds_the_largest_val
         expected = A @ x - sum(X[:, i] * (X[:, i] @ A @ x) for i in range(j + 1))
         np.testing.assert_allclose(direction[:, j], expected, atol=1e-13)
     X = np.random.default_rng(6).standard_normal((7, 3))
-    Q = module.orthonormalised(X)
+    Q = module.orthonormalise(X)
     np.testing.assert_allclose(Q.T @ Q, np.eye(3), atol=1e-14)
     assert (np.einsum("ij,ij->j", Q, X) > 0).all()
     for j in (1, 2, 3):
@@ -181,12 +181,12 @@ def test_sangers_rule_stands_still_at_the_eigenvectors_and_finds_the_largest_val
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_mixing_is_a_row_of_the_weights_and_knows_no_order(share):
-    graph, blocks = graph_of("star", 5), np.random.default_rng(4).standard_normal((5, 6, 2))
+    graph, blocks = make_graph("star", 5), np.random.default_rng(4).standard_normal((5, 6, 2))
     weights = metropolis_weights(graph)
     W = np.eye(5) + share * (weights - np.eye(5))
     for i in range(5):
-        one = module.mixed(blocks[i], list(blocks[graph[i]]), share * weights[i, graph[i]])
+        one = module.mix(blocks[i], list(blocks[graph[i]]), share * weights[i, graph[i]])
         np.testing.assert_allclose(one, np.einsum("j,jab->ab", W[i], blocks), atol=1e-15)
     orders = np.arange(1, 5), 1 + np.random.default_rng(5).permutation(4)
-    one, other = (module.mixed(blocks[0], list(blocks[order]), np.full(4, 0.2)) for order in orders)
+    one, other = (module.mix(blocks[0], list(blocks[order]), np.full(4, 0.2)) for order in orders)
     assert one.tobytes() == other.tobytes()

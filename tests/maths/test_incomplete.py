@@ -11,14 +11,21 @@ from fedpca_flwr.maths.factor_em import (
     FactorEM,
     FactorGaussian,
     factor_sums,
-    filled_by_factors,
+    fill_by_factors,
     squared_error_by_factors,
 )
 from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
 from fedpca_flwr.maths.gaussian_em import Gaussian, GaussianEM, Squarem, expected_sums
-from fedpca_flwr.maths.incomplete_rows import FLOOR, completed, completed_sums, filled, precision_of, squared_error_of
+from fedpca_flwr.maths.incomplete_rows import (
+    MIN_EIGENVALUE,
+    complete_deviations,
+    completed_sums,
+    fill_by_covariance,
+    invert_covariance,
+    squared_error_by_covariance,
+)
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import Moments, symmetric
+from fedpca_flwr.maths.moments import Moments, unpack_symmetric
 from tests.refusals import refused
 
 
@@ -45,7 +52,7 @@ def textbook(rows, S):
 
 
 def gapped(rows):
-    return GappedRows(rows, Patterns.in_rows(rows))
+    return GappedRows(rows, Patterns.from_rows(rows))
 
 
 def sums_of(rows, model):
@@ -57,23 +64,25 @@ def sums_of(rows, model):
 def test_what_is_missing_is_what_regression_on_the_rest_says_in_any_unit(unit):
     S, rows = covariance(), with_holes(np.random.default_rng(2).standard_normal((40, 6)))
     expected, units = textbook(rows, S)[0], np.geomspace(1, unit, 6)
-    np.testing.assert_allclose(completed(rows, precision_of(S)), expected, atol=1e-12)
-    np.testing.assert_allclose(filled(rows * units, S * np.outer(units, units)) / units, expected, atol=1e-10)
+    np.testing.assert_allclose(complete_deviations(rows, invert_covariance(S)), expected, atol=1e-12)
+    np.testing.assert_allclose(
+        fill_by_covariance(rows * units, S * np.outer(units, units)) / units, expected, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])
 def test_sums_over_rows_that_share_their_gaps_are_those_of_the_rows(elements, monkeypatch):
     """Of groups of one row, of several, of all features; held at once, or read piece by piece."""
-    monkeypatch.setattr(gap_groups, "ELEMENTS", elements)
+    monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rng, S = np.random.default_rng(2), covariance()
     some, whole = with_holes(rng.standard_normal((240, 6)), 0.1), rng.standard_normal((80, 6)) + 1e6
     rows = np.vstack([some, whole, [[np.nan] * 6]])
     centre, unit, mean = rng.standard_normal(6), np.geomspace(0.1, 10, 6), rng.standard_normal(6)
     y, C = textbook((rows[:-1] - centre) / unit - mean, S)
-    found = completed_sums(gapped(rows), precision_of(S), centre, unit, mean)
+    found = completed_sums(gapped(rows), invert_covariance(S), centre, unit, mean)
     np.testing.assert_allclose(found.first, y.sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.second, y.T @ y, rtol=1e-10)
-    np.testing.assert_allclose(found.unsure, C, atol=1e-12)
+    np.testing.assert_allclose(found.uncertainty, C, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +99,7 @@ def test_sums_over_rows_that_share_their_gaps_are_those_of_the_rows(elements, mo
 def test_rows_whose_gaps_enough_others_have_take_part(gaps, least, multiple, taken):
     kinds = {".": [False, False], "a": [True, False], "b": [False, True], "n": [True, True]}
     rows = np.where([kinds[gap] for gap in gaps], np.nan, 1.0)
-    np.testing.assert_array_equal(Patterns.in_rows(rows).shared(least, multiple), taken)
+    np.testing.assert_array_equal(Patterns.from_rows(rows).common_rows(least, multiple), taken)
 
 
 # The iteration
@@ -124,42 +133,42 @@ def test_em_comes_to_rest_where_the_textbooks_iteration_does_in_fewer_steps(prio
     whole = np.random.default_rng(3).standard_normal((120, 6)) @ covariance(seed=4)
     rows = standardised(with_holes(whole))
     em = fitted(rows, prior, 60)
-    T = symmetric(em.scatter, 6)
+    T = unpack_symmetric(em.scatter, 6)
     m, S = plain_em(rows, prior, 2, em.mean, (T + prior * np.eye(6)) / (len(rows) + prior))
     np.testing.assert_allclose(em.mean, m, atol=1e-11)
     np.testing.assert_allclose(T, S, atol=1e-9)
     rows = standardised(with_holes(whole, 0.5))
-    T, ours = (symmetric(fitted(rows, prior, steps).scatter, 6) for steps in (100, 30))
+    T, ours = (unpack_symmetric(fitted(rows, prior, steps).scatter, 6) for steps in (100, 30))
     assert np.abs(ours - T).max() < np.abs(plain_em(rows, prior, 30)[1] - T).max() / 100
 
 
 def test_one_step_of_em_in_closed_form_and_what_cannot_be_regressed_on():
     """Of one feature without missing values, n + prior rows whose variances are 1: the model's variance is 1 again."""
     rows = standardised(np.random.default_rng(3).standard_normal((80, 2)) @ [[1.0, 2.0], [0.0, 1.0]])
-    r, S = float(rows[:, 0] @ rows[:, 1]) / 80, fitted(rows, 20.0, 1).fitted.covariance
+    r, S = float(rows[:, 0] @ rows[:, 1]) / 80, fitted(rows, 20.0, 1).fitted_model.covariance
     np.testing.assert_allclose(S, [[1.0, r * 0.8], [r * 0.8, 1.0]], atol=1e-12)
     rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
     em = GaussianEM(80, np.full(6, 3.0), prior=10.0)
     em.add(sums_of(rows, em.model))
     np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
-    np.testing.assert_allclose(em.scatter, Moments.of(rows).scatter, atol=1e-10)
+    np.testing.assert_allclose(em.scatter, Moments.from_rows(rows).scatter, atol=1e-10)
     # Of 2^53, 2^53 + 2 and 2^53 + 2 the mean is 2^53 + 4/3, which float64 does not hold.
-    own = gapped(2.0**53 + np.array([[0.0], [2.0], [2.0], [np.nan]])).own_values
+    own = gapped(2.0**53 + np.array([[0.0], [2.0], [2.0], [np.nan]])).observed_moments
     assert (own.mean - 2.0**53) + own.remainder == pytest.approx(4 / 3)
     assert own.squares == pytest.approx(8 / 3)
     # What cannot be regressed on is filled by its mean.
     S, rows = covariance(), np.random.default_rng(2).standard_normal((4, 6))
     S[2], S[:, 2], rows[:, 2] = 0.0, 0.0, np.nan
-    assert not filled(rows, S)[:, 2].any()
-    assert precision_of(np.diag([1.0, 2 * FLOOR])) is not None
-    for singular in (np.diag([1.0, FLOOR / 2]), np.array([[1.0, 2.0], [2.0, 1.0]])):
-        assert precision_of(singular) is None
+    assert not fill_by_covariance(rows, S)[:, 2].any()
+    assert invert_covariance(np.diag([1.0, 2 * MIN_EIGENVALUE])) is not None
+    for singular in (np.diag([1.0, MIN_EIGENVALUE / 2]), np.array([[1.0, 2.0], [2.0, 1.0]])):
+        assert invert_covariance(singular) is None
     with refused(ValueError):
         sums_of(np.zeros((1, 2)), Gaussian(np.zeros(2), np.ones((2, 2))))
     with refused(ValueError):
-        filled(np.zeros((1, 2)), np.ones((2, 2)))
-    assert GaussianEM(2**30, np.zeros(1), prior=1e-6).prior == 4 * FLOOR * 2**30
-    assert FactorEM(2**30, np.zeros(2), np.ones((2, 1)), prior=1e-6).prior == 4 * FLOOR * 2**30
+        fill_by_covariance(np.zeros((1, 2)), np.ones((2, 2)))
+    assert GaussianEM(2**30, np.zeros(1), prior=1e-6).prior == 4 * MIN_EIGENVALUE * 2**30
+    assert FactorEM(2**30, np.zeros(2), np.ones((2, 1)), prior=1e-6).prior == 4 * MIN_EIGENVALUE * 2**30
 
 
 # What accelerates it
@@ -186,7 +195,7 @@ def test_squarem_takes_far_fewer_steps_and_the_plain_ones_where_these_are_not_al
     seen, _ = points(lambda x: rates * x, np.ones(4), int(np.log(1e-9) / np.log(0.99) / 10))
     assert min(np.linalg.norm(rates * point) for point in seen) < 1e-9
     for count, ahead in ((0, None), (1, None), (2, pytest.approx(10.0))):
-        assert points(lambda x: 0.9 * x, np.ones(1), count)[1].ahead == ahead
+        assert points(lambda x: 0.9 * x, np.ones(1), count)[1].steps_ahead == ahead
     # Where an extrapolation is not allowed or goes too far, the plain iteration goes on.
     seen, _ = points(lambda x: 0.9 * x + 1.0, np.zeros(1), 20, allowed=lambda point: bool(point[0] < 6.0))
     np.testing.assert_allclose(seen[:, 0], 10.0 * (1 - 0.9 ** np.arange(20)))  # no step is wasted
@@ -253,22 +262,22 @@ def log_density(rows, S):
 
 @pytest.mark.parametrize("elements", [2**22, 1])
 def test_the_squared_error_is_that_of_the_rows_as_they_are_filled(elements, monkeypatch):
-    monkeypatch.setattr(gap_groups, "ELEMENTS", elements)
+    monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rows = np.vstack([incomplete_rows(), with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1)])
     mean, unit, scale = FACTORS.mean, np.geomspace(0.1, 10, D), np.linspace(1, 2, D)
     components = random_block(D, 2, seed=1).T
     factors = np.vstack([FACTORS.loadings.T * unit, FACTORS.noise * unit**2])
-    whole = filled_by_factors(rows - mean, factors) / scale
+    whole = fill_by_factors(rows - mean, factors) / scale
     left = np.sum(whole**2) - np.sum((whole @ components.T) ** 2)
     rows, S = gapped(rows), COVARIANCE * np.outer(unit, unit)
     np.testing.assert_allclose(squared_error_by_factors(rows, factors, mean, scale, components), left, rtol=1e-10)
-    np.testing.assert_allclose(squared_error_of(rows, S, mean, scale, components), left, rtol=1e-10)
+    np.testing.assert_allclose(squared_error_by_covariance(rows, S, mean, scale, components), left, rtol=1e-10)
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])
 def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypatch):
     """Rows that share their gaps among them; held at once, or read piece by piece."""
-    monkeypatch.setattr(gap_groups, "ELEMENTS", elements)
+    monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rows = incomplete_rows()
     rows = np.vstack([rows, with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1), rows + 1.0])
     sums = sums_by_factors(rows, FACTORS)
@@ -285,8 +294,8 @@ def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypat
 def test_rows_are_filled_in_any_unit(unit):
     rows, units = incomplete_rows(), np.geomspace(1, unit, D)
     arrays = np.vstack([(FACTORS.loadings * units[:, None]).T, FACTORS.noise * units**2])
-    whole = filled(rows * units, COVARIANCE * np.outer(units, units))
-    np.testing.assert_allclose(filled_by_factors(rows * units, arrays) / units, whole / units)
+    whole = fill_by_covariance(rows * units, COVARIANCE * np.outer(units, units))
+    np.testing.assert_allclose(fill_by_factors(rows * units, arrays) / units, whole / units)
 
 
 def rows_of_factors(share):
@@ -336,5 +345,5 @@ def test_anderson_takes_fewer_steps_of_em(monkeypatch):
     rows = rows_of_factors(0.5)
     limit = fitted_factors(rows, 2, 60).vectors
     ours = principal_angles(fitted_factors(rows, 2, 30).vectors, limit).max()
-    monkeypatch.setattr(anderson, "DEPTH", 0)
+    monkeypatch.setattr(anderson, "MAX_DIFFERENCES", 0)
     assert ours < principal_angles(fitted_factors(rows, 2, 30).vectors, limit).max() / 1000

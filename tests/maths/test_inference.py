@@ -70,7 +70,9 @@ def test_null_eigenvalues_are_those_of_whole_drawn_data_and_the_band_their_perce
 def test_planted_components_are_counted(n, d):
     X = planted(n, d, [80.0, 60.0, 40.0], seed=3, noise=7.0)
     values = spectrum(X)
-    assert inference.leading_run(values > 1.02 * noise.edge(values, n, d)) == 3  # a largest null eigenvalue varies
+    assert (
+        inference.leading_run(values > 1.02 * noise.noise_edge(values, n, d)) == 3
+    )  # a largest null eigenvalue varies
     assert inference.leading_run(values > noise.optimal_threshold(values, n, d)) == 3
     np.testing.assert_allclose(noise.noise_variance(values, n, d), 7.0, rtol=0.1)
     assert inference.parallel_analysis(values, inference.null_band(X.var(axis=0, ddof=1), n)) == 3
@@ -80,7 +82,12 @@ def test_rules_of_few_numbers_and_the_law_of_noise():
     shares = ([0.7, 0.2, 0.1], [0.9, 0.05, 0.05], [1.0, 1.0, 1.0], [0.62, 0.29, 0.09])
     # the pieces are 11/18, 5/18 and 2/18
     assert [inference.broken_stick(np.array(values)) for values in shares] == [1, 1, 0, 2]
-    assert [inference.fraction(np.array([5.0, 3, 2]), share) for share in (0.4, 0.5, 0.79, 0.95)] == [1, 2, 2, 3]
+    assert [inference.components_for_share(np.array([5.0, 3, 2]), share) for share in (0.4, 0.5, 0.79, 0.95)] == [
+        1,
+        2,
+        2,
+        3,
+    ]
     runs = ([True, True, False, True], [True], [False])
     assert [inference.leading_run(np.array(run)) for run in runs] == [2, 1, 0]
     assert [inference.minka(np.array([10.0, 1.0, 1.0]), n) is None for n in (3, 2)] == [False, True]
@@ -94,7 +101,7 @@ def test_rules_of_few_numbers_and_the_law_of_noise():
     median = brentq(lambda s: s * np.sqrt(4 - s**2) / 2 + 2 * np.arcsin(s / 2) - np.pi / 2, 0, 2) ** 2
     values = np.array([5.0, 3.0])
     np.testing.assert_allclose(noise.noise_variance(values, 3, 2), 4 / median, rtol=1e-3)
-    np.testing.assert_allclose(noise.edge(values, 3, 2), 4 / median * (1 + 1) ** 2, rtol=1e-3)
+    np.testing.assert_allclose(noise.noise_edge(values, 3, 2), 4 / median * (1 + 1) ** 2, rtol=1e-3)
     for ratio in (0.1, 0.5, 1.0, 3.0):
         d = 300
         n = round(d / ratio) + 1
@@ -115,7 +122,7 @@ def drawn(rank, d=20, offset=0.0):
 
 
 def parts(X):
-    return [Moments.of(part) for part in cut(X, *SIZES)]
+    return [Moments.from_rows(part) for part in cut(X, *SIZES)]
 
 
 def by_rows(X, k):
@@ -123,8 +130,8 @@ def by_rows(X, k):
     total, party = 0.0, np.repeat(np.arange(len(SIZES)), SIZES)
     for fold in range(len(SIZES)):
         centred = X - X[party != fold].mean(axis=0)
-        for first in range(inference.BLOCKS):
-            block = np.arange(X.shape[1]) % inference.BLOCKS == first
+        for first in range(inference.MAX_FEATURE_BLOCKS):
+            block = np.arange(X.shape[1]) % inference.MAX_FEATURE_BLOCKS == first
             A, B = centred[party == fold][:, block], centred[party == fold][:, ~block]
             C, D = centred[party != fold][:, block], centred[party != fold][:, ~block]
             U, values, Vt = np.linalg.svd(D, full_matrices=False)
@@ -136,11 +143,11 @@ def by_rows(X, k):
 def test_errors_are_those_of_the_pooled_rows_in_any_shape_and_unit():
     for offset in (0.0, 1e6):
         X = drawn(3, offset=offset)
-        np.testing.assert_allclose(inference.held_out_errors(parts(X)), [by_rows(X, k) for k in range(17)], rtol=1e-8)
+        np.testing.assert_allclose(inference.validation_errors(parts(X)), [by_rows(X, k) for k in range(17)], rtol=1e-8)
     # Folds take any shape and unit: only as many components as every fold has; more would be rounding.
     assert [inference.bi_cross_validation(parts(drawn(rank))) for rank in (0, 1, 3, 6)] == [0, 1, 3, 6]
     wide = drawn(3, d=250)
-    assert inference.held_out_errors(parts(wide)).size <= 200 - max(SIZES)
+    assert inference.validation_errors(parts(wide)).size <= 200 - max(SIZES)
     assert inference.bi_cross_validation(parts(wide)) == 3
     assert [inference.bi_cross_validation(parts(drawn(3) * unit)) for unit in (2.0**-200, 2.0**200)] == [3, 3]
     assert inference._folds([10, 1, 1, 1, 1, 1, 1]) == [[0], [1, 5], [2, 6], [3], [4]]
@@ -256,7 +263,7 @@ def test_intervals_by_their_degrees_of_freedom_and_spikes_in_closed_form():
     for n, beside in ((5, [4.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0]), (101, [2.4, 2.2, 2.1, 2.0, 1.9, 1.8, 1.6])):
         values = np.array([400.0, *beside])
         s2, ratio = noise_variance(values, n, 8), 8 / (n - 1)
-        (spike, level), (angle, none) = inference.spiked(values, 2, n)
+        (spike, level), (angle, none) = inference.spiked_estimates(values, 2, n)
         over = spike - s2
         assert spike * (1 + ratio * s2 / over) == pytest.approx(400, rel=1e-12)
         cosine = math.sqrt((1 - ratio * s2**2 / over**2) / (1 + ratio * s2 / over))
@@ -279,7 +286,7 @@ def test_intervals_by_their_degrees_of_freedom_and_spikes_in_closed_form():
     np.testing.assert_allclose(errors, (1 - np.eye(2)) * math.sqrt(3 * 1 / (3 - 1) ** 2 / 2))
     # Of two groups there is one degree of freedom: Student's law is then that of Cauchy.
     for level in (0.5, 0.8, 0.95):
-        assert inference.student_step(2, level) == pytest.approx(math.tan(math.pi * level / 2))
+        assert inference.student_quantile(2, level) == pytest.approx(math.tan(math.pi * level / 2))
 
 
 def test_shrinkage_is_the_formulas_and_none_of_few_features_or_without_variance():
@@ -293,14 +300,14 @@ def test_shrinkage_is_the_formulas_and_none_of_few_features_or_without_variance(
     np.testing.assert_allclose(analyses.projected(model, X) * model.shrinkage_, model.transform(X))
     assert any("scores of new rows lie at 0." in note for note in model.log["notes"])
     # gamma = 4, level 1: a component of 12 stands for l with l + 4 l / (l - 1) = 12.
-    found = inference.shrinkage(np.array([12.0, 4.0]), 12.0 + 4.0 + 4.0 * 98, 101, 400)
+    found = inference.score_shrinkage(np.array([12.0, 4.0]), 12.0 + 4.0 + 4.0 * 98, 101, 400)
     spike = (9 + np.sqrt(81 - 48)) / 2
     np.testing.assert_allclose(spike + 4 * spike / (spike - 1), 12)
     np.testing.assert_allclose(found[0], (spike - 1) / (spike + 3))
     assert np.isnan(found[1])
     with np.errstate(all="raise"):
         # Beside a level of 1e28 a variance of 1 is nothing: l + gamma - 1 is 0, and nothing is divided by it.
-        assert np.isnan(inference.shrinkage(np.array([1e30, 1.0]), 1e30 + 1.0 + 5e29, 100, 30)[1])
-        found = inference.shrinkage(np.array([4.0, 0.0]), 5.0, 20, 10)
+        assert np.isnan(inference.score_shrinkage(np.array([1e30, 1.0]), 1e30 + 1.0 + 5e29, 100, 30)[1])
+        found = inference.score_shrinkage(np.array([4.0, 0.0]), 5.0, 20, 10)
     assert found[0] > 0
     assert np.isnan(found[1])

@@ -7,21 +7,21 @@ from sklearn.datasets import load_wine
 
 from fedpca_flwr.maths import influence
 from fedpca_flwr.maths.eigen import leading_eigenpairs
-from fedpca_flwr.maths.factors import Factor, triangular
-from fedpca_flwr.maths.influence import Influence, Turn, indefinite, influences, told
-from fedpca_flwr.maths.moments import Moments, pack, symmetric
+from fedpca_flwr.maths.factors import Factor, triangular_factor
+from fedpca_flwr.maths.influence import Influence, Turn, indefinite_parts, outlying_parties, party_influences
+from fedpca_flwr.maths.moments import Moments, pack, unpack_symmetric
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
 
 
-def found(parties, k, *, scale=None, center=True, between=True, part=Moments.of):
+def found(parties, k, *, scale=None, center=True, between=True, part=Moments.from_rows):
     """The influences of parties on the first k components of all their rows, these, and the rows about their mean."""
     pooled = np.vstack(parties)
     mean = pooled.mean(axis=0) if center else np.zeros(pooled.shape[1])
     own = [X - X.mean(axis=0) if not between else X - mean for X in parties]
     scatter = sum(X.T @ X for X in own) / (1.0 if scale is None else np.outer(scale, scale))
     pairs = leading_eigenpairs(np.asfortranarray(scatter), k)
-    return influences([part(X) for X in parties], pairs, mean, scale, center=center, between=between), pairs, own
+    return party_influences([part(X) for X in parties], pairs, mean, scale, center=center, between=between), pairs, own
 
 
 def of(parties, k, **options):
@@ -29,11 +29,11 @@ def of(parties, k, **options):
 
 
 def factor(X):
-    head, R = triangular(X)
+    head, R = triangular_factor(X)
     return Factor(head, R, float(np.vdot(R, R)))
 
 
-@pytest.mark.parametrize("part", [Moments.of, factor])
+@pytest.mark.parametrize("part", [Moments.from_rows, factor])
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("scale", [None, np.arange(1.0, 13.0)])
 def test_shares_are_those_of_the_rows(part, center, scale):
@@ -50,7 +50,7 @@ def test_shares_are_those_of_the_rows(part, center, scale):
         held = ((alone @ pairs.vectors) ** 2).sum() / (alone**2).sum() if len(X) > 1 else np.nan
         np.testing.assert_allclose(one.fit, held)
     np.testing.assert_allclose(sum(one.components for one in everyone), 1)
-    if part is Moments.of and center and scale is None:  # and without what lies between the parties
+    if part is Moments.from_rows and center and scale is None:  # and without what lies between the parties
         everyone, pairs, own = found(parties, 5, between=False)
         for one, X in zip(everyone, own, strict=True):
             np.testing.assert_allclose(one.components, ((X @ pairs.vectors) ** 2).sum(axis=0) / pairs.values)
@@ -87,8 +87,8 @@ PARTIES = {
 
 def make_dear(monkeypatch):
     """Components without each party cost too much."""
-    monkeypatch.setattr(influence, "CHEAP", 0)
-    monkeypatch.setattr(influence, "SHARE", 0)
+    monkeypatch.setattr(influence, "MAX_EXACT_COST", 0)
+    monkeypatch.setattr(influence, "MAX_EXACT_COST_SHARE", 0)
 
 
 @pytest.mark.parametrize("name", PARTIES)
@@ -100,7 +100,7 @@ def test_angles_are_those_without_the_party_or_bound_them_where_these_are_dear(m
     how = {"scale": np.vstack(parties).std(axis=0) if scaled else None, "center": center}
     for k in (1, 2, 4):
         true = [turned(parties, k, i, **how) for i in range(len(parties))]
-        for part in (Moments.of, factor):
+        for part in (Moments.from_rows, factor):
             for one, (axes, span) in zip(of(parties, k, part=part, **how), true, strict=True):
                 np.testing.assert_allclose(one.turn.axes, axes, rtol=1e-5, atol=1e-4)
                 np.testing.assert_allclose(one.turn.span, span, rtol=1e-5, atol=1e-4)
@@ -136,20 +136,20 @@ def test_components_of_one_party_alone_turn_as_far_as_they_can_and_all_direction
     np.testing.assert_allclose(everyone[2].components[0], 1)
     np.testing.assert_allclose(everyone[2].turn.axes[0], 90)
     assert max(one.turn.axes[0] for one in everyone[:2]) < 1
-    assert "share" in told(everyone)[2]
+    assert "share" in outlying_parties(everyone)[2]
     # Without the third party two variances are the same, so any axes in their plane will do.
     square = np.array([[2.0, 0, 0, 0], [-2, 0, 0, 0], [0, 2, 0, 0], [0, -2, 0, 0], [0, 0, 1, 0], [0, 0, -1, 0]])
     third = of([square, square, np.array([[1.0, 0, 0, 0.1], [-1, 0, 0, -0.1]])], 2)[2]
     assert third.turn.axes.tolist() == [90, 90]
     assert third.turn.span < 1
-    for cheap in (0, influence.CHEAP):
-        monkeypatch.setattr(influence, "CHEAP", cheap)
+    for cheap in (0, influence.MAX_EXACT_COST):
+        monkeypatch.setattr(influence, "MAX_EXACT_COST", cheap)
         for one in of(cut(rows(300, 5), 200, 100), 5):
             assert one.turn.span == 0 < one.turn.axes.min()
         (only,) = of([rows(300)], 3)
         np.testing.assert_allclose(only.components, 1)
         np.testing.assert_allclose([*only.turn.axes, only.turn.span], 90)
-        assert told([only]) == {}
+        assert outlying_parties([only]) == {}
 
 
 def test_no_unit_of_the_data_overflows_and_parties_and_components_may_lack_variance():
@@ -164,7 +164,7 @@ def test_no_unit_of_the_data_overflows_and_parties_and_components_may_lack_varia
     assert of(cut(rows(300, 30), 100, 200), 20)[0].components.size == 10
     everyone = of(cut(rows(500), 1, 1, 1, 497), 2)
     assert [np.isnan(one.fit) for one in everyone] == [True, True, True, False]
-    assert set(told(everyone)) == {3}  # it has 497 of 500 rows
+    assert set(outlying_parties(everyone)) == {3}  # it has 497 of 500 rows
 
 
 def one(rows=0.2, variance=0.2, components=(0.2, 0.2), fit=0.7, spread=1.0):
@@ -190,21 +190,21 @@ def one(rows=0.2, variance=0.2, components=(0.2, 0.2), fit=0.7, spread=1.0):
 )
 def test_what_is_out_of_proportion_is_told(odd, why):
     others = [one(rows=(1 - odd.rows) / 4) for _ in range(4)]
-    assert told([*others, odd]) == ({4: why} if why else {})
+    assert outlying_parties([*others, odd]) == ({4: why} if why else {})
 
 
 def test_who_is_not_told_to_stand_out():
-    assert told([one(rows=0.5), one(rows=0.5, fit=0.1, spread=11.0)]) == {}
-    assert told([one(fit=0.3), one(fit=0.3), one(fit=0.01)]) == {}
+    assert outlying_parties([one(rows=0.5), one(rows=0.5, fit=0.1, spread=11.0)]) == {}
+    assert outlying_parties([one(fit=0.3), one(fit=0.3), one(fit=0.01)]) == {}
     few = [one(rows=1e-10, components=(0.4, 0.1)), one(rows=1e-10), one(rows=1e-10)]
-    assert told([*few, one(rows=1 - 3e-10, components=(0.1, 0.1))]) == {3: ["rows"]}
+    assert outlying_parties([*few, one(rows=1 - 3e-10, components=(0.1, 0.1))]) == {3: ["rows"]}
 
 
 # What no rows have
 
 
 def first_of(parts):
-    return leading_eigenpairs(symmetric(pool(parts).scatter, 12), 1)
+    return leading_eigenpairs(unpack_symmetric(pool(parts).scatter, 12), 1)
 
 
 def largest(parts) -> float:
@@ -222,13 +222,13 @@ UNITS = [np.logspace(-6, 6, 12), np.logspace(20, 32, 12), np.logspace(-112, -88,
 """Of features; float32 does not hold the squares of the last three."""
 
 
-@pytest.mark.parametrize("count", [2, influence.GROUPS, 10, 50])
+@pytest.mark.parametrize("count", [2, influence.MAX_GROUPS, 10, 50])
 def test_a_share_that_takes_a_component_away_is_found(count):
-    honest = [Moments.of(X) for X in np.array_split(rows(2000), count)]
+    honest = [Moments.from_rows(X) for X in np.array_split(rows(2000), count)]
     parts = [*honest[:-1], erasing(honest)]
     assert parts[-1].diagonal().min() >= 0
     for seed in range(20):
-        assert indefinite(parts, largest(parts), None, np.random.default_rng(seed)) == [count - 1]
+        assert indefinite_parts(parts, largest(parts), None, np.random.default_rng(seed)) == [count - 1]
 
 
 @pytest.mark.parametrize("unit", [None, *UNITS])
@@ -236,14 +236,14 @@ def test_scatters_of_rows_pass_whatever_their_rank_and_units_in_which_a_share_is
     X = rows(300)
     X[:, 3] = 7.0
     for sizes in ((1, 1, 1, 297), (100, 100, 100), (2, 298)):
-        parts = [Moments.of((part + 5) * (1.0 if unit is None else unit)) for part in cut(X, *sizes)]
-        value = largest([Moments.of(part) for part in cut(X, *sizes)])
-        assert indefinite(parts, value, unit, np.random.default_rng(0)) == []
+        parts = [Moments.from_rows((part + 5) * (1.0 if unit is None else unit)) for part in cut(X, *sizes)]
+        value = largest([Moments.from_rows(part) for part in cut(X, *sizes)])
+        assert indefinite_parts(parts, value, unit, np.random.default_rng(0)) == []
     if unit is not None:
-        honest = [Moments.of(part) for part in cut(rows(300), 100, 100, 100)]
+        honest = [Moments.from_rows(part) for part in cut(rows(300), 100, 100, 100)]
         bad = [*honest[:2], erasing(honest)]
         scaled = [Moments(p.count, p.mean * unit, p.remainder, p.scatter * pack(np.outer(unit, unit))) for p in bad]
-        assert indefinite(scaled, largest(bad), unit, np.random.default_rng(0)) == [2]
+        assert indefinite_parts(scaled, largest(bad), unit, np.random.default_rng(0)) == [2]
 
 
 def moments(*diagonal):
@@ -254,13 +254,13 @@ def moments(*diagonal):
 
 def test_shares_that_cancel_and_negative_eigenvalues_beyond_rounding_are_named():
     """Rounding are 4 d roundings of float32: 1.4e-6 of the largest eigenvalue for three features."""
-    X = Moments.of(rows(300))
+    X = Moments.from_rows(rows(300))
     huge = [Moments(X.count, X.mean, X.remainder, sign * 1e300 * X.scatter) for sign in (1, -1)]
-    assert indefinite([X, huge[0], X, huge[1]], 1.0, None, np.random.default_rng(1)) == [3]
+    assert indefinite_parts([X, huge[0], X, huge[1]], 1.0, None, np.random.default_rng(1)) == [3]
     groups = influence.RandomGroups(1, np.random.default_rng(0))
     groups.add("north", moments(1.0, 0.5, -2e-6))
-    assert groups.indefinite(3, 1.0, None) == [["north"]]
+    assert groups.indefinite_groups(3, 1.0, None) == [["north"]]
     for unit in (1e-200, 1.0, 1e200):
         rounded, false = (moments(unit, unit / 2, -part * unit) for part in (1e-6, 2e-6))
-        assert indefinite([rounded], unit, None, np.random.default_rng(0)) == []
-        assert indefinite([false], unit, None, np.random.default_rng(0)) == [0]
+        assert indefinite_parts([rounded], unit, None, np.random.default_rng(0)) == []
+        assert indefinite_parts([false], unit, None, np.random.default_rng(0)) == [0]

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.angle_bounds import SHARES, parts_text
-from fedpca_flwr.maths.block_iteration import BlockIteration, measured, shortfall_notes
+from fedpca_flwr.maths.angle_bounds import LEVEL_SHARES, describe_cuts
+from fedpca_flwr.maths.block_iteration import BlockIteration, certificate_measurements, shortfall_notes
 from fedpca_flwr.maths.eigen import principal_angles, sine_theorem
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.krylov import random_block
@@ -31,7 +31,7 @@ def run(found, A, rounds):
 def iterate(values, *, k, width, **options):
     A, basis = with_spectrum(values)
     found = run(begin(values, k=k, width=width, **options), A, 200)
-    assert found.asked < 200, f"no end: {measured(found)}"
+    assert found.product_count < 200, f"no end: {certificate_measurements(found)}"
     return found, principal_angles(found.pairs.vectors, basis[:, :k]).max()
 
 
@@ -81,8 +81,12 @@ def test_no_angle_is_larger_than_what_is_told(kind, seed):
     tolerance, accelerated = 10.0 ** rng.uniform(-6, 1.5), bool(rng.random() < 0.8)
     found = BlockIteration(block, k, trace=float(np.trace(A)), tolerance=tolerance, accelerated=accelerated)
     rough, done = rng.random() < 0.3, False
-    while not done and found.asked < 40:
-        V = found.block.astype(np.float32).astype(np.float64) if found.allows_float32 and found.asked else found.block
+    while not done and found.product_count < 40:
+        V = (
+            found.block.astype(np.float32).astype(np.float64)
+            if found.allows_float32 and found.product_count
+            else found.block
+        )
         AV, error = A @ V, 0.0
         if rough:
             error = 2.0**-24 * float(np.linalg.norm(AV))
@@ -130,7 +134,7 @@ def test_a_variance_that_occurs_more_often_than_the_block_has_columns_is_not_cer
     elif copies > k:
         assert not found.exact
     else:
-        assert found.asked == 120
+        assert found.product_count == 120
         assert shortfall_notes(found, "max-rounds = 120")[0].startswith("stopped after max-rounds")
 
 
@@ -140,7 +144,7 @@ def test_before_narrow_blocks_have_looked_nothing_is_told_and_what_hides_is_foun
         A, _ = with_spectrum(values)
         found, told = begin(np.diag(A), k=3, width=2), []
         while not found.add(found.block, A @ found.block):
-            told.append(measured(found))
+            told.append(certificate_measurements(found))
         assert told[0] == {"certified_angle_degrees": 90.0, "certified_components": 0}
         assert max(one["certified_components"] for one in told) < 2  # two columns miss nothing of the first
     for k, width in ((1, 1), (2, 1), (2, 2), (3, 2)):
@@ -157,12 +161,12 @@ def test_the_plain_iteration_gets_there_later_and_a_sketch_presumes_nothing():
     values = 0.7 ** np.arange(40)
     plain, angle = iterate(values, k=4, width=8, accelerated=False)
     assert angle <= plain.certificate + 1e-10
-    assert plain.asked > iterate(values, k=4, width=8)[0].asked
+    assert plain.product_count > iterate(values, k=4, width=8)[0].product_count
     # They are not random: what the sketch has left out they do not show.
     rows = np.diag([2.0, 1.0])[:, [0, 1, 1, 1]] * [1, 1, 0, 0]
     sketch = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), rows, 10.0, 5.0))
     found = run(BlockIteration(sketch, 1, width=2, trace=10.0), np.diag([4.0, 1.0, 5.0, 0.0]), 1)
-    assert measured(found)["certified_angle_degrees"] == 90
+    assert certificate_measurements(found)["certified_angle_degrees"] == 90
 
 
 @pytest.mark.parametrize("error", [1e-7, 1e-5, 1e-3])
@@ -187,9 +191,9 @@ def test_where_a_tie_is_cut_the_certificate_is_that_of_both_its_ends(k, cut):
     A = np.diag([4.0, 2.0, 2.0, 0.0])
     A[3, :2] = A[:2, 3] = x, y
     found, _ = on_axes(k, A, 3, trace=8.0)
-    first = sine_theorem(x, 4 - (2 + SHARES[-1] * 2)) if cut else 0.0
+    first = sine_theorem(x, 4 - (2 + LEVEL_SHARES[-1] * 2)) if cut else 0.0
     assert found.certificate == pytest.approx(sine_theorem(np.hypot(x, y), 2) + first)
-    assert measured(found)["certified_components"] == (1 if cut else 3)
+    assert certificate_measurements(found)["certified_components"] == (1 if cut else 3)
 
 
 def test_of_a_tie_at_the_cut_nothing_is_certified():
@@ -197,11 +201,11 @@ def test_of_a_tie_at_the_cut_nothing_is_certified():
     values = np.repeat([5.0, 2.0, 1.0], [1, 3, 8])
     for k, certified in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
         found, _ = iterate(values, k=k, width=k + 3)
-        assert measured(found)["certified_components"] == certified
+        assert certificate_measurements(found)["certified_components"] == certified
         assert found.exact
         assert shortfall_notes(found, "max-rounds = 100") == []
     found, _ = iterate(values[1:], k=1, width=4)
-    assert measured(found) == {"certified_angle_degrees": 90, "certified_components": 0}
+    assert certificate_measurements(found) == {"certified_angle_degrees": 90, "certified_components": 0}
     assert shortfall_notes(found, "max-rounds = 100") == []
 
 
@@ -209,7 +213,7 @@ def test_spans_that_hold_all_variance_are_proven_and_ties_of_the_wire_have_no_ce
     pairs = on_axes(1, [400.0, 200.0, 100.0], 3, trace=700.0)[0].pairs
     assert (pairs.values.tolist(), pairs.following) == ([400], 200)
     found, _ = on_axes(1, np.ones(3), 3, trace=3.0, error=1e-6)
-    assert measured(found)["certified_angle_degrees"] == 90
+    assert certificate_measurements(found)["certified_angle_degrees"] == 90
     found, done = on_axes(1, np.ones(3), 3, trace=3.0)
     assert done
     assert shortfall_notes(found, "") == []
@@ -218,10 +222,10 @@ def test_spans_that_hold_all_variance_are_proven_and_ties_of_the_wire_have_no_ce
     assert angle <= found.certificate + 1e-10 <= 1e-6
     found, _ = iterate(np.repeat([3.0, 2.0, 1.0, 0.0], [1, 1, 1, 37]), k=5, width=10)
     assert found.exact
-    assert measured(found)["certified_components"] == 3
-    assert found.asked <= 3
+    assert certificate_measurements(found)["certified_components"] == 3
+    assert found.product_count <= 3
     found, _ = on_axes(2, [4.0, 0.0, 3.0, 0.0], 2, trace=7.0)
-    assert measured(found)["certified_components"] == 1  # what is left of the trace is less than it has
+    assert certificate_measurements(found)["certified_components"] == 1  # what is left of the trace is less than it has
 
 
 def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up():
@@ -232,8 +236,8 @@ def test_the_iteration_ends_where_the_error_of_products_keeps_the_certificate_up
         AV = A @ found.block
         rough = AV.astype(np.float32).astype(np.float64)
         done = found.add(found.block, rough, error=2.0**-24 * float(np.linalg.norm(AV)))
-    assert found.asked < 12
-    assert found.limited
+    assert found.product_count < 12
+    assert found.precision_limited
     assert principal_angles(found.pairs.vectors, basis[:, :4]).max() <= found.certificate
     (note,) = shortfall_notes(found, "max-rounds = 100")
     assert note.startswith(
@@ -258,33 +262,33 @@ def test_what_is_told_is_what_the_whole_spectrum_says(correlated, seed):
     A = scatter(n, d, tuple(strengths), seed=seed, correlated=correlated)
     values, above = counted(A, n, k)
     found = ended(A, k, k + 10, MarchenkoPastur(n - 1, d), seed=seed)
-    first = measured(found)["certified_components"]
+    first = certificate_measurements(found)["certified_components"]
     if found.above_edge:
         assert found.above_edge == first == min(above, largest_gap(values, k)[0]) < k
     vectors = np.linalg.eigh(A)[1][:, ::-1]
     angle = principal_angles(found.pairs.vectors[:, :first], vectors[:, :first]).max(initial=0.0)
-    assert angle <= measured(found)["certified_angle_degrees"] <= 1e-3
+    assert angle <= certificate_measurements(found)["certified_angle_degrees"] <= 1e-3
 
 
 def test_the_iteration_goes_on_to_all_without_noise_and_with_blocks_too_narrow_to_miss_nothing():
     A = scatter(300, 600, (12.0, 9.0), seed=3)
     early, whole = (ended(A, 6, 16, noise, tolerance=1e-6) for noise in (MarchenkoPastur(299, 600), None))
-    assert early.asked < whole.asked
+    assert early.product_count < whole.product_count
     assert (early.above_edge, whole.above_edge) == (2, 0)
     assert early.certificate == 90.0 > whole.certificate
     for width in (1, 2):
         found = ended(scatter(60, 300, (20.0, 15.0, 12.0), seed=1), 6, width, MarchenkoPastur(59, 300))
         assert found.above_edge == 0  # what hides could stand out too, and before that is settled all are certified
         assert found.certificate <= 1e-3
-        assert found.known.Q.shape[1] > 30  # of 59 directions that rows have
+        assert found.products.Q.shape[1] > 30  # of 59 directions that rows have
 
 
 def test_what_lies_between_two_cuts_turns_by_both():
-    assert parts_text([(1, 1e-7), (2, 2e-7), (3, 1e-8)]) == "1 to 3 each, to 3e-07 degrees"
+    assert describe_cuts([(1, 1e-7), (2, 2e-7), (3, 1e-8)]) == "1 to 3 each, to 3e-07 degrees"
     cuts = [(1, 1e-7), (4, 1e-7), (5, 1e-7), (7, 3e-7)]
-    assert parts_text(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
-    assert parts_text([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
-    assert parts_text([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"
+    assert describe_cuts(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
+    assert describe_cuts([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
+    assert describe_cuts([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"
 
 
 def test_notes_say_what_ended_an_iteration_and_what_lies_in_the_noise():

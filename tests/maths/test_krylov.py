@@ -5,16 +5,23 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import angle_bounds, krylov
-from fedpca_flwr.maths.angle_bounds import SHARES, AngleBounds, Hidden, least_overlap, presumed_bound, proven_bound
+from fedpca_flwr.maths.angle_bounds import (
+    LEVEL_SHARES,
+    AngleBounds,
+    HiddenEigenvector,
+    least_overlap,
+    presumed_bound,
+    proven_bound,
+)
 from fedpca_flwr.maths.block_iteration import BlockIteration
-from fedpca_flwr.maths.eigen import principal_angles, rounding, sine_theorem
-from fedpca_flwr.maths.krylov import FirstBlock, KnownProducts, Ritz, random_block
+from fedpca_flwr.maths.eigen import principal_angles, rounding_bound, sine_theorem
+from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Ritz, random_block
 from tests.families import with_spectrum
 
 
 def known_of(*products, error=0.0):
     """Blocks and their products."""
-    known = KnownProducts(len(products[0][0]))
+    known = ProductBasis(len(products[0][0]))
     for block, product in products:
         known.add(block, product, error=error)
     return known
@@ -35,11 +42,11 @@ def test_errors_of_products_count_by_the_size_of_their_block():
     # Rounding counts in units of the largest value, and adds up over blocks.
     block = E[:, :2] * [1.0, 0.01]
     known = known_of((block, 7 * block))
-    assert known.ritz().error == pytest.approx(rounding(5) * 100 * 7.0, rel=1e-6, abs=0)
+    assert known.ritz().error == pytest.approx(rounding_bound(5) * 100 * 7.0, rel=1e-6, abs=0)
     known = known_of((10 * E[:, :2], 70 * E[:, :2]))
-    assert known.ritz().error == pytest.approx(rounding(5) * 7, rel=1e-6, abs=0)
+    assert known.ritz().error == pytest.approx(rounding_bound(5) * 7, rel=1e-6, abs=0)
     known.add(E[:, 2:3], 7 * E[:, 2:3])
-    assert known.ritz().error == pytest.approx(np.sqrt(2) * rounding(5) * 7, rel=1e-6, abs=0)
+    assert known.ritz().error == pytest.approx(np.sqrt(2) * rounding_bound(5) * 7, rel=1e-6, abs=0)
 
 
 def pairs_with(values, residuals, error=0.0):
@@ -57,23 +64,23 @@ def test_a_block_almost_in_the_span_loses_no_digits(left):
     assert np.abs(known.Q.T @ known.Q - np.eye(known.Q.shape[1])).max() <= 1e-14
     assert known.Q.shape[1] == (7 if left > 1e-7 else 5)  # the shorter directions are rounding then
     true = np.linalg.eigvalsh(known.Q.T @ A @ known.Q)[::-1]
-    np.testing.assert_allclose(known.ritz().values, true, atol=1e-4 * rounding(40) / left**2)
+    np.testing.assert_allclose(known.ritz().values, true, atol=1e-4 * rounding_bound(40) / left**2)
 
 
 def test_residuals_of_pairs_and_the_error_of_a_vector():
     ritz = pairs_with(np.array([3.0, 2.0, 1.0]), np.array([[0.0, 0, 0]] * 3 + [[3, 4, 12]]), 0.25)
-    assert [ritz.residual(k) for k in (1, 2, 3)] == pytest.approx([3.25, 5.25, 13.25])
+    assert [ritz.residual_norm(k) for k in (1, 2, 3)] == pytest.approx([3.25, 5.25, 13.25])
     assert [ritz.pairs(k).following for k in (1, 2, 3)] == [2, 1, 0]
     turned = np.array([[0.8, -0.6], [0.6, 0.8]])
     ritz = Ritz(np.array([2.0, 1.0]), turned, np.eye(2), np.eye(2), 1.0, 0.1, 1)
-    assert (ritz.error_of(1), ritz.error_of(2)) == (pytest.approx(0.1 + 0.6), 1.0)
+    assert (ritz.error_bound(1), ritz.error_bound(2)) == (pytest.approx(0.1 + 0.6), 1.0)
     signed = Ritz(np.array([2.0, 1.0]), -turned, np.eye(2), np.eye(2), 0.0)
     np.testing.assert_array_equal(signed.pairs(2).vectors, turned)
 
 
 def test_the_next_block_fills_an_invariant_span_with_random_directions_as_room_allows():
     A, basis = with_spectrum(np.r_[3.0, 2.0, 1.0, np.zeros(57)])
-    known, V, widths = KnownProducts(60), random_block(60, 8, 0), []
+    known, V, widths = ProductBasis(60), random_block(60, 8, 0), []
     for _ in range(3):
         known.add(V, A @ V)
         V = known.next_block(known.ritz(), 8, 3)
@@ -111,16 +118,16 @@ def test_products_asked_again_in_full_take_the_error_of_the_others_away():
     known.renew(before, A @ before.vectors[:, :2])
     after = known.ritz()
     true = [float(np.linalg.norm(A @ r.vectors[:, :2] - r.vectors[:, :2] * r.values[:2], 2)) for r in (before, after)]
-    assert 1e-7 < true[0] <= before.residual(2)
-    assert true[1] <= after.residual(2) < 1e-11
+    assert 1e-7 < true[0] <= before.residual_norm(2)
+    assert true[1] <= after.residual_norm(2) < 1e-11
     # Two rounds before the tolerance: of 0.6 and 0.006 degrees two more rounds of this rate reach a millionth.
     renewal = krylov.Renewal(1, 1e-6)
     ritz = [pairs_with(np.array([2.0, 1.0]), residual * np.eye(3)[:, :2], 1e-7) for residual in (1e-2, 1e-4)]
-    assert [renewal.wanted(one, last=False) for one in ritz] == [False, True]
-    assert krylov.Renewal(1, 1e-6).wanted(ritz[0], last=True)  # nothing else will tell more
+    assert [renewal.is_due(one, last=False) for one in ritz] == [False, True]
+    assert krylov.Renewal(1, 1e-6).is_due(ritz[0], last=True)  # nothing else will tell more
     ritz[0].fine_error = 0.6e-7  # no better than what there is
     exact = pairs_with(np.array([2.0, 1.0]), 1e-2 * np.eye(3)[:, :2], 1e-12)
-    assert not any(krylov.Renewal(1, 1e-6).wanted(one, last=True) for one in (ritz[0], exact))
+    assert not any(krylov.Renewal(1, 1e-6).is_due(one, last=True) for one in (ritz[0], exact))
 
 
 # Restarts
@@ -130,15 +137,15 @@ VALUES = np.r_[3.0, 2.5, 2.2, np.linspace(2, 0, 197)]
 
 def restarted(cycles, *, kept=20, blocks=5, seed=0, rounded=False):
     """After so many restarts of a Krylov space of blocks of 8: the first block, and what is known."""
-    known, block = KnownProducts(200), random_block(200, 8, seed)
+    known, block = ProductBasis(200), random_block(200, 8, seed)
     first = FirstBlock(block)
     for step in range(1 + blocks * (cycles + 1)):
         if step and step % blocks == 0 and len(first.restarts) < cycles:
             first.restart(known.ritz(), kept, block)
-            known.keep(known.ritz(), kept)
+            known.truncate(known.ritz(), kept)
         V = block.astype(np.float32).astype(np.float64) if rounded and step else block
         known.add(V, VALUES[:, None] * V)
-        first.asked(known)
+        first.locate_block(known)
         block = known.next_block(known.ritz(), 8, 3)
     return first, known
 
@@ -149,7 +156,7 @@ def test_what_the_first_block_shows_of_eigenvectors_is_carried_over_restarts(cyc
     first, known = restarted(cycles, rounded=rounded)
     shown, ritz = random_block(200, 8, 0), known.ritz()
     for i in range(8):
-        seen, outside = first.seen(ritz, VALUES[i])
+        seen, outside = first.coordinates(ritz, VALUES[i])
         assert np.linalg.norm(shown[i] - seen.T @ ritz.vectors[i]) <= 1.01 * outside
         assert outside < (1e-1 if rounded else 1e-6)
     assert np.abs(shown).max() > 0.5
@@ -159,9 +166,9 @@ def test_what_the_first_block_shows_of_eigenvectors_is_carried_over_restarts(cyc
 def test_restarts_count_what_they_leave_outside_and_ceilings_come_near():
     first, known = restarted(1, kept=8, blocks=2)
     assert presumed_bound(known.ritz(), 3, first) == np.inf
-    assert krylov.columns_kept(784, 50, 60)[0] > 784  # never restarted
-    assert krylov.columns_kept(54_051, 10, 20)[0] > 1000
-    assert krylov.columns_kept(10**6, 10, 20) == (220, 110)
+    assert krylov.basis_limits(784, 50, 60)[0] > 784  # never restarted
+    assert krylov.basis_limits(54_051, 10, 20)[0] > 1000
+    assert krylov.basis_limits(10**6, 10, 20) == (220, 110)
     # Of a residual of 0.5 in the next block and 0.4 beside it, of products that are wrong by 0.1.
     first, residuals = FirstBlock(np.ones((5, 1))), np.zeros((5, 2))
     residuals[2:4, 1] = 0.5, 0.4
@@ -170,7 +177,7 @@ def test_restarts_count_what_they_leave_outside_and_ceilings_come_near():
     # Of a vector that is given up a half is shown; 0.3 of its residual lies outside, and 0.2 of the quarter within.
     first, last = FirstBlock(np.ones((5, 1))), np.array([[0.0], [1.0]])
     first.restarts = [krylov.Restart(last, np.array([1.0]), np.array([[0.5]]), 0.3, last, 0.2)]
-    seen, outside = first.seen(pairs_with(np.array([2.0, 1.0]), np.zeros((5, 2))), 3.0)
+    seen, outside = first.coordinates(pairs_with(np.array([2.0, 1.0]), np.zeros((5, 2))), 3.0)
     np.testing.assert_allclose(seen, [[0.0], [0.25]])
     assert outside == pytest.approx(0.3 * 0.5 + 0.2 * 0.25)
     # A ceiling holds after restarts and comes near.
@@ -183,9 +190,9 @@ def test_restarts_count_what_they_leave_outside_and_ceilings_come_near():
 def iterated(values, k, width):
     found, most = BlockIteration(random_block(len(values), width, 1), k, trace=float(values.sum())), 0
     while not found.add(found.block, values[:, None] * found.block):
-        most = max(most, found.known.Q.shape[1])
-        assert found.asked < 200
-    return found, max(most, found.known.Q.shape[1])
+        most = max(most, found.products.Q.shape[1])
+        assert found.product_count < 200
+    return found, max(most, found.products.Q.shape[1])
 
 
 @pytest.mark.parametrize(("k", "width"), [(3, 8), (4, 2)])
@@ -193,12 +200,12 @@ def test_a_restarted_basis_stays_bounded_and_certifies_the_same(monkeypatch, k, 
     """A proof that took the first block for lost would never end."""
     values = np.r_[3.0, 2.8, 2.6, 2.4, np.linspace(2.2, 0, 596)]
     whole, columns = iterated(values, k, width)
-    monkeypatch.setattr(krylov, "BASIS_BYTES", 0)
+    monkeypatch.setattr(krylov, "MAX_BASIS_BYTES", 0)
     bounded, fewer = iterated(values, k, width)
     assert fewer <= 2 * k + 10 * width < columns
     for found in (whole, bounded):
         assert principal_angles(found.pairs.vectors, np.eye(600)[:, :k]).max() <= found.certificate <= 1e-6
-    assert bounded.asked <= 1.5 * whole.asked
+    assert bounded.product_count <= 1.5 * whole.product_count
 
 
 # Bounds on eigenvalues
@@ -213,14 +220,14 @@ def test_a_proven_ceiling_is_above_what_the_span_leaves_outside():
     b, c = 0.9, 1.4
     ritz = ritz_of(np.array([[4, 0, 0], [0, 1, b], [0, b, c]]), np.eye(3)[:, :2])
     second, ceiling = (1 + c) / 2 + np.hypot((c - 1) / 2, b), proven_bound(ritz, 1, c)
-    assert second <= ceiling == pytest.approx(c + SHARES[0] * (4 - c))
-    assert second > c + SHARES[1] * (4 - c)  # so no lower share may pass
+    assert second <= ceiling == pytest.approx(c + LEVEL_SHARES[0] * (4 - c))
+    assert second > c + LEVEL_SHARES[1] * (4 - c)  # so no lower share may pass
     A, start = np.diag([4.0, 2.0, 1.0, 0.5]), np.eye(4)[:, :2]
     ritz = ritz_of(A, start)
     assert proven_bound(ritz, 2, 1.0) == pytest.approx(1.0)
-    assert 2.0 <= proven_bound(ritz, 1, 1.0) <= 2 + SHARES[-1] * 2 + 1e-12
+    assert 2.0 <= proven_bound(ritz, 1, 1.0) <= 2 + LEVEL_SHARES[-1] * 2 + 1e-12
     assert proven_bound(ritz, 2, 2.0) == proven_bound(ritz, 1, 4.5) == np.inf
-    assert proven_bound(ritz_of(A, np.eye(4)[:, :3]), 1, 0.5) == pytest.approx(2 + SHARES[-1] * 2)
+    assert proven_bound(ritz_of(A, np.eye(4)[:, :3]), 1, 0.5) == pytest.approx(2 + LEVEL_SHARES[-1] * 2)
     for error in (1e-3, 1e-2):  # what the wire did
         for k in (1, 2):
             more = proven_bound(ritz_of(A, start, error), k, 1.0) - proven_bound(ritz, k, 1.0)
@@ -231,7 +238,7 @@ def test_a_presumed_ceiling_holds_and_comes_near_but_not_before_the_block_would_
     values, found = 0.7 ** np.arange(80), []
     A, _ = with_spectrum(values)
     for seed in range(10):
-        known, start = KnownProducts(80), random_block(80, 6, seed)
+        known, start = ProductBasis(80), random_block(80, 6, seed)
         block = start
         for _ in range(7):
             known.add(block, A @ block)
@@ -244,7 +251,7 @@ def test_a_presumed_ceiling_holds_and_comes_near_but_not_before_the_block_would_
     A, start = np.diag(np.linspace(2, 1, 80)), random_block(80, 6, 1)
     assert presumed_bound(ritz_of(A, start), 1, FirstBlock(start)) == np.inf
     A, start = np.diag(0.5 ** np.arange(30)), random_block(30, 12, 0)
-    known, block = KnownProducts(30), start
+    known, block = ProductBasis(30), start
     for _ in range(2):
         known.add(block, A @ block)
         block = known.next_block(known.ritz(), 12, 1)
@@ -259,7 +266,7 @@ def two_pairs(*, first=0.0, second=0.0, error=0.0):
     return pairs_with(np.array([5.0, 1.0]), np.eye(4)[:, 2:] * [first, second], error)
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("share", LEVEL_SHARES)
 def test_a_presumed_ceiling_needs_what_hides_to_be_less_than_a_random_block_shows(share):
     """2 |F(mu)| + |S' W| error / (mu - theta) is the bound there, of which rounding the start takes its part off."""
     start = FirstBlock(np.array([[1.0, 2.0, 0.5], [3.0, -1.0, 2.0], [0.0, 1e-6, 0.0], [0.0, 0.0, 0.0]]))
@@ -270,7 +277,10 @@ def test_a_presumed_ceiling_needs_what_hides_to_be_less_than_a_random_block_show
         assert at_most == pytest.approx(1 + level + 2 * error, abs=1e-12)
         assert presumed_bound(two_pairs(second=hidden * (1 + 1e-9), error=error), 1, start) > 1 + 2 * level
     # A narrow block shows half as much, and less of what is near the first.
-    start, bound = FirstBlock(np.array([[0.5, 2.0, 0.0, 0.0]]).T), least_overlap(1, 1, angle_bounds.MISSED / 2) / 2
+    start, bound = (
+        FirstBlock(np.array([[0.5, 2.0, 0.0, 0.0]]).T),
+        least_overlap(1, 1, angle_bounds.MISS_PROBABILITY / 2) / 2,
+    )
     near = bound / (10 * 0.5)  # takes one off the first value
     hidden = bound * 3 * share / (2 * 2.0)
     at_most = presumed_bound(two_pairs(first=near, second=hidden * (1 - 1e-9)), 1, start)
@@ -282,13 +292,13 @@ def test_what_hides_counts_in_full():
     """Residuals of no Krylov space do not lie in two directions for each column of the block: the rest counts, too."""
     rng = np.random.default_rng(0)
     ritz = pairs_with(np.linspace(2, 1, 20), rng.standard_normal((60, 20)))
-    hidden = Hidden(ritz, 3, FirstBlock(rng.standard_normal((60, 2))))
-    weights = hidden.start.seen(ritz, 4.0)[0][3:] / (4.0 - ritz.values[3:, None])
-    assert np.linalg.norm(ritz.residuals[:, 3:] @ weights) <= hidden.norm(4.0)
+    hidden = HiddenEigenvector(ritz, 3, FirstBlock(rng.standard_normal((60, 2))))
+    weights = hidden.start.coordinates(ritz, 4.0)[0][3:] / (4.0 - ritz.values[3:, None])
+    assert np.linalg.norm(ritz.residuals[:, 3:] @ weights) <= hidden.norm_bound(4.0)
     # |1 / (x - 1) - 2 / x| is zero at 2, and largest at 2 + sqrt(2).
     ritz = pairs_with(np.array([1.0, 0.0]), np.array([[0, 0], [0, 0], [1.0, 1.0]]))
-    hidden = Hidden(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
-    assert 3 - np.sqrt(8) <= angle_bounds._largest_norm_above(hidden, 2.0) <= 2 * (3 - np.sqrt(8))
+    hidden = HiddenEigenvector(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
+    assert 3 - np.sqrt(8) <= angle_bounds._max_norm_above(hidden, 2.0) <= 2 * (3 - np.sqrt(8))
 
 
 def test_the_sine_theorem_and_a_random_block_in_numbers():
@@ -334,20 +344,20 @@ def test_the_outside_of_a_plain_block_is_bounded_in_closed_form(residual, error)
 def test_a_tie_at_the_cut_is_proven_only_where_both_its_ends_are(proven_at):
     """Blocks of two columns prove neither by themselves: another variance that occurs twice may hide from them."""
     tied, first = np.diag(np.r_[9.0, 8.0, 5.0, 5.0, np.linspace(3, 0.5, 56)]), random_block(60, 2, seed=0)
-    known, start = KnownProducts(60), FirstBlock(first)
+    known, start = ProductBasis(60), FirstBlock(first)
     V = np.linalg.qr(np.column_stack([np.eye(60)[:, :4], first]))[0]
     known.add(V, tied @ V)
-    start.asked(known)
+    start.locate_block(known)
     bounds = AngleBounds(3, float(np.trace(tied)), accelerated=True, sketch=None)
-    bounds.take(known, known.ritz(), start, 1)
+    bounds.update(known, known.ritz(), start, 1)
     ends = {2: 5.001, 4: 3.001}  # bounds on the values after the first two and four, where the tie begins and ends
-    bounds.hold({j: ends[j] for j in proven_at})
-    bounds.hold(dict.fromkeys(proven_at, 100.0))  # of two bounds the smaller one holds
-    degrees, determined = bounds.wanted()
-    assert (bounds.upto, determined) == (4, 2)
+    bounds.add_ceilings({j: ends[j] for j in proven_at})
+    bounds.add_ceilings(dict.fromkeys(proven_at, 100.0))  # of two bounds the smaller one holds
+    degrees, determined = bounds.leading_bound()
+    assert (bounds.last_pair, determined) == (4, 2)
     assert bounds.proven == (proven_at == (2, 4))
     assert degrees < 1e-6 or not bounds.proven
-    half = known.ritz().residual(4) / np.sin(np.radians(0.1))
+    half = known.ritz().residual_norm(4) / np.sin(np.radians(0.1))
     assert bounds.level(0.2) == pytest.approx(5.0 - 1.0001 * half, rel=1e-14)
 
 
@@ -363,7 +373,7 @@ def test_a_tie_at_the_cut_is_not_certified_while_one_of_it_hides():
     while not found.add(found.block, A @ found.block):
         assert found.certificate == 90.0 or seen(found) == 3
     assert found.proven
-    assert (found.enough, found.determined) == (True, 1)
+    assert (found.converged, found.determined_count) == (True, 1)
     assert seen(found) == 3
 
 
@@ -377,7 +387,7 @@ def test_a_probe_adds_what_the_first_vectors_get_wrong():
     assert not probe.room
     ceilings = probe.ceilings(5.0)
     assert ceilings[1] == pytest.approx(8.01, rel=1e-12)
-    assert (probe.top, ceilings[2]) == pytest.approx((1.01, 1.0), rel=1e-9)
+    assert (probe.top_value, ceilings[2]) == pytest.approx((1.01, 1.0), rel=1e-9)
     # What rounding a block leaves in the first vectors has their error, too; here these are coupled to the rest.
     A[0, 2] = A[2, 0] = 0.3
     probe = angle_bounds.Probe(pairs_with(pairs.values, (A - np.diag(A.diagonal()))[:, :2], 0.01), 2, 5.0, 8, turn=0)
@@ -385,6 +395,6 @@ def test_a_probe_adds_what_the_first_vectors_get_wrong():
     error = 0.01 * 0.1 * np.sqrt(8) / np.linalg.svd(probe.block, compute_uv=False)[-1]
     probe.add(V, A @ V, error=0.0)
     assert probe.ceilings(5.0)[2] == pytest.approx(1 + 2 * error, rel=1e-9)
-    known = probe.with_pairs()
+    known = probe.all_products()
     np.testing.assert_allclose(known.AQ, A @ known.Q, atol=1e-12)
     assert known.error == pytest.approx(np.hypot(0.01, error), rel=1e-9)

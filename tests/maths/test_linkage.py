@@ -8,21 +8,27 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr.maths import linkage
-from fedpca_flwr.maths.genotypes import AlleleCounts, columns_of_others, count_alleles, deviation, standardised
-from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
+from fedpca_flwr.maths.genotypes import (
+    AlleleCounts,
+    count_alleles,
+    genotype_deviation,
+    non_genotype_columns,
+    standardise,
+)
+from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
 from tests.refusals import refused
 
 
 def kept(parties, begins, window, step, limit, *, width=100):
     counts = AlleleCounts(*map(sum, zip(*map(count_alleles, parties), strict=True)))
-    numbers = linkage.SUMS if (counts.called < counts.rows).any() else 1
+    numbers = linkage.PAIR_SUMS if (counts.called < counts.rows).any() else 1
     linked = []
     for start in range(0, counts.called.size, width):
-        sums = sum(linkage.band(part, start, width, window, numbers) for part in parties)
-        linked.append(linkage.correlated(sums, start, counts, limit))
+        sums = sum(linkage.band_sums(part, start, width, window, numbers) for part in parties)
+        linked.append(linkage.correlated_pairs(sums, start, counts, limit))
     chromosomes = np.isin(np.arange(counts.called.size), begins)
-    return linkage.kept(np.vstack(linked)[: chromosomes.size], counts, chromosomes, window, step)
+    return linkage.prune_variants(np.vstack(linked)[: chromosomes.size], counts, chromosomes, window, step)
 
 
 @pytest.mark.parametrize(("window", "step", "limit"), [(50, 7, 0.2), (20, 20, 0.05), (180, 25, 0.5)])
@@ -55,10 +61,10 @@ def test_the_kept_variants_are_those_of_the_program(tmp_path):
 
 def test_sums_that_no_genotypes_have_are_refused():
     G = linked_people(missing=0.0)
-    sums = linkage.band(G, 0, 100, 10, linkage.SUMS)
+    sums = linkage.band_sums(G, 0, 100, 10, linkage.PAIR_SUMS)
     sums[0, 20, 3] += 500
     with refused(ValueError):
-        linkage.correlated(sums, 0, count_alleles(G), 0.2)
+        linkage.correlated_pairs(sums, 0, count_alleles(G), 0.2)
 
 
 # Allele counts and standardised genotypes, beside the formula on the whole table
@@ -67,7 +73,7 @@ def test_sums_that_no_genotypes_have_are_refused():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_rows_are_standardised_by_the_formula(dtype):
     G = people(missing=0.1)
-    found = whole(standardised(G.astype(dtype), count_alleles(G.astype(dtype)).frequencies))
+    found = to_array(standardise(G.astype(dtype), count_alleles(G.astype(dtype)).frequencies))
     np.testing.assert_allclose(found, standardised_by_hand(G), atol=1e-12)
     np.testing.assert_allclose(found.sum(axis=0), 0, atol=1e-12)
 
@@ -85,7 +91,7 @@ def test_counts_give_the_diagonal_and_add_up_over_parties_and_blocks():
     counts = count_alleles(G)
     for same in (G.astype(np.int8), sparse_rows(sparse.csr_array(G))):
         np.testing.assert_array_equal(count_alleles(same).alleles, counts.alleles)
-        found, expected = (whole(standardised(form, counts.frequencies)) for form in (same, G))
+        found, expected = (to_array(standardise(form, counts.frequencies)) for form in (same, G))
         np.testing.assert_array_equal(found, expected)
 
 
@@ -93,10 +99,10 @@ def test_variants_of_one_allele_and_what_is_no_genotype():
     G = people(missing=0.1)
     G[:, 3], G[:, 4], G[:, 5] = 0, 2, np.nan
     counts = count_alleles(G)
-    assert counts.constant == 3
-    assert not whole(standardised(G, counts.frequencies))[:, 3:6].any()
+    assert counts.constant_count == 3
+    assert not to_array(standardise(G, counts.frequencies))[:, 3:6].any()
     assert not counts.diagonal[3:6].any()
-    np.testing.assert_array_equal(deviation(counts.frequencies)[3:6], 1)
-    assert not columns_of_others(G).size
+    np.testing.assert_array_equal(genotype_deviation(counts.frequencies)[3:6], 1)
+    assert not non_genotype_columns(G).size
     G[3, 7], G[5, 2], G[9, 11] = 0.5, 3, -1
-    np.testing.assert_array_equal(columns_of_others(G), [2, 7, 11])
+    np.testing.assert_array_equal(non_genotype_columns(G), [2, 7, 11])

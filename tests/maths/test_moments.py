@@ -11,32 +11,34 @@ from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
 from fedpca_flwr.maths import rows as row_tools
-from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, safe_deviation, symmetric
+from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, safe_deviation, unpack_symmetric
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 
 
 def dense(moments):
-    return symmetric(moments.scatter, moments.n_features)
+    return unpack_symmetric(moments.scatter, moments.n_features)
 
 
 def test_moments_are_those_of_numpy_in_float64_whatever_the_chunks(monkeypatch):
     X = rows(200) + 3
-    moments = Moments.of(X)
+    moments = Moments.from_rows(X)
     np.testing.assert_allclose(dense(moments), np.cov(X, rowvar=False, ddof=0) * 200, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(moments.mean, X.mean(axis=0), rtol=1e-14)
     assert moments.count == 200
     np.testing.assert_allclose(dense(moments.about_zero()), X.T @ X, rtol=1e-12)
     for dtype in (np.int16, np.int64, np.float32, bool):
         own = np.round(rows(200) * 1000).astype(dtype)
-        np.testing.assert_allclose(dense(Moments.of(own)), dense(Moments.of(own.astype(float))), rtol=1e-13)
+        np.testing.assert_allclose(
+            dense(Moments.from_rows(own)), dense(Moments.from_rows(own.astype(float))), rtol=1e-13
+        )
     # Chunks change nothing but rounding.
     for chunk in (64 * 5, 100 * 5):
         X = rows(1000, 5) + np.linspace(0, 50, 1000)[:, None]  # the mean drifts from chunk to chunk
-        whole = Moments.of(X)
+        whole = Moments.from_rows(X)
         monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
-        np.testing.assert_allclose(dense(Moments.of(X)), dense(whole), rtol=1e-12)
+        np.testing.assert_allclose(dense(Moments.from_rows(X)), dense(whole), rtol=1e-12)
 
 
 @pytest.mark.engine
@@ -44,7 +46,7 @@ def test_moments_are_those_of_numpy_in_float64_whatever_the_chunks(monkeypatch):
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.sampled_from([0.0, 1e6]))
 def test_pooling_parts_is_taking_all_rows(sizes, offset):
     X = np.round(rows(sum(sizes), 5, seed=sum(sizes)) * 1024) + offset
-    together, pooled = Moments.of(X), pool(Moments.of(part) for part in cut(X, *sizes))
+    together, pooled = Moments.from_rows(X), pool(Moments.from_rows(part) for part in cut(X, *sizes))
     np.testing.assert_allclose(dense(pooled), dense(together), rtol=1e-10, atol=1e-9)
     np.testing.assert_allclose(pooled.mean, together.mean, rtol=1e-15, atol=1e-12)
 
@@ -52,23 +54,23 @@ def test_pooling_parts_is_taking_all_rows(sizes, offset):
 def test_means_scatters_and_sums_of_two_keep_what_float64_cannot():
     """At offset 1e8 a rounded mean is off by 1e-8; mean + remainder is not."""
     X = np.round(rows(300, 3) * 1024) + 1e8
-    moments = pool(Moments.of(part) for part in cut(X, 100, 150, 50))
+    moments = pool(Moments.from_rows(part) for part in cut(X, 100, 150, 50))
     exact = (X - 1e8).sum(axis=0) / 300  # whole numbers: summed without error
     np.testing.assert_allclose((moments.mean - 1e8) + moments.remainder, exact, rtol=0, atol=1e-12)
     # Three rows whose mean lies half a unit above what float64 holds, about a centre two below: 2.5 away.
     moments = Moments(3, np.array([2.0**53]), np.array([0.5]), np.array([2.0]))
     np.testing.assert_array_equal(moments.scatter_about(np.array([2.0**53 - 2])), [2 + 3 * 2.5**2])
-    halved = module.in_units(moments, np.array([2.0]))
+    halved = module.rescale_features(moments, np.array([2.0]))
     assert (halved.mean - 2.0**52 + halved.remainder, halved.scatter) == (0.25, 0.5)
     # Without a row that lies 1.5 above their mean, that of four is half a unit less, and their scatter 4/3 of 1.5^2.
     four, one = (
         Moments(n, np.array([2.0**53 + m]), np.array([r]), np.array([s]))
         for n, m, r, s in ((4, 0, 0.5, 6.0), (1, 2, 0, 0.0))
     )
-    left = module.without(four, one)
+    left = module.subtract_part(four, one)
     assert (left.count, left.mean - 2.0**53 + left.remainder, left.scatter) == (3, 0.0, 3.0)
     # Rows 0 and 1, the second of them twice: a third below the mean that float64 holds.
-    own = Moments.of(row_tools.weighted(2.0**52 + np.array([[0.0], [1.0]]), np.array([1.0, 2.0])))
+    own = Moments.from_rows(row_tools.weight_rows(2.0**52 + np.array([[0.0], [1.0]]), np.array([1.0, 2.0])))
     np.testing.assert_allclose([own.mean - 2.0**52 + own.remainder, own.scatter], 2 / 3, rtol=1e-12)
     heads = [Head(3, np.zeros(1), np.array([remainder])) for remainder in (0.0, 1e-20)]
     assert module.head_order(heads[0]) != module.head_order(heads[1])
@@ -86,31 +88,31 @@ def test_pixels_and_parts_are_exact():
     pixels[:, 4] = np.where(np.arange(5000) % 2, 255, 0)  # the largest variance there is
     pixels[:4000, 5:15] = 0
     pixels[4000:, 5:15] |= 192  # bright rows at the end: sums beyond 2^24, so blocks must be halved
-    exact, floats = Moments.of(pixels), Moments.of(pixels.astype(np.float64))
+    exact, floats = Moments.from_rows(pixels), Moments.from_rows(pixels.astype(np.float64))
     np.testing.assert_allclose(dense(exact), dense(floats), rtol=1e-12, atol=1e-6)
     integers = pixels.astype(np.int64) * 5000 - pixels.sum(axis=0, dtype=np.int64)
     np.testing.assert_allclose(dense(exact), integers.T @ integers / 5000**2, rtol=1e-14, atol=1e-9)
     np.testing.assert_array_equal(dense(exact)[3], 0)
-    parts = [Moments.of(part) for part in cut(rows(300), 100, 100, 60, 40)]
+    parts = [Moments.from_rows(part) for part in cut(rows(300), 100, 100, 60, 40)]
     one, other = pool(parts), pool(parts[::-1])
     assert one.scatter.tobytes() == other.scatter.tobytes()
     assert one.mean.tobytes() == other.mean.tobytes()
-    parts = [Moments.of(rows(50)), Moments.of(rows(50) + 1)]
+    parts = [Moments.from_rows(rows(50)), Moments.from_rows(rows(50) + 1)]
     kept, whole = pool(parts, within=True), pool(parts)
     np.testing.assert_array_equal(kept.mean, whole.mean)
     np.testing.assert_allclose(dense(whole) - dense(kept), np.full((12, 12), 100 * 0.25), rtol=1e-9)
 
 
 def test_triangles_are_packed_row_by_row():
-    S = dense(Moments.of(rows(50, 7)))
+    S = dense(Moments.from_rows(rows(50, 7)))
     packed = S[np.triu_indices(7)]
     np.testing.assert_array_equal(module.pack(np.asfortranarray(S)), packed)
     np.testing.assert_array_equal(packed[module.diagonal_positions(7)], S.diagonal())
     np.testing.assert_array_equal(np.tril(module.unpack(packed, 7)), np.tril(S))
     assert module.packed_size(7) == len(packed)
-    np.testing.assert_array_equal(symmetric(np.array([1.0, 2.0, 3.0]), 2), [[1, 2], [2, 3]])
+    np.testing.assert_array_equal(unpack_symmetric(np.array([1.0, 2.0, 3.0]), 2), [[1, 2], [2, 3]])
     V = np.array([[3.0, 0.0, 2.0**-900], [-5.0, 0.0, 0.0]])
-    scaled, exponents = module.scaled_columns(V)
+    scaled, exponents = module.scale_columns(V)
     np.testing.assert_array_equal(exponents, [3, 0, -899])
     np.testing.assert_array_equal(scaled, [[3 / 8, 0, 0.5], [-5 / 8, 0, 0]])
     np.testing.assert_array_equal(np.ldexp(scaled, exponents), V)
@@ -119,7 +121,7 @@ def test_triangles_are_packed_row_by_row():
 def test_a_constant_feature_has_deviation_one_and_never_a_negative_scatter():
     X = rows(100, 4)
     X[:, 1] = 0.1
-    moments = Moments.of(X)
+    moments = Moments.from_rows(X)
     deviation = safe_deviation(moments.diagonal(), moments.count, moments.mean)
     assert deviation[1] == 1
     np.testing.assert_allclose(np.delete(deviation, 1), np.delete(X.std(axis=0), 1), rtol=1e-12)
@@ -129,14 +131,14 @@ def test_a_constant_feature_has_deviation_one_and_never_a_negative_scatter():
     np.testing.assert_array_equal(found, [True, False])
     np.testing.assert_array_equal(safe_deviation(np.array([0.0, 8.0]), 2, np.zeros(2)), [1, 2])
     # Of indicators it is the root of the share of ones, and of one that does not vary 1.
-    unit = module.unit_of(np.array([8.0, 0.5, 0.0]), 2, np.array([3.0, 0.25, 0.49]), 2)
+    unit = module.table_units(np.array([8.0, 0.5, 0.0]), 2, np.array([3.0, 0.25, 0.49]), 2)
     np.testing.assert_array_equal(unit, [2, 0.5, 1])
     least = (4 * 2.0**-52) ** 2 / 8  # by which one value that differs in its last bit varies about a mean of 4
-    assert module.certainly_varying(np.array([least, 0.0, 1e3 * (4 * 2.0**-104) ** 2]), np.full(3, 4.0)) == 1
+    assert module.count_varying_features(np.array([least, 0.0, 1e3 * (4 * 2.0**-104) ** 2]), np.full(3, 4.0)) == 1
     for value in (0.1, 1 / 3, 1e8 + 0.1, -7e-9):
         for n in (3, 15, 17, 100, 1000):
             X = np.column_stack([np.full(n, value), rows(n, 3)])
-            assert 0 <= Moments.of(X).diagonal()[0] <= 1e-28 * value**2
+            assert 0 <= Moments.from_rows(X).diagonal()[0] <= 1e-28 * value**2
             assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
 
 
@@ -146,14 +148,14 @@ BYTES = np.random.default_rng(0).integers(0, 256, (3000, 300), dtype=np.uint8)
 KINDS = {
     "bytes": BYTES,
     "numbers": BYTES / 7 - 3,
-    "weighted": row_tools.weighted(BYTES / 7, np.arange(3000) % 4),
+    "weighted": row_tools.weight_rows(BYTES / 7, np.arange(3000) % 4),
 }
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", 300 * 500)
-    monkeypatch.setattr(module, "WIDTH", 128)
+    monkeypatch.setattr(module, "STRIPE_COLUMNS", 128)
 
 
 @pytest.mark.parametrize("data", KINDS.values(), ids=KINDS)
@@ -161,13 +163,13 @@ def test_results_have_the_same_bits_with_any_number_of_threads(data, small_chunk
     V = np.random.default_rng(1).standard_normal((300, 4))
 
     def results(threads):
-        own = module.Moments.of(data, threads)
+        own = module.Moments.from_rows(data, threads)
         head, diagonal = module.head_and_diagonal(data, threads)
         product = module.scatter_product(data, head, V, threads)
         return [*own.head, own.scatter, *head, diagonal, product]
 
     one = results(1)
-    np.testing.assert_allclose(module.symmetric(one[3], 300) @ V, one[-1], rtol=1e-10, atol=1e-6)
+    np.testing.assert_allclose(module.unpack_symmetric(one[3], 300) @ V, one[-1], rtol=1e-10, atol=1e-6)
     for threads in (2, 4):
         assert all(np.array_equal(a, b) for a, b in zip(one, results(threads), strict=True))
 

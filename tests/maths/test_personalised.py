@@ -7,23 +7,23 @@ from scipy.linalg import eigh, sqrtm
 
 from fedpca_flwr.maths import personalised as module
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.personalised import distance, local_components, objective, personal_components
-from fedpca_flwr.maths.rows import held_out
-from fedpca_flwr.maths.stiefel import aligned, polar, retraction, symmetric, tangent, transposed
+from fedpca_flwr.maths.personalised import local_components, objective, personal_components, subspace_distance
+from fedpca_flwr.maths.rows import validation_rows
+from fedpca_flwr.maths.stiefel import align, polar_factor, retract, symmetric_part, tangent_projection, transpose
 
 NOISE, SPREAD = 0.5, 0.04
 
 
 def setting(n=20, d=12, r=3, m=6):
     rng = np.random.default_rng(0)
-    U, V = (polar(rng.standard_normal((d, r))) for _ in range(2))
+    U, V = (polar_factor(rng.standard_normal((d, r))) for _ in range(2))
     return rng.standard_normal((m, n, d)) * np.linspace(2, 0.5, d), U, V
 
 
 def dense_objective(rows, U, V):
     """Equation (4) with its d x d matrices, and no turning."""
     W, S = U @ U.T + NOISE * np.eye(len(U)), rows.T @ rows / len(rows)
-    prior = np.square(tangent(V, U)).sum() / (2 * SPREAD)
+    prior = np.square(tangent_projection(V, U)).sum() / (2 * SPREAD)
     return len(rows) / 2 * (np.linalg.slogdet(W)[1] + np.trace(np.linalg.solve(W, S))) + prior
 
 
@@ -34,37 +34,39 @@ def test_objective_distance_retraction_and_alignment_are_those_of_the_paper():
     turned = U @ left @ right
     assert value == pytest.approx(dense_objective(rows[0], turned, V), rel=1e-12)
     assert value < dense_objective(rows[0], U, V)
-    assert np.square(tangent(V, turned)).sum() == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
-    assert distance(U, V) == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
-    assert distance(V, V) < 1e-28
+    assert np.square(tangent_projection(V, turned)).sum() == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
+    assert subspace_distance(U, V) == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
+    assert subspace_distance(V, V) < 1e-28
     # Retraction and alignment are those of the paper.
     rng = np.random.default_rng(2)
-    U = polar(rng.standard_normal((9, 3)))
-    X = tangent(U, rng.standard_normal((9, 3)))
+    U = polar_factor(rng.standard_normal((9, 3)))
+    X = tangent_projection(U, rng.standard_normal((9, 3)))
     formula = (U + X) @ np.linalg.inv(sqrtm(np.eye(3) + X.T @ X))
-    np.testing.assert_allclose(retraction(U, X), formula, atol=1e-13)
-    np.testing.assert_allclose(retraction(U, X), polar(U + X), atol=1e-13)
-    turned = U @ polar(rng.standard_normal((3, 3)))
-    np.testing.assert_allclose(aligned(turned, U), U, atol=1e-14)
+    np.testing.assert_allclose(retract(U, X), formula, atol=1e-13)
+    np.testing.assert_allclose(retract(U, X), polar_factor(U + X), atol=1e-13)
+    turned = U @ polar_factor(rng.standard_normal((3, 3)))
+    np.testing.assert_allclose(align(turned, U), U, atol=1e-14)
 
 
 def test_gradients_are_those_of_finite_differences():
     rows, U, V = setting()
-    gradient = tangent(U, module.own_gradient(rows[0], U, V, module.strength(NOISE, SPREAD))) / (NOISE * (1 + NOISE))
+    gradient = tangent_projection(U, module.local_gradient(rows[0], U, V, module.penalty_strength(NOISE, SPREAD))) / (
+        NOISE * (1 + NOISE)
+    )
     rng, h = np.random.default_rng(1), 1e-4
     for _ in range(5):
-        T = tangent(U, rng.standard_normal(U.shape))
-        ends = [dense_objective(rows[0], retraction(U, step * T), V) for step in (2 * h, h, -h, -2 * h)]
+        T = tangent_projection(U, rng.standard_normal(U.shape))
+        ends = [dense_objective(rows[0], retract(U, step * T), V) for step in (2 * h, h, -h, -2 * h)]
         slope = (-ends[0] + 8 * ends[1] - 8 * ends[2] + ends[3]) / (12 * h)
         assert np.vdot(gradient, T) == pytest.approx(slope, rel=1e-6)
-        T = tangent(V, rng.standard_normal(V.shape))
-        halves = [np.square(tangent(W, U)).sum() / 2 for W in (retraction(V, h * T), retraction(V, -h * T))]
+        T = tangent_projection(V, rng.standard_normal(V.shape))
+        halves = [np.square(tangent_projection(W, U)).sum() / 2 for W in (retract(V, h * T), retract(V, -h * T))]
         assert np.vdot(module.shared_gradient(U, V), T) == pytest.approx((halves[0] - halves[1]) / (2 * h), rel=1e-6)
     # A party's step along both.
-    c, largest = module.strength(NOISE, SPREAD), np.linalg.norm(rows[0], 2) ** 2
+    c, largest = module.penalty_strength(NOISE, SPREAD), np.linalg.norm(rows[0], 2) ** 2
     moved, version = module.gradient_step(rows[0], U, V, c, largest)
-    np.testing.assert_allclose(moved, retraction(U, -gradient * NOISE * (1 + NOISE) / (largest + c)), atol=1e-13)
-    np.testing.assert_allclose(version, V - tangent(V, module.shared_gradient(moved, V)), atol=1e-13)
+    np.testing.assert_allclose(moved, retract(U, -gradient * NOISE * (1 + NOISE) / (largest + c)), atol=1e-13)
+    np.testing.assert_allclose(version, V - tangent_projection(V, module.shared_gradient(moved, V)), atol=1e-13)
 
 
 def test_components_are_leading_eigenvectors_of_one_or_many_and_never_lose():
@@ -89,18 +91,18 @@ def test_components_are_leading_eigenvectors_of_one_or_many_and_never_lose():
         assert principal_angles(own[:, :rank], eigh(scatter)[1][:, -rank:]).max() < 1e-6
         if n == 2:  # a PCA of few rows is filled by what it is given
             assert principal_angles(own, personal_components(rows[0], V, 1e-9, V)).max() < 1e-3
-            assert distance(local_components(np.zeros((2, 12)), V), V) < 1e-25
+            assert subspace_distance(local_components(np.zeros((2, 12)), V), V) < 1e-25
 
 
 def test_what_is_held_out_depends_on_the_rows_and_not_on_their_order():
     X, order = np.random.default_rng(4).standard_normal((53, 4)), np.random.default_rng(5).permutation(53)
-    assert held_out(X, 1).sum() == 10
-    np.testing.assert_array_equal(held_out(X[order], 1), held_out(X, 1)[order])
-    assert (held_out(X, 1) != held_out(X, 2)).any()
+    assert validation_rows(X, 1).sum() == 10
+    np.testing.assert_array_equal(validation_rows(X[order], 1), validation_rows(X, 1)[order])
+    assert (validation_rows(X, 1) != validation_rows(X, 2)).any()
     counts = np.arange(24, dtype=np.uint8).reshape(8, 3)
-    np.testing.assert_array_equal(held_out(counts, 1), held_out(counts.astype(float), 1))
+    np.testing.assert_array_equal(validation_rows(counts, 1), validation_rows(counts.astype(float), 1))
     zeros = np.where(X > 0, X, 0.0)
-    np.testing.assert_array_equal(held_out(zeros, 1), held_out(np.where(X > 0, X, -0.0), 1))
+    np.testing.assert_array_equal(validation_rows(zeros, 1), validation_rows(np.where(X > 0, X, -0.0), 1))
 
 
 def test_perpca_finds_what_is_shared_and_what_is_not_and_keeps_them_apart():
@@ -125,15 +127,15 @@ def test_perpca_finds_what_is_shared_and_what_is_not_and_keeps_them_apart():
 @pytest.mark.parametrize("several", [(), (4,)], ids=["one", "a stack"])
 def test_tangents_and_retractions_of_a_point(several):
     rng = np.random.default_rng(0)
-    U, X = polar(rng.standard_normal((*several, 9, 3))), rng.standard_normal((*several, 9, 3))
-    T, other = tangent(U, X), tangent(U, rng.standard_normal(U.shape))
-    np.testing.assert_allclose(symmetric(transposed(U) @ T), 0, atol=1e-14)
-    np.testing.assert_allclose(tangent(U, T), T, atol=1e-14)
+    U, X = polar_factor(rng.standard_normal((*several, 9, 3))), rng.standard_normal((*several, 9, 3))
+    T, other = tangent_projection(U, X), tangent_projection(U, rng.standard_normal(U.shape))
+    np.testing.assert_allclose(symmetric_part(transpose(U) @ T), 0, atol=1e-14)
+    np.testing.assert_allclose(tangent_projection(U, T), T, atol=1e-14)
     np.testing.assert_allclose(np.vdot(X - T, other), 0, atol=1e-12)
     for length in (1e-8, 1.0, 1e6):
-        end = retraction(U, length * T)
-        np.testing.assert_allclose(transposed(end) @ end, np.broadcast_to(np.eye(3), (*several, 3, 3)), atol=1e-13)
+        end = retract(U, length * T)
+        np.testing.assert_allclose(transpose(end) @ end, np.broadcast_to(np.eye(3), (*several, 3, 3)), atol=1e-13)
     # Lemma 1: the distance to U + tX falls with the square of t.
-    left = [np.linalg.norm(retraction(U, t * T) - (U + t * T)) for t in (1e-2, 1e-3)]
+    left = [np.linalg.norm(retract(U, t * T) - (U + t * T)) for t in (1e-2, 1e-3)]
     assert left[0] / left[1] == pytest.approx(100, rel=0.05)
-    np.testing.assert_array_equal(retraction(U, 0 * T), U)
+    np.testing.assert_array_equal(retract(U, 0 * T), U)

@@ -14,19 +14,19 @@ from scipy.stats import chi2, kstest, norm
 from fedpca_flwr.maths import privacy
 from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.privacy import (
-    LARGEST,
-    STEPS,
-    clip,
-    fixed,
-    gaussian,
+    GRID_STEPS,
+    MAX_DEVIATION,
+    clip_rows,
+    discrete_gaussian,
     gaussian_delta,
     gaussian_epsilon,
     gaussian_multiplier,
-    on_grid,
+    integer_deviation,
+    integer_products,
+    integer_sum,
+    round_to_grid,
+    seeded_randomness,
     sensitivity,
-    whole_deviation,
-    whole_products,
-    whole_sum,
 )
 from fedpca_flwr.maths.rows import chunks
 from tests.families import rows
@@ -45,9 +45,11 @@ WEIGHTS = {
 def statistic(data, sums=0.0, products=0.0, count=0.0):
     """What a party computes before noise, in units of the bound; products off the diagonal stand for two entries."""
     d = data.shape[1]
-    packed = whole_products(data, np.zeros(d), BOUND) / STEPS**2 * math.sqrt(2)
+    packed = integer_products(data, np.zeros(d), BOUND) / GRID_STEPS**2 * math.sqrt(2)
     packed[diagonal_positions(d)] /= math.sqrt(2)
-    return np.concatenate([sums * whole_sum(data, np.zeros(d), BOUND) / STEPS, products * packed, [count * len(data)]])
+    return np.concatenate(
+        [sums * integer_sum(data, np.zeros(d), BOUND) / GRID_STEPS, products * packed, [count * len(data)]]
+    )
 
 
 def largest_change(relation, weights, d=3):
@@ -93,9 +95,9 @@ def test_releases_compose_exactly_to_the_extremes():
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
     for multiplier in (12.0, 2.5):
         accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
-    found = gaussian_epsilon(privacy.composed([12.0, 2.5]), 1e-5)
+    found = gaussian_epsilon(privacy.compose_multipliers([12.0, 2.5]), 1e-5)
     np.testing.assert_allclose(found, accountant.get_epsilon(1e-5), rtol=1e-3)
-    assert (privacy.composed([]), privacy.composed([3.0, 0.0])) == (math.inf, 0.0)
+    assert (privacy.compose_multipliers([]), privacy.compose_multipliers([3.0, 0.0])) == (math.inf, 0.0)
     assert (gaussian_multiplier(math.inf, 1e-5), gaussian_epsilon(0.0, 1e-5)) == (0.0, math.inf)
     assert (gaussian_epsilon(1e9, 1e-5), gaussian_delta(1.0, math.inf)) == (0.0, 0.0)
 
@@ -120,14 +122,14 @@ def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatc
     """On the grid of the sums, and on coarser ones, where whole noise differs more from continuous noise."""
     multiplier = gaussian_multiplier(epsilon, 1e-5)
     for changes in ([1], [2], [16], [8, 8, 8, 8]):
-        deviation = whole_deviation(multiplier * math.hypot(*changes))
+        deviation = integer_deviation(multiplier * math.hypot(*changes))
         assert discrete_epsilon(changes, [deviation] * len(changes)) <= epsilon + 3 * INTERVAL
     if epsilon == 5.0:  # and there it costs nothing
-        found = discrete_epsilon([STEPS], [whole_deviation(multiplier * STEPS)])
+        found = discrete_epsilon([GRID_STEPS], [integer_deviation(multiplier * GRID_STEPS)])
         assert 0.999 * epsilon <= found <= epsilon + 3 * INTERVAL
     # Products of the row (3, 4), with the noise of both kinds; the accountant cannot hold that of the true grid.
-    monkeypatch.setattr(privacy, "gaussian", lambda size, deviation, source: np.full(size, deviation))
-    deviations = privacy.symmetric(2, whole_deviation(multiplier * 25), fixed(1))
+    monkeypatch.setattr(privacy, "discrete_gaussian", lambda size, deviation, source: np.full(size, deviation))
+    deviations = privacy.symmetric_noise(2, integer_deviation(multiplier * 25), seeded_randomness(1))
     assert discrete_epsilon([9, 12, 16], deviations) <= epsilon + 3 * INTERVAL
 
 
@@ -136,21 +138,21 @@ def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatc
 
 def test_clipping_and_rounding_make_no_row_longer_and_leave_variances():
     data = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    np.testing.assert_allclose(clip(data, 1.0), [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
-    assert (np.linalg.norm(clip(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
+    np.testing.assert_allclose(clip_rows(data, 1.0), [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
+    assert (np.linalg.norm(clip_rows(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
     # At the bound, each value half a step above a whole number: to the nearest, without a margin, is beyond.
-    row = np.full((1, 900), (STEPS // 30 + 0.5) / STEPS)
-    assert float((on_grid(row, 1.0) ** 2).sum()) <= STEPS**2 < float((np.rint(row * STEPS) ** 2).sum())
+    row = np.full((1, 900), (GRID_STEPS // 30 + 0.5) / GRID_STEPS)
+    assert float((round_to_grid(row, 1.0) ** 2).sum()) <= GRID_STEPS**2 < float((np.rint(row * GRID_STEPS) ** 2).sum())
     # Of rows far below the bound; toward zero, each would be smaller by a hundredth.
     data = rows(20_000, 5)
-    placed = on_grid(data, 100.0) * (100.0 / STEPS)
+    placed = round_to_grid(data, 100.0) * (100.0 / GRID_STEPS)
     np.testing.assert_allclose((placed**2).sum(axis=0), (data**2).sum(axis=0), rtol=2e-3)
     # Counted in Python's whole numbers: the sum of squares is at most the square of the steps, with nothing over.
     for bound in (1e-150, 0.1, 7.0, 1e150):
         for size in (1e-3, 1.0, 1e8, 1e150):
-            placed = on_grid(rows(500, 20) * size, bound)
+            placed = round_to_grid(rows(500, 20) * size, bound)
             assert np.array_equal(placed, np.round(placed))
-            assert max(sum(int(value) ** 2 for value in row) for row in placed) <= STEPS**2
+            assert max(sum(int(value) ** 2 for value in row) for row in placed) <= GRID_STEPS**2
 
 
 @pytest.mark.parametrize("at_once", [2**22, 100])
@@ -159,10 +161,10 @@ def test_sums_are_exact_whole_numbers(at_once, monkeypatch):
     monkeypatch.setattr(privacy, "CHUNK_ELEMENTS", at_once)
     monkeypatch.setattr(chunks, "__defaults__", (at_once,))
     data, centre = rows(3000, 5) * 4, np.arange(5.0)
-    placed = on_grid(data - centre, 2.0).astype(int).astype(object)
+    placed = round_to_grid(data - centre, 2.0).astype(int).astype(object)
     expected = (placed.T @ placed)[np.triu_indices(5)]
-    assert [int(value) for value in whole_products(data, centre, 2.0)] == list(expected)
-    assert [int(value) for value in whole_sum(data, centre, 2.0)] == list(placed.sum(axis=0))
+    assert [int(value) for value in integer_products(data, centre, 2.0)] == list(expected)
+    assert [int(value) for value in integer_sum(data, centre, 2.0)] == list(placed.sum(axis=0))
 
 
 # Noise in whole numbers
@@ -186,14 +188,14 @@ def test_each_whole_number_has_its_probability(deviation):
     """Of the whole numbers up to twelve deviations, by the definition."""
     values = np.arange(-12 * deviation, 12 * deviation + 1)
     weights = np.exp(-(values**2) / (2 * deviation**2))
-    drawn = gaussian(200_000, deviation, fixed(1, deviation))
+    drawn = discrete_gaussian(200_000, deviation, seeded_randomness(1, deviation))
     assert drawn.dtype == np.int64
     assert surprise(drawn, values, weights / weights.sum()) > UNLIKELY
 
 
 def test_large_noise_is_normal_down_to_its_last_digits_and_far_out():
     """Kolmogorov and Smirnov, the variance, and each remainder by 16 equally often; too light a tail shows a sum."""
-    drawn = gaussian(400_000, LARGE, fixed(2))
+    drawn = discrete_gaussian(400_000, LARGE, seeded_randomness(2))
     noise = drawn / LARGE
     assert kstest(noise, norm.cdf).pvalue > UNLIKELY
     assert abs(float((noise**2).sum()) - drawn.size) < 5 * math.sqrt(2 * drawn.size)
@@ -207,7 +209,7 @@ def test_large_noise_is_normal_down_to_its_last_digits_and_far_out():
 def test_whole_noise_has_the_variance_that_protects_as_continuous_noise_does():
     """Also off the diagonal; counted in Python's whole numbers."""
     for deviation in (0.0, 0.3, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 1e6, 2.5e8, 2.0**38):
-        whole = whole_deviation(deviation)
+        whole = integer_deviation(deviation)
         off = math.isqrt(whole**2 // 2) + 1
         least = math.ceil(deviation) ** 2 if deviation >= 1 else 0
         assert whole**2 >= least + 8
@@ -217,25 +219,32 @@ def test_whole_noise_has_the_variance_that_protects_as_continuous_noise_does():
 
 def test_noise_of_products_is_smaller_for_two_entries_and_the_systems_never_repeats(monkeypatch):
     d, deviation = 300, 2**20
-    drawn, on = privacy.symmetric(d, deviation, fixed(4)) / deviation, diagonal_positions(d)
+    drawn, on = privacy.symmetric_noise(d, deviation, seeded_randomness(4)) / deviation, diagonal_positions(d)
     for values, variance in ((drawn[on], 1.0), (np.delete(drawn, on), 0.5)):
         squares, n = float((values**2).sum()) / variance, values.size
         assert abs(squares - n) < 5 * math.sqrt(2 * n)
         assert abs(float(values.sum())) < 5 * math.sqrt(n * variance)
-    assert not np.array_equal(gaussian(10, LARGE, privacy.system()), gaussian(10, LARGE, privacy.system()))
-    assert np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 2)))
-    assert not np.array_equal(gaussian(10, LARGE, fixed(1, 2)), gaussian(10, LARGE, fixed(1, 3)))
+    assert not np.array_equal(
+        discrete_gaussian(10, LARGE, privacy.system_randomness()),
+        discrete_gaussian(10, LARGE, privacy.system_randomness()),
+    )
+    assert np.array_equal(
+        discrete_gaussian(10, LARGE, seeded_randomness(1, 2)), discrete_gaussian(10, LARGE, seeded_randomness(1, 2))
+    )
+    assert not np.array_equal(
+        discrete_gaussian(10, LARGE, seeded_randomness(1, 2)), discrete_gaussian(10, LARGE, seeded_randomness(1, 3))
+    )
     # Of deviation 5 it is the root of 12.5, which is no less than 3.5: 4.
-    monkeypatch.setattr(privacy, "gaussian", lambda size, deviation, source: np.full(size, deviation))
-    np.testing.assert_array_equal(privacy.symmetric(2, 5, fixed(0)), [5, 4, 5])
+    monkeypatch.setattr(privacy, "discrete_gaussian", lambda size, deviation, source: np.full(size, deviation))
+    np.testing.assert_array_equal(privacy.symmetric_noise(2, 5, seeded_randomness(0)), [5, 4, 5])
 
 
-@pytest.mark.parametrize("deviation", [1, 2, 1000, LARGEST])
+@pytest.mark.parametrize("deviation", [1, 2, 1000, MAX_DEVIATION])
 def test_where_floats_do_not_decide_whole_numbers_decide_the_same(deviation, monkeypatch):
     """Of 2,000 numbers, each as if floats were sure of nothing."""
-    by_floats = gaussian(2000, deviation, fixed(5))
-    monkeypatch.setattr(privacy, "UNSURE", 2.0)
-    np.testing.assert_array_equal(gaussian(2000, deviation, fixed(5)), by_floats)
+    by_floats = discrete_gaussian(2000, deviation, seeded_randomness(5))
+    monkeypatch.setattr(privacy, "PROBABILITY_ERROR", 2.0)
+    np.testing.assert_array_equal(discrete_gaussian(2000, deviation, seeded_randomness(5)), by_floats)
 
 
 def test_words_and_coins_are_used_without_favour_and_noise_that_cannot_be_drawn_is_refused():
@@ -246,15 +255,15 @@ def test_words_and_coins_are_used_without_favour_and_noise_that_cannot_be_drawn_
         given.append(size)
         return b"".join(words.pop(0).to_bytes(8, "little") for _ in range(size // 8))
 
-    np.testing.assert_array_equal(privacy._below(7, 4, source), [5, 6, 4, 6])
+    np.testing.assert_array_equal(privacy._uniform_integers(7, 4, source), [5, 6, 4, 6])
     assert given == [32, 16]
     # Ten coins, ten more, and one: twenty deviations, and two of the next one; which no number below 1 keeps.
     words += [0, 0, 1, 2, 2**64 - 1]
-    drawn, kept = privacy._proposed(1, 7, source)
+    drawn, kept = privacy._propose(1, 7, source)
     assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])
-    for deviation in (0, -1, LARGEST + 1):
+    for deviation in (0, -1, MAX_DEVIATION + 1):
         with refused(ValueError, deviation, 1):
-            gaussian(3, deviation, privacy.system())
+            discrete_gaussian(3, deviation, privacy.system_randomness())
     # Of numbers that begin as their probability does the first and the last, then its neighbours 192 bits further on.
     for k, j in ((0, 1), (0, 6), (1, 3), (2, 0), (5, 4), (12, 0)):
         with localcontext(prec=200):
@@ -264,5 +273,5 @@ def test_words_and_coins_are_used_without_favour_and_noise_that_cannot_be_drawn_
 
         for further, below in ((0, True), (rest - 1, True), (rest + 1, False), (2**192 - 1, False)):
             words += [(further >> shift) % 2**64 for shift in (128, 64, 0)]
-            assert privacy._exactly_kept(first, 7 * k + j, 7, source) is below
+            assert privacy._accept_exactly(first, 7 * k + j, 7, source) is below
             words.clear()

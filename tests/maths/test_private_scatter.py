@@ -7,29 +7,29 @@ import pytest
 from fedpca_flwr.maths import private_scatter as module
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.moments import pack, unpack
-from fedpca_flwr.maths.privacy import clip
+from fedpca_flwr.maths.privacy import clip_rows
 from fedpca_flwr.maths.private_scatter import (
-    HIGHEST,
-    LOWEST,
+    MAX_EXPONENT,
+    MIN_EXPONENT,
     OCTAVES,
     Denoised,
     NoisyCentre,
-    _Among,
-    denoised,
-    directions,
-    largest_of_noise,
-    moved,
-    reach,
-    without_noise,
+    _CoordinateSubset,
+    denoise,
+    denoise_eigenvalues,
+    move_centre,
+    noise_limit,
+    row_directions,
+    row_reach,
 )
-from fedpca_flwr.maths.rows import lengths
+from fedpca_flwr.maths.rows import row_lengths
 from fedpca_flwr.maths.shells import (
-    MOST_SHELLS,
+    MAX_SHELLS,
     Combined,
-    combined,
-    cut_off,
-    one_shell,
-    shells_of,
+    choose_shells,
+    clipped_squares_bound,
+    combine_shells,
+    single_shell,
     variance_intervals,
 )
 from tests.families import rows
@@ -38,41 +38,41 @@ from tests.families import rows
 @pytest.mark.parametrize("size", [5e-324, 1e-300, 1e-5, 1.0, 1e160, 1e307])
 def test_lengths_and_directions_are_those_of_rows_of_any_size(size):
     data = np.array([[3.0, 4.0], [0.0, -1.0], [0.0, 0.0]]) * size
-    np.testing.assert_allclose(lengths(data), np.array([5.0, 1.0, 0.0]) * size, rtol=1e-12)
-    np.testing.assert_allclose(directions(data), [[0.6, 0.8], [0.0, -1.0], [0.0, 0.0]], rtol=1e-12)
+    np.testing.assert_allclose(row_lengths(data), np.array([5.0, 1.0, 0.0]) * size, rtol=1e-12)
+    np.testing.assert_allclose(row_directions(data), [[0.6, 0.8], [0.0, -1.0], [0.0, 0.0]], rtol=1e-12)
 
 
 def counts(numbers, *, noise=0.0, seed=0):
     """Numbers of rows by octave: ``{3: 50}`` has fifty at distances from 4 to 8; with noise of some deviation."""
     told = noise * np.random.default_rng(seed).standard_normal(OCTAVES)
-    told[np.array(list(numbers), dtype=int) - LOWEST] += list(numbers.values())
+    told[np.array(list(numbers), dtype=int) - MIN_EXPONENT] += list(numbers.values())
     return told
 
 
 def test_rows_and_scores_are_within_their_bounds_and_each_row_in_one_octave():
-    octave = {1.0: 1, 1.99: 1, 2.0: 2, 0.5: 0, 0.0: LOWEST, 1e-200: LOWEST, 1e200: HIGHEST}
+    octave = {1.0: 1, 1.99: 1, 2.0: 2, 0.5: 0, 0.0: MIN_EXPONENT, 1e-200: MIN_EXPONENT, 1e200: MAX_EXPONENT}
     for length, exponent in octave.items():
-        np.testing.assert_array_equal(module.octaves(np.array([[length, 0.0]])), counts({exponent: 1}))
+        np.testing.assert_array_equal(module.octave_counts(np.array([[length, 0.0]])), counts({exponent: 1}))
     data, basis = rows(50, 6), np.linalg.qr(rows(6, 6))[0][:2]
-    found = module.placed(data, basis, 1.5)
-    np.testing.assert_allclose(lengths(found), np.minimum(lengths(data), 1.5), rtol=1e-12)
-    np.testing.assert_allclose(found[:, :2], clip(data, 1.5) @ basis.T, rtol=1e-9, atol=1e-12)
-    assert reach(counts({3: 5000, 4: 900, 300: 650}, noise=20.0), 20.0) == (16.0, True)
-    assert reach(counts({3: 5000, 4: 900}, noise=20.0), 20.0) == (16.0, True)
-    assert reach(counts({3: 6000}, noise=20.0), 20.0) == (8.0, True)
+    found = module.bounded_scores(data, basis, 1.5)
+    np.testing.assert_allclose(row_lengths(found), np.minimum(row_lengths(data), 1.5), rtol=1e-12)
+    np.testing.assert_allclose(found[:, :2], clip_rows(data, 1.5) @ basis.T, rtol=1e-9, atol=1e-12)
+    assert row_reach(counts({3: 5000, 4: 900, 300: 650}, noise=20.0), 20.0) == (16.0, True)
+    assert row_reach(counts({3: 5000, 4: 900}, noise=20.0), 20.0) == (16.0, True)
+    assert row_reach(counts({3: 6000}, noise=20.0), 20.0) == (8.0, True)
     told = counts({2: 900, 3: 60, 5: 40})
-    assert (reach(told, 1.0).bound, reach(told, 1.0, noise=0.01).bound) == (4.0, 32.0)
-    assert reach(counts({2: 900, 3: 60, 300: 40}), 1.0, noise=0.01).bound <= 8.0
+    assert (row_reach(told, 1.0).bound, row_reach(told, 1.0, noise=0.01).bound) == (4.0, 32.0)
+    assert row_reach(counts({2: 900, 3: 60, 300: 40}), 1.0, noise=0.01).bound <= 8.0
     # Of means 8 times as much noise would be a twelfth of the rows, of squares 64 times as much.
-    assert (reach(told, 1.0, noise=10.0).bound, reach(told, 1.0, noise=4.0, power=2).bound) == (8.0, 8.0)
-    assert reach(counts({3: 4}), 1.0) == (8.0, False)
+    assert (row_reach(told, 1.0, noise=10.0).bound, row_reach(told, 1.0, noise=4.0, power=2).bound) == (8.0, 8.0)
+    assert row_reach(counts({3: 4}), 1.0) == (8.0, False)
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(module.octaves(np.full((1, 2), 1.7e308)), counts({HIGHEST: 1}))
-    assert module.shell_of(np.array([3.9, 4.0]), np.array([[0.0, 4.0, 0.0], [4.0, 8.0, 0.0]])).tolist() == [0, 1]
+        np.testing.assert_array_equal(module.octave_counts(np.full((1, 2), 1.7e308)), counts({MAX_EXPONENT: 1}))
+    assert module.assign_shells(np.array([3.9, 4.0]), np.array([[0.0, 4.0, 0.0], [4.0, 8.0, 0.0]])).tolist() == [0, 1]
     # Lengths of 4 to 8 have a mean of 4 / ln 2 where their logarithms are even, a mean square of 24 / ln 2.
     told = counts({2: 10, 3: 5})
-    assert abs(module.beyond(told, 2 - LOWEST, 1) * 4 - 5 * (4 / np.log(2) - 4)) < 1e-9
-    assert abs(module.beyond(told, 2 - LOWEST, 2) * 16 - 5 * (24 / np.log(2) - 16)) < 1e-9
+    assert abs(module.excess_beyond(told, 2 - MIN_EXPONENT, 1) * 4 - 5 * (4 / np.log(2) - 4)) < 1e-9
+    assert abs(module.excess_beyond(told, 2 - MIN_EXPONENT, 2) * 16 - 5 * (24 / np.log(2) - 16)) < 1e-9
 
 
 # Noisy centres
@@ -83,30 +83,30 @@ def test_a_noisy_centre_is_as_far_off_as_it_says():
     z, g = 7 * (np.sqrt(2) + 3.04), 2 * 3.04
     near, far = (z + g * 5) / (100 - g), (z + g * 10) / 100
     short, long, few = (
-        NoisyCentre(np.array(value), rows, 10.0, of_rows=2.0, of_sum=7.0)
+        NoisyCentre(np.array(value), rows, 10.0, count_deviation=2.0, sum_deviation=7.0)
         for value, rows in (([3.0, 4.0], 100), ([6.0, 8.0], 100), ([3.0, 4.0], 4))
     )
     np.testing.assert_allclose([short.radius, long.radius, few.radius], [near, far, 20.0])
     seen = 100 * near * (5 + near + near / 2) + g * (5 + near) ** 2, 100 * far * (10 + far / 2) + g * 10**2
-    np.testing.assert_allclose([short.seen_by_subtraction(), long.seen_by_subtraction()], seen)
+    np.testing.assert_allclose([short.subtraction_eigenvalue(), long.subtraction_eigenvalue()], seen)
 
 
 def test_a_noisy_centre_moves_as_far_as_it_is_off_and_not_for_what_noise_explains():
     """A step of length 5 with noise of 3 in it: 16 / 25 of it are kept, and the rest is how far off it may be."""
     step = NoisyCentre(np.array([3.0, 4.0]), 2, 100.0, 0.0, 3 * 2 / np.sqrt(2))
-    centre, radius = moved(np.ones(2), step)
+    centre, radius = move_centre(np.ones(2), step)
     np.testing.assert_allclose(centre, 1 + 0.64 * step.value)
     assert radius == pytest.approx(step.radius + 0.36 * 5)
     still = NoisyCentre(np.zeros(4), 10, 100.0, 0.0, 5.0)
     assert still.radius > 0.5
     # What noise explains stands out by nothing.
-    assert sum(reach(counts({}, noise=20.0, seed=seed), 20.0).stands_out for seed in range(200)) <= 3
-    assert not reach(counts({3: 60}, noise=20.0), 20.0).stands_out
-    step = NoisyCentre(np.array([0.1, 0.0]), 10, 1.0, of_rows=0.0, of_sum=1.0)
-    assert (moved(np.ones(2), step)[0] == 1.0).all()
-    clear = NoisyCentre(np.array([100.0, 0.0]), 10, 200.0, of_rows=0.0, of_sum=1.0)
-    np.testing.assert_allclose(moved(np.ones(2), clear)[0], [101.0, 1.0], rtol=1e-5)
-    values = module.descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
+    assert sum(row_reach(counts({}, noise=20.0, seed=seed), 20.0).stands_out for seed in range(200)) <= 3
+    assert not row_reach(counts({3: 60}, noise=20.0), 20.0).stands_out
+    step = NoisyCentre(np.array([0.1, 0.0]), 10, 1.0, count_deviation=0.0, sum_deviation=1.0)
+    assert (move_centre(np.ones(2), step)[0] == 1.0).all()
+    clear = NoisyCentre(np.array([100.0, 0.0]), 10, 200.0, count_deviation=0.0, sum_deviation=1.0)
+    np.testing.assert_allclose(move_centre(np.ones(2), clear)[0], [101.0, 1.0], rtol=1e-5)
+    values = module.make_descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
     np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
 
 
@@ -117,46 +117,46 @@ def test_shells_are_few_of_many_rows_and_add_what_is_above_their_edge():
     """With an edge of 1 and two components a shell has 6 rows at least; rows of 80 times that keep their length."""
     told = counts({0: 3, 1: 40, 3: 400, 4: 5, 7: 4})
     expected = [[0.0, 4.0, 0.0], [4.0, 8.0, 8.0], [8.0, 128.0, 0.0]]
-    np.testing.assert_array_equal(shells_of(told, 0.1, 1.0, 2), expected)
-    np.testing.assert_array_equal(shells_of(told, 0.1, 50.0, 2), one_shell(128.0))
+    np.testing.assert_array_equal(choose_shells(told, 0.1, 1.0, 2), expected)
+    np.testing.assert_array_equal(choose_shells(told, 0.1, 50.0, 2), single_shell(128.0))
     blurred = [[0.0, 8.0], [8.0, 128.0]]
-    np.testing.assert_array_equal(shells_of(told, 0.1, 1.0, 2, moved=2.0)[:, :2], blurred)
-    many = shells_of(counts(dict.fromkeys(range(12), 1e6)), 1.0, 1.0, 2)
-    assert len(many) == MOST_SHELLS
+    np.testing.assert_array_equal(choose_shells(told, 0.1, 1.0, 2, centre_shift=2.0)[:, :2], blurred)
+    many = choose_shells(counts(dict.fromkeys(range(12), 1e6)), 1.0, 1.0, 2)
+    assert len(many) == MAX_SHELLS
     np.testing.assert_array_equal(many[1:, 0], many[:-1, 1])
-    np.testing.assert_array_equal(shells_of(counts({4: 5.0}), 1.0, 1.0, 2), one_shell(16.0))
+    np.testing.assert_array_equal(choose_shells(counts({4: 5.0}), 1.0, 1.0, 2), single_shell(16.0))
     # The outer shell holds noise only, which would be sixteen times the inner one's components.
     inner, noise = np.diag([900.0, 500.0, 30.0, 0.0, 0.0, 0.0]), np.diag([0.0, 0.0, 0.0, 0.0, 60.0, 60.0])
     shells = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
-    both = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), shells, 6, 2, 20.0)
-    assert np.abs(both.found.pairs.vectors[:2]).sum() > 2 - 1e-3
+    both = combine_shells(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), shells, 6, 2, 20.0)
+    assert np.abs(both.denoised.pairs.vectors[:2]).sum() > 2 - 1e-3
     squares = np.array([1.0, 1e9])  # which contradict the sums
-    low, high = variance_intervals(both, squares, 2.0, deviation=1.0, of_rows=0.0, cut=0.0).T
-    assert (low <= both.found.pairs.values).all()
-    assert (high >= both.found.pairs.values).all()
+    low, high = variance_intervals(both, squares, 2.0, deviation=1.0, count_deviation=0.0, cut_bound=0.0).T
+    assert (low <= both.denoised.pairs.values).all()
+    assert (high >= both.denoised.pairs.values).all()
     # Mean squared distances are 1000 / 1430 and 100 / 120 of the squared ends.
     np.testing.assert_allclose(both.traces, [1430, 120])
     np.testing.assert_allclose(both.squares, [1000 / 1430 * 16, 100 / 120 * 64**2])
     shrunk = both.squares[0] * np.sqrt(np.array([900.0, 500.0]) ** 2 - 12 * 20**2)
-    np.testing.assert_allclose([*both.found.pairs.values, both.found.total], [*shrunk, shrunk.sum()], rtol=1e-4)
+    np.testing.assert_allclose([*both.denoised.pairs.values, both.denoised.total], [*shrunk, shrunk.sum()], rtol=1e-4)
     lengths_kept = np.array([[0.0, 4.0, 4.0], [4.0, 64.0, 0.0]])
-    kept = combined(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), lengths_kept, 6, 2, 20.0)
+    kept = combine_shells(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), lengths_kept, 6, 2, 20.0)
     assert kept.squares[0] == pytest.approx(0.375 / np.log(2) * 16)
-    np.testing.assert_allclose(kept.found.pairs.values, shrunk / both.squares[0] * 16, rtol=1e-4)
+    np.testing.assert_allclose(kept.denoised.pairs.values, shrunk / both.squares[0] * 16, rtol=1e-4)
     # Of values 10 and 1 beside an edge of 2 the first loses 0.2^2 and mixes 0.2, and of the second nothing is known.
     one = both._replace(noisy=np.array([[10.0, 1.0]]), traces=np.ones(1), deviation=2 / np.sqrt(3))
     around = 1.645 * 5 + np.array([100 * (0.2**2 + 0.2 / np.sqrt(3)), 3 * 2])
     expected = [[100 - around[0], 107 + around[0]], [0, 10 + around[1]]]
-    intervals = variance_intervals(one, np.array([100.0, 3.0]), 2.0, deviation=5.0, of_rows=0.0, cut=7.0)
+    intervals = variance_intervals(one, np.array([100.0, 3.0]), 2.0, deviation=5.0, count_deviation=0.0, cut_bound=7.0)
     np.testing.assert_allclose(intervals, expected)
 
 
 def test_rows_shortened_lose_what_the_numbers_beyond_tell_and_the_noise_may_hide():
     """Squares of lengths from half of an end to it are 0.375 / ln 2 of its square where their logarithms are even."""
     next_one, after = 1.5 / np.log(2) - 1, 6 / np.log(2) - 1
-    assert cut_off(counts({2: 100, 3: 10}), 1.0, 4.0) == pytest.approx(16 * (10 * next_one + 2 * after))
-    assert cut_off(counts({2: 100, 3: 5}), 1.0, 4.0) == pytest.approx(16 * (5 + 2) * next_one)
-    assert cut_off(counts({2: 100, 3: -5}), 1.0, 4.0) == 0
+    assert clipped_squares_bound(counts({2: 100, 3: 10}), 1.0, 4.0) == pytest.approx(16 * (10 * next_one + 2 * after))
+    assert clipped_squares_bound(counts({2: 100, 3: 5}), 1.0, 4.0) == pytest.approx(16 * (5 + 2) * next_one)
+    assert clipped_squares_bound(counts({2: 100, 3: -5}), 1.0, 4.0) == 0
 
 
 # Known noise
@@ -185,32 +185,32 @@ def test_noise_alone_and_what_the_centre_adds_show_no_component(times):
     """
     d, edge = 20, np.sqrt(10)
     spike = pack(np.diag([times * edge, *np.zeros(d - 1)]))
-    alarms = [denoised(spike + noise(d, 8, i), d, 2, 1.0, excess=times * edge).detectable for i in range(200)]
+    alarms = [denoise(spike + noise(d, 8, i), d, 2, 1.0, excess=times * edge).detectable for i in range(200)]
     assert sum(count > 0 for count in alarms) < 8
     more = pack(np.diag([2 * times * edge + 3 * edge, *np.zeros(d - 1)])) + noise(d, 9)
-    assert denoised(more, d, 2, 1.0, excess=times * edge).detectable == 1
+    assert denoise(more, d, 2, 1.0, excess=times * edge).detectable == 1
 
 
 def test_which_features_stay_and_eigenvalues_lose_what_the_noise_adds():
     """Those without signal are left out where the components come nearer, beside those of the whole matrix."""
     scatter, vectors = planted(480.0, 400.0, 320.0, width=30)
-    found, whole = denoised(scatter + noise(D, 5), D, 3, 1.0), np.linalg.eigh(unpack(scatter + noise(D, 5), D))[1]
+    found, whole = denoise(scatter + noise(D, 5), D, 3, 1.0), np.linalg.eigh(unpack(scatter + noise(D, 5), D))[1]
     lost = [3 - np.linalg.norm(vectors.T @ estimated) ** 2 for estimated in (found.pairs.vectors, whole[:, -3:])]
-    assert found.kept < D / 3
+    assert found.coordinate_count < D / 3
     assert lost[0] < lost[1] / 2
     # Each has less than its own noise, and all of them a component.
     scatter, vectors = planted(60.0)
-    found = denoised(scatter + noise(D, 5), D, 1, 1.0)
-    assert found.kept == D
+    found = denoise(scatter + noise(D, 5), D, 1, 1.0)
+    assert found.coordinate_count == D
     assert abs(vectors[:, 0] @ found.pairs.vectors[:, 0]) > 0.95
     # As rows that are far off make one: beside it, twenty components of few features.
     scatter, vectors = planted(*[25.0] * 20, width=40)
     everywhere = pack(np.full((D, D), 300.0 / D))
-    found = denoised(scatter + everywhere + noise(D, 5), D, 21, 1.0)
-    assert found.kept < D / 2
+    found = denoise(scatter + everywhere + noise(D, 5), D, 21, 1.0)
+    assert found.coordinate_count < D / 2
     assert np.linalg.norm(vectors.T @ found.pairs.vectors) ** 2 > 17
-    found = denoised(-np.abs(noise(D, 6)), D, 7, 1.0)
-    assert found.kept == 7
+    found = denoise(-np.abs(noise(D, 6)), D, 7, 1.0)
+    assert found.coordinate_count == 7
     np.testing.assert_allclose(found.pairs.vectors.T @ found.pairs.vectors, np.eye(7), atol=1e-12)
     assert (found.pairs.values >= 0).all()
     assert found.total == pytest.approx(found.pairs.values.sum())  # the diagonal's is below zero
@@ -218,14 +218,14 @@ def test_which_features_stay_and_eigenvalues_lose_what_the_noise_adds():
     edge = np.sqrt(D / 2)
     truth = np.array([6.0, 4.0, 2.0]) * edge
     scatter, _ = planted(*truth)
-    np.testing.assert_allclose(denoised(scatter, D, 3, 0.0).pairs.values, truth, rtol=1e-10)
-    assert denoised(scatter, D, 1, 0.0).total == pytest.approx(truth.sum())
+    np.testing.assert_allclose(denoise(scatter, D, 3, 0.0).pairs.values, truth, rtol=1e-10)
+    assert denoise(scatter, D, 1, 0.0).total == pytest.approx(truth.sum())
     # The noise makes the last one larger by a quarter.
-    np.testing.assert_allclose(denoised(scatter + noise(D, 3), D, 3, 1.0).pairs.values, truth, rtol=0.1)
-    assert denoised(scatter + noise(D, 3), D, 2, 1.0).pairs.following == pytest.approx(truth[2], rel=0.1)
+    np.testing.assert_allclose(denoise(scatter + noise(D, 3), D, 3, 1.0).pairs.values, truth, rtol=0.1)
+    assert denoise(scatter + noise(D, 3), D, 2, 1.0).pairs.following == pytest.approx(truth[2], rel=0.1)
     scatter, _ = planted(6 * edge, 3 * edge, 0.3 * edge)
-    assert denoised(scatter + noise(D, 4), D, 5, 1.0).detectable == 2
-    values = module.without_noise(np.linspace(5, -1, 601), 1.0)
+    assert denoise(scatter + noise(D, 4), D, 5, 1.0).detectable == 2
+    values = module.denoise_eigenvalues(np.linspace(5, -1, 601), 1.0)
     assert (values >= 0).all()
     assert (np.diff(values) <= 0).all()
 
@@ -236,60 +236,60 @@ def test_which_features_stay_and_eigenvalues_lose_what_the_noise_adds():
 def test_a_noisy_centre_is_off_by_its_noise_and_that_of_the_number_of_rows():
     """With |c| = 5, d = 4: noise of the sum up to 3 (2 + 3.04), of the number of rows up to 2 * 3.04."""
     z, g = 3 * (2 + 3.04), 2 * 3.04
-    centre = NoisyCentre(np.array([3.0, 4.0, 0.0, 0.0]), 100, 10.0, of_rows=2.0, of_sum=3.0)
+    centre = NoisyCentre(np.array([3.0, 4.0, 0.0, 0.0]), 100, 10.0, count_deviation=2.0, sum_deviation=3.0)
     off = (z + 5 * g) / (100 - g)
     assert centre.radius == pytest.approx(off)
-    assert centre.seen_by_subtraction() == pytest.approx(100 * off * (5 + off + off / 2) + g * (5 + off) ** 2)
+    assert centre.subtraction_eigenvalue() == pytest.approx(100 * off * (5 + off + off / 2) + g * (5 + off) ** 2)
     assert centre._replace(bound=5.0).radius == pytest.approx((z + 5 * g) / 100)
     assert centre._replace(rows=5, bound=5.0).radius == pytest.approx((z + 5 * g) / 5)
-    assert centre._replace(rows=5, bound=0.1, of_rows=1e9).radius == 0.2
-    assert centre._replace(bound=5.0).seen_by_subtraction() == pytest.approx(
+    assert centre._replace(rows=5, bound=0.1, count_deviation=1e9).radius == 0.2
+    assert centre._replace(bound=5.0).subtraction_eigenvalue() == pytest.approx(
         100 * (z + 5 * g) / 100 * (5 + (z + 5 * g) / 200) + g * 5**2
     )
 
 
 def test_what_noise_alone_has_and_what_is_behind_an_eigenvalue():
     """Of 8 features with noise of deviation 3 the edge is 6, and 8^(-2/3) a quarter."""
-    assert largest_of_noise(8, 3.0) == pytest.approx(2 * 6 + 2.02 * 6 / 4)
+    assert noise_limit(8, 3.0) == pytest.approx(2 * 6 + 2.02 * 6 / 4)
     of_spike = 12 * (1 + 0.25) + 2.02 * 6 / 4 + 2.33 * 3 * np.sqrt(0.75)
-    assert largest_of_noise(8, 3.0, excess=12.0) == pytest.approx(of_spike)
-    assert largest_of_noise(8, 0.0) == 0.0
-    np.testing.assert_allclose(without_noise(np.array([12 + 3, 12.0, 4.0, -1.0]), 6.0), [12.0, 6.0, 2.0, 0.0])
+    assert noise_limit(8, 3.0, excess=12.0) == pytest.approx(of_spike)
+    assert noise_limit(8, 0.0) == 0.0
+    np.testing.assert_allclose(denoise_eigenvalues(np.array([12 + 3, 12.0, 4.0, -1.0]), 6.0), [12.0, 6.0, 2.0, 0.0])
     # Of 2 features the edge is the deviation: 3 + 1 / 3 shows of 3, and 2 + 1 / 2 of 2.
-    found = denoised(pack(np.diag([10 / 3, 2.5])), 2, 1, 1.0)
+    found = denoise(pack(np.diag([10 / 3, 2.5])), 2, 1, 1.0)
     assert (found.pairs.values[0], found.pairs.following) == (pytest.approx(3.0), pytest.approx(2.0))
-    assert (found.total, found.kept) == (pytest.approx(10 / 3 + 2.5), 2)
-    negative = denoised(pack(np.diag([10 / 3, -5.0])), 2, 1, 1.0)
+    assert (found.total, found.coordinate_count) == (pytest.approx(10 / 3 + 2.5), 2)
+    negative = denoise(pack(np.diag([10 / 3, -5.0])), 2, 1, 1.0)
     assert negative.total == negative.pairs.values[0] > 3
     # A noisy vector holds 1 - (edge / spike)^2 of what its own does; one spike counts for so much at most.
-    among = _Among(np.arange(2), Eigenpairs(np.array([10 / 3, 2.5]), np.eye(2), 0.0), 1.0)
-    assert among.held(np.inf) == pytest.approx(3 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
-    assert among.held(2.5) == pytest.approx(2.5 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
+    among = _CoordinateSubset(np.arange(2), Eigenpairs(np.array([10 / 3, 2.5]), np.eye(2), 0.0), 1.0)
+    assert among.explained_variance(np.inf) == pytest.approx(3 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
+    assert among.explained_variance(2.5) == pytest.approx(2.5 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
 
 
 def test_a_bound_grows_only_where_its_noise_is_slight():
     """Of 1,000 rows, 60 of which are eight times as far: their noise would be 8 times as large, and is to be 50."""
     told = counts({2: 900, 3: 40, 5: 60})
-    assert reach(told, 1.0, noise=6.0) == (32.0, True)
-    assert reach(told, 1.0, noise=7.0).bound < 32.0
+    assert row_reach(told, 1.0, noise=6.0) == (32.0, True)
+    assert row_reach(told, 1.0, noise=7.0).bound < 32.0
     # 500 rows from 4 to 8 are beyond 4 by 500 (1 / ln 2 - 1) times 4; to 8 the noise would be twice as large.
     told, same = counts({2: 9000, 3: 500}), 500 * (1 / np.log(2) - 1) / np.sqrt(3)
-    assert [reach(told, 1.0, noise=times * same).bound for times in (0.99, 1.01)] == [8.0, 4.0]
+    assert [row_reach(told, 1.0, noise=times * same).bound for times in (0.99, 1.01)] == [8.0, 4.0]
 
 
 def test_shells_weigh_by_distances_and_lose_their_noise_first():
     """Two features with noise of deviation 1 have an edge of 2: an eigenvalue of 10 becomes the root of 96."""
     shells = np.array([[0.0, 4.0, 0.0], [4.0, 8.0, 8.0]])
     sums = np.array([pack(np.diag([10.0, 1.0])), pack(np.diag([1.0, 5.0]))])
-    found = combined(sums, np.array([11 / 4, 6.0]), shells, 2, 2, 1.0)
+    found = combine_shells(sums, np.array([11 / 4, 6.0]), shells, 2, 2, 1.0)
     np.testing.assert_allclose(found.squares, [4.0, 64 * 0.375 / np.log(2)])
     np.testing.assert_allclose(found.traces, [11.0, 6.0])
     np.testing.assert_allclose(found.noisy, [[10.0, 1.0], [5.0, 1.0]])
     inner, outer = 4.0, 64.0
     least = 1e-6 * (inner * np.array([10.0, 1.0]) + outer * np.array([1.0, 5.0]))
     expected = np.array([inner * np.sqrt(96), outer * np.sqrt(21)]) + least
-    np.testing.assert_allclose(found.found.pairs.values, expected[::-1])
-    assert found.found.total == pytest.approx(expected.sum())
+    np.testing.assert_allclose(found.denoised.pairs.values, expected[::-1])
+    assert found.denoised.total == pytest.approx(expected.sum())
 
 
 @pytest.mark.parametrize("shells", [1, 2])
@@ -301,7 +301,9 @@ def test_intervals_of_variances_take_in_noise_mixing_and_what_is_cut_off(shells)
     pairs = Eigenpairs(np.array([130.0, 40.0]), np.eye(8)[:, :2], 0.0)
     found = Denoised(pairs, 0.0, 2, 8, np.array([8.0, 1.0]))
     of_all = Combined(found, np.array([[8.0, 1.0]] * shells), np.ones(shells), np.ones(shells), 1.0)
-    intervals = variance_intervals(of_all, np.array([100.0, 50.0]), 101.0, deviation=2.0, of_rows=1.515, cut=7.0)
+    intervals = variance_intervals(
+        of_all, np.array([100.0, 50.0]), 101.0, deviation=2.0, count_deviation=1.515, cut_bound=7.0
+    )
     around = 1.645 * 2.5 + 100 * (1 / 16 + 1 / 8), 1.645 * np.hypot(2, 0.75) + 50 * 2
     highest = 130.0 if shells == 2 else 100 + around[0] + 7
     expected = np.array([[100 - around[0], highest], [0.0, 50 + around[1] + 7]])
@@ -311,12 +313,14 @@ def test_intervals_of_variances_take_in_noise_mixing_and_what_is_cut_off(shells)
 def test_what_a_bound_cuts_off_of_squares_has_room_for_rows_that_noise_hides():
     """Squares of 4 to 8 have a mean of 24 / ln 2; in the octave after them two deviations of rows may be hidden."""
     seen, hidden = 50 * (24 / np.log(2) - 16), 2 * (96 / np.log(2) - 16)
-    assert cut_off(counts({3: 50}), 1.0, 4.0) == pytest.approx(seen + hidden)
-    assert cut_off(counts({3: 50, 4: 5}), 1.0, 4.0) == pytest.approx(seen + 7 * (96 / np.log(2) - 16))  # 6 stand out
+    assert clipped_squares_bound(counts({3: 50}), 1.0, 4.0) == pytest.approx(seen + hidden)
+    assert clipped_squares_bound(counts({3: 50, 4: 5}), 1.0, 4.0) == pytest.approx(
+        seen + 7 * (96 / np.log(2) - 16)
+    )  # 6 stand out
 
 
 def test_rows_of_a_shell_keep_their_length_where_many_are_as_far_as_the_centre_moved():
     told = counts({0: 3, 1: 40, 3: 400})
-    assert shells_of(told, 0.1, 1.0, 2)[:, 2].tolist() == [0.0, 8.0]
-    assert shells_of(told, 0.1, 1.0, 2, moved=1.9)[-1].tolist() == [0.0, 8.0, 8.0]
-    assert shells_of(told, 0.1, 1.0, 2, moved=2.1)[-1].tolist() == [0.0, 8.0, 0.0]
+    assert choose_shells(told, 0.1, 1.0, 2)[:, 2].tolist() == [0.0, 8.0]
+    assert choose_shells(told, 0.1, 1.0, 2, centre_shift=1.9)[-1].tolist() == [0.0, 8.0, 8.0]
+    assert choose_shells(told, 0.1, 1.0, 2, centre_shift=2.1)[-1].tolist() == [0.0, 8.0, 0.0]

@@ -9,8 +9,14 @@ from fedpca_flwr.maths.codecs import dequantise, quantise
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, principal_angles
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.refine import Corrections, RefinedSketch, Wrong, corrected, corrected_angle_bound
-from fedpca_flwr.maths.stiefel import polar
+from fedpca_flwr.maths.refine import (
+    CorrectionErrors,
+    Corrections,
+    RefinedSketch,
+    correct_on_block,
+    corrected_angle_bound,
+)
+from fedpca_flwr.maths.stiefel import polar_factor
 from tests.families import with_spectrum
 
 
@@ -18,7 +24,9 @@ def sketch_of(A, rank):
     """The best float32 factor of a scatter, and half of what follows assumed elsewhere."""
     values, vectors = np.linalg.eigh(A)
     rows = (vectors[:, -rank:] * np.sqrt(values[-rank:])).T
-    factor = Factor(Head(10, np.zeros(len(A)), np.zeros(len(A))), rows, float(np.trace(A)), values[-rank - 1]).filled()
+    factor = Factor(
+        Head(10, np.zeros(len(A)), np.zeros(len(A))), rows, float(np.trace(A)), values[-rank - 1]
+    ).with_floor()
     return RefinedSketch(
         Factor(factor.head, factor.rows.astype(np.float32).astype(float), factor.trace, factor.omitted, factor.floor)
     )
@@ -41,16 +49,16 @@ def test_a_refined_sketch_agrees_with_all_products_asked_and_with_those_that_cam
     refined = sketch_of(A, 12)
     for _ in range(3):
         block = refined.next_block(15)
-        refined.known.add(block, A @ block)
+        refined.products.add(block, A @ block)
         Q, change = assert_knows(refined, A)
         M = refined.product(np.eye(d)) + change @ Q.T + Q @ change.T
         np.testing.assert_allclose(refined.leading(5).values, np.linalg.eigvalsh(M)[:-6:-1], rtol=1e-10)
     assert principal_angles(refined.leading(5).vectors, basis[:, :5]).max() < 1e-6
     refined = sketch_of(A, 12)
     block = refined.next_block(15)
-    refined.known.add(block, A @ block)
+    refined.products.add(block, A @ block)
     refined.leading(5)
-    ritz = refined.known.ritz()
+    ritz = refined.products.ritz()
     refined.renew(ritz, A @ ritz.vectors[:, :5])
     assert_knows(refined, A)
 
@@ -60,10 +68,10 @@ def test_sketches_err_by_what_they_say_and_answers_by_what_they_differ_from_ritz
     rows = np.diag([3.0, 2.0, 1.0])[:, [0, 1, 2, 2, 2]] * [1, 1, 1, 0, 0]
     sketch = RefinedSketch(Factor(Head(9, np.zeros(5), np.zeros(5)), rows, 14.5, 0.5, 0.25))
     assert sketch.error == pytest.approx(0.25, rel=1e-4)
-    sketch.known.add(np.eye(5)[:, :1], 9.25 * np.eye(5)[:, :1])
-    assert sketch.outside == pytest.approx(2.0**2 + 0.25 + sketch.error)
-    sketch.known.add(np.eye(5)[:, 1:3], np.eye(5)[:, 1:3] * [4.25, 1.25])
-    assert sketch.outside == pytest.approx(0.25 + sketch.error)
+    sketch.products.add(np.eye(5)[:, :1], 9.25 * np.eye(5)[:, :1])
+    assert sketch.outside_bound == pytest.approx(2.0**2 + 0.25 + sketch.error)
+    sketch.products.add(np.eye(5)[:, 1:3], np.eye(5)[:, 1:3] * [4.25, 1.25])
+    assert sketch.outside_bound == pytest.approx(0.25 + sketch.error)
     tiny = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), np.zeros((2, 4)), 1e-92))
     assert tiny.error > 1e-92
     # What an answer differs from the Ritz pairs counts in its certificate.
@@ -110,7 +118,7 @@ def test_the_bound_of_a_corrected_matrix_holds_and_needs_no_gap_as_wide_as_the_e
         assert principal_angles(pairs.vectors[:, :k], basis[:, :k]).max() <= bounds[-1]
         V = pairs.vectors
         missed = (A - M) @ V
-        M = corrected(M, V, missed * (1 + 1e-3 * rng.standard_normal(missed.shape)))  # they travel rounded
+        M = correct_on_block(M, V, missed * (1 + 1e-3 * rng.standard_normal(missed.shape)))  # they travel rounded
     assert bounds[-1] < 1e-6 < bounds[0]
 
 
@@ -130,14 +138,14 @@ def test_errors_of_vectors_on_the_block_and_beside_it_and_ties_without_a_bound()
     behind = (0.01 + 0.02 * beside) / to_rest
     assert degrees == pytest.approx(np.degrees(np.arcsin(np.hypot(beside, behind))), rel=1e-9)
     # An error of 0.1, of 0.005 and 0.01 on what the block has of the first vectors and the next, 0.3 and 0.2 beside it.
-    norms = Wrong(0.1, 0.01, 0.005, 0.3, 0.2)
-    found = [norms.about_first, norms.about_next, norms.in_first, norms.in_next, norms.between]
+    norms = CorrectionErrors(0.1, 0.01, 0.005, 0.3, 0.2)
+    found = [norms.norm_first, norms.norm_next, norms.inner_first, norms.inner_next, norms.cross_norm]
     np.testing.assert_allclose(found, [0.035, 0.03, 0.017, 0.018, 0.015])
     pairs = leading_eigenpairs(np.diag([3.0, 2.0, 2.0, 1.0]), 3)
     assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
     values = SPECTRUM.copy()
     values[K] = values[K - 1]
-    assert Corrections(values, K, WIDTH, PARTIES, 1e-4).needed(1.0, 6) is None
+    assert Corrections(values, K, WIDTH, PARTIES, 1e-4).count_needed(1.0, 6) is None
 
 
 D, K, WIDTH, PARTIES = 120, 4, 14, 5
@@ -161,23 +169,25 @@ def bounds(step: float, most: int) -> list[float]:
         wrong = sum(np.linalg.norm(part, 2) for part in missing)
         on_block = wrong if block is None else sum(np.linalg.norm(part @ block, 2) for part in missing)
         found.append(corrected_angle_bound(pairs, K, wrong, on_block, block)[0])
-        block = polar(rounded(pairs.vectors, refine.block_bits(number)))
+        block = polar_factor(rounded(pairs.vectors, refine.block_bits(number)))
         told = [rounded(part @ block, refine.CORRECTION_BITS) for part in missing]
-        approximate = corrected(approximate, block, np.sum(told, axis=0))
-        missing = [corrected(part, block, -one) for part, one in zip(missing, told, strict=True)]
+        approximate = correct_on_block(approximate, block, np.sum(told, axis=0))
+        missing = [correct_on_block(part, block, -one) for part, one in zip(missing, told, strict=True)]
     return found
 
 
 @pytest.mark.parametrize("step", [1e-4, 1e-3, 2e-3])
 def test_a_run_needs_as_many_as_are_forecast(step):
-    assert [Corrections(SPECTRUM, K, WIDTH, PARTIES, 1e-3).needed(tolerance, 9) for tolerance in (1e-6, 1.001e-6)] == [
+    assert [
+        Corrections(SPECTRUM, K, WIDTH, PARTIES, 1e-3).count_needed(tolerance, 9) for tolerance in (1e-6, 1.001e-6)
+    ] == [
         5,
         4,
     ]
     fell = bounds(step, 6)
     for tolerance in (10.0, 0.5, 0.02, 1e-4):
         happened = next(number for number, bound in enumerate(fell) if bound <= tolerance)
-        forecast = Corrections(SPECTRUM, K, WIDTH, PARTIES, step).needed(tolerance, 6)
+        forecast = Corrections(SPECTRUM, K, WIDTH, PARTIES, step).count_needed(tolerance, 6)
         assert forecast is not None
         assert happened <= forecast <= happened + 1
 
@@ -185,7 +195,7 @@ def test_a_run_needs_as_many_as_are_forecast(step):
 def test_rounding_and_entropy_of_numbers_that_share_a_scale():
     values = np.random.default_rng(0).standard_normal(20000)
     off = dequantise(quantise(values, 8, 20000), 8, 20000, 20000) - values
-    assert refine.rounded_share(8) / 2 < off.std() / values.std() < refine.rounded_share(8)
-    integers = np.rint(values / (refine.DEVIATIONS * values.std() / 127))
+    assert refine.relative_rounding(8) / 2 < off.std() / values.std() < refine.relative_rounding(8)
+    integers = np.rint(values / (refine.PEAK_TO_RMS * values.std() / 127))
     shares = np.unique(integers, return_counts=True)[1] / values.size
-    assert -(shares * np.log2(shares)).sum() == pytest.approx(refine.coded_bits(8), abs=0.05)
+    assert -(shares * np.log2(shares)).sum() == pytest.approx(refine.entropy_bits(8), abs=0.05)

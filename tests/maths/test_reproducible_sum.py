@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedpca_flwr.maths import sums as module
 from fedpca_flwr.maths.moments import Head, packed_size
 from fedpca_flwr.maths.secure import Layout
-from fedpca_flwr.maths.sums import ADDENDS, ReproducibleSum, mean_products, reproducible_sum
+from fedpca_flwr.maths.sums import MAX_ADDENDS, ReproducibleSum, mean_products, reproducible_sum
 from tests.refusals import refused
 
 
@@ -39,7 +39,7 @@ def test_no_order_changes_a_bit(parties, seed, spread, coarse):
 
 
 def test_words_round_the_same_way_far_below_the_error_of_float64_and_what_cancels_leaves_the_rest():
-    last, rng = 2.0 ** -(3 * module.STEP), np.random.default_rng(0)
+    last, rng = 2.0 ** -(3 * module.DIGIT_BITS), np.random.default_rng(0)
     addends = [np.array([1.0]), *(np.array([sign * part * last]) for sign in (1, -1) for part in (0.5, 1.5, 0.5))]
     assert len({running([addends[i] for i in rng.permutation(len(addends))]).tobytes() for _ in range(40)}) == 1
     addends = [np.ldexp(rng.standard_normal(200), rng.integers(-60, 60, 200)) for _ in range(50)]
@@ -50,7 +50,7 @@ def test_words_round_the_same_way_far_below_the_error_of_float64_and_what_cancel
         addends = [*parts, *(-part for part in parts[1:]), 1e-9 * parts[0]]
         np.testing.assert_allclose(running(addends), exact(addends), rtol=3e-16)
     # What is below the grid of the largest addend is left out, also where smaller ones came before it.
-    for edge in (2.0**module.STEP, 1.5 * 2.0**module.STEP):
+    for edge in (2.0**module.DIGIT_BITS, 1.5 * 2.0**module.DIGIT_BITS):
         addends = [np.array([value]) for value in (1.0, edge, 2.0**-40, -edge)]
         assert running(addends) == running([addends[i] for i in (1, 0, 2, 3)]) == 1.0
 
@@ -59,7 +59,7 @@ def test_words_round_the_same_way_far_below_the_error_of_float64_and_what_cancel
 def test_arrays_have_any_shape_and_more_than_a_chunk_but_no_other_shape_and_no_more_than_words_hold(monkeypatch):
     for value in (0.0, 5e-324, -1e-310, 1 / 3, -1.7e308):
         np.testing.assert_array_equal(running([np.array([value, 0.0])]), [value, 0.0])
-    monkeypatch.setattr(module, "CHUNK", 7)
+    monkeypatch.setattr(module, "CHUNK_SIZE", 7)
     addends = list(np.random.default_rng(0).standard_normal((4, 5, 8)))
     np.testing.assert_allclose(running(addends), np.sum(addends, axis=0), rtol=1e-14, atol=1e-15)
     assert running(addends).tobytes() == reproducible_sum(addends).tobytes()
@@ -73,10 +73,10 @@ def test_arrays_have_any_shape_and_more_than_a_chunk_but_no_other_shape_and_no_m
     with refused(ValueError, "(3,)", "(2,)"):
         total.add(np.zeros(3))
     np.testing.assert_array_equal(total.total(), [1.0, 2.0])
-    total, one = ReproducibleSum((1,)), np.array([2.0**module.STEP])
-    for _ in range(ADDENDS):
+    total, one = ReproducibleSum((1,)), np.array([2.0**module.DIGIT_BITS])
+    for _ in range(MAX_ADDENDS):
         total.add(one)
-    assert total.total() == ADDENDS * 2.0**module.STEP
+    assert total.total() == MAX_ADDENDS * 2.0**module.DIGIT_BITS
     with pytest.raises(OverflowError):
         total.add(one)
 
@@ -137,7 +137,7 @@ def test_one_sum_gives_the_scatter_between_parties_whatever_the_offset(offset):
     pooled, between = module.pooled_head(40, whole(totals)), 10 * 30 / 40 * 3.0**2
     np.testing.assert_allclose(pooled.mean, means + [-1.25, 1.25, 0.0], rtol=1e-15)
     sums, rest = layout.decode(words)
-    scatter = module.about_mean((sums["products"], rest["products"]), mean_products(pooled))
+    scatter = module.centre_scatter((sums["products"], rest["products"]), mean_products(pooled))
     np.testing.assert_allclose(scatter[[0, 1, 3]], [between, -between, between], rtol=1e-9)
     np.testing.assert_allclose(
         module.pooled_diagonal(40, whole(totals), whole(squares)), [between, between, 0.0], rtol=1e-14, atol=0

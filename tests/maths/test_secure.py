@@ -10,8 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedpca_flwr.maths import secure
-from fedpca_flwr.maths.secure import PRIME, SHARE_BYTES, Layout, combine, expected_arcs, interpolated, split
-from fedpca_flwr.maths.short_words import Short, ShortWords
+from fedpca_flwr.maths.secure import (
+    PRIME,
+    SHARE_BYTES,
+    Layout,
+    combine_shares,
+    expected_arcs,
+    interpolate,
+    split_secret,
+)
+from fedpca_flwr.maths.short_words import ShortWords, WordSharing
 from tests.refusals import refused, unnamed
 
 LIMITS = st.floats(1e-200, 1e250)
@@ -33,7 +41,7 @@ def test_no_sum_at_its_limit_overflows(limit, parties, words, sign, alone):
     count, fields = summed(layout, values)
     assert count == parties
     exact = float(sum(Fraction(float(value[0])) for value in values))
-    np.testing.assert_allclose(fields["x"], exact, rtol=5e-16, atol=layout.missed(parties)["x"].item())
+    np.testing.assert_allclose(fields["x"], exact, rtol=5e-16, atol=layout.error_bound(parties)["x"].item())
 
 
 @settings(max_examples=100, deadline=None)
@@ -107,14 +115,14 @@ def test_digits_that_share_words_add_up(values, parties, digits, alike):
     total, low = (part["x"] for part in layout.decode(words))
     exact = [parties * sum(Fraction(float(part["x"][i])) for part in parts) for i in range(len(values))]
     found = [Fraction(float(a)) + Fraction(float(b)) for a, b in zip(total, low, strict=True)]
-    for value, wanted, most in zip(found, exact, layout.missed(3 * parties)["x"], strict=True):
+    for value, wanted, most in zip(found, exact, layout.error_bound(3 * parties)["x"], strict=True):
         assert abs(value - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
 
 
 def test_a_digit_in_which_parties_round_off_more_than_it_holds_is_refused():
-    assert secure.further_bits(21, 10) == 17
+    assert secure.further_digit_bits(21, 10) == 17
     with refused(ValueError, "21 bits"):
-        secure.further_bits(21, 2**20)
+        secure.further_digit_bits(21, 2**20)
 
 
 # Shamir's shares
@@ -130,28 +138,28 @@ def test_shares_are_those_of_the_paper_in_the_smallest_prime_field():
     assert not any(passes(n) for n in range(2**256 + 1, PRIME, 2))
     # 1234 + 166 x + 94 x^2 (the example of Shamir's scheme in the literature), and its sixth point.
     points = {1: 1494, 2: 1942, 3: 2578}
-    assert [interpolated(points, x) for x in (0, 6)] == [1234, 5614]
+    assert [interpolate(points, x) for x in (0, 6)] == [1234, 5614]
     shares = {x - 1: y.to_bytes(SHARE_BYTES, "big") for x, y in {2: 1942, 4: 3402, 5: 4414}.items()}
-    assert combine(shares) == (1234).to_bytes(32, "big")
+    assert combine_shares(shares) == (1234).to_bytes(32, "big")
     for secret in (bytes(32), b"\xff" * 32):
-        assert combine(dict(enumerate(split(secret, 3, 4)))) == secret
+        assert combine_shares(dict(enumerate(split_secret(secret, 3, 4)))) == secret
     with refused(ValueError):
-        combine({0: (2**256 + 1).to_bytes(SHARE_BYTES, "big")})
+        combine_shares({0: (2**256 + 1).to_bytes(SHARE_BYTES, "big")})
     for secret, threshold, parties in ((bytes(31), 2, 3), (bytes(32), 4, 3), (bytes(32), 0, 3)):
         with refused(ValueError, 3):
-            split(secret, threshold, parties)
+            split_secret(secret, threshold, parties)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.integers(0, 3))
 def test_any_t_shares_give_the_secret_and_a_share_less_never_does(secret, threshold, more):
-    shares = dict(enumerate(split(secret, threshold, threshold + more)))
+    shares = dict(enumerate(split_secret(secret, threshold, threshold + more)))
     assert {len(share) for share in shares.values()} == {SHARE_BYTES}
     for chosen in combinations(shares, threshold):
-        assert combine({party: shares[party] for party in chosen}) == secret
-    assert combine(shares) == secret
+        assert combine_shares({party: shares[party] for party in chosen}) == secret
+    assert combine_shares(shares) == secret
     for chosen in combinations(shares, threshold - 1) if threshold > 1 else ():
-        value = interpolated({party + 1: int.from_bytes(shares[party], "big") for party in chosen}, 0)
+        value = interpolate({party + 1: int.from_bytes(shares[party], "big") for party in chosen}, 0)
         assert value != int.from_bytes(secret, "big")
 
 
@@ -167,14 +175,14 @@ def test_fewer_shares_fit_every_secret(threshold, monkeypatch):
             for coefficients in product(range(5), repeat=threshold - 1):
                 drawn = iter(coefficients)
                 monkeypatch.setattr(secrets, "randbelow", lambda below, drawn=drawn: next(drawn))
-                shares = split(secret.to_bytes(32, "big"), threshold, 4)
+                shares = split_secret(secret.to_bytes(32, "big"), threshold, 4)
                 seen.add(tuple(shares[party] for party in chosen))
             assert len(seen) == 5 ** (threshold - 1)
 
 
 def test_a_share_alone_is_uniform():
     """Its leading bytes over many sharings of one secret: the coefficients are random, and new each time."""
-    shares = [split(bytes(32), 2, 3) for _ in range(2000)]
+    shares = [split_secret(bytes(32), 2, 3) for _ in range(2000)]
     for party in range(3):
         leading = [share[party][1] for share in shares]
         assert abs(sum(leading) / len(leading) - 127.5) < 5 * 73.9 / len(leading) ** 0.5
@@ -203,10 +211,10 @@ def test_gaps_and_arcs_are_those_of_all_placements(parties, colluding, degree):
 def test_degrees_are_even_and_the_least_that_are_enough():
     assert expected_arcs(10, 9, 2) == expected_arcs(10, 3, 4) == 0
     # Half of the neighbours stand on either side.
-    assert {secure.least_degree(60, colluding, 20) % 2 for colluding in range(2, 50)} == {0}
+    assert {secure.min_degree(60, colluding, 20) % 2 for colluding in range(2, 50)} == {0}
     for parties in (51, 60, 100, 300):
         colluding = 2 * parties // 3
-        degree = secure.least_degree(parties, colluding, 40)
+        degree = secure.min_degree(parties, colluding, 40)
         assert all(expected_arcs(parties, some, degree) * 2**40 <= 1 for some in range(colluding + 1))
         assert expected_arcs(parties, colluding, degree - 2) * 2**40 > 1
 
@@ -231,7 +239,7 @@ def signs(rng, size):
 def test_no_sum_at_its_limit_wraps(each, parties, size, seed):
     rng = np.random.default_rng(seed)
     limit = 10.0 ** rng.uniform(-9, 9, size)
-    words, most = ShortWords(limit, Short(each), parties), limit / parties
+    words, most = ShortWords(limit, WordSharing(each), parties), limit / parties
     assert_summed(words, [signs(rng, size) * most, *(most * rng.uniform(-1, 1, size) for _ in range(parties - 1))])
     assert_summed(words, [signs(rng, size) * most] * parties)
 
@@ -241,26 +249,26 @@ def test_no_sum_at_its_limit_wraps(each, parties, size, seed):
 def test_a_sum_far_larger_than_its_words_is_known_where_its_residual_is_small(each, parties, size, seed):
     rng = np.random.default_rng(seed)
     limit = 10.0 ** rng.uniform(-3, 3, size)
-    words = ShortWords(limit, Short(each, residual=True), parties)
+    words = ShortWords(limit, WordSharing(each, residual=True), parties)
     shares = [1e4 * limit * rng.standard_normal(size) for _ in range(parties)]
     near = sum(shares) + limit * signs(rng, size) * rng.choice([0.0, 0.5, 1.0], size)
     assert_summed(words, shares, near, rounding=1e-6)
 
 
 def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
-    words, value = ShortWords(np.full((5, 4), 2.0), Short(4), 1), np.random.default_rng(0).uniform(-1, 1, (5, 4))
-    assert words.rounded(value).tobytes() == words.decode(words.encode(value, "x")).tobytes()
-    assert np.abs(words.rounded(value) - value).max() > 1e-6
-    words = ShortWords(np.array([1.0, 0.0, 0.0, 1.0, 1.0]), Short(4), 2)
+    words, value = ShortWords(np.full((5, 4), 2.0), WordSharing(4), 1), np.random.default_rng(0).uniform(-1, 1, (5, 4))
+    assert words.round_value(value).tobytes() == words.decode(words.encode(value, "x")).tobytes()
+    assert np.abs(words.round_value(value) - value).max() > 1e-6
+    words = ShortWords(np.array([1.0, 0.0, 0.0, 1.0, 1.0]), WordSharing(4), 2)
     assert words.size == 1
-    np.testing.assert_array_equal(Layout({}, short={"x": words}).missed(2)["x"], words.missed)
+    np.testing.assert_array_equal(Layout({}, short={"x": words}).error_bound(2)["x"], words.error_bound)
     total = 2 * words.encode(np.full(5, 0.25), "x")
     np.testing.assert_allclose(words.decode(total), [0.5, 0, 0, 0.5, 0.5], atol=1e-4)
     with refused(ValueError, 16, 20):
-        ShortWords(np.ones(1), Short(16), 20).missed  # noqa: B018
+        ShortWords(np.ones(1), WordSharing(16), 20).error_bound  # noqa: B018
 
 
-@pytest.mark.parametrize(("how", "value"), [(Short(4), 1.5), (Short(3, residual=True), 1e13)])
+@pytest.mark.parametrize(("how", "value"), [(WordSharing(4), 1.5), (WordSharing(3, residual=True), 1e13)])
 def test_a_value_beyond_its_limit_is_refused_by_its_field_alone(how, value):
     words = ShortWords(np.ones(2), how, 3)
     with refused(ValueError, "'x'") as caught:

@@ -6,8 +6,16 @@ from flwr.app import RecordDict
 from scipy import sparse
 
 from fedpca_flwr.maths import rows as module
-from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, symmetric
-from fedpca_flwr.maths.rows import Blocks, centred_chunks, column_sums, largest_size, sparse_chunks, sparse_rows, whole
+from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, unpack_symmetric
+from fedpca_flwr.maths.rows import (
+    Blocks,
+    centred_chunks,
+    column_sums,
+    max_magnitude,
+    sparse_chunks,
+    sparse_rows,
+    to_array,
+)
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.site.vault import Vault
 
@@ -44,8 +52,8 @@ def rows(request, monkeypatch):
 
 def test_moments_diagonals_and_products_lose_no_digits_to_the_mean_however_rows_are_read(rows):
     """Each error in the unit of its features."""
-    found = Moments.of(rows)
-    wrong = symmetric(found.scatter, D) - SCATTER
+    found = Moments.from_rows(rows)
+    wrong = unpack_symmetric(found.scatter, D) - SCATTER
     assert np.abs(wrong / np.outer(UNITS, UNITS)).max() < 2e-14
     assert np.abs((found.mean - MEAN + found.remainder) / UNITS).max() < 1e-15
     assert (found.count, found.diagonal()[5], found.diagonal()[6]) == (N, 0.0, 0.0)
@@ -58,7 +66,7 @@ def test_moments_diagonals_and_products_lose_no_digits_to_the_mean_however_rows_
     # Pieces of seven rows give the same bits.
     held = sparse.csr_array(X)
     pieces = Blocks(lambda: (held[i : i + 7] for i in range(0, N, 7)), D, X.dtype, sparse=True, count=N)
-    assert Moments.of(pieces).scatter.tobytes() == found.scatter.tobytes()
+    assert Moments.from_rows(pieces).scatter.tobytes() == found.scatter.tobytes()
     assert head_and_diagonal(pieces)[1].tobytes() == diagonal.tobytes()
     assert scatter_product(pieces, head, V).tobytes() == product.tobytes()
 
@@ -75,7 +83,7 @@ def test_projections_and_energies_are_those_of_dense_rows(rows):
         left = float((exact**2).sum() - (scores**2).sum())
         own = Vault(rows, State(RecordDict()), columns=0, parties=1)
         np.testing.assert_allclose(own.squared_error(mean, divided, components), left, rtol=1e-12)
-    energy = sum(map(module.energy, centred_chunks(rows, np.full(D, 0.25))))
+    energy = sum(map(module.chunk_energy, centred_chunks(rows, np.full(D, 0.25))))
     assert energy == pytest.approx(float(((EXACT - 0.25) ** 2).sum()), rel=1e-13)
 
 
@@ -83,28 +91,28 @@ def test_sums_sizes_and_chunks_are_those_of_dense_rows():
     held = sparse.csr_array(X * (np.arange(N) % 5 > 0)[:, None])  # some rows are empty
     parts = list(sparse_chunks(sparse_rows(held), 300))
     np.testing.assert_array_equal(np.vstack([part.toarray() for part in parts]), held.toarray())
-    assert max(part.nnz for part in parts) <= 300 + int(np.diff(held.indptr).max()) + module.EMPTY_ROW
+    assert max(part.nnz for part in parts) <= 300 + int(np.diff(held.indptr).max()) + module.ROW_OVERHEAD
     assert len(parts) > 5
     negative = sparse_rows(sparse.csr_array(-matrix(1.0)))
-    np.testing.assert_allclose(column_sums(negative), whole(negative).sum(axis=0), rtol=1e-12)
-    assert largest_size(negative) == np.abs(whole(negative)).max()
-    assert largest_size(sparse_rows(sparse.csr_array((3, 4)))) == 0.0
+    np.testing.assert_allclose(column_sums(negative), to_array(negative).sum(axis=0), rtol=1e-12)
+    assert max_magnitude(negative) == np.abs(to_array(negative)).max()
+    assert max_magnitude(sparse_rows(sparse.csr_array((3, 4)))) == 0.0
     # A sum of float32 stands still at 2^24, and ends at 3e38.
     single = np.array([[2.0**24, 3e38], [1, 3e38], [1, 0], [1, 3e38]], np.float32)
     sums = column_sums(sparse_rows(sparse.csr_array(single)))
     np.testing.assert_array_equal(sums, single.sum(axis=0, dtype=np.float64))
     missing = np.array([[1.0, -5.0], [np.nan, 2.0]])
-    assert largest_size(missing) == largest_size(sparse_rows(sparse.csr_array(missing))) == 5.0
+    assert max_magnitude(missing) == max_magnitude(sparse_rows(sparse.csr_array(missing))) == 5.0
 
 
 def test_entries_held_twice_or_chosen_are_those_of_a_copy_and_none_is_beyond_the_shape():
     twice = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
-    assert (module.csr(twice).data.tolist(), twice.data.tolist()) == ([3.0], [1.0, 2.0])
-    (block,) = module.of_columns(sparse_rows(sparse.csr_array(np.array([[1.0, 2.0, 3.0]]))), [2, 0]).read()
+    assert (module.to_csr(twice).data.tolist(), twice.data.tolist()) == ([3.0], [1.0, 2.0])
+    (block,) = module.select_columns(sparse_rows(sparse.csr_array(np.array([[1.0, 2.0, 3.0]]))), [2, 0]).read()
     assert (block.indices.tolist(), block.data.tolist()) == ([0, 1], [3.0, 1.0])
     # It would be written beyond an array.
     beyond = sparse.csr_array(np.eye(3))
     beyond.indices[1] = 3
     with pytest.raises(ValueError):  # noqa: PT011  # in SciPy's words
-        module.csr(beyond)
-    assert [int(module.fifth([bytes([i]) for i in range(n)]).sum()) for n in (4, 5, 14, 24)] == [0, 1, 2, 4]
+        module.to_csr(beyond)
+    assert [int(module.first_fifth([bytes([i]) for i in range(n)]).sum()) for n in (4, 5, 14, 24)] == [0, 1, 2, 4]

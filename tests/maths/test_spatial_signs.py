@@ -13,7 +13,7 @@ def test_rows_count_by_their_directions_and_those_nearer_than_the_floor_less():
     np.testing.assert_allclose(found.signs, [1 / 1.5 + 1, 1])
     assert (found.weight, found.rows) == (pytest.approx(1 / 1.5 + 0.5 + 0.25), 3)
     np.testing.assert_allclose(found.step, found.signs / found.weight)
-    assert found.size == pytest.approx(np.hypot(1 / 1.5 + 1, 1) / 3)
+    assert found.mean_sign_length == pytest.approx(np.hypot(1 / 1.5 + 1, 1) / 3)
     np.testing.assert_allclose(signs.sign_scatter([rows[:2], rows[2:]], 2, 1.5), np.diag([1 / 1.5**2 + 1, 1.0]))
     assert not signs.sign_scatter([np.zeros((1, 2))], 2, 0.0).any()
 
@@ -22,29 +22,29 @@ def test_rows_count_less_along_a_direction_and_by_distance_and_edges_are_no_shar
     shape = signs.Directions(np.eye(2), np.array([1.0, 0.0]), np.array([1.0, 1e6]))
     survivors = signs.Survivors(shape, np.array([5.0, 10.0]))
     rows = np.array([[0, 0], [3.5, 0], [4.0, 0], [4.5, 0], [0, 6], [0, 11.0], [0, 17]])
-    np.testing.assert_allclose(survivors.counted(rows), [1, 1, 0.5, 0, 0.8, 0, 0])
-    blunted = survivors.blunted(np.array([8.0, 0.0]), 6.0)
-    np.testing.assert_allclose(blunted.counted(rows), [1, 1, 1, 1, 5 / 6, 0, 0])
-    assert not signs.Survivors(shape, np.array([1e3, 1e4])).counted(rows)[-1]  # beyond what the sum has room for
+    np.testing.assert_allclose(survivors.row_weights(rows), [1, 1, 0.5, 0, 0.8, 0, 0])
+    blunted = survivors.blunt(np.array([8.0, 0.0]), 6.0)
+    np.testing.assert_allclose(blunted.row_weights(rows), [1, 1, 1, 1, 5 / 6, 0, 0])
+    assert not signs.Survivors(shape, np.array([1e3, 1e4])).row_weights(rows)[-1]  # beyond what the sum has room for
 
 
 @pytest.mark.parametrize(("own_gap", "far"), [(3.0, 10.0), (6.0, 11.0), (1e9, 1e9 + 5)])
 def test_a_party_moves_the_end_of_a_reach_no_further_than_its_own_distances_differ(own_gap, far):
     """And however far that is, it counts no row for which a sum has no room."""
     shape = signs.Directions(np.eye(2), np.zeros(2), np.full(2, 1e6))
-    blunted = signs.Survivors(shape, np.array([5.0, 10.0])).blunted(np.zeros(2), own_gap)
+    blunted = signs.Survivors(shape, np.array([5.0, 10.0])).blunt(np.zeros(2), own_gap)
     assert blunted.reach.tolist() == [5, far]
-    np.testing.assert_allclose(blunted.counted(np.array([[8.0, 0], [16.5, 0]])), [(far - 8) / (far - 5), 0])
+    np.testing.assert_allclose(blunted.row_weights(np.array([[8.0, 0], [16.5, 0]])), [(far - 8) / (far - 5), 0])
 
 
 def test_directions_that_do_not_stand_out_leave_no_row_out():
     """400 rows along 4 directions: 1.21 is the edge of what chance gives; three quarters of the way it begins."""
     counts = np.zeros((5, signs.BINS))
-    counts[:, signs.SIDE + np.arange(0, 40)] = 5.0
+    counts[:, signs.SIDE_BINS + np.arange(0, 40)] = 5.0
     for ratio, strength in ((1.1, 2.0**-20), (1.21, 0.5), (1.3, 1.0)):
         values = np.array([ratio, *[(4 - ratio) / 3] * 3])
-        found = signs.survivors_by(np.eye(4), values, 400, counts)
-        own = signs.directions_by(np.eye(4), np.ones(4), counts[:-1]).spreads
+        found = signs.find_survivors(np.eye(4), values, 400, counts)
+        own = signs.directions_from_counts(np.eye(4), np.ones(4), counts[:-1]).spreads
         np.testing.assert_allclose(found.shape.spreads[0], own[0] / strength)
         np.testing.assert_allclose(found.shape.spreads[1:], own[1:] * 2**20)
     first, middle = ((2 + signs.quantile(counts[-1], share)) ** (2 / 3) for share in (0.25, 0.5))
@@ -55,20 +55,22 @@ def test_directions_that_do_not_stand_out_leave_no_row_out():
 def test_where_half_of_the_rows_have_the_same_score_no_row_is_far_off():
     values = np.append(np.zeros(60), np.linspace(0.5, 9, 40))[:, None]
     counts = signs.tally(values)
-    directions = signs.directions_by(np.eye(1), np.array([2.0]), counts)
+    directions = signs.directions_from_counts(np.eye(1), np.array([2.0]), counts)
     assert (directions.middles[0], directions.spreads[0]) == (0, 32)
-    assert signs.variances_by(np.array([2.0]), counts) == [0]
+    assert signs.variances_from_counts(np.array([2.0]), counts) == [0]
 
 
 def test_floors_and_limits_follow_from_quantiles():
-    assert [signs.floor_of(np.array(far)) for far in ([1.0, 2.0, 9.0], [0.0, 0.0, 3.0], [0.0])] == [0.5, 0.25, 1]
+    assert [signs.distance_floor(np.array(far)) for far in ([1.0, 2.0, 9.0], [0.0, 0.0, 3.0], [0.0])] == [0.5, 0.25, 1]
     counts = np.zeros(signs.BINS, dtype=np.int64)
     counts[[100, 140]] = 2, 6
-    assert np.array_equal(np.flatnonzero(signs.tally(np.array([[signs.EDGES[100]], [signs.EDGES[140]]]))), [100, 140])
-    expected = [(signs.EDGES[100] + signs.EDGES[101]) / 2, signs.EDGES[141]]
+    assert np.array_equal(
+        np.flatnonzero(signs.tally(np.array([[signs.BIN_EDGES[100]], [signs.BIN_EDGES[140]]]))), [100, 140]
+    )
+    expected = [(signs.BIN_EDGES[100] + signs.BIN_EDGES[101]) / 2, signs.BIN_EDGES[141]]
     np.testing.assert_allclose([signs.quantile(counts, share) for share in (0.125, 1.0)], expected)
     first, middle, third = ((3 * signs.quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
-    found = signs.Errors.of(counts, 3.0)
+    found = signs.SquaredErrors.from_counts(counts, 3.0)
     assert (found.middle, found.deviation) == pytest.approx((middle, (third - first) / (2 * 0.6744897501960817)))
-    assert signs.Errors(2.0, 0.5).limit(0.5) == pytest.approx(8)
-    assert signs.Errors(2.0, 0.5).limit(0.8413447460685429) == pytest.approx(2.5**3)
+    assert signs.SquaredErrors(2.0, 0.5).limit(0.5) == pytest.approx(8)
+    assert signs.SquaredErrors(2.0, 0.5).limit(0.8413447460685429) == pytest.approx(2.5**3)

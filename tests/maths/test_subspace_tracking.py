@@ -5,7 +5,7 @@ import pytest
 
 from fedpca_flwr.maths.eigen import principal_angles, projector_distance
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.rows import pieces
+from fedpca_flwr.maths.rows import row_chunks
 from fedpca_flwr.maths.streams import Band, Energy, Fixed, Subspace, Tracker, merge, merge_in_tree, track
 from tests.families import rows
 from tests.harness import peak_of
@@ -14,7 +14,7 @@ from tests.harness import peak_of
 def tracked(X, rule, **options):
     """The ranks after each block of 50 rows, and the tracker."""
     tracker, path = Tracker(X.shape[1], rule, center=False, **options), []
-    for part in pieces(X, 50):
+    for part in row_chunks(X, 50):
         tracker.update(part)
         path.append(tracker.rank)
     return path, tracker

@@ -49,7 +49,7 @@ def test_history_leaves_no_trace_in_the_bits(folder):
     again = Federation.open(folder)
     again.leave("east")
     again.replace("north", NORTH)
-    assert bits(again.moments()) == bits(pool([Moments.of(NORTH), Moments.of(SOUTH)]))
+    assert bits(again.moments()) == bits(pool([Moments.from_rows(NORTH), Moments.from_rows(SOUTH)]))
 
 
 def test_appended_rows_are_as_good_as_rows_that_came_at_once(folder):
@@ -75,14 +75,14 @@ def test_the_model_has_the_options_of_the_covariance_methods_and_says_what_it_wa
 
 def test_of_a_member_that_has_left_no_value_stays(folder):
     (folder / "notes.txt").write_text("keep")
-    values = Moments.of(NORTH).scatter[:8].tobytes()
+    values = Moments.from_rows(NORTH).scatter[:8].tobytes()
     assert values in (folder / FILE).read_bytes()
     federation = Federation.open(folder)
     federation.join("e" * 64, EAST)
     federation.leave("e" * 64)
     federation.leave("north")
     federation.save()
-    for gone in (values, Moments.of(EAST).scatter[:8].tobytes()):
+    for gone in (values, Moments.from_rows(EAST).scatter[:8].tobytes()):
         assert gone not in (folder / FILE).read_bytes()
     assert sorted(contents(folder)) == [FILE, "notes.txt"]
 
@@ -116,7 +116,11 @@ def test_members_with_the_same_rows_share_moments_until_the_last_has_left(folder
             for key in (" east", "east ", "e" * 65, 3, None)
         ],
         *[
-            (lambda f, wrong=wrong: f.join("east", replace(Moments.of(EAST), **wrong)), ContractError, ["'east'"])
+            (
+                lambda f, wrong=wrong: f.join("east", replace(Moments.from_rows(EAST), **wrong)),
+                ContractError,
+                ["'east'"],
+            )
             for wrong in (
                 {"count": -5},
                 {"scatter": -np.ones(78)},
@@ -162,7 +166,7 @@ def test_no_damage_gives_another_federation(folder):
         else:
             assert found == before
     assert noticed > 50
-    for was in (b"north", Moments.of(SOUTH).scatter[5].tobytes()):
+    for was in (b"north", Moments.from_rows(SOUTH).scatter[5].tobytes()):
         assert was in whole
         file.write_bytes(whole.replace(was, was[:-1] + b"x"))
         with refused(ContractError, file, match="damaged"):
@@ -196,7 +200,7 @@ def test_a_kill_at_any_moment_leaves_the_old_state_or_the_new_one(first, folder,
         assert Federation.open(copy).members == {} if first else told(copy) == before
         federation.save()  # the one that was killed can be saved again
         saved = [EAST] if first else [EAST, NORTH, SOUTH * 2]
-        assert bits(Federation.open(copy).moments()) == bits(pool([Moments.of(own) for own in saved]))
+        assert bits(Federation.open(copy).moments()) == bits(pool([Moments.from_rows(own) for own in saved]))
         killed += 1
     assert killed > 2
 

@@ -91,7 +91,7 @@ def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
 def spoil_store(rng: np.random.Generator, folder: Path, schema: Schema) -> str:
     """Change a row of a store and seal it again, as somebody who makes one would; what has changed."""
     store = Store(folder, schema)
-    table = str(rng.choice(schema.sealed))
+    table = str(rng.choice(schema.sealed_tables))
     with closing(sqlite3.connect(store.file, isolation_level=None)) as database:
         names = [column[1] for column in database.execute(f"PRAGMA table_info({table})")]
         numbers = [number for (number,) in database.execute(f"SELECT rowid FROM {table}")]

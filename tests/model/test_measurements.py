@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.data.datasets import load
-from fedpca_flwr.maths.eigen import at_most
+from fedpca_flwr.maths.eigen import format_upper_bound
 from fedpca_flwr.model.federation import Federation
-from fedpca_flwr.model.measurements import MEASUREMENTS, lines
-from fedpca_flwr.server_app import _compared_with_pooled
+from fedpca_flwr.model.measurements import MEASUREMENTS, measurement_lines
+from fedpca_flwr.server_app import _compare_with_pooled
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import fit, server_of
@@ -19,7 +19,7 @@ X = rows(200) + np.arange(12)
 BY_ROWS, BY_COLUMNS = cut(X, 100, 60, 40), np.split(X[:50], [5, 9], axis=1)
 SECURE = {"secure_aggregation": True, "bound": 40.0}
 RUNS = [
-    *((name, {}) for name, method in METHODS.items() if not method.strategy.card.after),
+    *((name, {}) for name, method in METHODS.items() if not method.strategy.card.loadings_source),
     ("sub-it", SECURE),
     ("qr-pca", {"rank": 8}),
     ("ap-stack", {"party-weights": "rows"}),
@@ -59,7 +59,7 @@ def models(tmp_path_factory):
     # A simulation measures beside the pooled rows; its configuration names the digits.
     strategy = server_of("p-cov", [np.zeros((1, 64))] * 2).strategy
     made["digits"] = model = fit("p-cov", cut(load("digits", ".").all_rows(), 1000, 797), n_components=3)
-    model.log["measured"] |= _compared_with_pooled(model, strategy)
+    model.log["measured"] |= _compare_with_pooled(model, strategy)
     return made
 
 
@@ -77,8 +77,8 @@ def test_every_measurement_is_a_number_that_the_page_names_and_a_line_of_the_sum
         assert not any(math.isnan(value) for value in told.values()), name
     assert {name for model in models.values() for name in model.log["measured"]} == NAMES
     for name, model in models.items():
-        texts = dict(lines(model))
-        assert len(texts) == len(lines(model)), name
+        texts = dict(measurement_lines(model))
+        assert len(texts) == len(measurement_lines(model)), name
         assert {f"  {line:<22}{text}" for line, text in texts.items()} <= set(model.summary().splitlines()), name
     assert sum(len(one.numbers) for one in MEASUREMENTS) == len(NAMES)
 
@@ -86,7 +86,7 @@ def test_every_measurement_is_a_number_that_the_page_names_and_a_line_of_the_sum
 def test_federations_running_models_and_pooled_rows_have_measurements_of_their_own(models):
     model = models["federation"]
     assert (model.log["measured"]["revision"], model.log["measured"]["unsaved_changes"]) == (1, 1)
-    assert ("revision", "1, and changes that are not saved") in lines(model)
+    assert ("revision", "1, and changes that are not saved") in measurement_lines(model)
     assert (model.rounds, model.bytes_up, model.bytes_down) == (0, 0, 0)
     told = models["running"].log["measured"]
     assert (told["running_model_rows"], told["running_model_revision"]) == (400, 2)
@@ -102,7 +102,7 @@ def test_members_are_counted_and_named(models):
     assert models["left"].log["members"] == {"replaced": [one], "unchanged": [zero], "left": [two]}
     assert models["more"].log["members"] == {"appended": [one], "unchanged": [zero]}
     for name in ("joined", "changed", "left", "more"):
-        told = dict(lines(models[name]))
+        told = dict(measurement_lines(models[name]))
         for word, names in models[name].log["members"].items():
             assert told[word] == ", ".join(names)
             assert models[name].log["measured"][f"{word}_members"] == len(names)
@@ -111,9 +111,9 @@ def test_members_are_counted_and_named(models):
 @pytest.mark.parametrize("digits", [1, 2])
 def test_a_bound_in_few_digits_is_never_less_than_it_is(digits):
     for bound in (0.0, 1.04e-7, 5.64e-7, 9.949e-3, 1.0, 1.001, 0.3, 3.1e-8, 89.99):
-        told = float(at_most(bound, digits=digits))
+        told = float(format_upper_bound(bound, digits=digits))
         assert bound <= told <= bound * (1 + 10.0 ** (1 - digits))
-    assert at_most(3.1e-8) == "3.1e-08"
+    assert format_upper_bound(3.1e-8) == "3.1e-08"
 
 
 TEXTS = [
@@ -173,4 +173,4 @@ def test_a_line_has_the_numbers_in_their_units(line, measured, text):
     options = {"trust": "distributed", "relation": "replace-one"}
     model = SimpleNamespace(n_components_=4, n_features_in_=5, explained_variance_ratio_=np.array([0.5, 0.25]))
     model.log = {"measured": measured, "options": options, "outliers": at_parties}
-    assert lines(model) == [(line, text)]
+    assert measurement_lines(model) == [(line, text)]

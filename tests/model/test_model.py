@@ -232,7 +232,7 @@ def test_an_infinite_number_is_json_and_comes_back(tmp_path):
 
 
 def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SMALL", 2**20)
+    monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 2**20)
     large = {"covariance_": np.zeros(2**18)}
     path = rewritten(model, tmp_path / "model", compression=zipfile.ZIP_DEFLATED, arrays=large)
     monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array is read"))
@@ -241,12 +241,12 @@ def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_before_it_is_read
 
 
 def test_files_as_large_as_they_say_or_as_a_caller_allows_are_read(model, tmp_path, monkeypatch):
-    assert (files.SMALL, files.GROWTH) == (2**30, 4)
+    assert (files.SMALL_ARCHIVE_BYTES, files.MAX_UNPACK_RATIO) == (2**30, 4)
     # It is not compressed, so it is as large as it says.
-    monkeypatch.setattr(files, "SMALL", 0)
+    monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 0)
     wide = pooled_pca(np.eye(3, 10**5), 2)
     np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
-    monkeypatch.setattr(files, "SMALL", 2**10)
+    monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 2**10)
     told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
     path = rewritten(told, tmp_path / "model", compression=zipfile.ZIP_DEFLATED)
     with refused(ContractError, "most_bytes"):

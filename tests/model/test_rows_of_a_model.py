@@ -20,7 +20,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.model.summary import TOLD, shrinkage_notes
+from fedpca_flwr.model.summary import SHRINKAGE_NOTE_LIMIT, shrinkage_notes
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, reconstruction_error, server_of
 from tests.refusals import refused, unnamed
@@ -372,7 +372,7 @@ def test_what_does_not_vary_shrinks_no_score_and_many_rows_none():
     np.testing.assert_allclose(one.shrinkage_, other.shrinkage_, rtol=1e-9)
     many = np.random.default_rng(0).standard_normal((14, 12)) * np.r_[3.0, np.ones(11)]
     model = run("p-cov", cut(many, 8, 6), n_components=1, min_rows=1)
-    assert model.shrinkage_.min() < TOLD
+    assert model.shrinkage_.min() < SHRINKAGE_NOTE_LIMIT
     assert shrinkage_notes(model) == []
     near, far = (
         SimpleNamespace(n_samples_=9, n_features_in_=9, shrinkage_=np.array(own)) for own in ([0.96], [0.97, 0.94])

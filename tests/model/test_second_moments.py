@@ -50,7 +50,7 @@ def test_a_run_keeps_the_moments_of_the_pooled_rows(secured):
     model = fit(cut(X, 50, 25, 15), **secured)
     same(model.moments_, SecondMoments.of(X), 1e-9 if secured else 1e-12)
     assert not model.moments_.parties
-    assert (model.moments_.missed.max() > 0) == bool(secured)
+    assert (model.moments_.error_bound.max() > 0) == bool(secured)
     assert "the moments of all rows were kept" in model.summary()
     assert fit(cut(X, 50, 25, 15), keep="nothing").moments_ is None
 
@@ -200,24 +200,24 @@ def test_a_party_taken_out_leaves_the_others_to_the_last_digit(whole):
     left = SecondMoments.of(far).subtract(SecondMoments.of(far[200:])).covariance
     np.testing.assert_allclose(left, np.cov(far[:200] - 1e8, rowvar=False), rtol=1e-9, atol=1e-9 * left.max())
     with refused(DataError, 1, 2):
-        SecondMoments(Moments.of(X[:1])).covariance  # noqa: B018
+        SecondMoments(Moments.from_rows(X[:1])).covariance  # noqa: B018
 
 
 def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():
     """Features of deviations 2 and 1 in two rows; what is missed of the second is all that it varies."""
-    moments = Moments.of(np.array([[-2.0, 1.0], [2.0, 3.0]]))
-    one, other = (SecondMoments(moments, missed=np.array(missed)) for missed in ([0.5, 2.0], [0.25, 1.0]))
+    moments = Moments.from_rows(np.array([[-2.0, 1.0], [2.0, 3.0]]))
+    one, other = (SecondMoments(moments, error_bound=np.array(missed)) for missed in ([0.5, 2.0], [0.25, 1.0]))
     np.testing.assert_array_equal(one.is_constant, [False, True])
     np.testing.assert_array_equal(other.is_constant, [False, False])
-    np.testing.assert_allclose(other.scaled().missed, [0.0625, 1.0], rtol=1e-15)  # no deviation that varies is 1
+    np.testing.assert_allclose(other.scaled().error_bound, [0.0625, 1.0], rtol=1e-15)  # no deviation that varies is 1
     assert "1.414" in repr(SecondMoments.of(np.array([[2.0], [4.0]])))  # a deviation, divisor n - 1
     # Parts that vary more than the whole are within what is missed of the two: 0.22 is.
     rest, part = SecondMoments.of(np.array([[0.0], [2.0], [1.0]])), SecondMoments.of(np.array([[0.0], [2.1]]))
     missed = np.array([0.12])
-    replace(rest, missed=missed).subtract(replace(part, missed=missed))
+    replace(rest, error_bound=missed).subtract(replace(part, error_bound=missed))
     for one_missed in ((missed, missed * 0), (missed * 0, missed)):
         with refused(ContractError):
-            replace(rest, missed=one_missed[0]).subtract(replace(part, missed=one_missed[1]))
+            replace(rest, error_bound=one_missed[0]).subtract(replace(part, error_bound=one_missed[1]))
     both = one.merge(other)
-    np.testing.assert_array_equal(both.missed, [0.75, 3.0])
-    np.testing.assert_array_equal(both.subtract(other).missed, [1.0, 4.0])
+    np.testing.assert_array_equal(both.error_bound, [0.75, 3.0])
+    np.testing.assert_array_equal(both.subtract(other).error_bound, [1.0, 4.0])

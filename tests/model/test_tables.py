@@ -15,7 +15,7 @@ from fedpca_flwr import run
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.model import tables
 from fedpca_flwr.model.reference import pooled_pca
-from fedpca_flwr.model.tables import Share, Shown
+from fedpca_flwr.model.tables import DisplayTable, Share
 from tests.families import cut, rows
 from tests.refusals import refused
 
@@ -96,28 +96,30 @@ MODEL = run("p-cov", PARTIES, n_components=2)
 
 
 def test_tables_are_title_head_and_lines_short_and_no_markup():
-    shown = Shown("some", ["feature", "mean", "share", "why"], [["a", 1234.5678, Share(0.25), "x"], ["bc", 2, 1, "yy"]])
-    assert tables.in_text(shown).splitlines() == [
+    shown = DisplayTable(
+        "some", ["feature", "mean", "share", "why"], [["a", 1234.5678, Share(0.25), "x"], ["bc", 2, 1, "yy"]]
+    )
+    assert tables.table_to_text(shown).splitlines() == [
         "some",
         "  feature  mean   share  why",
         "  a        1235  25.00%  x",
         "  bc          2       1  yy",
     ]
-    page = tables.in_html(shown)
+    page = tables.table_to_html(shown)
     assert page.count("<tr>") == 3
     assert "width:25.00%" in page
-    shown = Shown("", ["row"], [[i] for i in range(tables.MOST + 7)])
-    assert len(tables.in_text(shown).splitlines()) == tables.MOST + 3
-    assert "and 7 more" in tables.in_text(shown)
-    assert "and 7 more" in tables.in_html(shown)
-    shown = Shown("<b>\x1b[2J", ["<i>"], [["<script>\x1b[2J"]])
-    assert "\x1b" not in tables.in_text(shown) + tables.in_html(shown)
-    assert not any(tag in tables.in_html(shown) for tag in ("<b>", "<i>", "<script>"))
+    shown = DisplayTable("", ["row"], [[i] for i in range(tables.MAX_TABLE_ROWS + 7)])
+    assert len(tables.table_to_text(shown).splitlines()) == tables.MAX_TABLE_ROWS + 3
+    assert "and 7 more" in tables.table_to_text(shown)
+    assert "and 7 more" in tables.table_to_html(shown)
+    shown = DisplayTable("<b>\x1b[2J", ["<i>"], [["<script>\x1b[2J"]])
+    assert "\x1b" not in tables.table_to_text(shown) + tables.table_to_html(shown)
+    assert not any(tag in tables.table_to_html(shown) for tag in ("<b>", "<i>", "<script>"))
     values = np.arange(50.0)
-    assert [line[0] for line in tables.by_feature((), values, weight=values)] == list(range(50))[::-1]
-    assert [line[0] for line in tables.by_feature((), values[:20], weight=values[:20])] == list(range(20))
-    assert [line[0] for line in tables.by_feature(NAMES, values[:6], weight=values[:6])] == NAMES
-    assert tables.largest(np.array([0.1, -3.0, 0.0, 2.0, -1.0]), NAMES) == "f1 -3, f3 +2, f4 -1"
+    assert [line[0] for line in tables.feature_rows((), values, weight=values)] == list(range(50))[::-1]
+    assert [line[0] for line in tables.feature_rows((), values[:20], weight=values[:20])] == list(range(20))
+    assert [line[0] for line in tables.feature_rows(NAMES, values[:6], weight=values[:6])] == NAMES
+    assert tables.largest_features(np.array([0.1, -3.0, 0.0, 2.0, -1.0]), NAMES) == "f1 -3, f3 +2, f4 -1"
 
 
 def test_loadings_and_scores_are_frames_with_names():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.transports.recommendation import TRAVEL, script_of
+from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 from tests.harness import fit
 from tests.properties.definitions import Matrix, centred, cut_rows, degrees, eigenpairs, spread_over
 
@@ -27,8 +27,10 @@ SETS = [
     for name in METHODS
     for example in card_of(name).examples
     for way in WAYS
-    if not (card_of(name).after or "robust-parties" in example)  # of an earlier run; of parties that are alike
-    and script_of(METHODS[name], TRAVEL[way], dict(example)) is not None
+    if not (
+        card_of(name).loadings_source or "robust-parties" in example
+    )  # of an earlier run; of parties that are alike
+    and script_or_none(METHODS[name], EXAMPLE_CONFIGS[way], dict(example)) is not None
 ]
 NARROW = {"rank": 4, "landmarks": 20, "prune": 0.5}
 """Options that must suit the size of the data."""
@@ -107,7 +109,7 @@ def numbers_of_the_rows(model: PCAModel, name: str, X: Matrix, parties: list[Mat
     scatter = rows.T @ rows
     values, vectors = eigenpairs(scatter / (n - 1))
     total = float(values.sum())
-    if not card.own_total or name == "vfedakpca":
+    if not card.variance_base or name == "vfedakpca":
         assert variances[0] / model.explained_variance_ratio_[0] == pytest.approx(total, rel=1e-9)
     if by_columns:
         assert model.scores_ is not None
@@ -123,7 +125,7 @@ def numbers_of_the_rows(model: PCAModel, name: str, X: Matrix, parties: list[Mat
         np.testing.assert_allclose(variances, held.astype(float), rtol=1e-7, atol=1e-10 * total)
     if model.log["exact"]:
         np.testing.assert_allclose(variances, values[:k].astype(float), rtol=1e-8, atol=1e-10 * total)
-    if "squared_error_per_row" in measured and not card.own_components:
+    if "squared_error_per_row" in measured and not card.local_components:
         error = float((left**2).sum() / n)
         assert measured["squared_error_per_row"] == pytest.approx(error, rel=1e-6, abs=1e-9 * total)
     bound = measured.get("angle_bound_degrees", measured.get("certified_angle_degrees", 90.0))

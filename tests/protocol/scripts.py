@@ -12,7 +12,7 @@ from typing import Any
 
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.transports.recommendation import TRAVEL, script_of, transports_of
+from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 
 WAYS: dict[str, dict[str, Any]] = {
     "clear": {},
@@ -144,16 +144,16 @@ vertical-scores masked: rows!, keys, energy, scores, finer_scores, project!
 """
 
 
-def written(line: str) -> Script:
+def parse_line(line: str) -> Script:
     """The script of a line of the table."""
-    how, _, asked = re.sub(r"\s+", " ", line).partition(": ")
-    method, *words = how.split()
+    run_text, _, phases_text = re.sub(r"\s+", " ", line).partition(": ")
+    method, *words = run_text.split()
     way = words.pop() if words and words[-1] in WAYS else "clear"
-    own = {key: _value(text) for key, _, text in (word.partition("=") for word in words)}
-    found = re.findall(r"([^,!*]+?)(!?)(?: \*(\d+))?(?:, |$)", asked)
-    times = {name: int(number or 1) for name, _, number in found}
-    run = {"method": method, "n-components": 2, **own, **WAYS[way]}
-    return Script(run, times, way, [name for name, mark, _ in found if mark])
+    options = {key: _value(text) for key, _, text in (word.partition("=") for word in words)}
+    entries = re.findall(r"([^,!*]+?)(!?)(?: \*(\d+))?(?:, |$)", phases_text)
+    times = {name: int(number or 1) for name, _, number in entries}
+    run = {"method": method, "n-components": 2, **options, **WAYS[way]}
+    return Script(run, times, way, [name for name, mark, _ in entries if mark])
 
 
 def _value(text: str) -> Any:
@@ -162,15 +162,15 @@ def _value(text: str) -> Any:
     return text
 
 
-def of_the_card(method: str, way: str) -> Script:
+def script_of_card(method: str, way: str) -> Script:
     """What a method itself says that a run with its card's first example may ask, of few parties."""
-    own = {"n-components": 2, **METHODS[method].strategy.card.examples[0]}
-    phases = script_of(METHODS[method], TRAVEL[way], own) or {}
-    times = {name: phase.times for name, phase in phases.items() if not callable(phase.times)}
-    return Script({"method": method, **own, **WAYS[way]}, times, way)
+    options = {"n-components": 2, **METHODS[method].strategy.card.examples[0]}
+    script = script_or_none(METHODS[method], EXAMPLE_CONFIGS[way], options) or {}
+    times = {name: question.times for name, question in script.items() if not callable(question.times)}
+    return Script({"method": method, **options, **WAYS[way]}, times, way)
 
 
-SCRIPTS = [written(line) for line in re.split(r"\n(?! )", WRITTEN.strip())]
-_KNOWN = {(script.run["method"], script.way) for script in SCRIPTS}
-_OF_ALL = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
-SCRIPTS += [of_the_card(*way) for way in _OF_ALL if way not in _KNOWN]
+SCRIPTS = [parse_line(line) for line in re.split(r"\n(?! )", WRITTEN.strip())]
+_WRITTEN_PAIRS = {(script.run["method"], script.way) for script in SCRIPTS}
+_ALL_PAIRS = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
+SCRIPTS += [script_of_card(*way) for way in _ALL_PAIRS if way not in _WRITTEN_PAIRS]

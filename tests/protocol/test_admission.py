@@ -6,27 +6,27 @@ from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.protocol import admission
-from fedpca_flwr.protocol.admission import MOST_FEATURES, info_of, reply_of
+from fedpca_flwr.protocol.admission import MAX_FEATURES, make_reply, parse_info
 from fedpca_flwr.protocol.payload import Field, Payload
-from fedpca_flwr.protocol.replies import Replies, Sizes, StreamingSum, size_of
+from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector, StreamingSum, max_magnitude
 from tests.families import rows
 from tests.harness import client_of, server_of
 from tests.refusals import refused
 
 
-def says(party, **more):
-    return info_of({"partition-id": party, "num-partitions": 3, "simulated": True, "features": 4, **more})
+def make_info(party, **fields):
+    return parse_info({"partition-id": party, "num-partitions": 3, "simulated": True, "features": 4, **fields})
 
 
-def result(rows, *arrays, **about):
-    return FitRes(Status(Code.OK, ""), ndarrays_to_parameters([*arrays]), rows, about)
+def make_result(rows, *arrays, **metrics):
+    return FitRes(Status(Code.OK, ""), ndarrays_to_parameters([*arrays]), rows, metrics)
 
 
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_partition_is_of_one_client(times):
-    (fault,) = admission.doubled([says(0), *[says(1)] * times])
+    (fault,) = admission.duplicate_faults([make_info(0), *[make_info(1)] * times])
     assert "[1]" in str(fault)
-    assert not admission.doubled([says(0), says(1), says(2)])
+    assert not admission.duplicate_faults([make_info(0), make_info(1), make_info(2)])
 
 
 @pytest.mark.parametrize(
@@ -42,37 +42,37 @@ def test_a_partition_is_of_one_client(times):
     ],
 )
 def test_who_says_otherwise_than_the_run_or_most_is_named(odd, more, partitions):
-    everyone = [says(i, **{"columns": "cd", **(more if i == odd else {})}) for i in range(3)]
-    (fault,) = admission.unfit(everyone, partitions=partitions, same_features=True)
+    everyone = [make_info(i, **{"columns": "cd", **(more if i == odd else {})}) for i in range(3)]
+    (fault,) = admission.admission_faults(everyone, partitions=partitions, same_features=True)
     assert str(fault).startswith(f"client {odd}")
-    for features in (1, MOST_FEATURES):
-        said = [says(i, columns="cd", features=features) for i in range(3)]
-        assert not admission.unfit(said, partitions=partitions, same_features=True)
+    for features in (1, MAX_FEATURES):
+        infos = [make_info(i, columns="cd", features=features) for i in range(3)]
+        assert not admission.admission_faults(infos, partitions=partitions, same_features=True)
 
 
-@pytest.mark.parametrize("features", [0, MOST_FEATURES + 1])
+@pytest.mark.parametrize("features", [0, MAX_FEATURES + 1])
 def test_a_number_of_features_is_one_that_can_be(features):
-    said = [says(i, features=features) for i in range(3)]
-    assert len(admission.unfit(said, partitions=3, same_features=True)) == 3
+    infos = [make_info(i, features=features) for i in range(3)]
+    assert len(admission.admission_faults(infos, partitions=3, same_features=True)) == 3
 
 
 def test_replies_are_of_a_row_and_their_lines_of_who_sent_them():
-    assert reply_of(result(1), says(0)).rows == 1
+    assert make_reply(make_result(1), make_info(0)).rows == 1
     with refused(ContractError, "client 0", 0):
-        reply_of(result(0), says(0))
+        make_reply(make_result(0), make_info(0))
     error = {"partition-id": 1, "error": "DataError", "message": "first\nclient 0: second"}
-    (found,) = admission.reported([says(0), info_of(error)])
-    assert isinstance(found, DataError)
-    assert str(found) == "client 1: first\nclient 1: client 0: second"
-    (fault,) = admission.unlike([says(0, simulated=False), says(1)], partitions=3)
+    (error_found,) = admission.reported_errors([make_info(0), parse_info(error)])
+    assert isinstance(error_found, DataError)
+    assert str(error_found) == "client 1: first\nclient 1: client 0: second"
+    (fault,) = admission.mismatch_faults([make_info(0, simulated=False), make_info(1)], partitions=3)
     assert str(fault).startswith("client 1")
-    assert not admission.unlike([says(0, simulated=False), says(1, simulated=False)], partitions=3)
+    assert not admission.mismatch_faults([make_info(0, simulated=False), make_info(1, simulated=False)], partitions=3)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_come_as_they_were_sent_in_either_order(order):
     sent = np.asarray(np.arange(6.0).reshape(2, 3), order=order)
-    values = Payload((Field("values", ("2", "3")),)).read(result(1, sent).parameters.tensors, "client 0")
+    values = Payload((Field("values", ("2", "3")),)).read(make_result(1, sent).parameters.tensors, "client 0")
     np.testing.assert_array_equal(values["values"], sent)
 
 
@@ -80,20 +80,20 @@ def test_arrays_come_as_they_were_sent_in_either_order(order):
 def test_a_node_speaks_as_the_partition_that_it_said_first(node, party):
     """Not as another, nor as nobody yet, nor in the place of one."""
     seats = {"a": 0, "b": 1}
-    assert len(admission.impostors([node], [says(party)], seats)) == 1
-    assert not admission.impostors(["a", "b", "new"], [says(0), says(1), says(2)], seats)
-    lost = info_of({"partition-id": -1, "error": "ConfigError", "message": "no partition-id"})
-    assert not admission.impostors(["a", "new"], [lost, lost], seats)
+    assert len(admission.impersonation_faults([node], [make_info(party)], seats)) == 1
+    assert not admission.impersonation_faults(["a", "b", "new"], [make_info(0), make_info(1), make_info(2)], seats)
+    lost = parse_info({"partition-id": -1, "error": "ConfigError", "message": "no partition-id"})
+    assert not admission.impersonation_faults(["a", "new"], [lost, lost], seats)
 
 
 def test_no_control_character_of_an_error_leaves_a_site_or_is_taken():
     """Only a line may end: a terminal that shows the text of a stranger does nothing else."""
     client = client_of(server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2), 0)
     for code in [*range(10), *range(11, 32), 127]:
-        said = client.site.report(ConfigError(f"one{chr(code)}two\nthree"))
-        assert said["message"] == info_of(said).message == "one?two\nthree"
+        report = client.site.report(ConfigError(f"one{chr(code)}two\nthree"))
+        assert report["message"] == parse_info(report).message == "one?two\nthree"
         with refused(ContractError, "client 0", match="control"):
-            info_of({**said, "message": f"one{chr(code)}two"})
+            parse_info({**report, "message": f"one{chr(code)}two"})
 
 
 def test_parties_are_not_compared_pair_by_pair(monkeypatch):
@@ -105,10 +105,10 @@ def test_parties_are_not_compared_pair_by_pair(monkeypatch):
             looks[name] += 1
         return read(info, name)
 
-    said = [says(i, **{"num-partitions": 50}) for i in range(50)]
+    infos = [make_info(i, **{"num-partitions": 50}) for i in range(50)]
     monkeypatch.setattr(admission.PartyInfo, "__getattribute__", counted)
-    assert admission.unfit(said, partitions=50, same_features=True) == []
-    assert max(looks.values()) <= 5 * len(said), looks
+    assert admission.admission_faults(infos, partitions=50, same_features=True) == []
+    assert max(looks.values()) <= 5 * len(infos), looks
 
 
 # Replies that are taken as they come
@@ -118,15 +118,17 @@ PAYLOAD = Payload((Field("count", (), "int64", kind="count"), Field("product", (
 
 def test_a_reply_of_another_width_is_named_and_in_no_sum():
     """It came first: nobody knew yet which one is odd."""
-    taken, replies = [], []
-    incoming = Replies(PAYLOAD, {"d": 2}, lambda fields, sender: taken.append((sender, fields["product"].size)))
+    consumed, replies = [], []
+    incoming = ReplyCollector(
+        PAYLOAD, {"d": 2}, lambda fields, sender: consumed.append((sender, fields["product"].size))
+    )
     for party, width in enumerate((3, 2, 2)):
-        about = {"partition-id": party, "num-partitions": 3, "simulated": True}
-        came = result(10, np.asarray(10), np.ones(width), **about)
-        incoming.receive(came)
-        replies.append(reply_of(came, info_of(about)))
-    assert taken == [("client 1", 2), ("client 2", 2)]
-    incoming.count(replies)
+        metrics = {"partition-id": party, "num-partitions": 3, "simulated": True}
+        arrival = make_result(10, np.asarray(10), np.ones(width), **metrics)
+        incoming.receive(arrival)
+        replies.append(make_reply(arrival, parse_info(metrics)))
+    assert consumed == [("client 1", 2), ("client 2", 2)]
+    incoming.mark_consumed(replies)
     with refused(ContractError, "client 0", 3, "client 1", 2):
         incoming.check(replies)
     added = StreamingSum()
@@ -137,8 +139,8 @@ def test_a_reply_of_another_width_is_named_and_in_no_sum():
 
 def test_sizes_of_replies_are_of_their_largest_real_number():
     fields = {"a": np.array([1.0, -5.0]), "empty": np.empty(0), "count": np.asarray(10**9)}
-    assert size_of(fields) == 5.0
-    assert size_of({"count": np.asarray(3)}) == 0.0
+    assert max_magnitude(fields) == 5.0
+    assert max_magnitude({"count": np.asarray(3)}) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -152,27 +154,27 @@ def test_sizes_of_replies_are_of_their_largest_real_number():
     ],
 )
 def test_whose_numbers_are_out_of_all_proportion_is_named(odd, sums_only, named):
-    told, sizes = Sizes(sums_only=sums_only), {"client 0": 1.0, "client 1": odd, "client 2": 2.0}
-    with told.computing("first", dict.fromkeys(sizes, 1.0)):
+    magnitudes, sizes = Magnitudes(sums_only=sums_only), {"client 0": 1.0, "client 1": odd, "client 2": 2.0}
+    with magnitudes.guard("first", dict.fromkeys(sizes, 1.0)):
         pass
-    with refused(ContractError, "'second'", *named) as caught, told.computing("second", sizes):
+    with refused(ContractError, "'second'", *named) as caught, magnitudes.guard("second", sizes):
         raise ValueError
     assert str(caught.value).startswith("client") == bool(named)
 
 
 @pytest.mark.parametrize(("size", "explains"), [(1e130, False), (1e150, True)])
 def test_an_error_is_explained_by_numbers_too_large_to_compute_with_only(size, explains):
-    told, error = Sizes(sums_only=False), DataError("its rows are no numbers")
-    with told.computing("first", {"client 0": 1.0, "client 1": size}):
+    magnitudes, error = Magnitudes(sums_only=False), DataError("its rows are no numbers")
+    with magnitudes.guard("first", {"client 0": 1.0, "client 1": size}):
         pass
-    assert (told.explained(error) is not error) is explains
-    assert str(told.explained(error)).startswith("client 1: its reply to 'first'") is explains
+    assert (magnitudes.explain(error) is not error) is explains
+    assert str(magnitudes.explain(error)).startswith("client 1: its reply to 'first'") is explains
 
 
 def test_where_numbers_are_large_an_overflow_is_an_error():
     """In a run of usual numbers no time is spent on that."""
     numbers = np.array([1e200])
-    with refused(ContractError, "'first'"), Sizes(sums_only=False).computing("first", {"client 0": 1e150}):
+    with refused(ContractError, "'first'"), Magnitudes(sums_only=False).guard("first", {"client 0": 1e150}):
         numbers * numbers
-    with np.errstate(over="ignore"), Sizes(sums_only=False).computing("first", {"client 0": 1.0}):
+    with np.errstate(over="ignore"), Magnitudes(sums_only=False).guard("first", {"client 0": 1.0}):
         numbers * numbers

@@ -24,13 +24,13 @@ def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
     """The site checks its own, before the server does."""
     client = client_of(server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2), 0)
     honest = client.statistics
-    client.statistics = lambda phase, asked: {**honest(phase, asked), **wrong}
-    arrays, count, said = client.fit([], {"phase": "moments"})
-    assert (arrays, count, bool(said["error"])) == ([], 0, True)
+    client.statistics = lambda phase, request: {**honest(phase, request), **wrong}
+    arrays, count, report = client.fit([], {"phase": "moments"})
+    assert (arrays, count, bool(report["error"])) == ([], 0, True)
     assert not unnamed(caplog.text, f"'{next(iter(wrong))}'")
 
 
-def noted(folder):
+def journal_events(folder):
     """What the journal of a site holds, in order."""
     with closing(sqlite3.connect(folder / "journal" / "site.sqlite")) as database:
         return list(database.execute("SELECT kind, digest FROM event ORDER BY number"))
@@ -44,7 +44,7 @@ def test_questions_of_other_forms_have_other_digests_and_a_refused_one_ends_the_
         site = HostileSession(tmp_path / str(i), rows(30, 4), RUN)
         site.refusal("no such phase", arrays)
         site.refusal("moments", [])
-        (run, _), (refusal, digest), (ended, _), *_ = noted(tmp_path / str(i))
+        (run, _), (refusal, digest), (ended, _), *_ = journal_events(tmp_path / str(i))
         assert (run, refusal, ended) == ("run", "refused", "ended")
         digests.append(digest)
     assert len(set(digests)) == 5
@@ -64,15 +64,15 @@ def test_no_secret_outlives_its_run_however_it_ends():
     state = RecordDict()
     journal = StateJournal(state)
     journal.begin("keys", "", b"options", lambda answered: None)
-    journal.keep("private", b"a private key")
-    assert StateJournal(state).recall("private") == b"a private key"
+    journal.store_secret("private", b"a private key")
+    assert StateJournal(state).load_secret("private") == b"a private key"
     journal.end("ContractError")
-    assert StateJournal(state).recall("private") is None
+    assert StateJournal(state).load_secret("private") is None
     assert b"a private key" not in state["journal"].values()
     with refused(ContractError):
         journal.begin("project", "", b"options", lambda answered: None)
     journal = StateJournal(RecordDict())
-    journal.keep("private", b"a private key")
+    journal.store_secret("private", b"a private key")
     with refused(ContractError):
         journal.begin("moments", "", b"options", refuse)
-    assert journal.recall("private") is None
+    assert journal.load_secret("private") is None

@@ -66,9 +66,9 @@ def test_a_site_refuses_by_itself_what_the_servers_half_refuses(name, tmp_path):
         **identities(3)[0],
     }
     client = FACTORY.client(Context(1, 1, node, RecordDict(), run))
-    said = client.get_properties({})
-    assert said["error"] in ("ConfigError", "TravelError")
-    assert said["message"].splitlines()[0] in str(caught.value)
+    report = client.get_properties({})
+    assert report["error"] in ("ConfigError", "TravelError")
+    assert report["message"].splitlines()[0] in str(caught.value)
     for phase in ("moments", "keys", "start", "summary", "observed", "truncated", "project"):
         assert client.fit([], {"phase": phase})[0] == []
 

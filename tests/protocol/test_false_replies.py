@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.protocol.replies import Sizes
+from fedpca_flwr.protocol.replies import Magnitudes
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import encoding, masked, surviving
 from fedpca_flwr.transports.recommendation import transports_of
@@ -15,7 +15,7 @@ from tests.harness import finish, fit, own, server_of, tamper_arrays
 from tests.refusals import refused, unnamed
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
-FITTING = [name for name, card in CARDS.items() if not card.after]
+FITTING = [name for name, card in CARDS.items() if not card.loadings_source]
 """Methods that compute a model of what parties reply."""
 
 CASES = [(name, n) for name in FITTING for n in range(len(CARDS[name].examples))]
@@ -60,7 +60,7 @@ def parties_of_three(method, example):
     return [np.digitize(part, [-0.1, 0.1]) * 1.0 for part in parties] if example.get("genotypes") else parties
 
 
-def outcome(method, number, change, *, field=None, asked=None):
+def outcome(method, number, change, *, field=None, round_number=None):
     """The error's text, or none, of a run in which client 1's real numbers are changed.
 
     Only in this array of a reply, and only in the reply to this question, where their numbers are given.
@@ -71,7 +71,7 @@ def outcome(method, number, change, *, field=None, asked=None):
 
     def changed(arrays):
         before.append(None)
-        if asked is not None and len(before) - 1 != asked:
+        if round_number is not None and len(before) - 1 != round_number:
             return arrays
         with np.errstate(all="ignore"):
             return [
@@ -80,10 +80,10 @@ def outcome(method, number, change, *, field=None, asked=None):
             ]
 
     tamper_arrays(server, 1, changed)
-    return ended(server)
+    return run_to_end(server)
 
 
-def ended(server):
+def run_to_end(server):
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         try:
@@ -91,23 +91,23 @@ def ended(server):
         except FedPCAError as error:
             return str(error)
     unknown = model.log["measured"].get("components_above_noise") == 0  # then no variance is told
-    told = () if unknown else (model.explained_variance_, model.explained_variance_ratio_)
-    for values in (model.components_, model.scores_, *told):
+    variances = () if unknown else (model.explained_variance_, model.explained_variance_ratio_)
+    for values in (model.components_, model.scores_, *variances):
         assert values is None or np.isfinite(values).all()
     return ""
 
 
 @pytest.mark.parametrize(("method", "number", "kind"), in_turn(FALSE, 3))
 def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind):
-    told = outcome(method, number, FALSE[kind])
-    assert kind not in HUGE or not told or "client 1: " in told.split("\n")[0]
+    error_text = outcome(method, number, FALSE[kind])
+    assert kind not in HUGE or not error_text or "client 1: " in error_text.split("\n")[0]
 
 
 @pytest.mark.parametrize(("method", "number", "place"), in_turn(PLACES, 2))
 def test_one_false_array_in_one_reply_does_too(method, number, place):
-    asked, field = place
-    told = outcome(method, number, HUGE["times 1e300"], field=field, asked=asked)
-    assert not told or "client 1: " in told.split("\n")[0]
+    round_number, field = place
+    error_text = outcome(method, number, HUGE["times 1e300"], field=field, round_number=round_number)
+    assert not error_text or "client 1: " in error_text.split("\n")[0]
 
 
 def random_words(size):
@@ -128,20 +128,20 @@ SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) 
 )
 def test_a_false_share_of_a_secure_sum_does_too(method, way, share, monkeypatch):
     """Client 1 takes part by all rules, and says that it is one party, but what it adds is no part of anything."""
-    honest = encoding.encoded
+    honest = encoding.encode_answer
 
-    def encoded(party, *asked):
-        vector = honest(party, *asked)
+    def encoded(party, *arguments):
+        vector = honest(party, *arguments)
         return SHARES[share](vector) if party.site.node.partition_id == 1 else vector
 
-    monkeypatch.setattr(masked, "encoded", encoded)
-    monkeypatch.setattr(surviving, "encoded", encoded)
-    assert "client 1" not in ended(server_of(method, parties_of_three(method, {}), n_components=2, **WAYS[way]))
+    monkeypatch.setattr(masked, "encode_answer", encoded)
+    monkeypatch.setattr(surviving, "encode_answer", encoded)
+    assert "client 1" not in run_to_end(server_of(method, parties_of_three(method, {}), n_components=2, **WAYS[way]))
 
 
 def test_false_numbers_are_told_with_those_of_the_others():
-    told = Sizes(sums_only=True).computing("scatter", {"client 0": 1e300, "client 1": 1.0})
-    with refused(ContractError, "'scatter'", "LinAlgError"), told:
+    guard = Magnitudes(sums_only=True).guard("scatter", {"client 0": 1e300, "client 1": 1.0})
+    with refused(ContractError, "'scatter'", "LinAlgError"), guard:
         raise np.linalg.LinAlgError
     server = server_of("sapca", parties_of_three("sapca", {}), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [a * 1e300 if a.dtype.kind == "f" else a for a in arrays])
@@ -156,7 +156,7 @@ def test_false_numbers_are_told_with_those_of_the_others():
     assert not unnamed(option, "'landmarks'", 2, "n_components")
     assert not unnamed(sizes, "client 1", "'rows'")
     for number in (0, 2):  # distances below zero are none
-        below = outcome("vertical-kernel", number, np.negative, field=0, asked=1)
+        below = outcome("vertical-kernel", number, np.negative, field=0, round_number=1)
         assert "squared distances between rows add up to -" in below
 
 

@@ -25,7 +25,7 @@ def server_before_any_round(parties, method="p-cov", **options):
     return server
 
 
-def told_by(server, *kinds):
+def error_lines(server, *kinds):
     with pytest.raises(kinds) as caught:
         finish(server)
     return str(caught.value).splitlines()
@@ -34,15 +34,15 @@ def told_by(server, *kinds):
 def test_bad_sites_and_those_that_do_not_fit_are_all_named_at_once():
     server = server_before_any_round([HOLES, rows(30), NARROW])
     context_of(server, 1).node_config["min-rows"] = 50
-    told = told_by(server, DataError)
-    assert not unnamed(told[0], "client 0", "NaN")
-    assert not unnamed(told[1], "client 1", "min-rows", 50)
+    lines = error_lines(server, DataError)
+    assert not unnamed(lines[0], "client 0", "NaN")
+    assert not unnamed(lines[1], "client 1", "min-rows", 50)
     server = server_before_any_round([rows(30), NARROW, rows(30), NARROW[:, :3]])
     context_of(server, 2).node_config["num-partitions"] = 5
-    told = told_by(server, ConfigError)
-    assert [line[:8] for line in told] == ["client 2", "client 1", "client 3"]
-    assert not unnamed(told[0], 5, 4)
-    assert not unnamed(told[1], 4, "client 0", 12)
+    lines = error_lines(server, ConfigError)
+    assert [line[:8] for line in lines] == ["client 2", "client 1", "client 3"]
+    assert not unnamed(lines[0], 5, 4)
+    assert not unnamed(lines[1], 4, "client 0", 12)
 
 
 def test_partitions_widths_and_rows_that_do_not_fit_are_told_by_whom():
@@ -82,17 +82,17 @@ def test_files_that_cannot_be_written_are_refused_before_any_round(method, tmp_p
     context_of(server, 0).node_config["scores"] = str(tmp_path / "own.txt")
     files = {"scores": str(tmp_path / "file" / "own.npy"), "loadings": str(tmp_path)}
     context_of(server, 1).node_config |= files
-    told = "\n".join(told_by(server, ConfigError))
-    assert not unnamed(told, "client 0", "'scores'", "'.txt'", ".npy", ".csv")
-    assert not unnamed(told.split("client 1", 1)[1], "'scores'", "'loadings'")
-    assert str(tmp_path) not in told
+    text = "\n".join(error_lines(server, ConfigError))
+    assert not unnamed(text, "client 0", "'scores'", "'.txt'", ".npy", ".csv")
+    assert not unnamed(text.split("client 1", 1)[1], "'scores'", "'loadings'")
+    assert str(tmp_path) not in text
 
 
 def test_scores_of_an_earlier_run_are_still_there_after_a_refused_one(tmp_path):
     (tmp_path / "own.npy").write_bytes(b"of an earlier run")
     server = server_of("p-cov", [rows(30), HOLES], n_components=2)
     context_of(server, 0).node_config["scores"] = str(tmp_path / "own.npy")
-    told_by(server, DataError)
+    error_lines(server, DataError)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"own.npy": b"of an earlier run"}
 
 

@@ -15,8 +15,8 @@ from tests.hostile import HostileSession, Questions, shape_of
 from tests.protocol.scripts import SCRIPTS, Script
 
 ROWS = np.round(np.random.default_rng(1).normal(50, 10, (30, 6)))
-OTHER = ROWS.copy()
-OTHER[7] = 900.0
+CHANGED_ROWS = ROWS.copy()
+CHANGED_ROWS[7] = 900.0
 """One row is another: its sums of squares are ten times as large."""
 FITTED = np.random.default_rng(2).normal(50, 10, (30, 6))
 """The rows of an earlier run."""
@@ -31,8 +31,8 @@ def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
         node["may-show"] = "inner products"
     run = {"bound": 1000.0, **script.run} if script.secure else script.run
     of_genotypes = "genotypes" in script.run
-    if script.card.after:
-        node["loadings"] = kept_loadings(folder)
+    if script.card.loadings_source:
+        node["loadings"] = earlier_loadings(folder)
     if script.card.incomplete or of_genotypes:
         worlds = tuple(map(with_holes, worlds))
     if of_genotypes:
@@ -48,7 +48,7 @@ def with_holes(rows):
     return np.where(holes, np.nan, rows)
 
 
-def kept_loadings(folder) -> str:
+def earlier_loadings(folder) -> str:
     """The file that a party has of an earlier run with `vertical`."""
     paths = [folder / f"loadings{party}.npz" for party in range(3)]
     fit("vertical", [FITTED] * 3, n_components=2, loadings=paths)
@@ -59,17 +59,17 @@ def hostile_questions(script: Script, seed: int, session: HostileSession, steps:
     """Questions in an order that is often the right one, and arrays that are often of the right form."""
     questions = Questions(seed, {"d": 6, "n": 30, "any": 2})
     rng, names = np.random.default_rng(seed), list(script.times)
-    place = 0
+    position = 0
     for _ in range(steps):
         if rng.random() < 0.9:
-            phase = names[min(place, len(names) - 1)]
-            place += rng.random() < (0.97 if script.times[phase] == 1 else 0.5)
+            phase = names[min(position, len(names) - 1)]
+            position += rng.random() < (0.97 if script.times[phase] == 1 else 0.5)
         else:
             phase = str(rng.choice(names if rng.random() < 0.3 else WRONG_OF_COLUMNS if script.columns else WRONG))
         client = session.client
-        known = client.script.get(phase)
-        sizes = known.asked_sizes(client.public) if known else {}
-        yield phase, questions.arrays(known, session, sizes) if known else []
+        question = client.script.get(phase)
+        sizes = question.request_sizes(client.public) if question else {}
+        yield phase, questions.arrays(question, session, sizes) if question else []
 
 
 def is_in_script(script: Script, answered: list[str]) -> bool:
@@ -81,24 +81,24 @@ def is_in_script(script: Script, answered: list[str]) -> bool:
 
 
 FIRST = {script.run["method"]: script for script in reversed(SCRIPTS)}
-ASKED = [script for script in SCRIPTS if script.hidden or script is FIRST[script.run["method"]]]
+SELECTED_SCRIPTS = [script for script in SCRIPTS if script.hidden or script is FIRST[script.run["method"]]]
 """Every way to hide answers, and each method once in clear: whatever its options, one code holds it to its script."""
-DRAWN = [(script, (i + 1) % 4) for i, script in enumerate(ASKED)]
+SEEDED_SCRIPTS = [(script, (i + 1) % 4) for i, script in enumerate(SELECTED_SCRIPTS)]
 """Each with its own seed of hostile questions."""
 
 
-@pytest.mark.parametrize(("script", "seed"), DRAWN, ids=str)
+@pytest.mark.parametrize(("script", "seed"), SEEDED_SCRIPTS, ids=str)
 def test_a_party_answers_its_script_and_nothing_else_and_one_row_does_not_show(script, seed, tmp_path):
     """One row more or less shows but in the masked words and noisy numbers themselves, which other tests look at."""
-    asked_parties = sessions(script, tmp_path, *([ROWS, OTHER] if script.hidden else [ROWS]))
-    questions = [hostile_questions(script, seed, session) for session in asked_parties]
+    parties = sessions(script, tmp_path, *([ROWS, CHANGED_ROWS] if script.hidden else [ROWS]))
+    questions = [hostile_questions(script, seed, session) for session in parties]
     answered, refusals = [], 0
-    for same in zip(*questions, strict=True):
-        phase = same[0][0]
-        outcomes = [session.ask(phase, arrays) for session, (_, arrays) in zip(asked_parties, same, strict=True)]
+    for parallel in zip(*questions, strict=True):
+        phase = parallel[0][0]
+        outcomes = [session.ask(phase, arrays) for session, (_, arrays) in zip(parties, parallel, strict=True)]
         assert len({shape_of(outcome) for outcome in outcomes}) == 1
-        replied, said = outcomes[0]
-        if "error" in said:
+        replied, report = outcomes[0]
+        if "error" in report:
             refusals += 1
             assert not replied
             if refusals > 1:
@@ -109,26 +109,26 @@ def test_a_party_answers_its_script_and_nothing_else_and_one_row_does_not_show(s
         assert is_in_script(script, answered), f"answered {answered}"
         if phase in script.constant:
             assert len({str([array.tolist() for array in arrays]) for arrays, _ in outcomes}) == 1
-    assert "error" in asked_parties[0].evaluate([np.eye(2, 6), np.zeros(6), np.empty(0)])
+    assert "error" in parties[0].evaluate([np.eye(2, 6), np.zeros(6), np.empty(0)])
 
 
-def well_asked(session: HostileSession, phase: str):
+def ask_properly(session: HostileSession, phase: str):
     """What leaves, and what is said, where a question of the script comes with arrays of the right form."""
     client = session.client
-    known, questions = client.script[phase], Questions(0, {"d": 6, "n": 30, "any": 2})
-    return session.ask(phase, questions.arrays(known, session, known.asked_sizes(client.public)))
+    question, questions = client.script[phase], Questions(0, {"d": 6, "n": 30, "any": 2})
+    return session.ask(phase, questions.arrays(question, session, question.request_sizes(client.public)))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def test_a_run_may_ask_what_was_written_down_and_not_its_end_first_nor_anything_after(script, tmp_path):
     (session,) = sessions(script, tmp_path, ROWS)
     client = session.client
-    may = [(name, phase.most(client.public)) for name, phase in client.script.items()]
+    may = [(name, phase.max_times(client.public)) for name, phase in client.script.items()]
     assert [(name, times) for name, times in may if times] == list(script.times.items())
-    replied, said = well_asked(session, list(script.times)[-1])
-    assert bool(replied) == ("error" not in said) == (len(script.times) == 1)
+    replied, report = ask_properly(session, list(script.times)[-1])
+    assert bool(replied) == ("error" not in report) == (len(script.times) == 1)
     session.refusal("no such phase", [])
     for phase in list(script.times)[:3]:
-        replied, said = well_asked(session, phase)
+        replied, report = ask_properly(session, phase)
         assert not replied
-        assert "answers no more" in said["message"] or "ended its part" in said["message"]
+        assert "answers no more" in report["message"] or "ended its part" in report["message"]

@@ -39,14 +39,14 @@ def test_a_covariance_of_too_many_features_is_refused_with_the_methods_that_do(w
 
 @pytest.mark.usefixtures("nobody_computes")
 def test_so_is_one_for_which_a_party_or_the_server_has_not_the_memory(monkeypatch, caplog):
-    monkeypatch.setattr(memory, "memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**30)
     for method in ("p-cov", "compressed"):
         with refused(ConfigError, "client 0", match=r"\b3,60\d,\d{3},\d{3} bytes") as caught:
             run(method, WIDE, n_components=3, max_reply_bytes=10**12)
         assert f"{2**30:,}" not in str(caught.value)  # what the site has is its own affair
         assert f"{2**30:,}" in caplog.text
         caplog.clear()
-    monkeypatch.setattr(memory, "memory", lambda: 60_000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 60_000)
     with refused(ConfigError, "p-cov", "34,000", 90, "60,000", "68,000") as caught:
         run("p-cov", cut(rows(60, 90), 20, 20, 20), n_components=3)
     assert "sub-it (" in str(caught.value)
@@ -54,21 +54,21 @@ def test_so_is_one_for_which_a_party_or_the_server_has_not_the_memory(monkeypatc
 
 def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(memory, "CONTAINER", limit)
-    of_machine = memory.memory.__wrapped__()
-    for text, least in (("4096\n", 4096), ("max\n", of_machine)):
+    monkeypatch.setattr(memory, "CONTAINER_LIMIT_FILE", limit)
+    of_machine = memory.available_memory.__wrapped__()
+    for text, expected in (("4096\n", 4096), ("max\n", of_machine)):
         limit.write_text(text)
-        assert memory.memory.__wrapped__() == least
+        assert memory.available_memory.__wrapped__() == expected
 
 
 def test_a_party_has_the_memory_that_it_needs_to_the_byte(monkeypatch):
-    monkeypatch.setattr(memory, "memory", lambda: 1000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
     memory.require_party_memory("p-cov", 1000, lambda most: "")
     with refused(ConfigError, "p-cov", "1,001", 999):
         memory.require_party_memory("p-cov", 1001, lambda most: f"; another needs {most - 1}")
 
 
-def most_sent(model):
+def max_bytes_sent(model):
     return max(max(entry["up"]) for entry in model.log["rounds"])
 
 
@@ -80,23 +80,23 @@ def test_a_limit_is_kept_to_the_byte_and_methods_that_are_named_keep_it():
     named = dict(re.findall(r"([\w-]+) \(([\d,]+) bytes", str(caught.value).splitlines()[0]))
     assert list(named) == ["sub-it"]
     model = run("sub-it", parties, n_components=2, max_reply_bytes=limit)
-    assert most_sent(model) <= int(named["sub-it"].replace(",", "")) <= limit
-    most = most_sent(run("p-cov", parties, n_components=2))
-    assert most_sent(run("p-cov", parties, n_components=2, max_reply_bytes=most)) == most
+    assert max_bytes_sent(model) <= int(named["sub-it"].replace(",", "")) <= limit
+    limit_of_run = max_bytes_sent(run("p-cov", parties, n_components=2))
+    assert max_bytes_sent(run("p-cov", parties, n_components=2, max_reply_bytes=limit_of_run)) == limit_of_run
     with refused(DisclosureError, "max_reply_bytes"):
-        run("p-cov", parties, n_components=2, max_reply_bytes=most - 1)
+        run("p-cov", parties, n_components=2, max_reply_bytes=limit_of_run - 1)
 
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
-ALONE = [name for name, card in CARDS.items() if not card.after and "state" not in card.examples[0]]
+ALONE = [name for name, card in CARDS.items() if not card.loadings_source and "state" not in card.examples[0]]
 """Methods of which no run depends on an earlier one."""
 
 
 @pytest.mark.parametrize(("method", "way"), [(name, way) for name in ALONE for way in transports_of(METHODS[name])])
 def test_the_most_for_which_a_site_asks_its_limit_is_what_is_sent(method, way, monkeypatch):
     """What is forecast is never more, so that a limit that replies keep is never refused, and all is looked at."""
-    asked, honest = [], Site.permit_size
-    monkeypatch.setattr(Site, "permit_size", lambda self, n, *named: asked.append(n) or honest(self, n, *named))
+    sizes, honest = [], Site.permit_size
+    monkeypatch.setattr(Site, "permit_size", lambda self, n, *named: sizes.append(n) or honest(self, n, *named))
     data = rows(60)
     parties = cut(data, 20, 20, 20) if CARDS[method].split == "rows" else np.array_split(data, 3, axis=1)
-    assert most_sent(fit(method, parties, n_components=2, **WAYS[way])) == max(asked)
+    assert max_bytes_sent(fit(method, parties, n_components=2, **WAYS[way])) == max(sizes)

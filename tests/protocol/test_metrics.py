@@ -84,7 +84,7 @@ def test_the_time_waited_for_a_party_is_that_of_all_rounds(monkeypatch):
     monkeypatch.setattr(strategy, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     server = server_of("p-cov", [rows(30)], n_components=2)
     assert finish(server).rounds == 1
-    assert server.strategy.waited == {0: 2.0}
+    assert server.strategy.waiting_seconds == {0: 2.0}
 
 
 def test_a_disk_that_is_full_once_there_is_work_ends_no_run(tmp_path, monkeypatch):

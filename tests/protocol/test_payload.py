@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.payload import HEADER, Field, Payload, check_together
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Payload, check_together
 from tests.refusals import refused
 
 MEAN = Field("mean", ("d",))
@@ -12,7 +12,7 @@ POSITIVE = Field("values", ("d",), kind="positive")
 SIZE = Field("size", ("d",), kind="size")
 COUNT = Field("count", (), "int64", kind="count")
 SCATTER = Field("scatter", ("d(d+1)/2",), kind="scatter")
-AT_MOST = Field("values", ("<=d",))
+BOUNDED = Field("values", ("<=d",))
 OPTIONAL = Field("remainder", ("d",), optional=True)
 V = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2 + 1).Q
 COLUMNS = Field("block", ("n", "d"), kind="orthonormal columns")
@@ -33,7 +33,7 @@ def far_from_orthonormal(block):
         (SIZE, [[0.0, 1.0]], [[-5e-324, 1.0]]),
         (SCATTER, [[2.0, entry, 2.0] for entry in (2.0, -2.0)], [[2.0, entry, 2.0] for entry in (2.002, -2.002)]),
         (SCATTER, [[2.0, 2 + 1e-9, 2.0]], [[2.0, 2 + 4e-9, 2.0]]),
-        (AT_MOST, [[], [1.0], [1.0, 1.0]], [[1.0] * 3]),
+        (BOUNDED, [[], [1.0], [1.0, 1.0]], [[1.0] * 3]),
         (SCATTER, [[2.0, 0.0, 0.0]], [[2.0, 0.0, -5e-324]]),
         (OPTIONAL, [[], [0.0, 0.0]], [[0.0]]),
         (COLUMNS, [V, V.astype(np.float32)], far_from_orthonormal(V)),
@@ -59,18 +59,18 @@ def test_of_several_faults_the_odd_number_of_features_is_named_first(odd):
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", ">f8"])
 def test_numbers_are_of_the_type_that_is_said(dtype):
-    Payload((MEAN,)).named([np.zeros(2)], "client 1")
+    Payload((MEAN,)).name_arrays([np.zeros(2)], "client 1")
     with refused(ContractError, "client 1", "'mean'"):
-        Payload((MEAN,)).named([np.zeros(2, dtype)], "client 1")
+        Payload((MEAN,)).name_arrays([np.zeros(2, dtype)], "client 1")
 
 
 def test_lengths_and_bytes_follow_from_the_sizes():
-    known = {"n": 4, "d": 3, "k": 2}
+    sizes = {"n": 4, "d": 3, "k": 2}
     field = Field("all", ("d(d+1)/2", "n(n+1)/2", "n(n-1)/2", "trapezoid", "<=k", "7"))
-    assert field.lengths(known) == (6, 10, 6, 6, 2, 7)
-    both = Payload((Field("one", ("d",), "float32 or float64"), Field("other", ("k",), optional=True)))
-    assert both.nbytes(known) == 2 * HEADER + 4 * 3
-    assert both.nbytes(known, whole=True) == 2 * HEADER + 4 * 3 + 8 * 2
-    assert Payload((OPTIONAL, MEAN)).features({"remainder": np.zeros(0), "mean": np.zeros(3)}) == 3
-    single = Payload((COUNT, Field("total", ("2",)), MEAN)).single({"count": 1, "total": 2, "mean": 3})
+    assert field.lengths(sizes) == (6, 10, 6, 6, 2, 7)
+    payload = Payload((Field("one", ("d",), "float32 or float64"), Field("other", ("k",), optional=True)))
+    assert payload.nbytes(sizes) == 2 * HEADER_BYTES + 4 * 3
+    assert payload.nbytes(sizes, with_optional=True) == 2 * HEADER_BYTES + 4 * 3 + 8 * 2
+    assert Payload((OPTIONAL, MEAN)).count_features({"remainder": np.zeros(0), "mean": np.zeros(3)}) == 3
+    single = Payload((COUNT, Field("total", ("2",)), MEAN)).fixed_size_fields({"count": 1, "total": 2, "mean": 3})
     assert single == {"count": 1, "total": 2}

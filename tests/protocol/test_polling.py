@@ -32,40 +32,40 @@ def link(monkeypatch):
     return Link(clock)
 
 
-def times(link, messages, **more):
+def arrival_times(link, messages, **options):
     """When each reply came, which stands for what it replies to."""
-    replies = server.poll_promptly(link).send_and_receive(messages, **more)
+    replies = server.poll_promptly(link).send_and_receive(messages, **options)
     return sorted(reply.metadata.reply_to_message_id for reply in replies)
 
 
 def test_nobody_sleeps_while_all_replies_wait(link, monkeypatch):
     monkeypatch.setattr(link.clock, "sleep", lambda seconds: pytest.fail(f"slept for {seconds} s"))
-    assert len(times(link, range(-49, 1))) == 50
+    assert len(arrival_times(link, range(-49, 1))) == 50
     assert link.looks == 1
 
 
 @pytest.mark.parametrize("seconds", [0.05, 2.0, 600.0])
 def test_a_reply_is_found_within_a_tenth_of_its_time(seconds, link):
-    assert times(link, [seconds]) == [seconds]
+    assert arrival_times(link, [seconds]) == [seconds]
     assert link.clock.now <= max(1.1 * seconds, seconds + 0.1) + 1e-9
     assert link.looks < 100
 
 
 def test_one_thread_looks_for_what_all_wait_for(link, monkeypatch):
     """A thread a party, as Flower's server has: looks of each would be thousands for a SuperLink."""
-    started, sleep, lookout = [], link.clock.sleep, server.Lookout(link)
+    started, sleep, poller = [], link.clock.sleep, server.ReplyPoller(link)
 
     def asleep_until_all_wait(seconds):
-        while link.looks <= 50 and len(lookout._awaited) < 50:
+        while link.looks <= 50 and len(poller._pending) < 50:
             time.sleep(0.001)
         sleep(seconds)
 
     monkeypatch.setattr(link.clock, "sleep", asleep_until_all_wait)
-    monkeypatch.setattr(server, "Thread", lambda **told: started.append(told) or Thread(**told))
+    monkeypatch.setattr(server, "Thread", lambda **options: started.append(options) or Thread(**options))
     with ThreadPoolExecutor(50) as pool:
-        asked = [pool.submit(lookout.send_and_receive, [5.0 + party]) for party in range(50)]
-        found = [one.result()[0].metadata.reply_to_message_id for one in asked]
-    assert found == [5.0 + party for party in range(50)]
+        futures = [pool.submit(poller.send_and_receive, [5.0 + party]) for party in range(50)]
+        replies = [future.result()[0].metadata.reply_to_message_id for future in futures]
+    assert replies == [5.0 + party for party in range(50)]
     assert len(started) == 1
     assert link.looks < 50 + 100
 
@@ -79,14 +79,14 @@ def test_what_the_link_raises_is_raised_for_all_who_wait(link):
         return honest(ids)
 
     link.pull_messages = broken_later
-    lookout = server.Lookout(link)
+    poller = server.ReplyPoller(link)
     with ThreadPoolExecutor(2) as pool:
-        soon, late = (pool.submit(lookout.send_and_receive, [one]) for one in (1.0, 9.0))
+        soon, late = (pool.submit(poller.send_and_receive, [delay]) for delay in (1.0, 9.0))
     assert len(soon.result()) == 1
     with pytest.raises(ConnectionError):
         late.result()
 
 
 def test_all_replies_are_waited_for_or_those_before_the_timeout_returned(link):
-    assert times(link, [0.0, 5.0, 1.0]) == [0.0, 1.0, 5.0]
-    assert times(link, [6.0, 1e9], timeout=3.0) == [6.0]
+    assert arrival_times(link, [0.0, 5.0, 1.0]) == [0.0, 1.0, 5.0]
+    assert arrival_times(link, [6.0, 1e9], timeout=3.0) == [6.0]

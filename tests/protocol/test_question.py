@@ -8,10 +8,10 @@ import pytest
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.memory import largest
-from fedpca_flwr.protocol.payload import HEADER, Field, Payload
-from fedpca_flwr.protocol.question import Ask, Public, Question, Sum, require_as_told, require_next
-from fedpca_flwr.protocol.transport import relayed
+from fedpca_flwr.protocol.memory import max_reply_cost
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Payload
+from fedpca_flwr.protocol.question import Public, Question, Round, SumRound, require_next, require_unchanged
+from fedpca_flwr.protocol.transport import relay
 from tests.refusals import refused
 
 PUBLIC = Public(RunConfig(), None, parties=3, features=5)
@@ -26,8 +26,8 @@ SCRIPT = {
 
 
 def test_a_script_is_asked_in_its_order_and_nothing_left_out_repeated_or_asked_again():
-    for asked in ("first, twice, twice, or not, last", "first, twice, last"):
-        names = asked.split(", ")
+    for phases_text in ("first, twice, twice, or not, last", "first, twice, last"):
+        names = phases_text.split(", ")
         for i, phase in enumerate(names):
             require_next(SCRIPT, names[:i], phase, PUBLIC)
     for answered, wrong in (
@@ -43,75 +43,75 @@ def test_a_script_is_asked_in_its_order_and_nothing_left_out_repeated_or_asked_a
                 require_next(SCRIPT, answered.split(", ") if answered else [], phase, PUBLIC)
 
 
-TOLD = Payload((Field("centre", ("d",), fixed="centre"), Field("spread", ("d",), fixed="spread")))
-NEAR = Payload((Field("mean", ("d",), near="centre"),))
+CONSTANTS = Payload((Field("centre", ("d",), constant="centre"), Field("spread", ("d",), constant="spread")))
+CONSTANT_OR_ZERO = Payload((Field("mean", ("d",), constant_or_zero="centre"),))
 CENTRE, SPREAD = np.array([1000.0, 0.0]), np.array([1.0, 2.0])
-ASKED = {"centre": CENTRE, "spread": SPREAD}
+REQUEST = {"centre": CENTRE, "spread": SPREAD}
 
 
 @pytest.fixture
 def told():
     state: dict[str, list] = {}
-    require_as_told(TOLD, ASKED, state)
+    require_unchanged(CONSTANTS, REQUEST, state)
     return state
 
 
 @pytest.mark.parametrize("changed", ["centre", "spread"])
 def test_a_number_of_the_run_stays_to_the_last_bit(changed, told):
-    require_as_told(TOLD, ASKED, told)
+    require_unchanged(CONSTANTS, REQUEST, told)
     with refused(ContractError, f"'{changed}'"):
-        require_as_told(TOLD, {**ASKED, changed: np.nextafter(ASKED[changed], 2000)}, told)
+        require_unchanged(CONSTANTS, {**REQUEST, changed: np.nextafter(REQUEST[changed], 2000)}, told)
 
 
 def test_a_mean_is_the_centre_or_zero(told):
     for mean in (CENTRE, np.zeros(2)):
-        require_as_told(NEAR, {"mean": mean}, told)
+        require_unchanged(CONSTANT_OR_ZERO, {"mean": mean}, told)
     with refused(ContractError, "'mean'"):
-        require_as_told(NEAR, {"mean": np.nextafter(CENTRE, 2000)}, told)
+        require_unchanged(CONSTANT_OR_ZERO, {"mean": np.nextafter(CENTRE, 2000)}, told)
 
 
 def test_bytes_and_memory_of_questions_and_answers():
-    summed = Question(reply=VALUES, words=3, summed=Payload((*VALUES.fields, Field("count", ()))))
-    assert summed.nbytes({"d": 5}) == HEADER + 8 * (1 + 3 * (5 + 1))
+    summed = Question(reply=VALUES, words=3, plain_reply=Payload((*VALUES.fields, Field("count", ()))))
+    assert summed.nbytes({"d": 5}) == HEADER_BYTES + 8 * (1 + 3 * (5 + 1))
     shared = replace(summed, words=lambda sizes: {"values": (1, sizes["d"] - 2)})  # the second digits of three a word
-    assert shared.nbytes({"d": 5}) == HEADER + 8 * (1 + 5 + 2 + 1)
-    assert SCRIPT["first"].cost({"d": 5})[1] == HEADER + 8 * 5
-    assert Question(reply=VALUES, forms=("d", "d")).cost({"d": 5})[1] == HEADER + 8 * 5**2
+    assert shared.nbytes({"d": 5}) == HEADER_BYTES + 8 * (1 + 5 + 2 + 1)
+    assert SCRIPT["first"].cost({"d": 5})[1] == HEADER_BYTES + 8 * 5
+    assert Question(reply=VALUES, work_shape=("d", "d")).cost({"d": 5})[1] == HEADER_BYTES + 8 * 5**2
     wide = Question(reply=Payload((Field("wide", ("d", "d")),)), optional=True)
-    assert largest({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER + 8 * 5, HEADER + 8 * 5)
+    assert max_reply_cost({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER_BYTES + 8 * 5, HEADER_BYTES + 8 * 5)
 
 
 # Programs
 
 
-def driven(put):
+def drive(ask):
     """The phases that a relayed program asks, each answered by its name, and what the program returns."""
 
     def program():
-        first = yield Ask("first")
-        return first, (yield Sum("second"))
+        first = yield Round("first")
+        return first, (yield SumRound("second"))
 
-    run, asked, answer = relayed(program(), put), [], None
+    run, phases, answer = relay(program(), ask), [], None
     while True:
         try:
             answer = run.send(answer).phase
         except StopIteration as end:
-            return asked, end.value
-        asked.append(answer)
+            return phases, end.value
+        phases.append(answer)
 
 
 def test_a_question_may_bring_another_or_be_answered_without_being_asked():
     def put(question):
-        if not isinstance(question, Sum):
+        if not isinstance(question, SumRound):
             return (yield question)
-        keys = yield Ask("keys")
+        keys = yield Round("keys")
         return keys, (yield question)
 
     def answered(question):
-        return None if isinstance(question, Sum) else (yield question)
+        return None if isinstance(question, SumRound) else (yield question)
 
-    assert driven(put) == (["first", "keys", "second"], ("first", ("keys", "second")))
-    assert driven(answered) == (["first"], ("first", None))
+    assert drive(put) == (["first", "keys", "second"], ("first", ("keys", "second")))
+    assert drive(answered) == (["first"], ("first", None))
 
 
 def test_nothing_but_the_relay_and_the_strategy_drives_a_program():

@@ -32,12 +32,12 @@ def before(server, phase, happens):
     kind = "fit" if phase else "get_properties"
     honest = getattr(proxy, kind)
 
-    def asked(ins, timeout, group_id):
+    def ask(ins, timeout, group_id):
         if ins.config.get("phase", "") == phase:
             happens()
         return honest(ins, timeout, group_id)
 
-    setattr(proxy, kind, asked)
+    setattr(proxy, kind, ask)
 
 
 @pytest.mark.parametrize("more", [1, 2])
@@ -99,22 +99,22 @@ def test_a_member_that_is_away_is_named(another, monkeypatch):
 @pytest.mark.parametrize("phase", ["joins late", "start"])
 def test_a_member_is_waited_for_and_named_while_it_has_not_joined(phase, monkeypatch):
     clock, lines, server = Clock(), [], of_two()
-    manager, away = server.client_manager(), proxy_of(server, 1)
+    manager, absent = server.client_manager(), proxy_of(server, 1)
     monkeypatch.setattr(quorum, "time", clock)
-    monkeypatch.setattr(quorum, "tell", lambda text, *values: lines.append(text % values))
-    monkeypatch.setattr(clock, "sleep", lambda _: manager.register(away))
+    monkeypatch.setattr(quorum, "log_progress", lambda text, *values: lines.append(text % values))
+    monkeypatch.setattr(clock, "sleep", lambda _: manager.register(absent))
     if phase == "start":
-        before(server, phase, lambda: manager.unregister(away))
+        before(server, phase, lambda: manager.unregister(absent))
     else:
-        manager.unregister(away)
+        manager.unregister(absent)
     assert finish(server).n_samples_ == 90
     assert [line.endswith("missing: client 1") for line in lines] == [True]
 
 
 def test_a_line_names_ten_parties_and_counts_the_others():
-    known = quorum.Quorum(RunConfig())
-    assert known.named(reversed(range(13))).endswith("client 9 and 3 others")
-    assert known.named(range(10)).endswith("client 9")
+    parties = quorum.Quorum(RunConfig())
+    assert parties.name_parties(reversed(range(13))).endswith("client 9 and 3 others")
+    assert parties.name_parties(range(10)).endswith("client 9")
 
 
 def test_those_that_never_join_are_named(monkeypatch):
@@ -141,12 +141,12 @@ def test_a_node_that_does_not_say_what_it_holds_is_named_with_its_deadline(hang)
 
 
 def test_parties_with_little_work_are_asked_one_after_the_other(monkeypatch):
-    asked, honest = [], LoopbackProxy.get_properties
+    threads, honest = [], LoopbackProxy.get_properties
 
     def noted(self, ins, timeout, group_id):
-        asked.append(threading.current_thread())
+        threads.append(threading.current_thread())
         return honest(self, ins, timeout, group_id)
 
     monkeypatch.setattr(LoopbackProxy, "get_properties", noted)
     fit("p-cov", cut(rows(60), *[6] * 10), n_components=2)
-    assert (len(asked), len(set(asked))) == (10, 1)
+    assert (len(threads), len(set(threads))) == (10, 1)

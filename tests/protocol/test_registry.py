@@ -51,10 +51,10 @@ foreign = foreign_pca:METHOD
 @pytest.mark.engine
 def test_a_method_of_another_package_runs_by_its_name_and_replaces_none_of_ours(tmp_path):
     (tmp_path / "foreign_pca.py").write_text(MODULE)
-    about = tmp_path / "foreign_pca-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign-pca\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(POINTS)
+    metadata_folder = tmp_path / "foreign_pca-1.0.dist-info"
+    metadata_folder.mkdir()
+    (metadata_folder / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign-pca\nVersion: 1.0\n")
+    (metadata_folder / "entry_points.txt").write_text(POINTS)
     code = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}]\n{RUN}"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True)
     first, checks, ours, parties = done.stdout.strip().splitlines()
@@ -69,7 +69,7 @@ def test_what_is_no_method_of_its_name_is_refused_with_its_package(given, monkey
     package = SimpleNamespace(name="foreign-pca")
     point = SimpleNamespace(name="foreign", value="foreign_pca:NONE", load=lambda: given, dist=package)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
-    with refused(ConfigError, "'foreign'", "foreign_pca:NONE", "foreign-pca", registry.GROUP):
+    with refused(ConfigError, "'foreign'", "foreign_pca:NONE", "foreign-pca", registry.ENTRY_POINT_GROUP):
         registry.Registry("fedpca_flwr.strategies", {})["foreign"]
 
 

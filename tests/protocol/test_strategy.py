@@ -4,30 +4,30 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.eigen import EXACT
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
 from tests.harness import finish, server_of
 from tests.refusals import refused
 
-OVER = float(np.nextafter(EXACT, 1))
+OVER = float(np.nextafter(EXACT_ANGLE_DEGREES, 1))
 
 
 @pytest.mark.parametrize(
     ("method", "found", "exact"),
     [
         ("sub-it", {"certificate": 0.0}, True),
-        ("sub-it", {"certificate": EXACT}, True),
+        ("sub-it", {"certificate": EXACT_ANGLE_DEGREES}, True),
         ("sub-it", {"certificate": OVER}, False),
         ("sub-it", {"certificate": 90.0}, False),
         ("ap-cov", {"certificate": 0.0}, False),
         ("qr-pca", {}, True),
         ("qr-pca rank=4", {}, False),
         ("qr-pca wire='float32'", {}, False),
-        ("compressed tolerance=1e-6", {"proven_angle": EXACT, "values_hold": True}, True),
-        ("compressed tolerance=1.0", {"proven_angle": EXACT, "values_hold": True}, True),
+        ("compressed tolerance=1e-6", {"proven_angle": EXACT_ANGLE_DEGREES, "values_hold": True}, True),
+        ("compressed tolerance=1.0", {"proven_angle": EXACT_ANGLE_DEGREES, "values_hold": True}, True),
         ("compressed tolerance=0.0", {"proven_angle": 0.0, "values_hold": True}, False),
-        ("compressed tolerance=1e-6", {"proven_angle": EXACT, "values_hold": False}, False),
+        ("compressed tolerance=1e-6", {"proven_angle": EXACT_ANGLE_DEGREES, "values_hold": False}, False),
         ("compressed tolerance=1e-6", {"proven_angle": OVER, "values_hold": True}, False),
     ],
 )
@@ -35,7 +35,7 @@ def test_exact_is_what_is_neither_cut_nor_rounded_and_certified_to_a_millionth_o
     strategy = FACTORY.strategy(METHODS.run_config({"method": method, "n-components": 2, "clients": 3}))
     vars(strategy).update(found)
     assert strategy.exact is exact
-    assert EXACT == 1e-6
+    assert EXACT_ANGLE_DEGREES == 1e-6
 
 
 @pytest.mark.parametrize(("k", "keep", "columns"), [(2, "nothing", 2), ("auto", "moments", 7), (0.9, "parties", 7)])

@@ -14,14 +14,20 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths import influence
-from fedpca_flwr.maths.adjustment import other_units
+from fedpca_flwr.maths.adjustment import find_unit_mismatches
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.influence import Influence, Turn
 from fedpca_flwr.maths.moments import Moments, pack
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import check_together
 from fedpca_flwr.questions.fields import MOMENTS
-from fedpca_flwr.questions.influence import UNSEEN, PartyInfluence, _require_below, largest_of, notes_on
+from fedpca_flwr.questions.influence import (
+    HIDDEN_UNITS_NOTE,
+    PartyInfluence,
+    _require_below,
+    influence_measurements,
+    influence_notes,
+)
 from fedpca_flwr.simulations.benchmarks.influence import (
     LIES,
     digits,
@@ -107,7 +113,7 @@ def claiming(parties, party, claimed, method="p-cov", **options):
 
 def erasing(strength):
     """Moments that take the first component of honest parties away, with a diagonal that hides it."""
-    model, own = fit("p-cov", FOUR, n_components=1), Moments.of(FOUR[0])
+    model, own = fit("p-cov", FOUR, n_components=1), Moments.from_rows(FOUR[0])
     u, value = model.components_[0], strength * model.singular_values_[0] ** 2
     hidden = np.asfortranarray(value * (np.eye(u.size) * (u**2).max() - np.outer(u, u)))
     return replace(own, scatter=pack(hidden))
@@ -116,16 +122,16 @@ def erasing(strength):
 @pytest.mark.parametrize(
     ("method", "strength", "groups"),
     [
-        ("p-cov", 0.3, influence.GROUPS),
+        ("p-cov", 0.3, influence.MAX_GROUPS),
         ("p-cov", 0.3, 1),  # it hides in its group
-        ("p-cov", 3.0, influence.GROUPS),
-        ("ap-cov", 1.0, influence.GROUPS),
-        ("p-cov scale=true", 1.0, influence.GROUPS),
-        ("p-cov center=false", 1.0, influence.GROUPS),
+        ("p-cov", 3.0, influence.MAX_GROUPS),
+        ("ap-cov", 1.0, influence.MAX_GROUPS),
+        ("p-cov scale=true", 1.0, influence.MAX_GROUPS),
+        ("p-cov center=false", 1.0, influence.MAX_GROUPS),
     ],
 )
 def test_a_share_that_takes_a_component_away_does_not_pass(method, strength, groups, monkeypatch):
-    monkeypatch.setattr(influence, "GROUPS", groups)
+    monkeypatch.setattr(influence, "MAX_GROUPS", groups)
     negative = erasing(strength)
     fields = {"count": np.asarray(negative.count), "mean": negative.mean, "remainder": negative.remainder}
     check_together(MOMENTS, {"client 0": {**fields, "scatter": negative.scatter}}, {"d": 12})  # nothing shows
@@ -136,7 +142,7 @@ def test_a_share_that_takes_a_component_away_does_not_pass(method, strength, gro
 @pytest.mark.parametrize(("seed", "consistent"), [(0, True), (1, False), (2, True), (3, False)])
 def test_a_party_that_claims_nearly_all_rows_is_named_and_nobody_else(seed, consistent):
     honest = digits(seed)
-    own = Moments.of(honest[3])
+    own = Moments.from_rows(honest[3])
     scatter = own.scatter * (2**40 / own.count if consistent else 1.0)
     model = finish(claiming(honest, 3, replace(own, count=2**40, scatter=scatter)))
     assert named_in(model) == [3]
@@ -208,8 +214,8 @@ def test_a_share_may_be_as_large_as_the_limit_and_is_told_with_its_component():
             (2, [0.25, 0.25, 0.5], [9.0, 50.0, 5.0], 6.0, 0.75, ()),
         ]
     )
-    assert party.most == (0.75, 2)
-    assert largest_of([party, other]) == {
+    assert party.largest_share == (0.75, 2)
+    assert influence_measurements([party, other]) == {
         "influence_component_share": 0.75,
         "influence_axis_degrees": 10.0,
         "influence_subspace_degrees": 7.0,
@@ -217,7 +223,7 @@ def test_a_share_may_be_as_large_as_the_limit_and_is_told_with_its_component():
     }
     alike = replace(other, influence=replace(other.influence, fit=np.nan, spread=np.nan)).entry()
     assert (alike["fit_share"], alike["spread_of_median"]) == (None, None)
-    (note,) = notes_on([party, other])
+    (note,) = influence_notes([party, other])
     assert "75% of component 2 with 12.50% of the rows, and without it that turns by up to 40 degrees" in note
     assert "vary 2 times as much as those of the median party" in note
     assert "hold 25% of its variance, of that of the median party 50%" in note
@@ -256,7 +262,9 @@ def told(parts, method="p-cov", **options):
 
 def found(parts):
     rows = np.array([len(part) for part in parts], dtype=float)
-    return other_units(rows, np.stack([p.mean(axis=0) for p in parts]), np.stack([p.std(axis=0) for p in parts]))
+    return find_unit_mismatches(
+        rows, np.stack([p.mean(axis=0) for p in parts]), np.stack([p.std(axis=0) for p in parts])
+    )
 
 
 @pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov scale=true", "qr-pca", "sub-it"])
@@ -312,7 +320,7 @@ def test_units_are_named_of_the_odd_parties_and_of_nobody_by_chance():
 )
 def test_another_unit_is_as_large_a_factor_of_mean_and_deviation(parties, named):
     means, deviations = np.array(parties, dtype=float).T[:, :, None]
-    assert other_units(np.full(len(parties), 10.0), means, deviations) == named
+    assert find_unit_mismatches(np.full(len(parties), 10.0), means, deviations) == named
 
 
 def dirichlet(X, y, parties, alpha, rng):
@@ -341,5 +349,5 @@ def test_with_sums_only_a_run_that_scales_says_that_nobody_but_the_sites_can_see
     for part in parts:
         times = np.maximum(model.scale_ / part.std(axis=0), np.abs(model.mean_ / part.mean(axis=0)))
         assert np.flatnonzero(times > 4).tolist() == odd
-    assert [UNSEEN in one.log["notes"] for one in (model, unscaled)] == [True, False]
+    assert [HIDDEN_UNITS_NOTE in one.log["notes"] for one in (model, unscaled)] == [True, False]
     assert not any("seems to have" in note for one in (model, unscaled) for note in one.log["notes"])

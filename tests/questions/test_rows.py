@@ -10,10 +10,10 @@ from flwr.app import RecordDict
 from scipy import sparse
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import LARGEST
+from fedpca_flwr.data.table import MAX_MAGNITUDE
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.incomplete_rows import FLOOR
+from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.protocol.journal import State
@@ -27,10 +27,10 @@ from fedpca_flwr.questions import (
 )
 from fedpca_flwr.questions.columns_run import ColumnsRun
 from fedpca_flwr.questions.pooling import party_names
-from fedpca_flwr.questions.products import require_possible
-from fedpca_flwr.questions.row_limits import ROWS, UNSEEN
-from fedpca_flwr.questions.rows import PARTS, pooled_centre, projection_phase
-from fedpca_flwr.site.vault import Vault, left_of, worth_forming
+from fedpca_flwr.questions.products import require_possible_product
+from fedpca_flwr.questions.row_limits import MAX_ROWS, MAX_UNRESOLVED_SHARE
+from fedpca_flwr.questions.rows import SUM_PARTS, pooled_centre, projection_questions
+from fedpca_flwr.site.vault import Vault, residual_sum, worth_forming
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
 from tests.families import cut, rows
@@ -52,12 +52,12 @@ def told_share(bound, **options):
 @pytest.mark.engine
 def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     """Of each of three parties, squares in 13 parts and a scatter in 3: words of 63 bits and then 58."""
-    one = 3 * PARTS * ROWS * 1e24**2 * 2.0 ** -(63 + 3 * 58)
+    one = 3 * SUM_PARTS * MAX_ROWS * 1e24**2 * 2.0 ** -(63 + 3 * 58)
     assert told_share(1e24) == pytest.approx(4 * one / TOTAL, rel=1e-9, abs=0)
     # Of scaled features, the larger a share the less it varies.
     assert DIAGONAL.max() > 2 * DIAGONAL.min()
     assert told_share(1e24, scale=True) == pytest.approx((one / DIAGONAL).mean(), rel=1e-9, abs=0)
-    one = 3 * 3 * ROWS * 1e6**2 * 2.0 ** -(63 + 2 * 58)
+    one = 3 * 3 * MAX_ROWS * 1e6**2 * 2.0 ** -(63 + 2 * 58)
     assert 4 * one / TOTAL < told_share(1e6, survivors=3) < 40 * one / TOTAL  # and what two floats do not hold
     # A share is the same in every unit, and so is whether it leaves a result exact.
     small = [X * 1e-6 for X in PARTIES]
@@ -104,15 +104,17 @@ def test_a_private_last_round_tells_a_constant_whatever_the_rows_are(monkeypatch
         said = heard(server, 0)
         finish(server)
         assert [array.tolist() for array in said[-1].said] == [1, 0.0]
-        monkeypatch.setattr(DPPCAClient, "write", fail)
+        monkeypatch.setattr(DPPCAClient, "write_files", fail)
 
 
 def opened(rows, total, squares, missed):
     """The sum of so many rows and of their squares, of which rounding may have missed so much, for each number."""
     exact = {"sum": total, "squares": squares}
     exact = {name: np.array([int(Fraction(n) * 2**200) for n in numbers], object) for name, numbers in exact.items()}
-    missed = {"squares": np.array(missed) / PARTS, "sum": np.zeros(2)}
-    return Total({"count": np.asarray(rows)}, 3, exactly=lambda name: (exact[name], np.full(2, 200)), missed=missed)
+    missed = {"squares": np.array(missed) / SUM_PARTS, "sum": np.zeros(2)}
+    return Total(
+        {"count": np.asarray(rows)}, 3, exact_integers=lambda name: (exact[name], np.full(2, 200)), error_bounds=missed
+    )
 
 
 def pooled(total, *, bound=1.0, indicators=0, scaled=True):
@@ -151,10 +153,10 @@ def of_a_factor(variance, noise):
     return {"mean": np.zeros(2), "basis": np.eye(2)[:, :1], "variances": np.array([variance]), "noise": noise}
 
 
-@pytest.mark.parametrize(("variance", "noise"), [(0.5, 0.5), (1.0, 0.9 * FLOOR)])
+@pytest.mark.parametrize(("variance", "noise"), [(0.5, 0.5), (1.0, 0.9 * MIN_EIGENVALUE)])
 def test_a_factor_is_above_the_noise_and_that_above_rounding(variance, noise):
     with refused(ContractError, "'noise'", "'variances'", f"{noise:.3g}"):
-        incomplete._own_products(None, of_a_factor(variance, noise))
+        incomplete._local_products(None, of_a_factor(variance, noise))
 
 
 def test_a_share_may_be_off_by_the_rounding_of_its_centre():
@@ -162,9 +164,12 @@ def test_a_share_may_be_off_by_the_rounding_of_its_centre():
     asked = {**TEN, "centre": np.array([-(2.0**50), 2.0**50]), "spread": np.array([2.0, 0.0])}
     asked |= {"mean": np.array([-1.0, 0.0]), "covariance": np.zeros(3)}
     public = Public(RunConfig(), None, parties=3)
-    found = incomplete.expected_phase(1).share_limits(asked, public)
+    found = incomplete.expected_question(1).share_limits(asked, public)
     np.testing.assert_allclose(found["first"], np.sqrt(1.01) * 10 * np.array([1 + 1 + 2.0, 1 + 4.0]), rtol=1e-14)
-    assert incomplete.of_a_share(lambda asked, public: {"bound": public.config.bound})({}, public)["bound"] == LARGEST
+    assert (
+        incomplete.unbounded_limits(lambda asked, public: {"bound": public.config.bound})({}, public)["bound"]
+        == MAX_MAGNITUDE
+    )
 
 
 @pytest.mark.parametrize(("complete", "answered"), [(5, True), (4, False)])
@@ -211,7 +216,7 @@ def test_ids_are_in_order_and_each_once(wrong):
 SPREAD = np.array([2.0, 3.0])  # of rows that are all on one line, which meet Cauchy and Schwarz
 THREE = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
 SCALED = SimpleNamespace(scale=True)
-PROJECTION = projection_phase()["project"]
+PROJECTION = projection_questions()["project"]
 TEN = {"rows": np.asarray(10)}
 SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
 PROJECTED = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
@@ -225,19 +230,19 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        (row_limits.sum_limits(3.0, 2), {"count": ROWS, "sum": [3.0 * ROWS] * 2}),
-        (row_limits.projection_limits(SPREAD), {"count": ROWS, "squared": 2 * 13.0 * ROWS}),
+        (row_limits.sum_limits(3.0, 2), {"count": MAX_ROWS, "sum": [3.0 * MAX_ROWS] * 2}),
+        (row_limits.projection_limits(SPREAD), {"count": MAX_ROWS, "squared": 2 * 13.0 * MAX_ROWS}),
         (
             row_limits.moments_limits(SPREAD),
             {
-                "count": ROWS,
-                "sum": [2.0 * ROWS, 3.0 * ROWS],
-                "squares": [4.0 * ROWS, 9.0 * ROWS],
-                "scatter": [4.0 * ROWS, 6.0 * ROWS, 9.0 * ROWS],
+                "count": MAX_ROWS,
+                "sum": [2.0 * MAX_ROWS, 3.0 * MAX_ROWS],
+                "squares": [4.0 * MAX_ROWS, 9.0 * MAX_ROWS],
+                "scatter": [4.0 * MAX_ROWS, 6.0 * MAX_ROWS, 9.0 * MAX_ROWS],
             },
         ),
         (row_limits.scatter_limits(SPREAD), {"scatter": [4.0, 6.0, 9.0]}),
-        (row_limits.product_limits(SPREAD, 1), {"product": 2 * ROWS * 13**0.5 * SPREAD[:, None]}),
+        (row_limits.product_limits(SPREAD, 1), {"product": 2 * MAX_ROWS * 13**0.5 * SPREAD[:, None]}),
         (
             incomplete._deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
             {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
@@ -257,7 +262,7 @@ BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 1
         ),
         (
             incomplete._observed_limits(THREE, pairs=True),
-            {"count": ROWS, "empty": ROWS, "pairs": [ROWS] * 3, "sum": [3.0 * ROWS] * 2},
+            {"count": MAX_ROWS, "empty": MAX_ROWS, "pairs": [MAX_ROWS] * 3, "sum": [3.0 * MAX_ROWS] * 2},
         ),
         (
             short_words._product_limits(
@@ -279,7 +284,7 @@ def test_what_a_nearly_singular_model_expects_is_within_the_limits():
     sums = {"first": np.zeros(2), "second": n * np.array([1.0, c / f, (c / f) ** 2 + 1 - c**2 / f])}
     asked = {"rows": np.asarray(n), "centre": np.zeros(2), "spread": np.ones(2), "mean": np.zeros(2)}
     config = RunConfig.parse({"secure-aggregation": True, "bound": 1.0})
-    layout = incomplete.expected_phase(1).layout(
+    layout = incomplete.expected_question(1).layout(
         {**asked, "covariance": np.array([f, c, 1.0])}, Public(config, None, parties=3, features=2)
     )
     opened, _ = layout.decode(layout.encode(sums))
@@ -294,10 +299,10 @@ def test_what_is_observed_of_features_in_closed_form():
     program = incomplete.observed_values(SimpleNamespace(config=RunConfig(bound=10.0)), scale=False)
     next(program)
     first = {"count": 5.0, "empty": 1.0, "values": np.array([4.0, 3.0]), "sum": np.array([8.0, 3.0])}
-    np.testing.assert_array_equal(program.send(Total(first, 3)).asked["centre"], [2.0, 1.0])
+    np.testing.assert_array_equal(program.send(Total(first, 3)).request["centre"], [2.0, 1.0])
     second = {"shift": np.array([0.0, 0.3]), "diagonal": np.array([4.0, 3.0])}
     with pytest.raises(StopIteration) as end:
-        program.send(Total(second, 3, missed={"diagonal": np.array([2e-9, 0.0])}))
+        program.send(Total(second, 3, error_bounds={"diagonal": np.array([2e-9, 0.0])}))
     found = end.value.value
     np.testing.assert_allclose(found.spread, [1.0, np.sqrt(0.99)], rtol=1e-12)
     np.testing.assert_allclose(found.mean, [0.0, 0.1 / np.sqrt(0.99)], rtol=1e-12)
@@ -308,15 +313,15 @@ def test_what_is_observed_of_features_in_closed_form():
 
 
 def test_sites_have_their_part_of_the_rows_and_sums_a_billionth_unseen(monkeypatch):
-    row_limits.require_few_rows(ROWS // 8, 8)
+    row_limits.require_max_rows(MAX_ROWS // 8, 8)
     with refused(DataError, "4,294,967,296"):
-        row_limits.require_few_rows(ROWS // 8 + 1, 8)
+        row_limits.require_max_rows(MAX_ROWS // 8 + 1, 8)
     diagonal = np.array([3.0, 1.0])
-    row_limits.require_resolved(1.0, np.array([UNSEEN * 4.0, 0.0]), diagonal)
+    row_limits.require_resolved(1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, 0.0]), diagonal)
     with refused(ConfigError, "'bound'"):
-        row_limits.require_resolved(1.0, np.array([UNSEEN * 4.0, 1e-15]), diagonal)
-    assert UNSEEN <= 1e-9
-    monkeypatch.setattr(row_limits, "ROWS", 119)  # one party has 40 of 90
+        row_limits.require_resolved(1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, 1e-15]), diagonal)
+    assert MAX_UNRESOLVED_SHARE <= 1e-9
+    monkeypatch.setattr(row_limits, "MAX_ROWS", 119)  # one party has 40 of 90
     with refused(DataError, "client 0", 119):
         fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=100.0)
 
@@ -338,11 +343,11 @@ def test_squares_are_as_large_as_their_mean_says():
         pooled(opened(4.0, [4, 0], [4 - 1e-5, 1e5], [1e-6, 1e-6]))
 
 
-@pytest.mark.parametrize("rows", [-1, 0, 1, 2, ROWS + 1])
+@pytest.mark.parametrize("rows", [-1, 0, 1, 2, MAX_ROWS + 1])
 def test_fewer_rows_than_parties_or_more_than_a_sum_holds_are_a_false_share(rows):
-    assert [row_limits.rows_in(np.asarray(float(right)), 3) for right in (3, ROWS)] == [3, ROWS]
+    assert [row_limits.read_row_count(np.asarray(float(right)), 3) for right in (3, MAX_ROWS)] == [3, MAX_ROWS]
     with refused(ContractError, 3, rows):
-        row_limits.rows_in(np.asarray(float(rows)), 3)
+        row_limits.read_row_count(np.asarray(float(rows)), 3)
 
 
 def test_a_feature_has_values_in_some_rows_and_no_more_than_there_are():
@@ -370,9 +375,9 @@ def test_sums_of_a_kernel_are_numbers():
 @pytest.mark.parametrize("size", [2.0001e6, -2.0001e6, 1e300, np.nan, np.inf])
 def test_a_product_is_not_a_million_times_what_variances_allow(size):
     block = np.eye(3)[:, :1]
-    require_possible(np.array([[0.0], [2e6], [-2e6]]), block, 2.0)
+    require_possible_product(np.array([[0.0], [2e6], [-2e6]]), block, 2.0)
     with refused(ContractError, 2, "'p-cov'"):
-        require_possible(np.array([[0.0], [size], [0.0]]), block, 2.0)
+        require_possible_product(np.array([[0.0], [size], [0.0]]), block, 2.0)
 
 
 # A party's own scatter
@@ -390,7 +395,7 @@ def test_products_are_those_of_the_scatter_formed_or_not(columns):
         scatter, centred, about = own(X, columns=columns, state=state), X - X.mean(axis=0), X - 3.0
         assert scatter.formed == (columns > 0)
         np.testing.assert_allclose(scatter.times(V), centred.T @ (centred @ V), rtol=1e-9)
-        np.testing.assert_allclose(scatter.times_about(np.full(12, 3.0), V), about.T @ (about @ V), rtol=1e-9)
+        np.testing.assert_allclose(scatter.centred_product(np.full(12, 3.0), V), about.T @ (about @ V), rtol=1e-9)
         head, diagonal = scatter.head_and_diagonal()
         np.testing.assert_allclose(diagonal, (centred**2).sum(axis=0), rtol=1e-9)
         assert head.n == len(X)
@@ -398,13 +403,13 @@ def test_products_are_those_of_the_scatter_formed_or_not(columns):
 
 @pytest.mark.parametrize("options", [{}, {"scale": True}, {"secure_aggregation": True, "bound": 100.0}], ids=str)
 def test_a_scatter_is_formed_once_a_party_and_run_and_moves_nothing_beyond_rounding(options, monkeypatch):
-    formed, of = [], Moments.of
-    monkeypatch.setattr(Moments, "of", lambda data, threads: formed.append(len(data)) or of(data, threads))
+    formed, of = [], Moments.from_rows
+    monkeypatch.setattr(Moments, "from_rows", lambda data, threads: formed.append(len(data)) or of(data, threads))
     parts = cut(rows(900, 60), 500, 380, 20)
     kept = fit("sub-it", parts, n_components=4, **options)
     assert kept.rounds > 2
     assert sorted(formed) == [380, 500]  # 20 rows of 60 features are multiplied as they are
-    monkeypatch.setattr("fedpca_flwr.site.vault.MOST_KEPT", 0)
+    monkeypatch.setattr("fedpca_flwr.site.vault.MAX_SCATTER_BYTES", 0)
     anew = fit("sub-it", parts, n_components=4, **options)
     assert (anew.rounds, len(formed)) == (kept.rounds, 2)
     np.testing.assert_allclose(kept.components_, anew.components_, atol=1e-10)
@@ -412,7 +417,7 @@ def test_a_scatter_is_formed_once_a_party_and_run_and_moves_nothing_beyond_round
 
 
 def test_what_components_leave_is_told_unless_it_is_rounding():
-    assert [left_of(1.0, 1 - 2.0**power) for power in (-42, -44)] == [2.0**-42, 0.0]
+    assert [residual_sum(1.0, 1 - 2.0**power) for power in (-42, -44)] == [2.0**-42, 0.0]
     scatter = Vault(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3)
     np.testing.assert_array_equal(scatter.deviation(np.array([1.0, 3.0])), [0.0, -2.0])
 

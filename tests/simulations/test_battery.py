@@ -88,8 +88,8 @@ def foreign(monkeypatch):
     """Make a class the method `foreign`, and give the checks that it fails, those of stages only on demand."""
 
     def failing(strategy, client=METHODS["p-cov"].client, *, stages=False):
-        monkeypatch.setitem(METHODS._found, "foreign", Method(strategy, client))
-        monkeypatch.setitem(METHODS._homes, "foreign", "")
+        monkeypatch.setitem(METHODS._loaded_methods, "foreign", Method(strategy, client))
+        monkeypatch.setitem(METHODS._locations, "foreign", "")
         checks = battery("foreign").items()
         return {name for name, check in checks if (stages or not name.startswith("stage")) and fails(check)}
 

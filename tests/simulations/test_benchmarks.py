@@ -12,7 +12,7 @@ from flwr.server import SimpleClientManager
 
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.site.flower_command import COMPLETED
+from fedpca_flwr.site.flower_command import COMPLETED_STATUS
 from fedpca_flwr.site.journal import FileJournal
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
@@ -106,7 +106,7 @@ def test_benchmarks_of_messages_servers_and_partitions_have_a_line_each(capsys):
     # On replies that no party sent, after a question that it did ask.
     said = told(capsys, "memory", "--clients", "3", "--features", "60", "--ways", *memory.WAYS)
     assert said.count("| 60 |") == len(memory.WAYS)
-    parts = [Moments.of(part) for part in cut(rows(300, 60), 100, 100, 100)]
+    parts = [Moments.from_rows(part) for part in cut(rows(300, 60), 100, 100, 100)]
     assert len(speed.server_speed(parts, repeats=1)) == 3
     assert [line[0] for line in cells(told(capsys, "parties", "--few", "4", "--many", "8"))] == ["4", "8"]
     assert [row[0] for row in cells(told(capsys, "influence", "--cost", "--repeats", "1"))] == ["10", "50"]
@@ -237,7 +237,7 @@ PARTIES = cut(rows(180, soak.FEATURES), 60, 60, 60)
 class Pretended:
     """A deployment whose run ends as it is told."""
 
-    def __init__(self, status=COMPLETED, log="", parties=PARTIES):
+    def __init__(self, status=COMPLETED_STATUS, log="", parties=PARTIES):
         self.status, self.log, self.parties = status, log, parties
         self.processes, self.all_online = {}, None
 
@@ -256,8 +256,8 @@ def found_by(folder, deployment, fault="none", *, lost=0, old_copy=False):
         journal = FileJournal(str(folder / f"journal{site}"), "1", site)
         journal.begin("mean", "", b"", lambda answered: None)
     if old_copy:
-        journal.rows.mkdir()
-        os.utime(journal.rows, (0, 0))
+        journal.rows_folder.mkdir()
+        os.utime(journal.rows_folder, (0, 0))
     soaking = soak.Soak(deployment, folder, PARTIES, 0)
     soaking.questions = [1 + lost, 1, 1]
     soaking.faults = dict.fromkeys(soaking.faults, soaking.faults["none"])

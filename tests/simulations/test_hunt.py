@@ -13,7 +13,7 @@ import pytest
 from sklearn.decomposition import PCA, KernelPCA
 
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
-from fedpca_flwr.maths.eigen import LANCZOS_FROM
+from fedpca_flwr.maths.eigen import MIN_LANCZOS_SIZE
 from fedpca_flwr.simulations import engines
 from fedpca_flwr.simulations.hunt import hunting, running
 from fedpca_flwr.simulations.hunt.__main__ import main
@@ -131,7 +131,7 @@ def test_draws_are_of_every_kind_and_every_trouble():
     assert {"float64", "float32", "bool", "int8", "uint8"} <= {str(array.dtype) for array in arrays}
     assert 0.03 < np.mean([bool(one.hostile) for one in draws]) < 0.2
     assert max(len(one.parties) for one in draws) >= 20
-    assert max(array.shape[1] for array in arrays) >= LANCZOS_FROM
+    assert max(array.shape[1] for array in arrays) >= MIN_LANCZOS_SIZE
     assert Counter(one.method for one in draws).keys() == METHODS.keys()
     assert any(one.earlier for one in draws if one.method == "streaming")
     assert any(one.levels for one in draws if one.transport != "clear")

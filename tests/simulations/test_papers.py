@@ -10,7 +10,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.eigen import projector_distance
-from fedpca_flwr.maths.rows import pieces
+from fedpca_flwr.maths.rows import row_chunks
 from fedpca_flwr.simulations.papers import (
     adaptive_rank,
     decentralised,
@@ -310,7 +310,7 @@ def test_every_method_is_followed_to_the_last_block_and_sensors_are_named(tmp_pa
 
 
 def fed(method, X, block=50):
-    for part in pieces(X, block):
+    for part in row_chunks(X, block):
         method.update(part)
     return method
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedpca_flwr import run
 from fedpca_flwr.protocol import server as protocol_server
-from fedpca_flwr.protocol.progress import shown_by
+from fedpca_flwr.protocol.progress import route_to
 from fedpca_flwr.simulations import progress
 from tests.families import cut, rows
 from tests.harness import context_of, finish, proxy_of, server_of
@@ -37,14 +37,14 @@ class Lines(logging.Handler):
 def board(monkeypatch):
     """The screen of runs, to which each takes long."""
     board = Lines()
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "FIRST_REMINDER_SECONDS", 0.0)
     monkeypatch.setattr(progress, "screen", lambda: board.show)
     return board
 
 
 def told(method, **options):
     lines = Lines()
-    with shown_by(lines):
+    with route_to(lines):
         run(method, PARTIES, n_components=2, **options)
     return lines.all
 
@@ -74,13 +74,13 @@ def test_numbers_of_rounds_go_up_to_at_most_the_last(method):
 
 def test_who_is_still_waited_for_is_named(monkeypatch):
     """By the name that the party has said; a party that has answered is not."""
-    monkeypatch.setattr(protocol_server, "PATIENCE", 0.01)
+    monkeypatch.setattr(protocol_server, "FIRST_REMINDER_SECONDS", 0.01)
     server = server_of("p-cov", cut(rows(60), 20, 20, 20), n_components=2)
     context_of(server, 2).node_config["name"] = "south"
     slow, lines = proxy_of(server, 2), Lines("s for client 2 (south)")
     answer = slow.fit
     slow.fit = lambda ins, timeout, group_id: answer(ins, timeout, group_id) if lines.seen.wait(30) else None
-    with shown_by(lines):
+    with route_to(lines):
         finish(server)
     assert any(line.startswith("round 1 (moments): still waiting after ") for line in lines.all)
 
@@ -115,7 +115,7 @@ def test_the_line_goes_away_also_when_the_run_fails(board):
 
 
 def test_a_short_run_shows_nothing_and_nobody_is_told_who_asked_not_to_be(board, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE", 1e6)
+    monkeypatch.setattr(progress, "FIRST_REMINDER_SECONDS", 1e6)
     run("p-cov", PARTIES, n_components=2)
     assert not board.all
     monkeypatch.setattr(progress, "screen", lambda: pytest.fail("looked for a screen"))

@@ -8,7 +8,7 @@ from fedpca_flwr import run
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.site.local_table import difference, digests, ids_secret, local_table
+from fedpca_flwr.site.local_table import count_differences, id_digests, local_table, read_ids_secret
 from fedpca_flwr.site.readers import read, read_ids
 from tests.families import rows
 from tests.harness import at_sites, finish, server_of
@@ -58,8 +58,8 @@ def test_missing_and_further_ids_are_counted_and_not_named(files, tmp_path):
     shorter = write(tmp_path / "1.csv", X[:37, 3:6], IDS, range(37))
     with refused(DataError, "client 1", 3, "client 0", 0):
         joined([files[0], shorter, files[0]])
-    assert digests(IDS[:2], b"salt").tolist() == [4256453612088260670, 2432732127298975549], "those of HMAC-SHA-256"
-    assert difference(digests(IDS[:7], b"salt"), digests(IDS[2:12], b"salt")) == (5, 2)
+    assert id_digests(IDS[:2], b"salt").tolist() == [4256453612088260670, 2432732127298975549], "those of HMAC-SHA-256"
+    assert count_differences(id_digests(IDS[:7], b"salt"), id_digests(IDS[2:12], b"salt")) == (5, 2)
 
 
 @pytest.mark.parametrize(("doubled", "what"), [("patient 0000", "ids"), (" ", "empty")])
@@ -93,10 +93,10 @@ def test_sites_compare_digests_under_one_secret_or_one_seed(files, tmp_path):
     np.testing.assert_array_equal(found[0], found[1])
     assert not set(found[0].tolist()) & set(found[2].tolist())
     secret.write_bytes(bytes(16))
-    assert ids_secret(str(secret)) == bytes(16)
+    assert read_ids_secret(str(secret)) == bytes(16)
     secret.write_bytes(bytes(15))
     with refused(ConfigError, "'ids-secret'", 15, 16):
-        ids_secret(str(secret))
+        read_ids_secret(str(secret))
 
 
 def test_the_id_column_is_found_by_name_or_number_and_is_no_feature(tmp_path):
@@ -107,7 +107,7 @@ def test_the_id_column_is_found_by_name_or_number_and_is_no_feature(tmp_path):
     for name, column in (("key.parquet", "key"), ("bare.csv", "0"), ("named.csv", "0")):
         node = NodeConfig(partition_id=0, num_partitions=1, data=str(tmp_path / name), ids=column, split="columns")
         found = local_table(node, RunConfig())
-        np.testing.assert_array_equal(found.rows[found.places], X[:, :2])
+        np.testing.assert_array_equal(found.rows[found.row_positions], X[:, :2])
         assert (np.diff(found.ids.astype(float)) > 0).all()
     parquet.write_table(table({"key": [" a ", None]}), tmp_path / "lacks.parquet")
     assert read_ids(str(tmp_path / "lacks.parquet"), "key", 2) == ["a", ""]

@@ -19,7 +19,7 @@ from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.site.audit import Audit, audit
 from fedpca_flwr.site.journal import Event, FileJournal
-from fedpca_flwr.site.repeats import ACCOUNTS, Bounded, HeldOut, Opened, Release, sentence
+from fedpca_flwr.site.repeats import ACCOUNTS, BoundAnswer, HeldOut, OpenedSum, Release, event_text
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of
 from tests.hostile import HostileSession
@@ -34,11 +34,11 @@ def written(folder):
         journal = FileJournal(str(folder), run, 3)
         for phase in ("keys", "sums"):
             journal.begin(phase, "ab" * 32, b"", lambda answered: None)
-            journal.answered("masked", 4096)
-        journal.keep("private", SECRET)
-        bounded = Bounded(16.0, within=run == "22").text()
+            journal.record_answer("masked", 4096)
+        journal.store_secret("private", SECRET)
+        bounded = BoundAnswer(16.0, within=run == "22").text()
         journal.remember("bound", "cd" * 32, lambda same, others, text=bounded: text)
-        journal.remember("opened", "cd" * 32, lambda same, others: Opened(("a", "b", "c"), 180).text())
+        journal.remember("opened", "cd" * 32, lambda same, others: OpenedSum(("a", "b", "c"), 180).text())
     journal.end("QuorumError")
     return folder
 
@@ -180,7 +180,7 @@ def test_of_a_run_it_is_told_when_it_was_and_what_was_asked_and_has_left():
 
 
 def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
-    FileJournal(str(tmp_path), "11", 3, about="p-cov\x1b[2J").refused("ConfigError\x1b[2J")
+    FileJournal(str(tmp_path), "11", 3, description="p-cov\x1b[2J").record_refusal("ConfigError\x1b[2J")
     for command in ("journal", "status"):
         main(["site", command, str(tmp_path)])
         printed = capsys.readouterr().out
@@ -197,15 +197,15 @@ def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
             "sums, noise multiplier 2.12346, replace-one",
         ),
         (HeldOut(100, 20, "ab"), '{"rows": 100, "held out": 20, "subset": "ab"}', "20 of 100 rows held out"),
-        (Opened(["a", "b"], 5), '{"members": ["a", "b"], "rows": 5}', "5 rows in a sum over 2 parties"),
-        (Bounded(16.0, True), '{"bound": 16.0, "within": true}', "rows within 16"),
+        (OpenedSum(["a", "b"], 5), '{"members": ["a", "b"], "rows": 5}', "5 rows in a sum over 2 parties"),
+        (BoundAnswer(16.0, True), '{"bound": 16.0, "within": true}', "rows within 16"),
     ],
 )
 def test_what_an_event_says_is_written_and_read_by_its_class_or_shown_as_it_stands(account, text, said):
     assert account.text() == text
-    assert ACCOUNTS[account.kind].of(text) == account
-    assert sentence(account.kind, text) == account.sentence() == said
-    assert sentence("question", "sums") == "sums"
+    assert ACCOUNTS[account.kind].parse(text) == account
+    assert event_text(account.kind, text) == account.sentence() == said
+    assert event_text("question", "sums") == "sums"
 
 
 # Of runs

@@ -12,12 +12,12 @@ from fedpca_flwr.data import table
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.site import bed_file, relatives
-from fedpca_flwr.site.bed_file import Variant, matched, read_bim
-from fedpca_flwr.site.local_table import of_run
+from fedpca_flwr.site.bed_file import Variant, match_variants, read_bim
+from fedpca_flwr.site.local_table import load_run_table
 from fedpca_flwr.site.readers import read
-from fedpca_flwr.site.relatives import kinship, to_leave_out
+from fedpca_flwr.site.relatives import kinship, unrelated_exclusions
 from tests.genotypes import people, standardised_by_hand
 from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused
@@ -52,12 +52,12 @@ def swap(variant):
 
 def test_a_file_is_read_in_blocks_of_people_that_give_the_components_of_the_array(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(bed_file, "ELEMENTS", 0)  # blocks of 64 rows
+    monkeypatch.setattr(bed_file, "BLOCK_CALLS", 0)  # blocks of 64 rows
     G, known = people(90, 30, missing=0.1), variants(30)
     found = read(write(tmp_path / "a.bed", G, known))
     assert isinstance(found.rows, Blocks)
     assert [len(block) for block in found.rows.read()] == [64, 26]
-    np.testing.assert_array_equal(whole(found.rows), G)
+    np.testing.assert_array_equal(to_array(found.rows), G)
     np.testing.assert_array_equal(found.missing, np.isnan(G).sum(axis=0))
     assert found.columns == names_digest([f"7:{100 + 10 * j}:{':'.join(ALLELES[j % 4])}" for j in range(30)])
     other, options = people(60, 30, seed=1), {"n_components": 2, "genotypes": True}
@@ -80,7 +80,7 @@ def test_sites_whose_files_have_other_orders_alleles_and_strands_count_the_same(
     theirs = [*(other[j] for j in order), Variant("8", 100, "A", "G")]
     path = write(tmp_path / "b.bed", np.column_stack([coded[:, order], np.ones(90)]), theirs)
     found = read(path, variants=write_list(tmp_path / "list.bim", known))
-    np.testing.assert_array_equal(whole(found.rows), G)
+    np.testing.assert_array_equal(to_array(found.rows), G)
     assert found.columns == read(write(tmp_path / "a.bed", G, known)).columns
 
 
@@ -94,7 +94,7 @@ def test_sites_whose_files_have_other_orders_alleles_and_strands_count_the_same(
 )
 def test_pairs_of_alleles(pairs, expected):
     for own in pairs:
-        found = matched([Variant("1", 5, "A", "G")], [Variant("1", 5, *own)])
+        found = match_variants([Variant("1", 5, "A", "G")], [Variant("1", 5, *own)])
         assert (found.columns[0], found.swapped[0]) == expected
 
 
@@ -106,17 +106,17 @@ def test_chromosomes_have_their_numbers_in_whatever_spelling(tmp_path):
 
 def test_variants_that_could_be_two_are_not_guessed(tmp_path):
     twice = [Variant("1", 5, "A", "G"), Variant("1", 5, "G", "A")]
-    assert matched([Variant("1", 5, "A", "G")], twice).columns[0] == -1
+    assert match_variants([Variant("1", 5, "A", "G")], twice).columns[0] == -1
     G, known = people(30, 12), [*variants(11), Variant("7", 900, "C", "G")]
     path, listed = write(tmp_path / "a.bed", G, known), write_list(tmp_path / "list.bim", known)
     with refused(DataError, 1, "ambiguous='keep'"):
         read(path, variants=listed)
-    np.testing.assert_array_equal(whole(read(path, variants=listed, ambiguous=True).rows), G)
+    np.testing.assert_array_equal(to_array(read(path, variants=listed, ambiguous=True).rows), G)
     node = {"partition-id": 0, "num-partitions": 3, "data": str(path), "variants": str(listed)}
     keeps = NodeConfig.parse({**node, "ambiguous": "keep"}, source="node-config")
-    np.testing.assert_array_equal(whole(of_run(keeps, RunConfig(), tmp_path / "rows.0").rows), G)
+    np.testing.assert_array_equal(to_array(load_run_table(keeps, RunConfig(), tmp_path / "rows.0").rows), G)
     with refused(DataError, 1, "ambiguous='keep'"):  # what was kept is not of this way to read them
-        of_run(NodeConfig.parse(node, source="node-config"), RunConfig(), tmp_path / "rows.0")
+        load_run_table(NodeConfig.parse(node, source="node-config"), RunConfig(), tmp_path / "rows.0")
 
 
 def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path, capsys):
@@ -129,7 +129,7 @@ def test_the_command_prints_a_list_of_what_all_have_and_names_the_rest(tmp_path,
     (tmp_path / "list.bim").write_text(printed.out)
     G = people(30, 12)
     found = read(write(tmp_path / "c.bed", G, known), variants=str(tmp_path / "list.bim"))
-    np.testing.assert_array_equal(whole(found.rows), np.delete(G, 1, axis=1))
+    np.testing.assert_array_equal(to_array(found.rows), np.delete(G, 1, axis=1))
     for said in (
         "a.bim: 1 are not in it, or twice: 7:970:A:G",
         "b.bim: 2 are not in it, or twice: 7:110:C:T, 7:970:A:G",
@@ -266,7 +266,7 @@ def test_kinship_is_the_robust_estimate_of_those_called_at_both():
     assert found[4, 12] == pytest.approx(0.5, abs=0.01)
     assert kinship([np.zeros((2, 5))])[0, 1] == 0
     for value, out in ((0.09, [True, False]), (0.088, [False, False])):
-        assert to_leave_out(np.array([[0.5, value], [value, 0.5]])).tolist() == out
+        assert unrelated_exclusions(np.array([[0.5, value], [value, 0.5]])).tolist() == out
 
 
 def test_those_with_most_relatives_go_until_nobody_is_related(tmp_path, capsys, monkeypatch):
@@ -276,9 +276,9 @@ def test_those_with_most_relatives_go_until_nobody_is_related(tmp_path, capsys, 
         read.extend(blocks)
         return kinship(read)
 
-    monkeypatch.setattr(relatives, "AT_ONCE", 700)
+    monkeypatch.setattr(relatives, "BLOCK_VARIANTS", 700)
     monkeypatch.setattr(relatives, "kinship", noted)
-    assert np.flatnonzero(to_leave_out(kinship([families()]))).tolist() == [4, 9, 10, 11]
+    assert np.flatnonzero(unrelated_exclusions(kinship([families()]))).tolist() == [4, 9, 10, 11]
     main(["site", "relatives", write(tmp_path / "b.bed", families(), variants(3000))])
     assert capsys.readouterr().out.splitlines() == ["0 person_4", "0 person_9", "0 person_10", "0 person_11"]
     np.testing.assert_array_equal(np.hstack(read), families())

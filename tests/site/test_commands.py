@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
 from fedpca_flwr.cli import main
-from fedpca_flwr.site.local_table import ids_secret
+from fedpca_flwr.site.local_table import read_ids_secret
 from tests.refusals import unnamed
 
 HOSTS = ["link.example.org", "10.0.0.7", "*.example.org", "link", "::1", "xn--hst-sna.org"]
@@ -41,7 +41,7 @@ def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
     assert (tmp_path / "site0.pub").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
     for name in ("one", "other"):
         main(["site", "ids-secret", str(tmp_path / name)])
-    one, other = (ids_secret(str(tmp_path / name)) for name in ("one", "other"))
+    one, other = (read_ids_secret(str(tmp_path / name)) for name in ("one", "other"))
     assert len(one) == len(other) == 32
     assert one != other
 

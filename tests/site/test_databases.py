@@ -11,9 +11,9 @@ import pytest
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import table
-from fedpca_flwr.data.table import complete
+from fedpca_flwr.data.table import require_complete
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
-from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.simulations.benchmarks.postgresql_server import programs, running
 from fedpca_flwr.site import databases
 from fedpca_flwr.site.databases import Query, read_query
@@ -99,15 +99,15 @@ def as_csv(path, chosen=slice(None)):
 def test_a_query_gives_the_bits_of_a_csv_of_its_rows_again_and_again(url, tmp_path, monkeypatch):
     ours, theirs = read_query(url, SELECT)[0], read(as_csv(tmp_path / "visit.csv"))
     assert ours.columns == theirs.columns
-    assert ours.rows.tobytes() == whole(theirs.rows).tobytes() == X.tobytes()
+    assert ours.rows.tobytes() == to_array(theirs.rows).tobytes() == X.tobytes()
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     monkeypatch.setattr(databases, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
     found = read_query(url, f"{SELECT} ;")[0].rows
     assert isinstance(found, Blocks)
     for _ in range(2):
         assert 1 < len(list(found.read())) <= 4
-        np.testing.assert_array_equal(whole(found), X)
-    np.testing.assert_array_equal(whole(found[60:70]), X[60:70])
+        np.testing.assert_array_equal(to_array(found), X)
+    np.testing.assert_array_equal(to_array(found[60:70]), X[60:70])
 
 
 @pytest.mark.engine
@@ -168,7 +168,7 @@ def test_numbers_of_every_type_and_nulls_are_those_of_their_texts(url):
     assert nulls.missing.tolist() == [3, 0]
     np.testing.assert_array_equal(nulls.rows[3:, 0], X[3:, 0])
     with refused(DataError, "NaN"):
-        complete(nulls)
+        require_complete(nulls)
 
 
 # What is refused
@@ -245,7 +245,7 @@ def test_a_query_over_files_writes_none(query, tmp_path, monkeypatch):
 
 
 def test_a_query_that_takes_too_long_is_given_up(url, monkeypatch):
-    monkeypatch.setattr(databases, "PASS_SECONDS", 0.2)
+    monkeypatch.setattr(databases, "MAX_PASS_SECONDS", 0.2)
     endless = "SELECT count(*) AS n FROM visit a, visit b, visit c, visit d, visit e"
     with refused(DataError, "3,600"):
         read_query(url, f"{endless} WHERE a.dose + b.dose < c.dose + d.dose * e.dose")

@@ -104,8 +104,8 @@ def test_files_memory_and_versions_that_are_not_as_they_must_be_are_named(site, 
     changed(tmp_path / "journal", "UPDATE event SET about = 'nothing' WHERE number = 3")
     assert "event 3" in examined()[1]["journal"]
     with monkeypatch.context() as patched:
-        patched.setattr(memory, "memory", lambda: 100)
-        assert "memory" in examined()[1]["rows and run"]
+        patched.setattr(memory, "available_memory", lambda: 100)
+        assert "available_memory" in examined()[1]["rows and run"]
     version = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "2.0.1" if name == "flwr" else version(name))
     assert "2.0.1" in examined()[1]["versions"]

@@ -10,7 +10,7 @@ import pytest
 from fedpca_flwr.cli import main
 from fedpca_flwr.site import deployment
 from fedpca_flwr.site.bed_file import read_bim
-from fedpca_flwr.site.identity import read_members
+from fedpca_flwr.site.identity import read_member_keys
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +66,7 @@ def test_sites_need_nothing_of_posix(tmp_path):
 def test_a_site_is_killed_on_systems_without_process_groups(monkeypatch):
     monkeypatch.delattr(os, "killpg")
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
-    deployment.kill(process)
+    deployment.kill_process(process)
     assert process.poll() is not None
 
 
@@ -76,7 +76,7 @@ def test_a_list_of_identities_is_in_utf_8_whatever_the_machine_writes(tmp_path, 
         monkeypatch.setattr(sys, "stdout", printed)
         main(["site", "keys", str(tmp_path / "0"), "--partition-id", "0", "--name", "Łódź Zürich"])
     assert "Łódź Zürich" in (tmp_path / "identities").read_text(encoding="utf-8")
-    assert len(read_members(str(tmp_path / "identities"), 1)) == 1
+    assert len(read_member_keys(str(tmp_path / "identities"), 1)) == 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -84,6 +84,6 @@ def test_files_that_a_shell_has_written_are_read(encoding, tmp_path):
     """`>` of Windows PowerShell writes UTF-16, and editors a mark before UTF-8; both with their line ends."""
     keys = [f"{i} {i:063x}7  # hospital {i}" for i in range(3)]
     (tmp_path / "identities").write_bytes("\r\n".join(keys).encode(encoding))
-    assert len(read_members(str(tmp_path / "identities"), 3)) == 3
+    assert len(read_member_keys(str(tmp_path / "identities"), 3)) == 3
     (tmp_path / "common.bim").write_bytes("1\ta\t0\t7\tA\tG\r\n2\tb\t0\t9\tC\tT\r\n".encode(encoding))
     assert [str(variant) for variant in read_bim(tmp_path / "common.bim")] == ["1:7:A:G", "2:9:C:T"]

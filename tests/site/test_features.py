@@ -8,9 +8,9 @@ import pytest
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import check, names_digest
+from fedpca_flwr.data.table import check_rows, names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.site.columns import in_order
+from fedpca_flwr.site.columns import order_features
 from fedpca_flwr.site.readers import read
 from tests.families import cut, rows
 from tests.harness import at_sites, differences, finish, fit, server_of
@@ -57,8 +57,8 @@ def test_lacking_and_further_columns_are_counted_to_others_and_named_to_the_site
     with refused(DataError, "client 1", 1, 4, "'features'", 2) as caught:
         finish(at_sites(server_of("p-cov", [first, second], n_components=2, features=FEATURES), nodes))
     assert "bmi" not in str(caught.value)
-    spaced = check(X, [f" {name} " for name in NAMES])
-    assert in_order(spaced, NodeConfig(partition_id=0, num_partitions=2), RunConfig(features=FEATURES)) is spaced
+    spaced = check_rows(X, [f" {name} " for name in NAMES])
+    assert order_features(spaced, NodeConfig(partition_id=0, num_partitions=2), RunConfig(features=FEATURES)) is spaced
     assert re.search("'age'.*'Age', 'bmi'", caplog.text)
 
 

@@ -59,7 +59,7 @@ def test_a_line_is_heard_when_it_is_written_and_without_colours(program, tmp_pat
         heard.append(line)
         told.touch()
 
-    assert program(WAITS.format(heard=told))("run", heard=hear) == "INFO : first\nsecond\n"
+    assert program(WAITS.format(on_line=told))("run", on_line=hear) == "INFO : first\nsecond\n"
     assert heard == ["INFO : first", "second"]
 
 
@@ -74,7 +74,7 @@ def test_a_command_whose_listener_fails_is_ended_at_once(program, tmp_path):
 
     text = f"import time\nprint('first')\ntime.sleep(8)\nopen({str(tmp_path / 'ended')!r}, 'w')\n"
     with pytest.raises(ZeroDivisionError):
-        program(text)("run", heard=listener)
+        program(text)("run", on_line=listener)
     assert not (tmp_path / "ended").exists()
 
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fedpca_flwr.cli import main
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.site.identity import FORGEABLE, identity_of, make_key, read_members, read_private_key
+from fedpca_flwr.site.identity import SMALL_ORDER_KEYS, load_identity, make_key, read_member_keys, read_private_key
 from fedpca_flwr.state.files import write_new
 from tests.refusals import refused
 
@@ -51,28 +51,28 @@ def test_a_line_that_would_be_none_is_not_made(party, name, named, tmp_path):
 
 
 def test_the_list_gives_every_partys_key_and_parties_know_each_other_by_it(nodes):
-    own, other, third = map(identity_of, nodes)
+    own, other, third = map(load_identity, nodes)
     said = own.sign(b"something")
-    assert other.signed(0, b"something", said)
-    assert third.signed(0, b"something", said)
-    assert not other.signed(0, b"something else", said)
-    assert not other.signed(2, b"something", said)
-    assert not other.signed(0, b"something", said[::-1])
+    assert other.is_signed_by(0, b"something", said)
+    assert third.is_signed_by(0, b"something", said)
+    assert not other.is_signed_by(0, b"something else", said)
+    assert not other.is_signed_by(2, b"something", said)
+    assert not other.is_signed_by(0, b"something", said[::-1])
     assert own.digest == other.digest
-    own, other = (identity_of(NodeConfig(partition_id=i, num_partitions=3)) for i in range(2))  # without data
-    assert other.signed(0, b"something", own.sign(b"something"))
+    own, other = (load_identity(NodeConfig(partition_id=i, num_partitions=3)) for i in range(2))  # without data
+    assert other.is_signed_by(0, b"something", own.sign(b"something"))
 
 
 def test_comments_and_the_order_of_the_lines_do_not_matter(nodes, lines, tmp_path):
     (tmp_path / "other").write_text("".join(line.split("#")[0] + "\r\n" for line in lines[::-1]))
-    assert read_members(str(tmp_path / "other"), 3) == read_members(nodes[0].identities, 3)
+    assert read_member_keys(str(tmp_path / "other"), 3) == read_member_keys(nodes[0].identities, 3)
 
 
 def test_every_fault_of_the_list_is_named_at_once(lines, tmp_path):
     first, second, third = (line.split()[1] for line in lines)
     own = [f"0 {first}", f"1 {second[:-2]}", f"hospital {second}", f"0 {third}", f"4 {third}", f"2 {first} # two"]
     with pytest.raises(ConfigError) as told:
-        read_members(listed(tmp_path, *own, f"3 {second} {third}"), 4)
+        read_member_keys(listed(tmp_path, *own, f"3 {second} {third}"), 4)
     faults = {2: "64", 3: "64", 4: "partition 0", 5: "partition 4.*0 to 3", 6: "partition 2.*partition 0", 7: "64"}
     assert re.findall(r"line (\d)", str(told.value)) == [str(line) for line in faults]
     for line, fault in faults.items():
@@ -94,18 +94,18 @@ def forged(key):
 @pytest.mark.parametrize("sign", [0, 128])
 def test_keys_with_which_anybody_can_sign_are_refused(sign, nodes, lines, tmp_path):
     """Such as zeros in the place of a key that is not there yet."""
-    assert not forged(identity_of(nodes[0]).members[0])
-    assert len(FORGEABLE) == 7
-    for y in FORGEABLE:
+    assert not forged(load_identity(nodes[0]).member_keys[0])
+    assert len(SMALL_ORDER_KEYS) == 7
+    for y in SMALL_ORDER_KEYS:
         key = y[:-1] + bytes([y[-1] | sign])
         assert forged(key)
         with refused(ConfigError, "line 3", "partition 2"):
-            read_members(listed(tmp_path, *lines[:2], f"2 {key.hex()}"), 3)
+            read_member_keys(listed(tmp_path, *lines[:2], f"2 {key.hex()}"), 3)
 
 
 def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_belongs_there(nodes, lines):
     with refused(ConfigError, "partition 0", "'identities'", "'identity'") as told:
-        identity_of(nodes[0].model_copy(update={"identity": nodes[1].identity}))
+        load_identity(nodes[0].model_copy(update={"identity": nodes[1].identity}))
     assert told.value.local == lines[1].split("#")[0].strip().replace("1", "0", 1)
 
 
@@ -122,7 +122,7 @@ def test_a_list_with_another_key_for_this_site_is_refused_with_the_line_that_bel
 )
 def test_what_a_site_lacks_is_named(given, named, nodes):
     with refused(ConfigError, *named) as told:
-        identity_of(NodeConfig.parse({**nodes[0].model_dump(), **given}, source="node-config"))
+        load_identity(NodeConfig.parse({**nodes[0].model_dump(), **given}, source="node-config"))
     assert "absent" not in str(told.value)
 
 
@@ -131,7 +131,7 @@ def test_what_a_site_lacks_is_named(given, named, nodes):
 def test_a_private_key_that_others_may_read_or_write_is_refused(mode, nodes, tmp_path):
     (tmp_path / "0.pem").chmod(mode)
     with refused(ConfigError, "'identity'", "chmod 600"):
-        identity_of(nodes[0])
+        load_identity(nodes[0])
 
 
 @pytest.mark.parametrize("text", ["no key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])

@@ -11,7 +11,7 @@ import pytest
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.journal import REFUSALS, FileJournal
+from fedpca_flwr.site.journal import MAX_REFUSAL_EVENTS, FileJournal
 from fedpca_flwr.state import store
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
@@ -50,7 +50,7 @@ def test_a_journal_changes_no_bit(method, tmp_path):
 def release(folder, party, phase, multiplier):
     """What had been released in the run by the party, and by others."""
     journal, seen = FileJournal(str(folder), "1", party), []
-    journal.note_release(phase, "add-remove", multiplier, lambda own, others: seen.extend((own, others)))
+    journal.record_release(phase, "add-remove", multiplier, lambda own, others: seen.extend((own, others)))
     return seen
 
 
@@ -66,7 +66,7 @@ def test_a_phase_is_released_once_and_counts_for_its_run_and_party(tmp_path):
 def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
     """Else what was spent, or told, would be nothing."""
     release(tmp_path, 0, "sum", 2.0)
-    FileJournal(str(tmp_path), "1", 0).answered("rows, sum", 8)
+    FileJournal(str(tmp_path), "1", 0).record_answer("rows, sum", 8)
     changed(tmp_path, f"DELETE FROM event{lost}")
     with refused(DisclosureError) as caught:
         release(tmp_path, 1, "sum", 2.0)
@@ -80,10 +80,10 @@ def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
 def test_runs_share_a_journal_with_secrets_of_their_own(tmp_path):
     journals = [FileJournal(str(tmp_path), run, party) for run, party in (("1", 0), ("1", 1), ("2", 0))]
     for number, journal in enumerate(journals):
-        journal.keep("private", bytes([number]))
-    assert [journal.recall("private") for journal in journals] == [b"\x00", b"\x01", b"\x02"]
-    journals[0].forget()
-    assert [journal.recall("private") for journal in journals] == [None, b"\x01", b"\x02"]
+        journal.store_secret("private", bytes([number]))
+    assert [journal.load_secret("private") for journal in journals] == [b"\x00", b"\x01", b"\x02"]
+    journals[0].delete_secrets()
+    assert [journal.load_secret("private") for journal in journals] == [None, b"\x01", b"\x02"]
     assert journals[0].data_key == journals[2].data_key != FileJournal(str(tmp_path / "other"), "1", 0).data_key
     session, other = (HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id) for run_id in (1, 2))
     assert session.ask("octaves", [])[0]
@@ -104,7 +104,7 @@ def test_of_a_refused_question_a_line_holds_the_beginning_and_of_other_settings_
         journal.begin("sums", "", b"one", lambda answered: None)
     with refused(ContractError, match="another configuration"):
         journals[1].begin("last", "", b"other", lambda answered: None)
-    journals[2].forget()
+    journals[2].delete_secrets()
     with refused(ContractError, match="over for this site"):
         journals[2].begin("last", "", b"one", lambda answered: None)
 
@@ -122,8 +122,8 @@ def test_runs_that_are_refused_without_end_are_one_counted_line_until_one_is_ans
         assert run(number, **few)["error"] == "DisclosureError"
     known = audit(str(tmp_path / "journal"))
     assert not known.gap
-    assert [event.kind for event in known.events].count("refused") == REFUSALS
-    assert [(counted.times, counted.run) for counted in known.further] == [(60 - REFUSALS, "62")]
+    assert [event.kind for event in known.events].count("refused") == MAX_REFUSAL_EVENTS
+    assert [(counted.times, counted.run) for counted in known.further_refusals] == [(60 - MAX_REFUSAL_EVENTS, "62")]
     main(["site", "status", str(tmp_path / "journal")])
     assert "50 further refusals" in capsys.readouterr().out
     with closing(CONNECT(tmp_path / "journal" / "site.sqlite")) as database:
@@ -135,7 +135,7 @@ def test_runs_that_are_refused_without_end_are_one_counted_line_until_one_is_ans
 
 def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):
     """The report of the error looks into the journal again, and waited for as long as the question."""
-    monkeypatch.setattr(store, "PATIENCE", 0.05)
+    monkeypatch.setattr(store, "LOCK_TIMEOUT_SECONDS", 0.05)
     session, tries = HostileSession(tmp_path, PEOPLE, SUMS), []
     assert session.ask("moments", [])[0]
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: tries.append(args) or CONNECT(*args, **options))

@@ -17,9 +17,9 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import table
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.maths.rows import Blocks, whole
+from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.site import journal, kept_rows, readers
-from fedpca_flwr.site.local_table import local_table, of_run
+from fedpca_flwr.site.local_table import load_run_table, local_table
 from tests.families import rows
 from tests.harness import at_sites, context_of, differences, finish, server_of, tamper
 
@@ -66,13 +66,13 @@ def passes(monkeypatch):
         return read()
 
     def rows(kind, file, *args, **settings):
-        read, names = kind.rows(file, *args, **settings)
+        read, names = kind.read_rows(file, *args, **settings)
         if isinstance(read, Blocks):
             return replace(read, read=partial(counted, file, read.read)), names
         return counted(file, lambda: (read, names))
 
     for suffix, kind in list(readers.FORMATS.items()):
-        monkeypatch.setitem(readers.FORMATS, suffix, replace(kind, rows=partial(rows, kind)))
+        monkeypatch.setitem(readers.FORMATS, suffix, replace(kind, read_rows=partial(rows, kind)))
     return found
 
 
@@ -123,7 +123,7 @@ def test_rows_in_the_order_of_their_ids_are_kept_in_it_for_the_same_salt(passes,
     file = tmp_path / "a.csv"
     file.write_text("\n".join(["id,a,b", *(f"person {i},{i}.5,{i * i}" for i in range(20))]))
     node = node_of(file, ids="id", split="columns")
-    first, then, other, _ = (of_run(node, RunConfig(seed=seed), tmp_path / "rows.0") for seed in (1, 1, 2, 2))
+    first, then, other, _ = (load_run_table(node, RunConfig(seed=seed), tmp_path / "rows.0") for seed in (1, 1, 2, 2))
     assert passes == {file: 2}, "what was kept of others makes room"
     for name in ("rows", "ids", "places", "missing"):
         np.testing.assert_array_equal(getattr(first, name), getattr(then, name))
@@ -135,8 +135,10 @@ def test_rows_are_kept_for_one_way_to_read_the_file_and_one_party_of_one_run(tmp
     csv(tmp_path / "a.csv", X[0])
     for label in ("a", "b", ""):
         node = node_of(tmp_path / "a.csv", label=label)
-        assert of_run(node, RunConfig(), tmp_path / "rows.0").names == tuple(n for n in "abcdefgh" if n != label)
-    assert len({kept_rows.folder_of(tmp_path, key) for key in (("1", 0), ("1", 1), ("2", 0))}) == 3
+        assert load_run_table(node, RunConfig(), tmp_path / "rows.0").names == tuple(
+            n for n in "abcdefgh" if n != label
+        )
+    assert len({kept_rows.copy_folder(tmp_path, key) for key in (("1", 0), ("1", 1), ("2", 0))}) == 3
 
 
 def during(server, look):
@@ -168,7 +170,7 @@ def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file
     with pytest.raises(FedPCAError):
         finish(refusing)
     assert not kept_in(tmp_path / "journal0")
-    left = kept_rows.folder_of(tmp_path / "journal0", ("1", 0))
+    left = kept_rows.copy_folder(tmp_path / "journal0", ("1", 0))
     left.with_name(f"{left.name}.unfinished").mkdir()
     left.mkdir()
     finish(run_of("p-cov", tmp_path))
@@ -177,17 +179,17 @@ def test_what_is_kept_is_for_the_owner_goes_with_the_next_run_and_is_of_one_file
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 def test_blocks_come_back_as_they_were_and_none_of_a_pass_that_was_not_finished(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_rows, "ENTRIES", 0)  # blocks of 64 rows, of others than were written
+    monkeypatch.setattr(kept_rows, "CHUNK_ENTRIES", 0)  # blocks of 64 rows, of others than were written
     given = np.where(rows(150, 3) > 0, rows(150, 3), 0.0)
     blocks = Blocks(lambda: map(kind, np.split(given, 3)), 3, given.dtype, sparse=kind is sparse.csr_array)
-    with kept_rows.writing(tmp_path / "rows.0", "these") as copy:
-        first = copy.of(blocks)
+    with kept_rows.write_copy(tmp_path / "rows.0", "these") as copy:
+        first = copy.record(blocks)
         next(iter(first.read()))
-        copy.finish(table.check(first))
-    found = kept_rows.read(tmp_path / "rows.0", "these")
+        copy.finish(table.check_rows(first))
+    found = kept_rows.read_copy(tmp_path / "rows.0", "these")
     assert found
-    np.testing.assert_array_equal(whole(found.rows), given)
-    assert kept_rows.read(tmp_path / "rows.0", "others") is None
+    np.testing.assert_array_equal(to_array(found.rows), given)
+    assert kept_rows.read_copy(tmp_path / "rows.0", "others") is None
 
 
 @pytest.mark.parametrize("size", [0, 100])
@@ -201,7 +203,7 @@ def test_a_damaged_copy_is_not_used(size, passes, tmp_path):
 
 
 def test_where_rows_cannot_be_kept_each_question_reads_them(passes, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_rows, "_mapped", lambda *args, **known: (_ for _ in ()).throw(OSError(28, "No space")))
+    monkeypatch.setattr(kept_rows, "_map_rows", lambda *args, **known: (_ for _ in ()).throw(OSError(28, "No space")))
     assert finish(run_of("sub-it", tmp_path)).components_.shape == (2, 8)
     assert min(passes.values()) > 1
     assert not kept_in(tmp_path)
@@ -211,7 +213,7 @@ def test_where_rows_cannot_be_kept_each_question_reads_them(passes, tmp_path, mo
 def test_the_rows_of_a_run_that_fell_silent_go_when_another_begins(minutes, there, tmp_path, monkeypatch):
     left, other = (journal.FileJournal(str(tmp_path), run, 0) for run in ("1", "2"))
     left.begin("mean", "", b"", lambda answered: None)
-    left.rows.mkdir()
+    left.rows_folder.mkdir()
 
     class Later(datetime):
         @classmethod
@@ -220,7 +222,7 @@ def test_the_rows_of_a_run_that_fell_silent_go_when_another_begins(minutes, ther
 
     monkeypatch.setattr(journal, "datetime", Later)
     other.begin("mean", "", b"", lambda answered: None)
-    assert left.rows.exists() is there
+    assert left.rows_folder.exists() is there
 
 
 def test_a_folder_has_three_copies_at_most_and_the_oldest_goes(tmp_path, passes):
@@ -228,17 +230,17 @@ def test_a_folder_has_three_copies_at_most_and_the_oldest_goes(tmp_path, passes)
     csv(tmp_path / "0.csv", X[0])
     node = node_of(tmp_path / "0.csv", journal=str(tmp_path / "journal"))
     (tmp_path / "journal").mkdir()
-    kept = [kept_rows.folder_of(tmp_path / "journal", (str(run), 0)) for run in range(7)]
+    kept = [kept_rows.copy_folder(tmp_path / "journal", (str(run), 0)) for run in range(7)]
     for run, folder in enumerate(kept):
-        np.testing.assert_array_equal(whole(of_run(node, RunConfig(), folder).rows), X[0])
+        np.testing.assert_array_equal(to_array(load_run_table(node, RunConfig(), folder).rows), X[0])
         os.utime(folder, ns=(run, run))
         folder.with_name(f"{folder.name}.unfinished").mkdir()  # of a process that was killed
         os.utime(folder.with_name(f"{folder.name}.unfinished"), ns=(run, run))
-        assert len(kept_rows.folders(tmp_path / "journal")) <= 3
+        assert len(kept_rows.copy_folders(tmp_path / "journal")) <= 3
     assert [folder.exists() for folder in kept] == [False] * 4 + [True] * 3
     assert passes[tmp_path / "0.csv"] == 7
     for folder in (kept[-1], kept[0]):  # a run whose copy went reads the file
-        np.testing.assert_array_equal(whole(of_run(node, RunConfig(), folder).rows), X[0])
+        np.testing.assert_array_equal(to_array(load_run_table(node, RunConfig(), folder).rows), X[0])
     assert passes[tmp_path / "0.csv"] == 8
 
 

@@ -47,8 +47,8 @@ def test_a_row_is_odd_beyond_either_limit_and_counts_where_it_takes_part():
     found = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), 3, stream)
     found.add(np.array([[4.0, 0.0, 1.0], [6.0, 1.0, 0.0]]))
     found.add(np.array([[0.0, 0.5, 2.0], [99.0, 99.0, 98.0]]))
-    np.testing.assert_array_equal(found.above, [1, 1])
-    np.testing.assert_array_equal(found.fourth, [2.0**4 + 3.0**4])
+    np.testing.assert_array_equal(found.exceeding, [1, 1])
+    np.testing.assert_array_equal(found.fourth_powers, [2.0**4 + 3.0**4])
     lines = [line.split(",") for line in stream.getvalue().decode().splitlines()]
     assert [line[0] for line in lines[:3]] == ["4", "9", "0"]
     assert [line[2] for line in lines[:3]] == ["1", "1", "4.25"]
@@ -63,7 +63,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
     data[::1000] = rows(1500, 20)
 
     def work():
-        moments = Moments.of(data)
+        moments = Moments.from_rows(data)
         own = Vault(data, State(RecordDict()), columns=0, parties=1)
         squared = own.squared_error(moments.mean, np.empty(0), np.eye(20)[:5])
         np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.maths.rows import sparse_rows, weighted
+from fedpca_flwr.maths.rows import sparse_rows, weight_rows
 from fedpca_flwr.site.rare_values import conspicuous
 from tests.families import rows
 from tests.harness import finish, server_of
@@ -40,7 +40,7 @@ def test_columns_are_those_of_the_definitions(kind):
             X[rng.random((n, d)) < rng.random()] = np.nan
         weights = rng.integers(1, 4, n).astype(float) if kind == "weighted" else np.ones(n)
         given = {"sparse": lambda X=X: sparse_rows(sparse.csr_array(X)), "integers": lambda X=X: X.astype(np.uint8)}
-        given["weighted"] = lambda X=X, weights=weights: weighted(X, weights)
+        given["weighted"] = lambda X=X, weights=weights: weight_rows(X, weights)
         found = conspicuous(given.get(kind, lambda X=X: X)(), least)
         for column in range(d):
             rare, share = one_column(X[:, column], least, weights)

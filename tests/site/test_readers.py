@@ -8,12 +8,12 @@ from pyarrow import parquet
 from scipy import sparse
 
 from fedpca_flwr.data import table
-from fedpca_flwr.data.table import check, names_digest
+from fedpca_flwr.data.table import check_rows, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import rows as blocks
-from fedpca_flwr.maths.rows import Blocks, sparse_rows, whole
+from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
 from fedpca_flwr.site import csv_file, h5ad_file, parquet_file, readers
-from fedpca_flwr.site.file_format import Format
+from fedpca_flwr.site.file_format import FileFormat
 from fedpca_flwr.site.readers import read, read_ids, read_texts
 from tests.families import rows
 from tests.refusals import refused
@@ -44,17 +44,17 @@ def test_every_format_gives_the_same_rows_whole_or_in_blocks_and_leaves_a_label_
     assert isinstance(found.rows, np.memmap) == (suffix == ".npy")  # a large one stays on disk
     np.testing.assert_array_equal(read(path, label).rows, expected)
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
     for module in (readers, parquet_file, blocks):
         monkeypatch.setattr(module, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
     in_blocks = read(path, label).rows
     assert isinstance(in_blocks, Blocks)
     assert max(len(block) for block in in_blocks.read()) <= 64
     for _ in range(2):
-        np.testing.assert_array_equal(whole(in_blocks), expected)
-    np.testing.assert_array_equal(whole(in_blocks[60:70]), expected[60:70])
+        np.testing.assert_array_equal(to_array(in_blocks), expected)
+    np.testing.assert_array_equal(to_array(in_blocks[60:70]), expected[60:70])
     chosen = np.random.default_rng(0).random(150) < 0.4
-    np.testing.assert_array_equal(whole(in_blocks[chosen]), expected[chosen])
+    np.testing.assert_array_equal(to_array(in_blocks[chosen]), expected[chosen])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     sparse.save_npz(path, matrix)
     found = read(str(path), "2").rows
     assert found.sparse
-    np.testing.assert_array_equal(whole(found), np.delete(matrix.toarray(), 2, axis=1))
+    np.testing.assert_array_equal(to_array(found), np.delete(matrix.toarray(), 2, axis=1))
     matrix.data[7, ...] = np.nan
     sparse.save_npz(path, matrix)
     np.testing.assert_array_equal(read(str(path)).missing, np.isnan(matrix.toarray()).sum(axis=0))
@@ -91,7 +91,7 @@ def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
 
 def test_entries_held_twice_add_up_and_the_users_own_matrix_stays_as_it_was():
     twice = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
-    np.testing.assert_array_equal(whole(sparse_rows(twice)), [[3.0, 0.0]])
+    np.testing.assert_array_equal(to_array(sparse_rows(twice)), [[3.0, 0.0]])
     assert twice.nnz == 2
 
 
@@ -138,7 +138,7 @@ def cells(tmp_path, monkeypatch):
     """A dense X, and layers that are sparse."""
     anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
     monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(h5ad_file, "ENTRIES", 0)  # blocks of 64 rows
+    monkeypatch.setattr(h5ad_file, "CHUNK_ENTRIES", 0)  # blocks of 64 rows
     layers = {"counts": sparse.csr_matrix(COUNTS), "by columns": sparse.csc_matrix(COUNTS)}
     held = anndata.AnnData(X=COUNTS.toarray() + 1, layers=layers, var={"var_names": GENES})
     held.write_h5ad(tmp_path / "cells.h5ad")
@@ -149,13 +149,13 @@ def test_x_or_a_layer_is_read_in_blocks_and_genes_are_left_out_by_name(cells):
     found = read(cells)
     assert isinstance(found.rows, Blocks)
     assert [len(block) for block in found.rows.read()] == [64, 64, 64, 8]
-    np.testing.assert_array_equal(whole(found.rows), COUNTS.toarray() + 1)
+    np.testing.assert_array_equal(to_array(found.rows), COUNTS.toarray() + 1)
     assert found.columns == names_digest(GENES)
     for layer in ("counts", "by columns"):
         found = read(cells, "gene 3", layer=layer)
         assert found.rows.sparse
         assert [block.shape[0] for block in found.rows.read()] == [64, 64, 64, 8]
-        np.testing.assert_array_equal(whole(found.rows), np.delete(COUNTS.toarray(), 3, axis=1))
+        np.testing.assert_array_equal(to_array(found.rows), np.delete(COUNTS.toarray(), 3, axis=1))
         assert found.columns == names_digest([*GENES[:3], *GENES[4:]])
 
 
@@ -184,7 +184,7 @@ def test_genes_of_one_name_are_refused_and_files_from_before_anndata_0_7_are_rea
             group[part] = getattr(sparse.csr_matrix(COUNTS), part)
     found = read(cells)
     assert (found.names, found.rows.sparse) == (expected.names, expected.rows.sparse)
-    np.testing.assert_array_equal(whole(found.rows), whole(expected.rows))
+    np.testing.assert_array_equal(to_array(found.rows), to_array(expected.rows))
     with h5py.File(cells, "r+") as held:
         del held["var"]
         held["var"] = np.array([(name,) for name in [*GENES[:-1], GENES[0]]], dtype=[("index", "S9")])
@@ -202,13 +202,13 @@ def test_no_more_is_refused_than_what_cannot_be_squared():
     good = np.zeros((70, 4))
     good[1] = 0.0, 1e-300, 1e140, -1e140
     good[69] = 0.0, 1e-140, 1e-300, 0.0
-    assert check(good).rows is good
-    check(np.full((2, 2), 2**63, dtype=np.uint64))
+    assert check_rows(good).rows is good
+    check_rows(np.full((2, 2), 2**63, dtype=np.uint64))
     for value in (1.1e140, -1.1e140, np.inf, -np.inf):
         bad = good.copy()
         bad[68, 2] = value
         with pytest.raises(DataError) as caught:
-            check(bad)
+            check_rows(bad)
         assert caught.value.local == "columns (from 0): [2]"
 
 
@@ -228,7 +228,7 @@ def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
     def columns_of(file, left_out, variants=""):
         return np.array([line.split("/") for line in file.read_text().splitlines()], float), [f"a{variants}", "b"]
 
-    kind = Format(columns_of, lambda file, column, rows, label: [column] * rows, settings=("variants",))
+    kind = FileFormat(columns_of, lambda file, column, rows, label: [column] * rows, settings=("variants",))
     monkeypatch.setitem(readers.FORMATS, ".slashes", kind)
     path, other = csv(tmp_path, "1/2\n3/4\n", "own.SLASHES"), csv(tmp_path, "", "own.npy")
     np.testing.assert_array_equal(read(path).rows, [[1, 2], [3, 4]])
@@ -346,14 +346,14 @@ def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
     ],
 )
 def test_faults_in_later_blocks_are_told_with_their_lines(lines, what, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
     with refused(DataError, ".csv", match=what) as caught:
         read(csv(tmp_path, "\n".join(["1,2,3"] * 1000 + lines + ["1,2,3"] * 1000)))
     assert place in caught.value.local
 
 
 def test_later_blocks_of_csv_hold_texts_booleans_and_faults_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
     found = read(csv(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
     np.testing.assert_array_equal(found.rows[1000:1002], [[1, np.nan], [0, 3]])
     assert found.rows.shape == (2002, 2)

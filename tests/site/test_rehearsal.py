@@ -54,12 +54,12 @@ def told(monkeypatch):
 
 def test_steps_stand_in_order_with_the_log_between_them(told, tmp_path):
     deployment, said = told("finished:completed"), []
-    rehearsal.rehearse(tmp_path / "all", ROOT, dropout=True, say=said.append)
+    rehearsal.rehearse(tmp_path / "all", ROOT, dropout=True, show=said.append)
     assert deployment.killed == [3]
     assert [line.split()[0] for line in said] == ["1.", "2.", "3.", "Federated", "rows", "hospital", "4.", "5.", "what"]
     assert said[5].startswith("   hospital 3 (client 3) is killed; ")
-    assert f" {rehearsal.DEADLINE:.0f} s after its question" in said[5]
-    assert f"round-deadline={rehearsal.DEADLINE}" in deployment.config
+    assert f" {rehearsal.ROUND_DEADLINE_SECONDS:.0f} s after its question" in said[5]
+    assert f"round-deadline={rehearsal.ROUND_DEADLINE_SECONDS}" in deployment.config
     assert str(tmp_path / "all" / "model") in said[-2]
     assert f"python -m fedpca_flwr site journal {tmp_path / 'all' / 'journal0'}" in said[-1]
 
@@ -69,7 +69,7 @@ def test_sites_have_the_files_that_are_named(told, tmp_path):
     for file in data:
         file.write_text("a,b\n1,2\n")
     run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
-    rehearsal.rehearse(tmp_path / "all", ROOT, data=data, run=run, dropout=False, say=lambda line: None)
+    rehearsal.rehearse(tmp_path / "all", ROOT, data=data, run=run, dropout=False, show=lambda line: None)
     assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
     assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
     assert deployment.config.startswith(run)
@@ -80,14 +80,14 @@ def test_sites_have_the_files_that_are_named(told, tmp_path):
         (gone, ["nowhere.csv", "gone.csv"]),
     ):
         with refused(ConfigError, *named):
-            rehearsal.rehearse(tmp_path / "other", ROOT, data=files, dropout=files is data, say=lambda line: None)
+            rehearsal.rehearse(tmp_path / "other", ROOT, data=files, dropout=files is data, show=lambda line: None)
 
 
 def test_a_run_that_fails_ends_with_no_step_after_its_log(told, tmp_path):
     told("finished:failed")
     said = []
     with refused(FedPCAError, "finished:failed"):
-        rehearsal.rehearse(tmp_path / "all", ROOT, dropout=False, say=said.append)
+        rehearsal.rehearse(tmp_path / "all", ROOT, dropout=False, show=said.append)
     assert said[-1] == "     rows  500"
 
 
@@ -96,7 +96,7 @@ def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypat
     FileJournal(str(tmp_path), "1", 0).begin("keys", "", b"", lambda answered: None)
     for before, looks in ((0, 1), (1, 3)):
         running = Mock(done=Mock(side_effect=[False, False, True]))
-        rehearsal.wait_for_question(tmp_path, running, before=before)
+        rehearsal.wait_for_question(tmp_path, running, earlier=before)
         assert running.done.call_count == looks
 
 
@@ -162,7 +162,7 @@ def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
 CLIENT = """
 import time
 from fedpca_flwr.site import outlived
-outlived.LOOKS = outlived.GRACE = 0.05
+outlived.WATCH_SECONDS = outlived.GRACE_SECONDS = 0.05
 outlived.end_with_node()
 print("watches 0", flush=True)
 time.sleep(600)

@@ -9,10 +9,10 @@ import pytest
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import check
+from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.maths.privacy import composed, gaussian_epsilon, gaussian_multiplier
-from fedpca_flwr.maths.rows import weighted
+from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon, gaussian_multiplier
+from fedpca_flwr.maths.rows import weight_rows
 from fedpca_flwr.site import policy
 from fedpca_flwr.site.journal import FileJournal
 from fedpca_flwr.site.policy import (
@@ -20,16 +20,16 @@ from fedpca_flwr.site.policy import (
     permit_pairs,
     permit_privacy,
     permit_rows,
+    permit_site_bound,
     permit_size,
     permit_split,
-    permit_under,
     permit_values,
     permit_weights,
     require_files,
     require_journal,
 )
-from fedpca_flwr.site.repeats import Bounded, Release, Repeats, Selection, require_budget, rows_digest
-from fedpca_flwr.site.weights import apart
+from fedpca_flwr.site.repeats import BoundAnswer, Release, RepeatRules, SelectedRows, require_budget, rows_digest
+from fedpca_flwr.site.weights import separate_weights
 from fedpca_flwr.strategies import METHODS
 from tests.families import rows
 from tests.refusals import refused
@@ -47,14 +47,20 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
         (partial(permit_rows, rules), 10, 9),
         (lambda nbytes: permit_size(rules, nbytes, lambda most: ""), 100, 101),
         (lambda epsilon: permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
-        (lambda bound: permit_under(8.0, X, bound), 8.0, 7.9),
-        (lambda few: apart(check(np.hstack([X[:few], np.ones((few, 1))])), rules, RunConfig(weights="2")), 10, 9),
+        (lambda bound: permit_site_bound(8.0, X, bound), 8.0, 7.9),
+        (
+            lambda few: separate_weights(
+                check_rows(np.hstack([X[:few], np.ones((few, 1))])), rules, RunConfig(weights="2")
+            ),
+            10,
+            9,
+        ),
     ):
         permit(most)
         with pytest.raises(DisclosureError):
             permit(beyond)
     with refused(DataError, "'bound'", 7.9):
-        permit_under(7.9, X, 8.0)
+        permit_site_bound(7.9, X, 8.0)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +113,14 @@ def table(rows, *observed):
     X = np.full((rows, len(observed)), np.nan)
     for feature, places in enumerate(observed):
         X[places, feature] = 1.0
-    return check(X)
+    return check_rows(X)
 
 
 @pytest.mark.parametrize(("rounded", "apart", "least"), [(1, 0, 10), (10, 0, 13), (1, 4, 14), (10, 4, 23)])
 def test_rows_that_take_no_part_may_be_those_with_values(rounded, apart, least, monkeypatch):
     """Of 103 rows 3 are left out to round: with values in 13, of a feature or of two, at least 10 are in the sums."""
     rules, every = node(**{"round-rows": rounded}), slice(None)
-    monkeypatch.setattr(policy, "AT_ONCE", 1)
+    monkeypatch.setattr(policy, "PAIR_BLOCK_FEATURES", 1)
 
     def observed(*places):
         return table(103, *places)._replace(apart=np.arange(103) < apart)
@@ -136,7 +142,7 @@ RULES = SimpleNamespace(repeat="refuse", min_rows=5, journal="x")
 
 
 def repeats(folder, run, X):
-    return Repeats(FileJournal(str(folder), run, 0), RULES, X)
+    return RepeatRules(FileJournal(str(folder), run, 0), RULES, X)
 
 
 @pytest.mark.parametrize("more", [1, 4, -4])
@@ -150,7 +156,7 @@ def test_a_sum_over_nearly_the_same_rows_is_refused_below_the_minimum_only(more,
 
 def clear(folder, run, X, **selection):
     """A run in clear over rows of which ``selection`` says how the run weighs them and which columns it adds."""
-    return Repeats(FileJournal(str(folder), run, 0), RULES, X, Selection(X, **selection))
+    return RepeatRules(FileJournal(str(folder), run, 0), RULES, X, SelectedRows(X, **selection))
 
 
 def levels(declared, *cells):
@@ -164,24 +170,24 @@ def test_nearly_the_same_rows_are_refused_in_clear_by_the_run_that_was_answered(
     other = {"one more": rows(21), "one less": X[1:], "another order": X[::-1], "a column more": np.c_[X, X[:, 0]]}
     other["one corrected"] = X + (np.arange(20) == 7)[:, None]
     if first == "clear":
-        clear(tmp_path, "71", X).permit_clear(noted=True)
+        clear(tmp_path, "71", X).permit_clear(is_noted=True)
     else:
         repeats(tmp_path, "71", X).permit_sum(["a", "b"], split="rows")
     for noted in (False, True):
         with refused(DisclosureError, "'min-rows' = 5", 71):
-            clear(tmp_path, "72", other[change]).permit_clear(noted=noted)
+            clear(tmp_path, "72", other[change]).permit_clear(is_noted=noted)
     with refused(DisclosureError, "'min-rows' = 5", 71):
         repeats(tmp_path, "73", other[change]).permit_sum(["a", "b"], split="rows")
-    clear(tmp_path, "74", X).permit_clear(noted=True)  # the same rows, as often as anybody likes
+    clear(tmp_path, "74", X).permit_clear(is_noted=True)  # the same rows, as often as anybody likes
     repeats(tmp_path, "75", X).permit_sum(["a", "b"], split="rows")
-    clear(tmp_path, "76", rows(25)).permit_clear(noted=True)
+    clear(tmp_path, "76", rows(25)).permit_clear(is_noted=True)
 
 
 def test_runs_that_were_only_told_beforehand_do_not_count(tmp_path):
-    clear(tmp_path, "1", rows(20)).permit_clear(noted=False)
-    clear(tmp_path, "2", rows(21)).permit_clear(noted=True)
+    clear(tmp_path, "1", rows(20)).permit_clear(is_noted=False)
+    clear(tmp_path, "2", rows(21)).permit_clear(is_noted=True)
     with refused(DisclosureError, "'min-rows' = 5", 2):
-        clear(tmp_path, "1", rows(20)).permit_clear(noted=True)
+        clear(tmp_path, "1", rows(20)).permit_clear(is_noted=True)
 
 
 def test_other_weights_and_levels_of_the_same_rows_are_refused_also_where_batches_are_new(tmp_path):
@@ -191,7 +197,7 @@ def test_other_weights_and_levels_of_the_same_rows_are_refused_also_where_batche
 
         def run(number, folder=folder, rules=rules, **selection):
             journal = FileJournal(str(folder), number, 0)
-            Repeats(journal, rules, X, Selection(X, **selection)).permit_clear(noted=True)
+            RepeatRules(journal, rules, X, SelectedRows(X, **selection)).permit_clear(is_noted=True)
 
         run("1")
         with refused(DisclosureError, "'weights'", 1):
@@ -202,12 +208,14 @@ def test_other_weights_and_levels_of_the_same_rows_are_refused_also_where_batche
             with refused(DisclosureError, "'levels'", 3):
                 run(number, **other)
     allowed = SimpleNamespace(repeat="allow", min_rows=5, journal="x")
-    Repeats(FileJournal(str(folder), "7", 0), allowed, X, Selection(X, weights=ones)).permit_clear(noted=True)
+    RepeatRules(FileJournal(str(folder), "7", 0), allowed, X, SelectedRows(X, weights=ones)).permit_clear(is_noted=True)
 
 
 def test_rows_of_other_weights_are_others():
     X, weights = rows(20), np.arange(1.0, 21.0)
-    assert len({rows_digest(b"key", given) for given in (X, weighted(X, weights), weighted(X, weights[::-1]))}) == 3
+    assert (
+        len({rows_digest(b"key", given) for given in (X, weight_rows(X, weights), weight_rows(X, weights[::-1]))}) == 3
+    )
 
 
 def test_a_site_knows_the_members_of_its_sums_and_tells_of_three_bounds(tmp_path):
@@ -239,7 +247,7 @@ def test_bounds_count_within_a_run_and_one_that_nearly_the_same_rows_have_told_o
 
 @pytest.mark.parametrize(("within", "told"), [(True, [False, True, True]), (False, [True, True, False])])
 def test_of_which_bounds_one_tells(within, told):
-    assert [Bounded(5.0, within).tells(bound) for bound in (4.0, 5.0, 6.0)] == told
+    assert [BoundAnswer(5.0, within).implies(bound) for bound in (4.0, 5.0, 6.0)] == told
 
 
 # Budgets
@@ -251,8 +259,8 @@ STAGES = {"centre": ONE / 0.05**0.5, "products": ONE / 0.95**0.5}
 def test_a_budget_is_spent_to_its_end_and_not_beyond():
     """Of a run its whole, though it has told a part; with what others have told."""
     whole, others = 2.0, [3.0, 4.0]
-    spent = gaussian_epsilon(composed([*others, whole]), 1e-5)
-    given = {"of_run": [9.0], "of_others": others, "whole_run": whole, "delta": 1e-5}
+    spent = gaussian_epsilon(compose_multipliers([*others, whole]), 1e-5)
+    given = {"run_multipliers": [9.0], "other_multipliers": others, "total_multiplier": whole, "delta": 1e-5}
     require_budget(8.0, **given, epsilon=spent)
     with refused(DisclosureError, "'epsilon-budget'"):
         require_budget(8.0, **given, epsilon=spent * (1 - 1e-6))
@@ -260,8 +268,8 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond():
 
 def release(folder, run="1", phase="centre", multiplier=ONE, epsilon=1.0, party=0):
     """A release of a site whose budget this is."""
-    permit = partial(require_budget, multiplier, whole_run=ONE, epsilon=epsilon, delta=1e-5)
-    FileJournal(str(folder), run, party).note_release(phase, "add-remove", multiplier, permit)
+    permit = partial(require_budget, multiplier, total_multiplier=ONE, epsilon=epsilon, delta=1e-5)
+    FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
 
 
 def entries(folder):

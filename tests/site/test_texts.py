@@ -8,7 +8,7 @@ import pytest
 from fedpca_flwr import read
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.rows import whole
+from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.site import csv_file
 from fedpca_flwr.site.readers import read_ids, read_texts
 from tests.families import rows
@@ -108,7 +108,7 @@ def written(folder, content, name="site.csv"):
 @pytest.mark.parametrize("kind", READ)
 def test_a_text_is_read_as_its_author_means_it(kind, tmp_path):
     content, keys, expected = READ[kind]
-    np.testing.assert_array_equal(whole(read(written(tmp_path, content), **keys).rows), np.asarray(expected, float))
+    np.testing.assert_array_equal(to_array(read(written(tmp_path, content), **keys).rows), np.asarray(expected, float))
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -119,7 +119,7 @@ def test_a_text_that_could_be_read_otherwise_is_refused_with_what_to_do(kind, tm
 
 
 def test_a_row_that_is_longer_than_a_block_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "CHARACTERS", 100)
+    monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
     text = "a,b\n" + "1,x\n" * 1000 + f"2,{'y' * 50_000}\n" + "True,z\n" * 1000
     path = str(written(tmp_path, text))
     np.testing.assert_array_equal(read(path, leave_out="b").rows[998:1003, 0], [1, 1, 2, 1, 1])
@@ -149,7 +149,7 @@ def test_numbers_that_are_marks_are_missing_in_every_kind_of_file(tmp_path):
     held = np.array([[1, -999, 3], [4, 5, 2**40]])
     np.save(tmp_path / "site.npy", held)
     found = read(tmp_path / "site.npy", missing="?, -999", leave_out=[2])
-    np.testing.assert_array_equal(whole(found.rows), [[1, NAN], [4, 5]])
+    np.testing.assert_array_equal(to_array(found.rows), [[1, NAN], [4, 5]])
     assert found.missing.tolist() == [0, 1]
     held[0, 0] = 2**60 + 1
     np.save(tmp_path / "site.npy", held)

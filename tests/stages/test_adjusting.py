@@ -13,7 +13,7 @@ from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.stages.adjust import _places, covariate_places
+from fedpca_flwr.stages.adjust import _parse_columns, covariate_columns
 from tests.families import cut
 from tests.harness import finish, fit, say, server_of, tamper_arrays
 from tests.refusals import refused
@@ -110,7 +110,7 @@ def test_names_are_found_at_the_sites():
     frames = [pd.DataFrame(part, columns=NAMES) for part in PARTIES]
     named, numbered = adjusted(frames, adjust_for="age, sex"), adjusted()
     np.testing.assert_array_equal(named.components_, numbered.components_)
-    np.testing.assert_array_equal(named.adjustment_.places, [AGE, SEX])
+    np.testing.assert_array_equal(named.adjustment_.covariate_columns, [AGE, SEX])
     assert "adjusted for age, sex" in named.summary()
     np.testing.assert_array_equal(named.transform(frames[0]), numbered.transform(PARTIES[0]))
     with refused(ConfigError, "adjust_for", "'weight'", "'batch'", 8) as told:
@@ -120,7 +120,7 @@ def test_names_are_found_at_the_sites():
 
 def test_what_covariates_explain_wholly_or_but_for_rounding_is_nothing():
     S = np.array([[1.0, 1.0], [1.0, 1 + 2.0**-50]])
-    assert not Adjustment(np.array([0]), np.array([[0.0, 1.0]])).of_scatter(S).any()
+    assert not Adjustment(np.array([0]), np.array([[0.0, 1.0]])).residual_scatter(S).any()
     # Its rounding must not be scaled up.
     rows = np.column_stack([ROWS, 3 * ROWS[:, AGE] - ROWS[:, SEX]])
     assert not adjusted(cut(rows, *SIZES), n_components=6, scale=True).components_[:, 8].any()
@@ -151,12 +151,12 @@ def test_options_that_do_not_go_together_are_named(options, named):
 
 def test_covariates_are_named_or_numbered_and_leave_one_column():
     table = SimpleNamespace(rows=np.zeros((2, 3)), names=("age", "sex", "weight"))
-    np.testing.assert_array_equal(covariate_places(["weight", "0"], table), [2, 0])
-    np.testing.assert_array_equal(_places("2 0", 2, 3), [2, 0])
+    np.testing.assert_array_equal(covariate_columns(["weight", "0"], table), [2, 0])
+    np.testing.assert_array_equal(_parse_columns("2 0", 2, 3), [2, 0])
     with refused(ConfigError, "'adjust-for'", "age, 0"):
-        covariate_places(["age", "0"], table)
+        covariate_columns(["age", "0"], table)
     with refused(ConfigError, "'adjust-for'", 3):
-        _places("0 1 2", 3, 3)
+        _parse_columns("0 1 2", 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_covariates_are_named_or_numbered_and_leave_one_column():
 def test_places_that_cannot_be_are_refused(told, expected):
     """The fault: an OverflowError of a number beyond 64 bits."""
     with refused(ConfigError, expected, 3, *([f"'{told}'"] if len(told) < 9 else [])):
-        _places(told, expected, 3)
+        _parse_columns(told, expected, 3)
 
 
 def test_other_places_and_false_scatters_are_told():
@@ -191,7 +191,7 @@ def test_what_fixed_point_missed_is_told_of_what_is_left():
     steps = 3 * 3 * 2.0**-121 * 2**32 * bound**2 * d  # three parts of each of three parties, in two words a value
     assert told(model) == pytest.approx(steps / total, rel=1e-5, abs=0)
     model = adjusted(keep="moments", **MASKED)
-    missed = analyses.adjusted(model.moments_, [AGE, SEX]).moments.missed
+    missed = analyses.adjusted(model.moments_, [AGE, SEX]).moments.error_bound
     assert told(model) == pytest.approx(missed.sum() / (599 * model.total_variance), rel=1e-9, abs=0)
     nearly_age = np.column_stack([ROWS[:, AGE], 1e6 * ROWS[:, AGE] + ROWS[:, 0]])
     with refused(ConfigError, "'bound'", "1e+09"):

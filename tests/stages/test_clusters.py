@@ -10,9 +10,9 @@ from sklearn.neighbors import NearestNeighbors
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import clustering, harmony
-from fedpca_flwr.maths.harmony import WIDTH, Steps
+from fedpca_flwr.maths.harmony import CLUSTER_WIDTH, Steps
 from fedpca_flwr.protocol.question import Total
-from fedpca_flwr.questions.row_limits import ROWS
+from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.stages.clusters import harmony as steps_of_harmony
 from fedpca_flwr.stages.clusters import stage as questions
 from tests.families import cut
@@ -35,7 +35,7 @@ def test_k_means_is_that_of_scikit_learn_from_the_best_of_the_same_starts(way, t
     paths = [tmp_path / f"{i}.csv" for i in range(3)]
     model = fit("p-cov", PARTIES, n_components=2, clusters=3, scores=paths, **way)
     found, scores = analyses.clusters(model), model.transform(X)
-    every = clustering.starts(model.explained_variance_, 3, questions.STARTS, seed=42)
+    every = clustering.draw_starts(model.explained_variance_, 3, questions.STARTS, seed=42)
     fits = [KMeans(3, init=one, n_init=1, tol=0, max_iter=300).fit(scores) for one in every]
     theirs = min(fits, key=lambda one: one.inertia_)  # not the first
     order = np.argsort(-np.bincount(theirs.labels_), kind="stable")
@@ -66,7 +66,7 @@ def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
     before = fit("p-cov", PARTIES, **options)
     found, start, scores = analyses.clusters(model), analyses.clusters(before), before.transform(X)
     spread = np.eye(3) * len(X) * 3 / before.log["clusters"]["inertia"]
-    regular = clustering.REGULAR * model.explained_variance_.mean()
+    regular = clustering.RIDGE_SHARE * model.explained_variance_.mean()
     theirs = GaussianMixture(
         3,
         tol=1e-9,
@@ -89,7 +89,7 @@ def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
 
 def test_centres_without_rows_stay_and_few_rows_are_not_counted():
     points, centres = np.array([[0.0], [1.0]]), np.array([[[0.5], [9.0]]])
-    cells = clustering.Cells.about(centres)
+    cells = clustering.CellSums.empty(centres)
     cells.add(points, centres)
     np.testing.assert_array_equal(cells.step(centres), centres)
     for few, told in ((9, None), (10, 10)):
@@ -100,7 +100,7 @@ def test_centres_without_rows_stay_and_few_rows_are_not_counted():
 
 
 def test_steps_are_limited_and_parties_have_the_rows_of_the_run(monkeypatch):
-    monkeypatch.setattr(questions, "MOST_STEPS", 1)
+    monkeypatch.setattr(questions, "MAX_STEPS", 1)
     model = fit("p-cov", PARTIES, n_components=2, clusters=3)
     assert "the clusters still moved after 1 steps" in model.log["notes"]
     server = server_of("p-cov", PARTIES, n_components=2, clusters=3)
@@ -207,13 +207,13 @@ BATCH = np.repeat(np.arange(3), [len(rows) for rows in BATCHES])
 def by_blocks(Z, clusters=12, seed=0):
     """The paper's program on all rows: counts are taken anew after each twentieth of them."""
     rng, (n, _), of_batch = np.random.default_rng(seed), Z.shape, np.eye(3)[BATCH]
-    units = harmony.unit(Z)
+    units = harmony.normalise_rows(Z)
     centres, moved = units[rng.choice(n, clusters, replace=False)], Z
     R = np.exp(-20 * (1 - units @ centres.T))
     R /= R.sum(axis=1, keepdims=True)
     for _ in range(6):
         for _ in range(15):
-            centres = harmony.unit(R.T @ units)
+            centres = harmony.normalise_rows(R.T @ units)
             near = np.exp(-20 * (1 - units @ centres.T))
             for block in np.array_split(rng.permutation(n), 20):
                 rest = np.delete(np.arange(n), block)
@@ -226,7 +226,7 @@ def by_blocks(Z, clusters=12, seed=0):
             gram = design.T @ (share[:, None] * design) + np.diag([0, 1, 1, 1])
             effect = np.linalg.solve(gram, design.T @ (share[:, None] * Z))
             moved -= share[:, None] * effect[1:][BATCH]
-        units = harmony.unit(moved)
+        units = harmony.normalise_rows(moved)
     return moved
 
 
@@ -284,10 +284,10 @@ def test_a_batch_that_its_clusters_describe_without_error_needs_no_second_correc
 
 
 def test_clusters_of_no_rows_stay_and_batches_are_kept_from_what_holds_more_than_their_part():
-    steps = steps_of_harmony._shared_out({}, Steps.none(2, 2, 2), np.eye(2), np.zeros((2, 2)), 1)
+    steps = steps_of_harmony._converge_step({}, Steps.empty(2, 2, 2), np.eye(2), np.zeros((2, 2)), 1)
     next(steps)
     counts, units = np.array([[3.0, 1.0], [1.0, 3.0]]), np.array([[0.0, 2.0], [0.0, 0.0]])
-    asked = steps.send(Total({"counts": counts, "units": units}, 2)).asked
+    asked = steps.send(Total({"counts": counts, "units": units}, 2)).request
     np.testing.assert_array_equal(asked["centres"][-1], [[0, 1], [0, 1]])
     np.testing.assert_allclose(asked["penalties"][-1], np.log([[3 / 4, 3 / 2], [3 / 2, 3 / 4]]), rtol=1e-14)
 
@@ -309,20 +309,29 @@ FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
     [
         (
             questions._cell_limits({"centres": PLACES[None]}, 2.5),
-            {"counts": 2 * ROWS, "sums": [2 * ROWS * 5.5, 2 * ROWS * 6.5], "inertia": 2 * ROWS * (5.5**2 + 6.5**2)},
+            {
+                "counts": 2 * MAX_ROWS,
+                "sums": [2 * MAX_ROWS * 5.5, 2 * MAX_ROWS * 6.5],
+                "inertia": 2 * MAX_ROWS * (5.5**2 + 6.5**2),
+            },
         ),
         (
             questions._share_limits({"means": PLACES}, 2.5),
             {
-                "counts": 2 * ROWS,
-                "sums": 2 * ROWS * FARTHEST,
-                "products": 2 * ROWS * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
-                "log_density": 2 * ROWS * clustering.MOST_LOG_DENSITY,
+                "counts": 2 * MAX_ROWS,
+                "sums": 2 * MAX_ROWS * FARTHEST,
+                "products": 2 * MAX_ROWS * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
+                "log_density": 2 * MAX_ROWS * clustering.MAX_LOG_DENSITY,
             },
         ),
         (
             steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5),
-            {"counts": 2 * ROWS, "units": 2 * ROWS, "sums": 5 * ROWS, "objective": 2 * ROWS * (4 + WIDTH * np.log(4))},
+            {
+                "counts": 2 * MAX_ROWS,
+                "units": 2 * MAX_ROWS,
+                "sums": 5 * MAX_ROWS,
+                "objective": 2 * MAX_ROWS * (4 + CLUSTER_WIDTH * np.log(4)),
+            },
         ),
     ],
 )

@@ -6,9 +6,9 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.genotypes import AlleleCounts, columns_of_others
+from fedpca_flwr.maths.genotypes import AlleleCounts, non_genotype_columns
 from fedpca_flwr.protocol.question import Total
-from fedpca_flwr.questions.row_limits import ROWS
+from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.stages.genotypes import linkage
 from fedpca_flwr.stages.genotypes import stage as genotypes
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
@@ -84,8 +84,8 @@ def test_masked_sums_need_no_bound_and_no_more_rounds_than_the_method():
 
 
 def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
-    looked, look = [], columns_of_others
-    monkeypatch.setattr(genotypes, "columns_of_others", lambda rows: looked.append(len(rows)) or look(rows))
+    looked, look = [], non_genotype_columns
+    monkeypatch.setattr(genotypes, "non_genotype_columns", lambda rows: looked.append(len(rows)) or look(rows))
     analysed(PEOPLE, "sub-it")
     assert sorted(looked) == [12, 28, 50]
 
@@ -194,7 +194,7 @@ LINKED = linked_people()
     ids=str,
 )
 def test_components_are_those_of_the_kept_variants(method, way, missing, monkeypatch):
-    monkeypatch.setattr(linkage, "PAIRS", 4000)  # so that several questions are needed
+    monkeypatch.setattr(linkage, "MAX_PAIRS", 4000)  # so that several questions are needed
     G = np.delete(linked_people(missing=missing), 120, axis=1)
     model = analysed(parties_of(G), method, **PRUNED, **way)
     expected = plinks_rule(G, [0], 50, 7, 0.2)
@@ -236,9 +236,9 @@ def test_sums_that_no_genotypes_have_and_pairs_beyond_the_variants_are_refused(a
     [
         (
             genotypes.ALLELES["alleles"].limits({}, None),  # two copies of every allele at most
-            {"count": ROWS, "called": ROWS, "alleles": 2 * ROWS, "squares": 4 * ROWS},
+            {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS},
         ),
-        (linkage.linkage_phases()["neighbours"].limits({}, None), {"sums": 4 * ROWS, "chromosomes": ROWS}),
+        (linkage.linkage_questions()["neighbours"].limits({}, None), {"sums": 4 * MAX_ROWS, "chromosomes": MAX_ROWS}),
     ],
 )
 def test_limits_in_closed_form(limits, expected):
@@ -249,7 +249,7 @@ def test_what_counts_tell_of_standardised_genotypes():
     """Of four people with three copies, and of two who are called with two: the last variant is left out."""
     counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
     stage = genotypes.Genotypes(None)
-    stage.counts, stage.left_out = counts, np.array([False, False, True])
+    stage.counts, stage.pruned = counts, np.array([False, False, True])
     pooled = stage.head()
     p = np.array([3 / 8, 1 / 2])
     diagonal = [(3 - 4 * 4 * p[0] ** 2) / (2 * p[0] * (1 - p[0])), 0.0, 0.0]

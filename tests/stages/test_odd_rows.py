@@ -10,9 +10,9 @@ from scipy.stats import kurtosis
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.questions.row_limits import ROWS
-from fedpca_flwr.questions.rows import projection_phase
-from fedpca_flwr.stages.odd_rows import ABOVE, FOURTH, _sum_limits, limits_of, told_count
+from fedpca_flwr.questions.row_limits import MAX_ROWS
+from fedpca_flwr.questions.rows import projection_questions
+from fedpca_flwr.stages.odd_rows import ABOVE, FOURTH, _sum_limits, outlier_limits, suppress_small_counts
 from tests.families import cut, rows
 from tests.harness import fit, require_limits
 from tests.hostile import HostileSession
@@ -84,7 +84,7 @@ def test_rows_beyond_the_limits_are_counted(way):
 
 @pytest.mark.parametrize(("count", "told"), [(0, 0), (9, 0), (10, 10), (90, 90), (91, 100), (100, 100)], ids=str)
 def test_no_count_is_of_fewer_rows_than_a_sites_minimum(count, told):
-    assert told_count(count, 100, 10) == told
+    assert suppress_small_counts(count, 100, 10) == told
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_no_count_is_of_fewer_rows_than_a_sites_minimum(count, told):
 def test_limits_are_of_components_that_leave_something_and_are_no_rounding(rows, variances, directions, size):
     log = {"measured": {"left_out_directions": directions}}
     model = SimpleNamespace(log=log, explained_variance_=np.array(variances), n_samples_=rows, total_variance=5.0)
-    assert limits_of(model).size == size
+    assert outlier_limits(model).size == size
 
 
 @each_way
@@ -183,11 +183,11 @@ def test_limits_in_closed_form():
     asked = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
     three = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
     require_limits(
-        _sum_limits(projection_phase()["project"], (ABOVE, FOURTH), asked, three),
+        _sum_limits(projection_questions()["project"], (ABOVE, FOURTH), asked, three),
         {
-            "count": ROWS,
-            "squared": 2 * 2 * 3.0**2 * ROWS,
-            "above": ROWS,
-            "fourth": [0.0, (2 * 2 * 3.0**2 / 0.5) ** 2 * ROWS],
+            "count": MAX_ROWS,
+            "squared": 2 * 2 * 3.0**2 * MAX_ROWS,
+            "above": MAX_ROWS,
+            "fourth": [0.0, (2 * 2 * 3.0**2 / 0.5) ** 2 * MAX_ROWS],
         },
     )

@@ -7,12 +7,12 @@ from scipy import sparse
 from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import check
-from fedpca_flwr.maths.moments import Moments, symmetric
-from fedpca_flwr.maths.rows import sparse_rows, weighted
+from fedpca_flwr.data.table import check_rows
+from fedpca_flwr.maths.moments import Moments, unpack_symmetric
+from fedpca_flwr.maths.rows import sparse_rows, weight_rows
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.site.policy import permit_rows
-from fedpca_flwr.site.weights import apart
+from fedpca_flwr.site.weights import separate_weights
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, server_of
 from tests.refusals import refused
@@ -125,9 +125,9 @@ def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
 
 
 def test_a_site_that_names_no_column_of_weights_takes_none_from_a_run():
-    table = check(np.column_stack([np.ones(6), np.arange(6.0)]), ("w", "a"))
+    table = check_rows(np.column_stack([np.ones(6), np.arange(6.0)]), ("w", "a"))
     with refused(DisclosureError, "'weights'", "'w'"):
-        apart(table, NodeConfig(partition_id=0, num_partitions=1, data="rows.csv"), RunConfig(weights="w"))
+        separate_weights(table, NodeConfig(partition_id=0, num_partitions=1, data="rows.csv"), RunConfig(weights="w"))
 
 
 @pytest.mark.engine
@@ -150,6 +150,6 @@ def test_moments_in_blocks_are_those_of_all_weighted_rows():
     weights = np.random.default_rng(2).uniform(0, 3, 400)
     expected = np.cov(counts.T, aweights=weights, ddof=0) * weights.sum()
     whole = [counts, sparse_rows(sparse.csr_array(counts.astype(float)))]
-    halves = [Moments.of(weighted(counts[part], weights[part])) for part in (slice(0, 150), slice(150, 400))]
-    for found in [*(Moments.of(weighted(given, weights)) for given in whole), pool(halves)]:
-        assert symmetric(found.scatter, 5) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    halves = [Moments.from_rows(weight_rows(counts[part], weights[part])) for part in (slice(0, 150), slice(150, 400))]
+    for found in [*(Moments.from_rows(weight_rows(given, weights)) for given in whole), pool(halves)]:
+        assert unpack_symmetric(found.scatter, 5) == pytest.approx(expected, rel=1e-12, abs=1e-12)

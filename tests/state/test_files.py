@@ -8,7 +8,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.state import files
-from fedpca_flwr.state.files import TooLargeError, archive_at, read, require_site_file, write, written_whole
+from fedpca_flwr.state.files import TooLargeError, archive_path, atomic_file, read, require_site_file, write
 from tests.refusals import refused
 
 
@@ -18,11 +18,11 @@ def test_a_file_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
     target.write_bytes(b"before")
 
     def fsync(descriptor):
-        known = os.fstat(descriptor)
-        synced.append((known.st_ino, known.st_size, target.read_bytes()))
+        status = os.fstat(descriptor)
+        synced.append((status.st_ino, status.st_size, target.read_bytes()))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with written_whole(target) as stream:
+    with atomic_file(target) as stream:
         stream.write(b"and after")
     assert target.read_bytes() == b"and after"
     assert synced == [(target.stat().st_ino, 9, b"before")]
@@ -34,9 +34,9 @@ def test_all_members_of_a_file_together_unpack_to_so_many_bytes(tmp_path):
     write(target, {"a": np.zeros(10), "b": np.zeros(10)}, {"about": 1}, text="about.json")
     with zipfile.ZipFile(target) as archive:
         size = sum(member.file_size for member in archive.infolist())
-    assert read(target, text="about.json", most_bytes=size)[1] == {"about": 1}
+    assert read(target, text="about.json", max_bytes=size)[1] == {"about": 1}
     with refused(TooLargeError, size, size - 1):
-        read(target, text="about.json", most_bytes=size - 1)
+        read(target, text="about.json", max_bytes=size - 1)
 
 
 def test_a_file_that_somebody_has_compressed_far_may_be_small_only(tmp_path, monkeypatch):
@@ -44,10 +44,10 @@ def test_a_file_that_somebody_has_compressed_far_may_be_small_only(tmp_path, mon
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("about.json", "{}" + " " * 5000)
     assert read(target, text="about.json") == ({}, {})
-    monkeypatch.setattr(files, "SMALL", 5001)
+    monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 5001)
     with refused(TooLargeError, "5,002", "5,001"):
         read(target, text="about.json")
-    monkeypatch.setattr(files, "SMALL", 0)
+    monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 0)
     with refused(TooLargeError, "5,002", f"{4 * target.stat().st_size:,}"):
         read(target, text="about.json")
 
@@ -57,20 +57,20 @@ def test_what_is_not_written_leaves_what_was_there_and_nothing_beside_it(tmp_pat
     target.write_bytes(b"before")
     with pytest.raises(ValueError, match="JSON"):
         write(target, {}, {"value": np.nan}, text="about.json")
-    with pytest.raises(ZeroDivisionError), written_whole(target) as stream:
+    with pytest.raises(ZeroDivisionError), atomic_file(target) as stream:
         stream.write(bytes([1 // 0]))
     assert (target.read_bytes(), list(tmp_path.iterdir())) == (b"before", [target])
     require_site_file("scores", target)
-    for there in (tmp_path, target / "deeper"):
+    for path in (tmp_path, target / "deeper"):
         with refused(ConfigError, "'scores'") as caught:
-            require_site_file("scores", there)
-        assert caught.value.local == str(there)
+            require_site_file("scores", path)
+        assert caught.value.local == str(path)
 
 
 @pytest.mark.parametrize(
     ("name", "file"), [("a", "a.npz"), ("a.npz", "a.npz"), ("a.txt", "a.txt.npz"), ("v1.2", "v1.2.npz")]
 )
 def test_a_file_of_arrays_has_its_suffix(name, file, tmp_path):
-    assert archive_at(tmp_path / name, "a model") == tmp_path / file
+    assert archive_path(tmp_path / name, "a model") == tmp_path / file
     with refused(ConfigError, tmp_path):
-        archive_at(tmp_path, "a model")
+        archive_path(tmp_path, "a model")

@@ -15,23 +15,23 @@ from fedpca_flwr.state.store import Schema, Store, StoreError
 from tests.refusals import refused
 
 TABLES = "CREATE TABLE book (title TEXT);"
-SCHEMA = Schema("shelf", "shelf.sqlite", b"TEST", 3, TABLES, sealed=("book",), old=("*.shelf",))
+SCHEMA = Schema("shelf", "shelf.sqlite", b"TEST", 3, TABLES, sealed_tables=("book",), old_patterns=("*.shelf",))
 
 
 def add(folder, title, error=None):
-    held = Store(folder, SCHEMA)
-    with held.transaction() as database:
-        held.sealed(database)
+    shelf = Store(folder, SCHEMA)
+    with shelf.transaction() as database:
+        shelf.verified_digest(database)
         database.execute("INSERT INTO book VALUES (?)", (title,))
         if error:
             raise error
-        held.seal(database)
+        shelf.seal(database)
 
 
 def titles(folder, schema=SCHEMA):
-    held = Store(folder, schema)
-    with held.transaction() as database:
-        held.sealed(database)
+    shelf = Store(folder, schema)
+    with shelf.transaction() as database:
+        shelf.verified_digest(database)
         return [title for (title,) in database.execute("SELECT title FROM book ORDER BY rowid")]
 
 
@@ -84,57 +84,57 @@ def test_what_sqlite_leaves_of_a_file_stands_alone_unless_another_process_makes_
 ):
     """The fault: between two looks the other made the file and began; its journal then seemed to stand alone."""
     add(tmp_path, "one")
-    held, looks, exists = Store(tmp_path, SCHEMA), iter([False]), Path.exists
+    shelf, looks, exists = Store(tmp_path, SCHEMA), iter([False]), Path.exists
     (tmp_path / "shelf.sqlite-journal").touch()
     monkeypatch.setattr(Path, "exists", lambda path: next(looks, True) and exists(path))
-    assert held.exists()
+    assert shelf.exists()
     (tmp_path / "shelf.sqlite").unlink()
     with refused(StoreError, tmp_path / "shelf.sqlite-journal"):
         titles(tmp_path)
 
 
 def test_what_changed_after_it_was_read_is_not_overwritten(tmp_path):
-    held = Store(tmp_path, SCHEMA)
-    with held.transaction() as database:
-        seen = held.sealed(database)
-    assert seen == held.nothing
+    shelf = Store(tmp_path, SCHEMA)
+    with shelf.transaction() as database:
+        digest = shelf.verified_digest(database)
+    assert digest == shelf.empty_digest
     add(tmp_path, "one")
-    with held.transaction() as database, refused(ContractError, tmp_path):
-        held.require(database, seen)
+    with shelf.transaction() as database, refused(ContractError, tmp_path):
+        shelf.require_digest(database, digest)
 
 
 @pytest.mark.parametrize("size", [1, 9, 10, 11, 1000])
 def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
-    monkeypatch.setattr(store, "PIECE", 10)
-    held, value = Store(tmp_path, SCHEMA), bytes(i % 251 for i in range(size))
-    with held.transaction() as database:
-        name = held.put(database, value)
-        assert held.put(database, value) == name
-    with held.transaction() as database:
-        assert held.get(database, name, size) == value
+    monkeypatch.setattr(store, "PIECE_BYTES", 10)
+    shelf, value = Store(tmp_path, SCHEMA), bytes(i % 251 for i in range(size))
+    with shelf.transaction() as database:
+        name = shelf.put(database, value)
+        assert shelf.put(database, value) == name
+    with shelf.transaction() as database:
+        assert shelf.get(database, name, size) == value
         assert database.execute("SELECT count(*) FROM piece").fetchone() == (-(-size // 10),)
         with refused(StoreError, "shelf.sqlite"):
-            held.get(database, name, size + 1)
+            shelf.get(database, name, size + 1)
         with refused(StoreError, "shelf.sqlite"):
-            held.get(database, name, size - 1)
+            shelf.get(database, name, size - 1)
         database.execute("UPDATE piece SET value = CAST(value || 'x' AS BLOB) WHERE number = 0")
         with refused(StoreError, "shelf.sqlite", match="damaged"):
-            held.get(database, name, size)
+            shelf.get(database, name, size)
         database.execute("UPDATE piece SET value = zeroblob(length(value))")
         with refused(StoreError, "shelf.sqlite", match="damaged"):
-            held.get(database, name, size + 1)
+            shelf.get(database, name, size + 1)
         with refused(StoreError, "shelf.sqlite", match="change"):
-            held.get(database, "a" * 64, size)
+            shelf.get(database, "a" * 64, size)
 
 
 def test_what_was_deleted_is_not_in_the_file(tmp_path):
-    held, secret = Store(tmp_path, SCHEMA), b"\x17\x2b" * 5000
-    with held.transaction() as database:
-        held.put(database, secret)
-    assert secret[:1000] in held.file.read_bytes()
-    with held.transaction() as database:
+    shelf, secret = Store(tmp_path, SCHEMA), b"\x17\x2b" * 5000
+    with shelf.transaction() as database:
+        shelf.put(database, secret)
+    assert secret[:1000] in shelf.file.read_bytes()
+    with shelf.transaction() as database:
         database.execute("DELETE FROM piece")
-    assert secret[:10] not in held.file.read_bytes()
+    assert secret[:10] not in shelf.file.read_bytes()
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"SQLite format 3\0", b"not a database at all" * 500], ids=len)

@@ -11,10 +11,10 @@ from fedpca_flwr.data.partition import split
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.forecast import Forecast, Heterogeneity, Survey
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.refine import CORRECTION_BITS, block_bits, coded_bits
+from fedpca_flwr.maths.refine import CORRECTION_BITS, block_bits, entropy_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks.harness import PARTITIONS
-from fedpca_flwr.strategies.adaptive import SPARE, AdaptiveOptions, candidates
+from fedpca_flwr.strategies.adaptive import SPARE_CORRECTIONS, AdaptiveOptions, rank_candidates
 from tests.families import cut, rows
 from tests.hostile import HostileSession
 from tests.refusals import refused
@@ -37,17 +37,17 @@ def spent(model):
     return len(entries), np.mean(sum(np.array(entry["up"]) for entry in entries))
 
 
-def survey(n, values, told):
+def survey(n, values, coded):
     """Of so many rows about zero, whose variances times rows are their eigenvalues."""
     d = values.size
-    return Survey(Head(n, np.zeros(d), np.zeros(d)), n * values, n * values, np.eye(d)[:, :4], told)
+    return Survey(Head(n, np.zeros(d), np.zeros(d)), n * values, n * values, np.eye(d)[:, :4], coded)
 
 
 def test_ways_are_forecast_to_cost_what_their_messages_hold():
     d, k, head = 20, 8, 8 * (1 + 20) + 3 * 128
-    forecast = Forecast.of([survey(n, np.linspace(2, 1, d), np.zeros(21)) for n in (15, 10)])
+    forecast = Forecast.from_surveys([survey(n, np.linspace(2, 1, d), np.zeros(21)) for n in (15, 10)])
     options = AdaptiveOptions.parse({"n-components": k, "download-weight": 2.0, "round-bytes": 100.0})
-    ways = [way for way in candidates(forecast, options) if way.method != "compressed"]
+    ways = [way for way in rank_candidates(forecast, options) if way.method != "compressed"]
     narrow, wide = (forecast.krylov_rounds(k, width, 1e-6) for width in (5, 18))
     once, refined = head + 8 * d + 128, 2 * (4 * d * 18 + 128)
     assert {(way.method, way.options.get("block-size")): (way.rounds, way.up, way.down) for way in ways} == {
@@ -66,20 +66,20 @@ def test_coded_covariances_are_forecast_with_their_corrections_at_the_cheapest_s
     d, k, head = 20, 8, 8 * (1 + 20) + 3 * 128
     options = AdaptiveOptions.parse({"n-components": k, "download-weight": 2.0, "round-bytes": 100.0, "target": 0.1})
 
-    def coded(counts, options, told, first=2.0):
+    def coded(counts, options, code_bytes, first=2.0):
         values = np.r_[first, np.full(k - 1, 2.0), np.ones(d - k)]
-        forecast = Forecast.of([survey(n, values, told) for n in counts])
-        return forecast, [way for way in candidates(forecast, options) if way.method == "compressed"]
+        forecast = Forecast.from_surveys([survey(n, values, code_bytes) for n in counts])
+        return forecast, [way for way in rank_candidates(forecast, options) if way.method == "compressed"]
 
     steps = []
-    for told, first in ((np.zeros(21), 2.0), (np.zeros(21), 1e3), (np.linspace(1e6, 0, 21), 2.0)):
-        forecast, (way,) = coded((1500, 1000), options, told, first)
-        number, step = way.options["corrections"] - SPARE, way.options["step"]
-        bits = [coded_bits(block_bits(i)) for i in range(number)]
+    for code_bytes, first in ((np.zeros(21), 2.0), (np.zeros(21), 1e3), (np.linspace(1e6, 0, 21), 2.0)):
+        forecast, (way,) = coded((1500, 1000), options, code_bytes, first)
+        number, step = way.options["corrections"] - SPARE_CORRECTIONS, way.options["step"]
+        bits = [entropy_bits(block_bits(i)) for i in range(number)]
         assert way.rounds == 2 + number
         up = forecast.coded_bytes(step) + 2 * head + 5 * 128
-        assert way.up == pytest.approx(up + number * (d * 18 * coded_bits(CORRECTION_BITS) / 8 + 3 * 128))
-        assert way.down == pytest.approx(sum(d * 18 * one / 8 + 3 * 128 for one in bits))
+        assert way.up == pytest.approx(up + number * (d * 18 * entropy_bits(CORRECTION_BITS) / 8 + 3 * 128))
+        assert way.down == pytest.approx(sum(d * 18 * number_bits / 8 + 3 * 128 for number_bits in bits))
         steps.append((step, number))
     assert steps == [(1e-7, 0), (5e-7, 0), (0.01, 2)]  # finer ones would count beyond 2^26 in the largest variance
     assert not coded((10, 9), options, np.zeros(21))[1]
@@ -120,15 +120,15 @@ def test_exact_components_in_the_fewest_bytes_are_those_of_corrections(partition
     assert model.log["exact"]
     np.testing.assert_allclose(model.explained_variance_, TRUTH.explained_variance_, rtol=1e-8)
     _, up = spent(model)
-    _, whole = spent(run("p-cov", parties(partition), n_components=10))
-    assert up < 0.6 * whole
+    _, p_cov_bytes = spent(run("p-cov", parties(partition), n_components=10))
+    assert up < 0.6 * p_cov_bytes
 
 
 @pytest.mark.engine
 @every_partition
 def test_the_number_of_krylov_rounds_is_as_forecast(partition):
-    candidates = adaptive(parties(partition)).log["candidates"]
-    for candidate in candidates:
+    rank_candidates = adaptive(parties(partition)).log["candidates"]
+    for candidate in rank_candidates:
         if candidate["method"] == "sub-it":
             options = {key.replace("-", "_"): value for key, value in candidate["options"].items()}
             model = run("sub-it", parties(partition), n_components=10, min_rows=1, **options)
@@ -145,18 +145,21 @@ def test_scores_of_heterogeneity_rise_with_it():
 
 
 def test_heterogeneity_and_what_is_pooled_in_numbers():
-    told, far = np.zeros(21), Head(30, np.array([2.0, 0.0]), np.zeros(2))
-    one, other = survey(10, np.array([3.0, 1.0]), told), survey(30, np.ones(2), told)
-    one, other = replace(one, sketch=np.diag([30.0, 10.0])), replace(other, head=far, sketch=np.diag([30.0, 30.0]))
-    found = Forecast.of([one, other])
-    assert (found.total, found.variances.tolist(), found.spectrum.tolist()) == (130, [90, 40], [90, 40])
-    assert found.own == Forecast.of([other, one]).own  # in an order of its own
+    code_bytes, shifted_head = np.zeros(21), Head(30, np.array([2.0, 0.0]), np.zeros(2))
+    first, second = survey(10, np.array([3.0, 1.0]), code_bytes), survey(30, np.ones(2), code_bytes)
+    first, second = (
+        replace(first, sketch=np.diag([30.0, 10.0])),
+        replace(second, head=shifted_head, sketch=np.diag([30.0, 30.0])),
+    )
+    forecast = Forecast.from_surveys([first, second])
+    assert (forecast.total, forecast.variances.tolist(), forecast.spectrum.tolist()) == (130, [90, 40], [90, 40])
+    assert forecast.party_codes == Forecast.from_surveys([second, first]).party_codes  # in an order of its own
     entropy = [-sum(share * np.log2(share) for share in shares) for shares in ((9 / 16, 7 / 16), (3 / 4, 1 / 4))]
     parts = (30 / 130, 0.75 / np.hypot(1.5, 1), entropy[0] - entropy[1] / 4 - 3 / 4, 0.75 / 2.5)
-    assert list(found.heterogeneity.named().values()) == pytest.approx([np.mean(parts), *parts])
+    assert list(forecast.heterogeneity.as_dict().values()) == pytest.approx([np.mean(parts), *parts])
     assert Heterogeneity(0.5, 3.0, 0.1, 0.4).score == 0.5
-    few = [survey(1, np.array([3.0, 0, 0, 0]), told), survey(2, np.array([2.5, 1, 0, 0]), told)]
-    assert Forecast.of(few).spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction
+    few = [survey(1, np.array([3.0, 0, 0, 0]), code_bytes), survey(2, np.array([2.5, 1, 0, 0]), code_bytes)]
+    assert Forecast.from_surveys(few).spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction
 
 
 def test_the_variance_between_parties_is_that_along_all_directions_of_their_means():
@@ -170,11 +173,17 @@ def test_the_variance_between_parties_is_that_along_all_directions_of_their_mean
 
 def test_bytes_in_code_are_those_that_the_parties_told_at_their_own_units():
     """A step is told in the mean variance of all rows, and a party's list in its own, which is a part of them."""
-    values, told = np.array([5.0, 3.0, 1.0, 0.5]), np.arange(21.0)[::-1]
-    np.testing.assert_allclose(Forecast.of([survey(n, values, 0 * told) for n in (10, 30)]).spectrum, 40 * values)
-    surveys = [survey(10, np.ones(4), told), survey(90, np.ones(4), told), survey(100, np.zeros(4), 0 * told)]
+    values, code_bytes = np.array([5.0, 3.0, 1.0, 0.5]), np.arange(21.0)[::-1]
+    np.testing.assert_allclose(
+        Forecast.from_surveys([survey(n, values, 0 * code_bytes) for n in (10, 30)]).spectrum, 40 * values
+    )
+    surveys = [
+        survey(10, np.ones(4), code_bytes),
+        survey(90, np.ones(4), code_bytes),
+        survey(100, np.zeros(4), 0 * code_bytes),
+    ]
     positions = 2 * (np.log10(1e-3 * 100 / np.array([10, 90])) + 7)  # of half decades from 1e-7
-    assert Forecast.of(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
+    assert Forecast.from_surveys(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
 
 
 @pytest.mark.engine
@@ -214,16 +223,16 @@ def test_a_warm_start_by_whole_factors_is_considered_where_rows_are_few():
 def test_where_the_target_is_not_certified_an_exact_way_goes_on():
     """Each party has a second variance; of all rows the second is as large as the third, which no party tells."""
     levels = np.where(np.arange(40) < 1, 20.0, 0.1)
-    one, other = levels.copy(), levels.copy()
-    one[[1, 2]], other[[1, 2]] = [8.0, 2.0], [2.0, 8.0]
+    first, second = levels.copy(), levels.copy()
+    first[[1, 2]], second[[1, 2]] = [8.0, 2.0], [2.0, 8.0]
     model = adaptive(
-        [np.vstack([np.diag(x), -np.diag(x)]) for x in (one, other)], n_components=2, target=0.5, round_bytes=0
+        [np.vstack([np.diag(x), -np.diag(x)]) for x in (first, second)], n_components=2, target=0.5, round_bytes=0
     )
     assert model.log["candidates"][0]["method"] == "compressed"
     assert any("compressed has no bound, so sub-it went on" in note for note in model.log["notes"])
     assert model.log["chosen"]["method"] == "sub-it"
     corrections = [entry for entry in model.log["rounds"] if entry["phase"] == "correction"]
-    assert len(corrections) == model.log["candidates"][0]["rounds"] - 2 + SPARE
+    assert len(corrections) == model.log["candidates"][0]["rounds"] - 2 + SPARE_CORRECTIONS
     np.testing.assert_allclose(model.singular_values_**2, [1600, 136], rtol=1e-12)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.maths.codecs import Coded, encoded_block, encoded_components, orthonormal_block
+from fedpca_flwr.maths.codecs import Coded, decode_orthonormal_block, encode_block, encode_components
 from fedpca_flwr.maths.refine import block_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from tests.families import cut, rows
@@ -37,7 +37,7 @@ def bound_of(model):
     return model.log["measured"]["angle_bound_degrees"]
 
 
-def measured(**options):
+def fit_and_measure(**options):
     """The angle to the exact components, which its bound holds, that bound, and the bytes up."""
     model = fit(**options)
     angle = principal_angles(model, TRUTH).max
@@ -60,7 +60,7 @@ every_codec = pytest.mark.parametrize("codec", SERIES)
 
 @pytest.mark.parametrize("series", SERIES.values(), ids=SERIES)
 def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
-    angles, bounds, sent = zip(*(measured(**options) for options in series), strict=True)
+    angles, bounds, sent = zip(*(fit_and_measure(**options) for options in series), strict=True)
     assert bounds[-1] < 90
     assert list(angles) == sorted(angles, reverse=True)
     assert list(sent) == sorted(sent)
@@ -79,7 +79,7 @@ def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
 )
 def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, most, times_smaller):
     """Without error feedback the rounding of the first correction would stay."""
-    angles, bounds, sent = zip(*(measured(**base, corrections=times) for times in range(most + 1)), strict=True)
+    angles, bounds, sent = zip(*(fit_and_measure(**base, corrections=times) for times in range(most + 1)), strict=True)
     assert all(later < earlier / times_smaller for earlier, later in pairwise(angles))
     assert all(later < earlier / 3 for earlier, later in pairwise(bounds))
     assert 0 < min(np.diff(sent)) <= max(np.diff(sent)) < sent[0]
@@ -94,7 +94,7 @@ def test_steps_and_codes_that_cannot_be_are_refused():
     with refused(ConfigError, "'encoded'", "'codec'"):
         in_short_words(codec="low-rank")
     with refused(ContractError, "client 1", "'wrong'", -1, 0):
-        finish(with_replies_of_one(lambda arrays: [*arrays[:-1], -np.ones(2)]))
+        finish(with_altered_replies(lambda arrays: [*arrays[:-1], -np.ones(2)]))
     even = np.vstack([np.eye(5), -np.eye(5)])  # a third of a feature's variance each, and a step of a whole one
     with refused(ConfigError, "'codec'", "'shared-step'", "positive"):
         fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
@@ -107,8 +107,8 @@ def test_the_step_the_rank_and_what_is_measured_are_those_of_the_documentation()
     measured, total = finish(server).log["measured"], np.vstack(parties()).var(axis=0).sum() * 600
     encoded = [party[1] for party in exchanged]
     assert float(encoded[0].asked[0]) == pytest.approx(1e-4 * total / 40, rel=1e-12)
-    wrong = sum(float(one.said[-1][0]) for one in encoded)
-    assert measured["scatter_error_variance_share"] == pytest.approx(wrong / total, rel=1e-12)
+    error_norm = sum(float(exchange.said[-1][0]) for exchange in encoded)
+    assert measured["scatter_error_variance_share"] == pytest.approx(error_norm / total, rel=1e-12)
     ratios = [
         8 * (40 * 40 + 40 + 1) / np.mean(model.log["rounds"][0]["up"]) / model.log["measured"]["compression_ratio"]
         for model in (fit(), fit(codec="low-rank"))
@@ -117,7 +117,7 @@ def test_the_step_the_rank_and_what_is_measured_are_those_of_the_documentation()
     assert not differences(fit(codec="low-rank"), fit(codec="low-rank", rank=8))
 
 
-def with_replies_of_one(change, **options):
+def with_altered_replies(change, **options):
     """A run in which client 1's replies are altered on their way."""
     server = server_of("compressed", parties(), n_components=4, **options)
     tamper_arrays(server, 1, change)
@@ -129,7 +129,7 @@ def with_replies_of_one(change, **options):
     "change", [lambda code: code[:-9], lambda code: np.append(code, np.uint8(0)), lambda code: code[::-1]]
 )
 def test_a_code_that_does_not_decode_is_named(codec, change):
-    server = with_replies_of_one(
+    server = with_altered_replies(
         lambda arrays: [change(array) if array.dtype == "uint8" else array for array in arrays], codec=codec
     )
     with refused(ContractError, "client 1", match="code"):
@@ -144,7 +144,7 @@ def test_a_trace_in_whose_unit_a_code_is_no_scatter_breaks_nothing(codec, trace)
     def lied(arrays):
         return [np.array([trace]) if array.dtype == np.float64 and array.shape == (1,) else array for array in arrays]
 
-    server = with_replies_of_one(lied, codec=codec, corrections=1)
+    server = with_altered_replies(lied, codec=codec, corrections=1)
     if trace == 1e-310 and codec == "shared-step":
         with refused(ContractError, "client 1", match="code"):
             finish(server)
@@ -167,8 +167,8 @@ def test_the_unit_of_the_data_does_not_matter(options, unit):
 def test_equal_errors_of_several_parties_add_up():
     """As a share of the variance: the largest alone would be a third."""
     X = rows(200, 40)
-    one, three = (fit([X] * number, bits=8).log["measured"]["scatter_error_variance_share"] for number in (1, 3))
-    assert one == pytest.approx(three, rel=1e-9)
+    single, triple = (fit([X] * number, bits=8).log["measured"]["scatter_error_variance_share"] for number in (1, 3))
+    assert single == pytest.approx(triple, rel=1e-9)
 
 
 def test_the_bound_after_a_correction_is_that_of_davis_and_kahan():
@@ -176,10 +176,10 @@ def test_the_bound_after_a_correction_is_that_of_davis_and_kahan():
     server = server_of("compressed", parties(), n_components=4, codec="low-rank", rank=10, bits=8, corrections=1)
     exchanged = [heard(server, party) for party in range(3)]
     model = finish(server)
-    corrections = [one for party in exchanged for one in party if one.phase == "correction"]
+    corrections = [exchange for party in exchanged for exchange in party if exchange.phase == "correction"]
     code, scales, bits = corrections[0].asked
-    block = orthonormal_block(Coded(scales, code), int(bits), (40, 14))
-    everywhere, on_block = np.sum([one.said[-1] for one in corrections], axis=0)
+    block = decode_orthonormal_block(Coded(scales, code), int(bits), (40, 14))
+    everywhere, on_block = np.sum([exchange.said[-1] for exchange in corrections], axis=0)
     U, X = model.components_.T, np.vstack(parties())
     inside = block.T @ U
     outside = np.linalg.norm(U - block @ inside, 2)
@@ -209,8 +209,8 @@ def test_corrections_go_on_until_the_certificate_holds(base):
     assert 0 < len(corrections) < 10
     if not secure:
         down = [entry["down"][0] for entry in corrections]
-        most = [1.1 * 40 * 14 * bits // 8 + 1000 for bits in (8, 16, 24)]
-        assert (np.array(down[:3]) < most[: len(down)]).all()
+        max_bytes = [1.1 * 40 * 14 * bits // 8 + 1000 for bits in (8, 16, 24)]
+        assert (np.array(down[:3]) < max_bytes[: len(down)]).all()
         assert down[0] < down[-1]
 
 
@@ -226,7 +226,7 @@ BLOCKS = {
 
 @pytest.mark.parametrize(("block", "bits", "what"), BLOCKS.values(), ids=BLOCKS)
 def test_a_party_answers_about_no_other_block(block, bits, what):
-    coded = encoded_block(block, min(bits, 32))
+    coded = encode_block(block, min(bits, 32))
     server = server_of("compressed", parties(), n_components=4, corrections=1)
     on_request(server, 1, "correction", lambda arrays: [coded.code, coded.scales, np.asarray(bits)])
     with refused(ContractError, "client 1", match=what):
@@ -235,23 +235,23 @@ def test_a_party_answers_about_no_other_block(block, bits, what):
 
 def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
     """Both sides take the same orthonormal columns for it, whatever the bits."""
-    tall, apart = ORTHONORMAL[:, :14], []
+    tall, errors = ORTHONORMAL[:, :14], []
     for number in range(4):
         bits = block_bits(number)
-        block = orthonormal_block(encoded_block(tall, bits), bits, tall.shape)
+        block = decode_orthonormal_block(encode_block(tall, bits), bits, tall.shape)
         np.testing.assert_allclose(block.T @ block, np.eye(14), atol=1e-14)
-        apart.append(np.linalg.norm(block - tall @ (tall.T @ block), 2))
+        errors.append(np.linalg.norm(block - tall @ (tall.T @ block), 2))
     assert [block_bits(number) for number in (3, 9)] == [32, 32]
-    assert all(later < earlier / 100 for earlier, later in pairwise(apart))
-    assert 1e-4 < apart[0] < 0.05
+    assert all(later < earlier / 100 for earlier, later in pairwise(errors))
+    assert 1e-4 < errors[0] < 0.05
     # In 8 bits its 9,000 small entries, together a tenth of it, would all become zero, and sites would refuse it.
     tall = np.full((9001, 1), 0.0036)
     tall[0] = np.sqrt(1 - np.sum(tall[1:] ** 2))
     with refused(ValueError):
-        orthonormal_block(encoded_block(tall, 8), 8, tall.shape)
-    coded, bits = encoded_components(tall, 8)
+        decode_orthonormal_block(encode_block(tall, 8), 8, tall.shape)
+    coded, bits = encode_components(tall, 8)
     assert bits == 16
-    np.testing.assert_allclose(orthonormal_block(coded, bits, tall.shape), tall, atol=1e-3)
+    np.testing.assert_allclose(decode_orthonormal_block(coded, bits, tall.shape), tall, atol=1e-3)
 
 
 def test_corrections_are_asked_for_where_needed_and_say_where_they_do_not_suffice():

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.graph import diameter, graph_of, metropolis_weights, mixing_rate, orthonormalised
+from fedpca_flwr.maths.graph import diameter, make_graph, metropolis_weights, mixing_rate, orthonormalise
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.questions.graph import GraphOptions
 from tests.families import rows
@@ -29,7 +29,7 @@ def parties():
     return [(part * spread) @ basis.T + 30 for part in shifted]
 
 
-def unlike():
+def dissimilar_parties():
     """Parties that differ in size, mean and spectrum; one of a single row."""
     parts = parties()
     return [parts[0] * [9, 1, 1, 1, 1, 1, 1, 1], parts[1][:1], parts[2] + 50, parts[3]]
@@ -44,7 +44,7 @@ def observed(method, parts, **options):
     server = server_of(method, parts, **{"n_components": 2, "graph": "ring", **options})
     exchanged = [heard(server, party) for party in range(len(parts))]
     model = finish(server)
-    down, up = ([[one[which] for one in own[:-1]] for own in exchanged] for which in (1, 2))
+    down, up = ([[exchange[which] for exchange in exchanges[:-1]] for exchanges in exchanged] for which in (1, 2))
     return model, down, up
 
 
@@ -59,7 +59,7 @@ def program(method, A, W, first, step, iterations):
 
     X = np.array([first] * len(A))
     T = directions(X)
-    found = [(X, T)]
+    iterates = [(X, T)]
     for _ in range(iterations):
         if method == "dsa":
             X = averaged(X) + step * T
@@ -67,17 +67,17 @@ def program(method, A, W, first, step, iterations):
         else:
             before, X = X, (X + averaged(X)) / 2 + step * T
             T = (T + averaged(T)) / 2 + directions(X) - directions(before)
-        found.append((X, T))
-    return found
+        iterates.append((X, T))
+    return iterates
 
 
 @pytest.mark.parametrize("method", DECENTRALISED)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_parties_do_what_the_papers_say_and_the_server_relays_and_adds_nothing(method, graph, tmp_path):
-    parts = [*unlike(), *parties()[:2]]
+    parts = [*dissimilar_parties(), *parties()[:2]]
     files = [str(tmp_path / f"{i}.npy") for i in range(6)]
     model, down, up = observed(method, parts, graph=graph, iterations=3, edge_probability=0.4, scores=files)
-    adjacency = graph_of(graph, 6, probability=0.4, seed=42)
+    adjacency = make_graph(graph, 6, probability=0.4, seed=42)
     # In every round each party receives, bit for bit, what its neighbours sent in the round before, and no more.
     rounds = diameter(adjacency) + 1 + 3
     for i in range(6):
@@ -86,42 +86,42 @@ def test_parties_do_what_the_papers_say_and_the_server_relays_and_adds_nothing(m
         for t in range(1, rounds):
             neighbours = [up[j][t - 1] for j in np.flatnonzero(adjacency[i])]
             assert len(down[i][t]) == len(up[i][t - 1])
-            for told, said in zip(down[i][t], zip(*neighbours, strict=True), strict=True):
-                assert [one.tobytes() for one in told] == [one.tobytes() for one in said]
+            for received, sent_blocks in zip(down[i][t], zip(*neighbours, strict=True), strict=True):
+                assert [block.tobytes() for block in received] == [block.tobytes() for block in sent_blocks]
     # The step is that of the largest eigenvalue that any party may have, and of the graph.
     pooled = np.vstack(parts)
-    own = [
+    local_heads = [
         (part - part.mean(axis=0), len(part) * np.sum((part.mean(axis=0) - pooled.mean(axis=0)) ** 2)) for part in parts
     ]
-    largest = max(np.linalg.norm(part, 2) ** 2 + between for part, between in own)
+    largest = max(np.linalg.norm(part, 2) ** 2 + between for part, between in local_heads)
     total, W = np.sum((pooled - pooled.mean(axis=0)) ** 2), metropolis_weights(adjacency)
     step = model.log["measured"]["step_size"]
     assert step == pytest.approx(min(0.5, np.sqrt(1 - mixing_rate(W))) * total / (6 * largest), rel=0.01)
     # The iterates, what is reported of the last, and what the server makes of the reports.
     centred = [part - pooled.mean(axis=0) for part in parts]
     A = [6 * part.T @ part / total for part in centred]
-    found = program(method, A, W, up[0][-4][0], step, 3)
+    iterates = program(method, A, W, up[0][-4][0], step, 3)
     for i in range(6):
-        for (X, T), sent in zip(found[:3], up[i][-4:-1], strict=True):
+        for (X, T), sent in zip(iterates[:3], up[i][-4:-1], strict=True):
             for expected, array in zip((X[i], T[i]), sent, strict=False):
                 np.testing.assert_allclose(array, expected, atol=1e-11)
-    estimates = [orthonormalised(X) for X in found[3][0]]
+    estimates = [orthonormalise(X) for X in iterates[3][0]]
     energies = [np.square(part @ estimate).sum(axis=0) for part, estimate in zip(centred, estimates, strict=True)]
-    directions = [np.linalg.norm(T) for T in found[3][1]]
+    directions = [np.linalg.norm(T) for T in iterates[3][1]]
     for i in range(6):
         report = [pooled.mean(axis=0), np.sum(centred[i] ** 2), directions[i], energies[i], estimates[i]]
-        for told, expected in zip(up[i][-1], report, strict=True):
-            np.testing.assert_allclose(told, expected, rtol=1e-9, atol=1e-9)
+        for received, expected in zip(up[i][-1], report, strict=True):
+            np.testing.assert_allclose(received, expected, rtol=1e-9, atol=1e-9)
     order = np.argsort(-np.sum(energies, axis=0))
-    components = orthonormalised(np.sum(estimates, axis=0))[:, order]
+    components = orthonormalise(np.sum(estimates, axis=0))[:, order]
     signs = np.sign(np.einsum("ij,ji->j", components, model.components_))
     np.testing.assert_allclose(model.components_.T, components * signs, atol=1e-10)
     np.testing.assert_allclose(model.explained_variance_, np.sum(energies, axis=0)[order] / (len(pooled) - 1))
     np.testing.assert_allclose(model.explained_variance_ratio_, np.sum(energies, axis=0)[order] / total)
     measured = model.log["measured"]
     assert measured["last_direction_norm"] == pytest.approx(max(directions))
-    apart = [principal_angles(estimate, components).max() for estimate in estimates]
-    assert measured["consensus_error_degrees"] == pytest.approx(max(apart), rel=1e-6, abs=1e-8)
+    angles = [principal_angles(estimate, components).max() for estimate in estimates]
+    assert measured["consensus_error_degrees"] == pytest.approx(max(angles), rel=1e-6, abs=1e-8)
     # Scores are by the party's own estimate, in the model's order and with its signs; so is the prediction of the end.
     for file, part, estimate in zip(files, centred, estimates, strict=True):
         turned = np.sign(np.einsum("ij,ji->j", estimate[:, order], model.components_))
@@ -140,18 +140,18 @@ def test_fast_pca_converges_to_the_exact_components_as_a_run_that_ended_too_earl
     exact = truth(parts)
     model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
     ends = [sent[-1][-1] for sent in up]
-    apart = max(principal_angles(a, b).max() for a in ends for b in ends)
+    spread = max(principal_angles(a, b).max() for a in ends for b in ends)
     step = max(np.degrees(np.linalg.norm(sent[-2][0] - sent[-3][0])) for sent in up)
     note = ended_early(model)
-    assert f"after 60 iterations the parties' estimates are up to {apart:.2g} degrees from each other" in note
+    assert f"after 60 iterations the parties' estimates are up to {spread:.2g} degrees from each other" in note
     assert f"the last step was {step:.2g} degrees at most" in note
-    more = int(note.split("about ")[1].split(" more")[0].replace(",", ""))
-    assert 60 + more == pytest.approx(146, abs=10)  # where the error falls below 1e-6 degrees
-    left = float(note.split("at the rate of the last ones, ")[1].split(" degrees")[0])
+    further_iterations = int(note.split("about ")[1].split(" more")[0].replace(",", ""))
+    assert 60 + further_iterations == pytest.approx(146, abs=10)  # where the error falls below 1e-6 degrees
+    remaining_degrees = float(note.split("at the rate of the last ones, ")[1].split(" degrees")[0])
     axes = exact.components_.T
     off = max(np.degrees(np.linalg.norm(end - axes * np.sign((end * axes).sum(axis=0)))) for end in ends)
-    assert 0.5 < left / off < 2
-    model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60 + more + 10)
+    assert 0.5 < remaining_degrees / off < 2
+    model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60 + further_iterations + 10)
     assert ended_early(model) == ""
     for sent in up:  # every party's own estimate
         assert principal_angles(sent[-1][-1], axes).max() <= 1e-6
@@ -175,8 +175,8 @@ def test_the_defaults_of_fast_pca_come_close_on_digits():
 @pytest.mark.engine
 def test_dsa_that_stands_still_apart_and_iterations_without_a_rate_say_so():
     model = run("dsa", parties()[:3], n_components=2, step_size=0.4, iterations=200)
-    said = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
-    assert said in ended_early(model)
+    standstill_note = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
+    assert standstill_note in ended_early(model)
     for method, iterations in (("dsa", 1), ("fast-pca", 2), ("dsa", 3)):
         note = ended_early(run(method, parties(), n_components=2, iterations=iterations))
         assert "the steps show no linear rate yet, so it cannot be said how many more iterations are needed" in note
@@ -197,7 +197,7 @@ def test_one_and_two_parties_are_a_graph_too(method, count, graph):
 
 def test_products_of_a_covariance_are_counted():
     """Forty to find the largest eigenvalue, and in each iteration one of each component."""
-    assert GraphOptions(n_components=2, iterations=3).columns(None) == 4 * 10 + 2 * 4
+    assert GraphOptions(n_components=2, iterations=3).product_columns(None) == 4 * 10 + 2 * 4
 
 
 # What diverges, and what a party does not answer
@@ -206,7 +206,7 @@ def test_products_of_a_covariance_are_counted():
 @pytest.mark.engine
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_a_step_that_is_too_large_is_named_and_one_of_its_own_never_is(method, monkeypatch):
-    run(method, unlike(), n_components=2, iterations=60, min_rows=1)
+    run(method, dissimilar_parties(), n_components=2, iterations=60, min_rows=1)
     with refused(ConfigError, "step_size", 30):
         run(method, parties(), n_components=2, step_size=30.0, iterations=50)
     # It is compared with nothing that would let it pass.
@@ -226,13 +226,13 @@ def test_graphs_that_fall_apart_and_heads_that_are_asked_for_too_often_are_refus
     # A ring of four passes them on once.
     server = server_of("dsa", parties(), n_components=2, graph="ring")
     table = [np.zeros((2, 4), np.int64), np.zeros((2, 4)), np.zeros((2, 4)), np.zeros((2, 4, 8)), np.zeros((2, 4, 8))]
-    said = [
+    infos = [
         client_of(server, 0).fit(arrays, {"phase": phase})[2].get("message", "")
         for phase, arrays in (("head", []), ("heads", table), ("heads", table), ("start", table))
     ]
-    assert said[:2] == ["", ""]
-    assert not unnamed(said[2], "'heads'", 2, 1)
-    assert said[3]
+    assert infos[:2] == ["", ""]
+    assert not unnamed(infos[2], "'heads'", 2, 1)
+    assert infos[3]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from fedpca_flwr.maths import private_scatter
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.moments import pack
-from fedpca_flwr.maths.privacy import STEPS
-from fedpca_flwr.maths.private_scatter import LOWEST, OCTAVES, Denoised, largest_of_noise
-from fedpca_flwr.maths.shells import Combined, combined, shells_of
+from fedpca_flwr.maths.privacy import GRID_STEPS
+from fedpca_flwr.maths.private_scatter import MIN_EXPONENT, OCTAVES, Denoised, noise_limit
+from fedpca_flwr.maths.shells import Combined, choose_shells, combine_shells
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.strategies.dp_pca import method
 from fedpca_flwr.strategies.dp_pca.method import DPPCA
@@ -24,7 +24,7 @@ def parties(scale=1.0, offset=0.0):
     return [part * scale + offset for part in cut(rows(6000), 4000, 1500, 500)]
 
 
-def held(model, data):
+def captured_share(model, data):
     """What the components hold of the variance that the best ones do."""
     centred = data - data.mean(axis=0)
     best = np.linalg.svd(centred, compute_uv=False)[: model.n_components_]
@@ -38,7 +38,7 @@ def test_rows_of_any_unit_and_far_from_zero_need_no_option(scale, offset, relati
     data = parties(scale, offset)
     truth = pooled_pca(np.vstack(data), 3)
     model = fit("dp-pca", data, n_components=3, epsilon=8.0, relation=relation)
-    assert held(model, np.vstack(data)) > 0.98
+    assert captured_share(model, np.vstack(data)) > 0.98
     noise = 0.05 * truth.explained_variance_[0]
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=0.1, atol=noise)
     np.testing.assert_allclose(model.mean_, truth.mean_, atol=0.2 * scale)
@@ -51,14 +51,16 @@ def test_rows_that_are_far_off_do_no_harm():
     data = np.vstack(parties())
     dirty = data.copy()
     dirty[::20] = 1e6
-    for release, left in (("shells", 0.95), ("directions", 0.99)):
-        clean, spoilt, more = (
+    for release, min_share in (("shells", 0.95), ("directions", 0.99)):
+        clean, spoilt, larger = (
             fit("dp-pca", np.array_split(X, 3), n_components=k, epsilon=8.0, release=release)
             for X, k in ((data, 4), (dirty, 4), (dirty, 5))
         )
-        assert held(spoilt, data) > held(clean, data) - 0.05  # of 12 features, it takes one of four components
+        assert (
+            captured_share(spoilt, data) > captured_share(clean, data) - 0.05
+        )  # of 12 features, it takes one of four components
         centred = data - data.mean(axis=0)
-        assert ((centred @ more.components_.T) ** 2).sum() > ((centred @ clean.components_.T) ** 2).sum() * left
+        assert ((centred @ larger.components_.T) ** 2).sum() > ((centred @ clean.components_.T) ** 2).sum() * min_share
 
 
 def test_shares_are_told_of_what_stands_out_only():
@@ -66,12 +68,12 @@ def test_shares_are_told_of_what_stands_out_only():
     above = model.log["measured"]["components_above_noise"]
     assert 5 < above < 9
     shares = ", ".join(f"{share:.2%}" for share in model.explained_variance_ratio_[:5])
-    held = float(model.explained_variance_ratio_[:above].sum())
-    assert f"{held:.4%} by the {above} that stand out of the noise (first: {shares})" in model.summary()
+    captured = float(model.explained_variance_ratio_[:above].sum())
+    assert f"{captured:.4%} by the {above} that stand out of the noise (first: {shares})" in model.summary()
     assert model.log["variance_intervals_within_reach"]["intervals"][above:] == [None] * (9 - above)
 
 
-def far(rng, share, factor):
+def with_far_rows(rng, share, factor):
     """Rows of which a share is so many times as long."""
     X = rng.standard_normal((1500, 6)) * [5, 4, 3, 2, 1, 1]
     X[: round(share * len(X))] *= factor
@@ -79,10 +81,10 @@ def far(rng, share, factor):
 
 
 SHAPES = {
-    "normal": lambda rng: far(rng, 0, 1),
-    "a hundredth ten times as long": lambda rng: far(rng, 0.01, 10),
-    "a twentieth a thousand times": lambda rng: far(rng, 0.05, 1000),
-    "t of 2.1 degrees": lambda rng: far(rng, 0, 1) * np.sqrt(2.1 / rng.chisquare(2.1, (1500, 1))),
+    "normal": lambda rng: with_far_rows(rng, 0, 1),
+    "a hundredth ten times as long": lambda rng: with_far_rows(rng, 0.01, 10),
+    "a twentieth a thousand times": lambda rng: with_far_rows(rng, 0.05, 1000),
+    "t of 2.1 degrees": lambda rng: with_far_rows(rng, 0, 1) * np.sqrt(2.1 / rng.chisquare(2.1, (1500, 1))),
     "a line": lambda rng: 3 * rng.standard_normal((1500, 1)),
 }
 
@@ -95,11 +97,11 @@ def test_intervals_hold_the_variances_of_rows_that_are_shortened_to_the_reach(sh
     for seed in range(1, 25):
         X = shape(np.random.default_rng(seed))
         model = fit("dp-pca", np.array_split(X, 3), n_components=1, epsilon=4.0, noise_seed=seed)
-        told = model.log["variance_intervals_within_reach"]
+        logged = model.log["variance_intervals_within_reach"]
         centred = X - model.mean_
-        centred *= np.minimum(1.0, told["reach"] / np.linalg.norm(centred, axis=1))[:, None]
+        centred *= np.minimum(1.0, logged["row_reach"] / np.linalg.norm(centred, axis=1))[:, None]
         variance = np.linalg.eigvalsh(centred.T @ centred)[-1] / (len(X) - 1)
-        inside += [low <= variance <= high for low, high in told["intervals"]]
+        inside += [low <= variance <= high for low, high in logged["intervals"]]
     assert len(inside) == 24
     assert sum(inside) >= 19
     tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1)
@@ -108,20 +110,20 @@ def test_intervals_hold_the_variances_of_rows_that_are_shortened_to_the_reach(sh
 
 def test_the_variance_behind_the_components_keeps_its_share_of_the_last():
     """Of one shell the variances are told, and of two they are those of the sums."""
-    sums = np.array([pack(np.diag(one)) for one in ([900.0, 500, 300, 0, 0, 0], [90.0, 50, 0, 0, 60, 60])])
+    sums = np.array([pack(np.diag(diagonal)) for diagonal in ([900.0, 500, 300, 0, 0, 0], [90.0, 50, 0, 0, 60, 60])])
     energies, shells = np.array([1000.0, 100.0]), np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
     run = SimpleNamespace(quorum=SimpleNamespace(features=6))
-    told, noise = {"squares": np.array([3000.0, 1000.0, 500.0]), "rows": 1000.0}, {"squares": 1.0, "rows": 1.0}
+    released, noise = {"squares": np.array([3000.0, 1000.0, 500.0]), "rows": 1000.0}, {"squares": 1.0, "rows": 1.0}
     for number, expected in ((1, [3000.0, 1000.0]), (2, None)):
-        of_all = combined(sums[:number], energies[:number], shells[:number], 6, 2, 20.0)
-        before, found = of_all.found.pairs, DPPCA._with_variances(run, of_all, told, noise, 0.1).pairs
-        np.testing.assert_array_equal(found.values, before.values if expected is None else expected)
-        assert found.following / found.values[-1] == pytest.approx(before.following / before.values[-1])
+        of_all = combine_shells(sums[:number], energies[:number], shells[:number], 6, 2, 20.0)
+        before, after = of_all.denoised.pairs, DPPCA._estimate_variances(run, of_all, released, noise, 0.1).pairs
+        np.testing.assert_array_equal(after.values, before.values if expected is None else expected)
+        assert after.following / after.values[-1] == pytest.approx(before.following / before.values[-1])
 
 
 def test_without_noise_an_interval_is_the_variance_itself(monkeypatch):
     monkeypatch.setattr("fedpca_flwr.strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.zeros(size))
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.discrete_gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", cut(rows(30), 20, 10), n_components=2, release="directions", count="public")
     low, _ = np.transpose(model.log["variance_intervals_within_reach"]["intervals"])
     np.testing.assert_allclose(low, model.explained_variance_, rtol=1e-4)
@@ -137,19 +139,26 @@ def test_sums_and_their_noise_are_in_units_of_the_data_and_of_all_parties():
     """Rows that were measured in a bound of 3; a count that noise made too small ends no run."""
     options = DPOptions(epsilon=1.0, n_components=5)
     run = SimpleNamespace(options=options, quorum=SimpleNamespace(expected=4, features=8), n_components=lambda *_: None)
-    of = options.noise("variances").of
-    told, noise = DPPCA._in_units(run, "variances", Sums(rows=10.0 * STEPS, squares=np.full(6, STEPS**2)), 3.0)
-    assert (told["rows"], told["squares"].tolist()) == (10.0, [9.0] * 6)
-    assert noise == pytest.approx({"rows": 2 * of["rows"] / STEPS, "squares": 2 * 9 * of["squares"] / STEPS**2})
-    beside = DPPCA._noise_beside(run, "variances", "squares", 3.0)
-    assert beside == pytest.approx(2 * 3 * of["squares"] / STEPS**2)
-    run._noise_beside = lambda *asked: DPPCA._noise_beside(run, *asked)
-    counts, edge = np.zeros(OCTAVES), 2 * np.sqrt(2 * 8) * options.noise("directions").of["products"] / STEPS**2
-    counts[3 - LOWEST : 7 - LOWEST] = 4 * 3 * 5 * edge * 1.01
-    expected = shells_of(counts, 1.0, edge, 5, moved=1.5)
+    deviations = options.noise("variances").deviations
+    values, noise = DPPCA._in_units(
+        run, "variances", Sums(rows=10.0 * GRID_STEPS, squares=np.full(6, GRID_STEPS**2)), 3.0
+    )
+    assert (values["rows"], values["squares"].tolist()) == (10.0, [9.0] * 6)
+    assert noise == pytest.approx(
+        {"rows": 2 * deviations["rows"] / GRID_STEPS, "squares": 2 * 9 * deviations["squares"] / GRID_STEPS**2}
+    )
+    noise_norm = DPPCA._noise_norm(run, "variances", "squares", 3.0)
+    assert noise_norm == pytest.approx(2 * 3 * deviations["squares"] / GRID_STEPS**2)
+    run._noise_norm = lambda *asked: DPPCA._noise_norm(run, *asked)
+    counts, edge = (
+        np.zeros(OCTAVES),
+        2 * np.sqrt(2 * 8) * options.noise("directions").deviations["products"] / GRID_STEPS**2,
+    )
+    counts[3 - MIN_EXPONENT : 7 - MIN_EXPONENT] = 4 * 3 * 5 * edge * 1.01
+    expected = choose_shells(counts, 1.0, edge, 5, centre_shift=1.5)
     assert len(expected) > 1
-    np.testing.assert_array_equal(DPPCA._shells(run, counts, 1.0, 1.5), expected)
-    assert [DPPCA._rows(run, rows) for rows in (-7.2, 4.4, 6.6)] == [5, 5, 7]
+    np.testing.assert_array_equal(DPPCA._choose_shells(run, counts, 1.0, 1.5), expected)
+    assert [DPPCA._row_count(run, rows) for rows in (-7.2, 4.4, 6.6)] == [5, 5, 7]
 
 
 def test_components_are_counted_beside_what_rows_without_variance_have_about_a_noisy_centre():
@@ -161,45 +170,51 @@ def test_components_are_counted_beside_what_rows_without_variance_have_about_a_n
     def counted(of_all, squares, limits):
         """With one eigenvalue a thousandth above the limit of each shell, and one as far below."""
         noisy = np.outer(limits, [1.001, 0.999])
-        told = {"squares": np.array(squares), "rows": 900.0}
-        return DPPCA._with_variances(run, of_all._replace(noisy=noisy), told, added, 0.5)
+        released = {"squares": np.array(squares), "rows": 900.0}
+        return DPPCA._estimate_variances(run, of_all._replace(noisy=noisy), released, added, 0.5)
 
-    most = 900 + 3.04 * 5
+    max_rows = 900 + 3.04 * 5
     near = 5000 - 2.33 * 10 * np.sqrt(3)
-    alike = most * 0.25 * most / near
-    found = counted(of_all, [3000.0, 1500.0, 500.0], [largest_of_noise(6, 20.0, alike)])
-    assert (found.detectable, found.total) == (1, 5000.0)
-    assert counted(of_all, [10.0, 5.0, 5.0], [largest_of_noise(6, 20.0, most)]).detectable == 1
+    same_direction_rows = max_rows * 0.25 * max_rows / near
+    detectable = counted(of_all, [3000.0, 1500.0, 500.0], [noise_limit(6, 20.0, same_direction_rows)])
+    assert (detectable.detectable, detectable.total) == (1, 5000.0)
+    assert counted(of_all, [10.0, 5.0, 5.0], [noise_limit(6, 20.0, max_rows)]).detectable == 1
     assert counted(of_all, [10.0, 5.0, -500.0], [1.0]).total == 15.0
     shells = of_all._replace(traces=np.array([400.0, 800.0]), squares=np.array([0.1, 2.0]))
-    limits = [largest_of_noise(6, 20.0, excess) for excess in (400.0, 800 * 0.25 / 2)]
+    limits = [noise_limit(6, 20.0, excess) for excess in (400.0, 800 * 0.25 / 2)]
     for below in (0, 1):
-        least = [limit * (0.9 if shell == below else 1.0) for shell, limit in enumerate(limits)]
-        assert counted(shells, [3000.0, 1500.0, 500.0], least).detectable == 1
+        values = [limit * (0.9 if shell == below else 1.0) for shell, limit in enumerate(limits)]
+        assert counted(shells, [3000.0, 1500.0, 500.0], values).detectable == 1
     assert counted(shells, [3000.0, 1500.0, 500.0], np.multiply(limits, 0.9)).detectable == 0
 
 
 def test_the_server_asks_about_the_centre_that_it_has_found(monkeypatch):
     """Squares of lengths choose the bound of the variances, and how far the centre has moved the shells."""
     moved, powers = [], []
-    reach, choose = private_scatter.reach, shells_of
-    monkeypatch.setattr(method, "shells_of", lambda *of, **by: moved.append(by["moved"]) or choose(*of, **by))
-    monkeypatch.setattr(private_scatter, "reach", lambda *of, **by: powers.append(by.get("power")) or reach(*of, **by))
+    reach, choose = private_scatter.row_reach, choose_shells
+    monkeypatch.setattr(
+        method, "choose_shells", lambda *of, **by: moved.append(by["centre_shift"]) or choose(*of, **by)
+    )
+    monkeypatch.setattr(
+        private_scatter, "row_reach", lambda *of, **by: powers.append(by.get("power")) or reach(*of, **by)
+    )
     running = server_of("dp-pca", parties(offset=3.0), n_components=2, noise_seed=1, epsilon=8.0)
     exchanged = heard(running, 0)
     finish(running)
-    before, after = (one.asked[0] for one in exchanged if one.phase in ("nearer_octaves", "directions"))
+    before, after = (exchange.asked[0] for exchange in exchanged if exchange.phase in ("nearer_octaves", "directions"))
     assert moved == [pytest.approx(np.linalg.norm(after - before))]
     assert moved[0] > 0.1
     assert powers == [None, None, 2]
 
 
 def test_a_centre_stays_where_no_number_of_rows_stands_out(monkeypatch):
-    monkeypatch.setattr(private_scatter, "moved", lambda *_: pytest.fail("moved"))
+    monkeypatch.setattr(private_scatter, "move_centre", lambda *_: pytest.fail("move_centre"))
     running = server_of("dp-pca", cut(rows(40), 20, 20), n_components=2, noise_seed=1, epsilon=0.1)
     exchanged = heard(running, 0)
     model = finish(running)
     strategy: Any = running.strategy
-    assert not np.any([one.asked[0] for one in exchanged if one.phase in ("nearer_octaves", "directions")])
+    assert not np.any(
+        [exchange.asked[0] for exchange in exchanged if exchange.phase in ("nearer_octaves", "directions")]
+    )
     assert "how long rows are does not stand out of the noise: variances say nothing" in model.log["notes"]
     assert np.isinf(strategy.intervals[1][:, 1]).all()

@@ -10,19 +10,19 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.privacy import (
-    MOST_ROWS,
-    STEPS,
-    composed,
+    GRID_STEPS,
+    MAX_ROWS,
+    compose_multipliers,
     gaussian_multiplier,
-    whole_energies,
-    whole_octaves,
-    whole_products,
-    whole_shells,
-    whole_squares,
-    whole_sum,
+    integer_energies,
+    integer_octave_counts,
+    integer_products,
+    integer_score_squares,
+    integer_shell_products,
+    integer_sum,
 )
 from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.strategies.dp_pca.party import ROWS, SHARES, UNITS, DPOptions, phases
+from fedpca_flwr.strategies.dp_pca.party import BUDGET_SHARES, FIELD_STEPS, MAX_TOTAL_ROWS, DPOptions, dp_script
 from tests.families import rows
 from tests.harness import client_of, finish, fit, server_of
 from tests.refusals import refused, unnamed
@@ -35,65 +35,67 @@ RELEASES: dict[str, dict[str, Any]] = {
 }
 SHELLS = np.array([[0.0, 2.0, 0.0], [2.0, 8.0, 8.0], [8.0, 64.0, 16.0]])
 """The first has directions only, in the others rows keep their length up to the end, and up to a part of it."""
-ABOUT, BOUND = {"centre": np.ones(D)}, {"bound": np.asarray(2.0)}
-ASKED: dict[str, dict[str, dict[str, Any]]] = {
+CENTRE, BOUND = {"centre": np.ones(D)}, {"bound": np.asarray(2.0)}
+REQUESTS: dict[str, dict[str, dict[str, Any]]] = {
     "joint": {"joint": {}},
     "shells": {
         "octaves": {},
         "centre": BOUND,
-        "nearer_octaves": ABOUT,
-        "nearer_centre": {**ABOUT, **BOUND},
-        "directions": {**ABOUT, "shells": SHELLS},
-        "variances": {**ABOUT, **BOUND, "components": np.eye(D)[:2]},
+        "nearer_octaves": CENTRE,
+        "nearer_centre": {**CENTRE, **BOUND},
+        "directions": {**CENTRE, "shells": SHELLS},
+        "variances": {**CENTRE, **BOUND, "components": np.eye(D)[:2]},
     },
 }
-ASKED["directions"] = {**ASKED["shells"], "directions": {**ABOUT, "shells": SHELLS[:1]}}
+REQUESTS["directions"] = {**REQUESTS["shells"], "directions": {**CENTRE, "shells": SHELLS[:1]}}
 WAYS = [{}, {"count": "public"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}]
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
 
 
 def server(release="joint", parties=1, **options):
-    given = {"noise_seed": 0, "n_components": 2, **RELEASES[release], **options}
-    return server_of("dp-pca", [rows(50)] * parties, **given)
+    values = {"noise_seed": 0, "n_components": 2, **RELEASES[release], **options}
+    return server_of("dp-pca", [rows(50)] * parties, **values)
 
 
-def ask(server, phase="joint", asked=(), party=0):
+def ask(server, phase="joint", request=(), party=0):
     """A party's answer to one question: arrays, the number of rows that it tells, and what it says of itself."""
-    return client_of(server, party).fit(list(asked), {"phase": phase})
+    return client_of(server, party).fit(list(request), {"phase": phase})
 
 
 def exact(name, data, *, centre=0.0, bound=1.0, shells=None, components=None):
     """What a field tells without noise."""
     centre = np.zeros(data.shape[1]) + centre
     if name == "products" and shells is not None:
-        return whole_shells(data, centre, shells)
+        return integer_shell_products(data, centre, shells)
     return {
-        "rows": lambda: len(data) * STEPS,
-        "octaves": lambda: whole_octaves(data, centre),
-        "sum": lambda: whole_sum(data, centre, float(bound)),
-        "products": lambda: whole_products(data, centre, float(bound)),
-        "energies": lambda: whole_energies(data, centre, shells),
-        "squares": lambda: whole_squares(data, centre, components, float(bound)),
+        "rows": lambda: len(data) * GRID_STEPS,
+        "octaves": lambda: integer_octave_counts(data, centre),
+        "sum": lambda: integer_sum(data, centre, float(bound)),
+        "products": lambda: integer_products(data, centre, float(bound)),
+        "energies": lambda: integer_energies(data, centre, shells),
+        "squares": lambda: integer_score_squares(data, centre, components, float(bound)),
     }[name]()
 
 
 def noise_of(running, release):
     """By phase and field, what a party adds to what its rows say, and how large the deviation of that should be."""
-    found = {}
-    for phase, asked in ASKED[release].items():
-        told, _, said = ask(running, phase, asked.values())
-        assert "error" not in said
+    deviations = {}
+    for phase, request in REQUESTS[release].items():
+        sums, _, metrics = ask(running, phase, request.values())
+        assert "error" not in metrics
         bound = {"bound": 5.0} if release == "joint" else {}
-        for (name, deviation), array in zip(client_of(running, 0).options.noise(phase).of.items(), told, strict=True):
-            found[phase, name] = array - exact(name, rows(50), **{**bound, **asked}), deviation
-    return found
+        for (name, deviation), array in zip(client_of(running, 0).options.noise(phase).of.items(), sums, strict=True):
+            deviations[phase, name] = array - exact(name, rows(50), **{**bound, **request}), deviation
+    return deviations
 
 
 @every_way
 @pytest.mark.parametrize("release", RELEASES)
 def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
     """Each number as large as its deviation."""
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.full(size, deviation))
+    monkeypatch.setattr(
+        "fedpca_flwr.maths.privacy.discrete_gaussian", lambda size, deviation, source: np.full(size, deviation)
+    )
     for (_, name), (noise, deviation) in noise_of(server(release, parties=3, **way), release).items():
         if name == "products":
             off_diagonal = np.delete(noise, diagonal_positions(D), axis=-1)
@@ -104,11 +106,11 @@ def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
 
 def change_by_one_row(relation, deviations):
     """The most that one row (or another in its place) changes what is told, in deviations of its noise."""
-    rows_told, length, products = (
-        UNITS[name] / deviations[name] if deviations.get(name) else 0.0 for name in ("rows", "sum", "products")
+    count, length, products = (
+        FIELD_STEPS[name] / deviations[name] if deviations.get(name) else 0.0 for name in ("rows", "sum", "products")
     )
     if relation == "add-remove":
-        return np.sqrt(rows_told**2 + length**2 + products**2)
+        return np.sqrt(count**2 + length**2 + products**2)
     t = np.linspace(-1, 1, 200_001)  # the cosine of the two rows
     return np.sqrt((length**2 * (2 - 2 * t) + products**2 * (2 - 2 * t**2)).max())
 
@@ -116,10 +118,10 @@ def change_by_one_row(relation, deviations):
 @every_way
 def test_the_noise_of_clipped_rows_is_what_one_row_needs(way):
     options = DPOptions(epsilon=1.0, **RELEASES["joint"], **way)
-    deviations = options.noise("joint").of
+    deviations = options.noise("joint").deviations
     assert (deviations["rows"] > 0) == ("count" not in way and "relation" not in way)
-    whole = {name: deviation * way.get("honest_parties", 1) ** 0.5 for name, deviation in deviations.items()}
-    change = change_by_one_row(options.relation, whole)
+    total_deviations = {name: deviation * way.get("honest_parties", 1) ** 0.5 for name, deviation in deviations.items()}
+    change = change_by_one_row(options.relation, total_deviations)
     allowed = 1 / gaussian_multiplier(1.0, 1e-5)
     assert allowed * (1 - 2e-4) < change <= allowed  # deviations are whole numbers of steps, rounded up
 
@@ -136,45 +138,57 @@ TELLS: dict[str, dict[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_a_search_for_neighbours_reaches_each_sensitivity_and_never_exceeds_it(phase, relation):
     """On the grid, and with rows of any length: the search moves two rows and their lengths."""
-    deviations = DPOptions(relation=relation, count="public", epsilon=1.0).noise(phase).of
-    allowed = SHARES["shells"][phase] ** 0.5 / gaussian_multiplier(1.0, 1e-5)
-    others, two_entries = rows(5, 4), (2 - np.eye(4)[np.triu_indices(4)]) ** 0.5
+    deviations = DPOptions(relation=relation, count="public", epsilon=1.0).noise(phase).deviations
+    allowed = BUDGET_SHARES["shells"][phase] ** 0.5 / gaussian_multiplier(1.0, 1e-5)
+    other_rows, two_entries = rows(5, 4), (2 - np.eye(4)[np.triu_indices(4)]) ** 0.5
 
     def tell(data):
         """In deviations; products off the diagonal stand for two entries of half the variance."""
-        told = {name: exact(name, data, centre=[0.5, -2, 1, 0], **about) for name, about in TELLS[phase].items()}
-        told = {name: values * (two_entries if name == "products" else 1.0) for name, values in told.items()}
-        return np.concatenate([np.ravel(values) / deviations[name] for name, values in told.items()])
+        statistics = {
+            name: exact(name, data, centre=[0.5, -2, 1, 0], **fields) for name, fields in TELLS[phase].items()
+        }
+        statistics = {
+            name: values * (two_entries if name == "products" else 1.0) for name, values in statistics.items()
+        }
+        return np.concatenate([np.ravel(values) / deviations[name] for name, values in statistics.items()])
 
     def change(flat):
         pair = flat.reshape(2, 1, 4)
-        after = others if relation == "add-remove" else np.vstack([others, pair[1]])
-        return float(np.linalg.norm(tell(np.vstack([others, pair[0]])) - tell(after)))
+        after = other_rows if relation == "add-remove" else np.vstack([other_rows, pair[1]])
+        return float(np.linalg.norm(tell(np.vstack([other_rows, pair[0]])) - tell(after)))
 
     starts = np.random.default_rng(0).standard_normal((8, 8))[[1, 2, 6, 7]] * [[1], [3], [1e9], [1e100]]
-    found = max(max(change(start), -minimize(lambda x: -change(x), start, method="Powell").fun) for start in starts)
-    assert 0.99 * allowed <= found <= allowed
+    largest_change = max(
+        max(change(start), -minimize(lambda x: -change(x), start, method="Powell").fun) for start in starts
+    )
+    assert 0.99 * allowed <= largest_change <= allowed
 
 
 def test_budgets_are_spent_and_weights_are_as_said():
-    options, whole = DPOptions(epsilon=1.0), gaussian_multiplier(1.0, 1e-5)
-    assert sum(SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
-    together = composed(options.noise(phase).multiplier for phase in options.phases)
-    assert together >= whole * (1 - 1e-12)
+    options, multiplier = DPOptions(epsilon=1.0), gaussian_multiplier(1.0, 1e-5)
+    assert sum(BUDGET_SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
+    together = compose_multipliers(options.noise(phase).multiplier for phase in options.phases)
+    assert together >= multiplier * (1 - 1e-12)
     # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
-    found, products = options.noise("directions").of, whole / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * STEPS**2
-    expected = {"octaves": 10 * products / STEPS, "energies": 10 * products, "products": products}
-    assert found == pytest.approx(expected, rel=1e-5)
-    found, squares = options.noise("variances").of, whole / 0.02**0.5 * np.hypot(1, 0.3) * STEPS**2
-    assert found == pytest.approx({"rows": squares / STEPS / 0.3, "squares": squares}, rel=1e-5)
+    deviations, products = (
+        options.noise("directions").deviations,
+        multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2,
+    )
+    expected = {"octaves": 10 * products / GRID_STEPS, "energies": 10 * products, "products": products}
+    assert deviations == pytest.approx(expected, rel=1e-5)
+    deviations, squares = (
+        options.noise("variances").deviations,
+        multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2,
+    )
+    assert deviations == pytest.approx({"rows": squares / GRID_STEPS / 0.3, "squares": squares}, rel=1e-5)
 
 
 def test_each_phase_and_shell_has_noise_of_its_own():
     """Of a fixed seed, too."""
-    found = noise_of(server("shells", noise_seed=7), "shells")
-    first, again = (found[phase, "octaves"][0] for phase in ("octaves", "nearer_octaves"))
-    assert (first != again).mean() > 0.9
-    noise, _ = found["directions", "products"]
+    replies = noise_of(server("shells", noise_seed=7), "shells")
+    first, second = (replies[phase, "octaves"][0] for phase in ("octaves", "nearer_octaves"))
+    assert (first != second).mean() > 0.9
+    noise, _ = replies["directions", "products"]
     assert np.abs(np.corrcoef(noise) - np.eye(3)).max() < 5 / np.sqrt(noise.shape[1])
 
 
@@ -186,10 +200,10 @@ def test_noise_is_of_one_party_and_run_but_for_a_seed(seed, drawn):
 
 
 def test_noise_is_fresh_and_a_noised_count_told_nowhere():
-    (told, *_), rows_told, said = ask(server())
-    assert told != 50 * STEPS
-    assert rows_told == 1
-    assert set(said) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
+    (noisy_count, *_), reply_count, metrics = ask(server())
+    assert noisy_count != 50 * GRID_STEPS
+    assert reply_count == 1
+    assert set(metrics) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
     model = finish(server())
     assert model.log["parties"][0]["rows"] is None
     assert "row counts" not in model.summary()
@@ -199,10 +213,10 @@ def test_replacements_and_rounded_rows_are_of_one_row():
     """The sum of half the weight and the products change most where the cosine of the two rows is -1/8."""
     options = DPOptions(**RELEASES["joint"], epsilon=1.0, count="public")
     cost = (0.5**2 * (2 + 2 / 8) + 2 - 2 / 8**2) / (0.5**2 + 1)
-    told = options.epsilon_of_a_replacement()
-    assert gaussian_multiplier(told, 1e-5) == pytest.approx(options.multiplier / cost**0.5, rel=1e-6)
+    epsilon = options.replacement_epsilon()
+    assert gaussian_multiplier(epsilon, 1e-5) == pytest.approx(options.multiplier / cost**0.5, rel=1e-6)
     for release in ("shells", "joint"):
-        assert DPOptions(**RELEASES[release], relation="replace-one").epsilon_of_a_replacement() == pytest.approx(1.0)
+        assert DPOptions(**RELEASES[release], relation="replace-one").replacement_epsilon() == pytest.approx(1.0)
     # 20 rows of which 10 are left out as soon as one goes: the noise is made for one.
     with refused(DisclosureError, "round_rows", 10):
         fit("dp-pca", [rows(50)], n_components=2, round_rows=10)
@@ -212,34 +226,34 @@ def test_replacements_and_rounded_rows_are_of_one_row():
 # Within their limits
 
 
-def refusal_in(phase, asked, release="shells"):
+def refusal_in(phase, request, release="shells"):
     """What a party says that is asked so in a phase, after all that comes before."""
     running = server(release)
-    for name, usual in ASKED["shells"].items():
-        told, _, said = ask(running, name, (asked if name == phase else usual).values())
+    for name, usual in REQUESTS["shells"].items():
+        sums, _, metrics = ask(running, name, (request if name == phase else usual).values())
         if name == phase:
-            assert (told, said["error"]) == ([], "ContractError")
-            return said["message"]
+            assert (sums, metrics["error"]) == ([], "ContractError")
+            return metrics["message"]
     raise AssertionError(phase)
 
 
 @pytest.mark.parametrize("distance", [5e-324, 1e-200, 1e200])
 @pytest.mark.parametrize("name", ["bound", "shells"])
 def test_a_bound_that_no_rows_give_is_refused(name, distance):
-    shells = {**ABOUT, "shells": np.array([[0.0, distance, 0.0]])}
+    shells = {**CENTRE, "shells": np.array([[0.0, distance, 0.0]])}
     text = refusal_in(*(("centre", {"bound": np.asarray(distance)}) if name == "bound" else ("directions", shells)))
     assert not unnamed(text, f"'{name}'", f"{distance:g}", "3.05494e-151", "3.27339e+150")
 
 
 def test_a_release_by_directions_has_one_shell():
-    assert not unnamed(refusal_in("directions", ASKED["shells"]["directions"], "directions"), "'shells'")
+    assert not unnamed(refusal_in("directions", REQUESTS["shells"]["directions"], "directions"), "'shells'")
 
 
 def test_a_site_with_more_rows_than_whole_numbers_hold_takes_no_part(monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.MOST_ROWS", 49)
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.MAX_ROWS", 49)
     with refused(DataError, "client 0", 49):
         finish(server())
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.MOST_ROWS", 50)
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.MAX_ROWS", 50)
     assert finish(server()).n_components_ == 2
 
 
@@ -247,12 +261,16 @@ def test_a_site_with_more_rows_than_whole_numbers_hold_takes_no_part(monkeypatch
 def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
     """Whatever is asked about, answers are whole numbers within what so many rows can make them."""
     data = rows(20)
-    about = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
+    fields = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
     for centre in (0.0, size):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            told = {name: exact(name, data, centre=centre, **about) / UNITS[name] for name in UNITS if name != "sum"}
-        told["products"] = told["products"][:, diagonal_positions(D)]
-        for values in told.values():
+            statistics = {
+                name: exact(name, data, centre=centre, **fields) / FIELD_STEPS[name]
+                for name in FIELD_STEPS
+                if name != "sum"
+            }
+        statistics["products"] = statistics["products"][:, diagonal_positions(D)]
+        for values in statistics.values():
             assert np.isfinite(values).all()
             assert np.sum(values) <= len(data)
 
@@ -262,32 +280,32 @@ def test_the_limits_of_a_sum_have_room_for_all_rows_and_the_noise_of_all_parties
     """Beyond 60 deviations there is no noise; without room for it a full sum would not open."""
     options = DPOptions.parse({"n-components": 2, "epsilon": 0.1, **trust})
     for phase in options.phases:
-        limits, noise = options.limits(phase, 4, 5), options.noise(phase).of
+        limits, noise = options.limits(phase, 4, 5), options.noise(phase).deviations
         assert limits.keys() == noise.keys()
         for name, deviation in noise.items():
-            assert (limits[name] >= ROWS * UNITS[name] + 5 * 60 * deviation).all()
+            assert (limits[name] >= MAX_TOTAL_ROWS * FIELD_STEPS[name] + 5 * 60 * deviation).all()
             assert (limits[name] < 2.0**62).all()
 
 
 @pytest.mark.parametrize(
-    ("release", "phase"), [(release, phase) for release, of_release in ASKED.items() for phase in of_release]
+    ("release", "phase"), [(release, phase) for release, of_release in REQUESTS.items() for phase in of_release]
 )
 @pytest.mark.parametrize("count", ["public", "noised"])
 def test_whole_numbers_travel_as_they_are(release, phase, count):
     """The most rows that there can be, at the bound, all alike, and noise of twenty deviations at every party."""
     options, parties = DPOptions(**RELEASES[release], count=count), 256
     config = RunConfig(method="dp-pca", clients=parties, secure_aggregation=True)
-    layout = phases(config, options)[phase].layout({}, Public(config, options, parties, features=4))
-    noise = options.noise(phase).of
-    own = {
-        name: np.full(limit.shape, MOST_ROWS * UNITS[name] + 20 * noise[name] + 1.0)
+    layout = dp_script(config, options)[phase].layout({}, Public(config, options, parties, features=4))
+    noise = options.noise(phase).deviations
+    site_keys = {
+        name: np.full(limit.shape, MAX_ROWS * FIELD_STEPS[name] + 20 * noise[name] + 1.0)
         for name, limit in layout.limits.items()
     }
-    vectors = [layout.encode({name: sign * value for name, value in own.items()}) for sign in [1] * 255 + [-1]]
+    vectors = [layout.encode({name: sign * value for name, value in site_keys.items()}) for sign in [1] * 255 + [-1]]
     total = np.sum(vectors, axis=0, dtype=np.uint64)
     decoded = layout.decode(total)
     assert (total[0], layout.words) == (parties, 1)
-    for name, value in own.items():
+    for name, value in site_keys.items():
         high, low = (part[name] for part in decoded)
         exact = [int(h) + int(rest) for h, rest in zip(np.ravel(high), np.ravel(low), strict=True)]
         assert exact == [254 * int(v) for v in np.ravel(value)]

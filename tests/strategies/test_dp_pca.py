@@ -11,7 +11,7 @@ from scipy.linalg import subspace_angles
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.figures import plots
-from fedpca_flwr.maths.privacy import STEPS, fixed, on_grid
+from fedpca_flwr.maths.privacy import GRID_STEPS, round_to_grid, seeded_randomness
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.strategies.dp_pca.party import DPOptions, DPPCAClient
@@ -24,7 +24,7 @@ from tests.refusals import refused, unnamed
 JOINT = {"release": "joint", "clip": 5.0}
 FRESH = {"noise_seed": 0, "n_components": 2, **JOINT}
 D = 12
-OWN = {"data": "x.npy", "epsilon-budget": 100.0}
+SITE_KEYS = {"data": "x.npy", "epsilon-budget": 100.0}
 """Of a site with data of its own."""
 
 
@@ -44,11 +44,11 @@ def ask(server, phase="joint", received=(), party=0):
 def test_without_noise_it_is_the_exact_pca_of_the_rows_on_the_grid(monkeypatch):
     """The noisy route itself, with nothing lost but what rounding rows to the grid loses."""
     monkeypatch.setattr("fedpca_flwr.strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.gaussian", lambda size, deviation, source: np.zeros(size))
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.discrete_gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", parties(), n_components=4, clip=50.0)
-    data, step = np.vstack(parties()), 50.0 / STEPS
-    centre = on_grid(data, 50.0).mean(axis=0) * step
-    placed = on_grid(data, 50.0) * step - centre
+    data, step = np.vstack(parties()), 50.0 / GRID_STEPS
+    centre = round_to_grid(data, 50.0).mean(axis=0) * step
+    placed = round_to_grid(data, 50.0) * step - centre
     values, vectors = np.linalg.eigh(placed.T @ placed / (len(data) - 1))
     assert np.rad2deg(subspace_angles(model.components_.T, vectors[:, -4:])).max() <= 1e-6
     np.testing.assert_allclose(model.explained_variance_, values[:-5:-1], rtol=1e-9)
@@ -92,9 +92,9 @@ def test_rows_without_variance_show_no_component(options, length, size):
 
     From a noisy centre all rows are in one direction, which says nothing of them.
     """
-    alike = [np.full((size, D), length / np.sqrt(D))] * 16
+    equal_rows = [np.full((size, D), length / np.sqrt(D))] * 16
     for seed in (1, 2):
-        model = harness.fit("dp-pca", alike, n_components=3, **{**options, "noise_seed": seed})
+        model = harness.fit("dp-pca", equal_rows, n_components=3, **{**options, "noise_seed": seed})
         assert model.log["measured"]["components_above_noise"] == 0, seed
 
 
@@ -102,21 +102,21 @@ def test_where_no_component_stands_out_variances_are_unknown(tmp_path):
     few = [np.random.default_rng(seed).standard_normal((50, 6)) for seed in range(3)]
     model = fit("dp-pca", few, n_components=2, epsilon=0.5, noise_seed=1)
     assert model.log["measured"]["components_above_noise"] == 0
-    for again in (model, PCAModel.load(model.save(tmp_path / "model"))):
-        assert np.isnan(again.explained_variance_).all()
-        assert np.isnan(again.explained_variance_ratio_).all()
-        assert np.isnan(again.singular_values_).all()
-        assert np.isnan(again.noise_variance_)
-        assert "explained variance    unknown: no component stands out of the noise" in again.summary()
-        assert "nan" not in f"{again.summary()} {again!r} {again._repr_html_()}"
-        assert np.isfinite(again.transform(few[0])).all()
-        assert np.isnan(again.shrinkage_).all()
-        assert np.isnan(again.squared_error)
-        (told,) = plots.scree(again).legends[0].get_texts()
-        assert "no component stands out of the noise" in told.get_text().replace("\n", " ")
-        assert np.isnan(analyses.projected(again, few[0])).all()
+    for model_or_copy in (model, PCAModel.load(model.save(tmp_path / "model"))):
+        assert np.isnan(model_or_copy.explained_variance_).all()
+        assert np.isnan(model_or_copy.explained_variance_ratio_).all()
+        assert np.isnan(model_or_copy.singular_values_).all()
+        assert np.isnan(model_or_copy.noise_variance_)
+        assert "explained variance    unknown: no component stands out of the noise" in model_or_copy.summary()
+        assert "nan" not in f"{model_or_copy.summary()} {model_or_copy!r} {model_or_copy._repr_html_()}"
+        assert np.isfinite(model_or_copy.transform(few[0])).all()
+        assert np.isnan(model_or_copy.shrinkage_).all()
+        assert np.isnan(model_or_copy.squared_error)
+        (legend,) = plots.scree(model_or_copy).legends[0].get_texts()
+        assert "no component stands out of the noise" in legend.get_text().replace("\n", " ")
+        assert np.isnan(analyses.projected(model_or_copy, few[0])).all()
         with refused(ContractError):
-            analyses.whitened(again, few[0])
+            analyses.whitened(model_or_copy, few[0])
 
 
 DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
@@ -138,17 +138,17 @@ def test_components_that_stand_out_are_told(options):
     assert model.log["measured"]["components_above_noise"] == 4
 
 
-SAID = {
+NOTES = {
     "joint": ["(joint)", "variances are those of the clipped second moment"],
     "shells": ["26.3795 (centre)", "3.93243 (directions)", "those of the rows' directions by shells of distances"],
 }
 
 
-@pytest.mark.parametrize("release", SAID)
+@pytest.mark.parametrize("release", NOTES)
 def test_the_model_says_what_it_promises(release):
-    own = JOINT if release == "joint" else {}
-    text = harness.fit("dp-pca", parties(), noise_seed=0, n_components=2, epsilon=1.0, **own).summary()
-    assert not [part for part in SAID[release] if part not in text]
+    release_options = JOINT if release == "joint" else {}
+    text = harness.fit("dp-pca", parties(), noise_seed=0, n_components=2, epsilon=1.0, **release_options).summary()
+    assert not [part for part in NOTES[release] if part not in text]
     assert "epsilon 1, delta 1e-05, add-remove, of one row" in text
     assert "not covered: errors and refusals, timing" in text
     assert "not private" not in text
@@ -156,9 +156,9 @@ def test_the_model_says_what_it_promises(release):
 
 
 def test_the_model_says_what_it_does_not_promise():
-    told = fit("dp-pca", parties(), **FRESH, count="public").summary()
-    assert "not covered: the parties' row counts; who knows them can tell that a row is there" in told
-    assert f"its values at epsilon {DPOptions(**JOINT, count='public').epsilon_of_a_replacement():.3g} only" in told
+    summary = fit("dp-pca", parties(), **FRESH, count="public").summary()
+    assert "not covered: the parties' row counts; who knows them can tell that a row is there" in summary
+    assert f"its values at epsilon {DPOptions(**JOINT, count='public').replacement_epsilon():.3g} only" in summary
     shared = fit("dp-pca", parties(), **FRESH, **DISTRIBUTED).summary()
     assert "no secure aggregation: epsilon holds for this model, not against the server of the run" in shared
     assert "not private: fixed noise seed 5" in fit("dp-pca", parties(), n_components=2, noise_seed=5).summary()
@@ -169,7 +169,7 @@ def test_the_model_says_what_it_does_not_promise():
 
 def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
     """A site that dies in between has spent it: nobody can tell what has left."""
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.system", lambda: pytest.fail("died", pytrace=False))
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.system_randomness", lambda: pytest.fail("died", pytrace=False))
     run = {"method": "dp-pca", "n-components": 2, **JOINT}
     with pytest.raises(pytest.fail.Exception):
         HostileSession(tmp_path, rows(50), run).ask("joint", [])
@@ -189,16 +189,16 @@ def test_a_centre_that_is_none_is_refused(received, named):
     server = server_of("dp-pca", [rows(50)], n_components=2)
     ask(server, "octaves")
     ask(server, "centre", [np.asarray(1.0)])
-    arrays, rows_told, said = ask(server, "nearer_octaves", received)
-    assert (arrays, rows_told, said["error"]) == ([], 0, "ContractError")
-    assert not unnamed(said["message"], *named)
+    arrays, count, metrics = ask(server, "nearer_octaves", received)
+    assert (arrays, count, metrics["error"]) == ([], 0, "ContractError")
+    assert not unnamed(metrics["message"], *named)
 
 
 def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatch):
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
     assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, site=site)).n_components_ == 2
     assert released(tmp_path) == ["joint"]
-    monkeypatch.setattr(DPPCAClient, "_noisy", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr(DPPCAClient, "_noisy_sums", lambda *_: pytest.fail("computed"))
     with refused(DisclosureError, "client 0", 1, "epsilon-budget"):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=0.1, site=site))
     assert released(tmp_path) == ["joint"]
@@ -220,14 +220,14 @@ def test_budgets_are_held_at_the_sites_delta_and_refuse_what_is_not_private(tmp_
 @pytest.mark.engine
 def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
     """Each draws its noise only when the other is there too, or cannot come there."""
-    both = threading.Barrier(2)
+    barrier = threading.Barrier(2)
 
     def met():
         with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(timeout=0.5)
-        return fixed(1)
+            barrier.wait(timeout=0.5)
+        return seeded_randomness(1)
 
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.system", met)
+    monkeypatch.setattr("fedpca_flwr.maths.privacy.system_randomness", met)
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
     servers = [server_of("dp-pca", [rows(50)], **FRESH, site=site) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
@@ -237,17 +237,17 @@ def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
 
 
 TOO_LITTLE = [
-    ({"epsilon": 10.1}, OWN, DisclosureError, ["10.1", 10, "max-epsilon"]),
-    ({"delta": 2e-5}, OWN, DisclosureError, ["2e-05", "1e-05", "max-delta"]),
-    ({"epsilon": 10.1}, {**OWN, "max-epsilon": 2.0}, DisclosureError, [2, "max-epsilon"]),
+    ({"epsilon": 10.1}, SITE_KEYS, DisclosureError, ["10.1", 10, "max-epsilon"]),
+    ({"delta": 2e-5}, SITE_KEYS, DisclosureError, ["2e-05", "1e-05", "max-delta"]),
+    ({"epsilon": 10.1}, {**SITE_KEYS, "max-epsilon": 2.0}, DisclosureError, [2, "max-epsilon"]),
     ({"epsilon": 0.6}, {"max-epsilon": 0.5}, DisclosureError, ["0.6", "0.5", "max-epsilon"]),
     ({"epsilon": "infinity"}, {"max-epsilon": 0.5}, DisclosureError, ["inf", "0.5", "max-epsilon"]),
     ({"delta": 1e-6}, {"max-delta": 1e-7}, DisclosureError, ["1e-06", "1e-07", "max-delta"]),
-    ({"epsilon": "infinity"}, OWN, ConfigError, ["'epsilon'", "'infinity'"]),
-    ({"noise_seed": 3}, OWN, ConfigError, ["noise-seed", 3]),
-    (DISTRIBUTED, OWN, DisclosureError, [3, 1, "honest-parties"]),
-    (DISTRIBUTED, {**OWN, "honest-parties": 3}, ConfigError, ["trust='distributed'", "secure-aggregation=true"]),
-    ({**DISTRIBUTED, "honest_parties": 4}, OWN, ConfigError, ["honest-parties", 4, 3]),
+    ({"epsilon": "infinity"}, SITE_KEYS, ConfigError, ["'epsilon'", "'infinity'"]),
+    ({"noise_seed": 3}, SITE_KEYS, ConfigError, ["noise-seed", 3]),
+    (DISTRIBUTED, SITE_KEYS, DisclosureError, [3, 1, "honest-parties"]),
+    (DISTRIBUTED, {**SITE_KEYS, "honest-parties": 3}, ConfigError, ["trust='distributed'", "secure-aggregation=true"]),
+    ({**DISTRIBUTED, "honest_parties": 4}, SITE_KEYS, ConfigError, ["honest-parties", 4, 3]),
 ]
 
 
@@ -259,9 +259,9 @@ def test_a_site_refuses_a_run_that_promises_less_than_it_wants(options, site, er
     assert released(tmp_path) == []
 
 
-@pytest.mark.parametrize("site", [OWN, {**OWN, "max-epsilon": 50.0, "max-delta": 0.01}, {}])
+@pytest.mark.parametrize("site", [SITE_KEYS, {**SITE_KEYS, "max-epsilon": 50.0, "max-delta": 0.01}, {}])
 def test_a_site_answers_a_run_within_its_limits(site, tmp_path):
-    within = {"epsilon": 10.0, "delta": 1e-5} if site == OWN else {"epsilon": 50.0, "delta": 0.01}
+    within = {"epsilon": 10.0, "delta": 1e-5} if site == SITE_KEYS else {"epsilon": 50.0, "delta": 0.01}
     server = server_of("dp-pca", [rows(50)], **{**FRESH, **within}, site={"journal": str(tmp_path), **site})
     assert finish(server).n_components_ == 2
 

@@ -82,8 +82,8 @@ def test_parties_get_the_factors_that_the_same_em_gives_on_pooled_rows(scaled):
     parties = cut(of_factors(n=70, d=12, k=3), 40, 20, 10)
     parties[2][:, 3] = np.nan
     X = np.vstack(parties)
-    mean, each = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
-    unit = each if scaled else np.full(each.size, np.sqrt(np.mean(each**2)))
+    mean, deviations = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
+    unit = deviations if scaled else np.full(deviations.size, np.sqrt(np.mean(deviations**2)))
     m, V, _ = plain_ppca((X - mean) / unit, 3, 10.0, 120)
     for way in ({}, MASKED):
         model = fit("em", parties, **WIDE, factors=3, scale=scaled, **way)
@@ -99,11 +99,11 @@ def test_a_mean_of_many_deviations_and_who_holds_which_rows_change_nothing(own, 
     """Up to means of 1e15, whose neighbours in float64 are an eighth apart, with a constant feature that has gaps."""
     parties = [np.column_stack([np.round(part * 4) / 4, part[:, 0] * 0]) for part in parties_of_three()]
     near = fit("em", parties, **own, **way)
-    others = [fit("em", [np.vstack(parties)[i::7] for i in range(7)], **own, **way)]
+    divided = [fit("em", [np.vstack(parties)[i::7] for i in range(7)], **own, **way)]
     for size in (1e3, 1e8, 1e12, 1e14, 1e15):
-        far = [part + size * np.array([1, -1, 0, 0.5, 1, -0.25, 1]) for part in parties]
-        others.append(fit("em", far, **own, **way | ({"bound": 10 * size} if way else {})))
-    for other in others:
+        shifted = [part + size * np.array([1, -1, 0, 0.5, 1, -0.25, 1]) for part in parties]
+        divided.append(fit("em", shifted, **own, **way | ({"bound": 10 * size} if way else {})))
+    for other in divided:
         assert angle(other, near.components_.T) <= 1e-8
         np.testing.assert_allclose(other.explained_variance_, near.explained_variance_, rtol=1e-8)
 
@@ -127,8 +127,8 @@ def test_without_missing_values_it_is_p_cov_and_by_a_covariance_after_one_step(o
 @every_way
 def test_expected_moments_are_kept_and_tell_how_many_components_stand_out(way):
     """With no gap they are those that p-cov keeps; with gaps the model's variances are those of the kept moments."""
-    whole = cut(rows(300), 180, 100, 20)
-    ours, theirs = (fit(method, whole, n_components="auto", keep="moments", **way) for method in ("em", "p-cov"))
+    complete = cut(rows(300), 180, 100, 20)
+    ours, theirs = (fit(method, complete, n_components="auto", keep="moments", **way) for method in ("em", "p-cov"))
     np.testing.assert_allclose(ours.moments_.covariance, theirs.moments_.covariance, rtol=1e-9, atol=1e-9)
     assert ours.components_.shape == theirs.components_.shape
     model = fit("em", parties_of_three(), n_components=2, keep="moments", **way)
@@ -148,13 +148,13 @@ TABLE = {  # of docs/missing.md: degrees to the complete rows' components (mean 
 @pytest.mark.parametrize(("name", "share"), TABLE)
 def test_the_components_are_nearer_than_those_of_means(name, share):
     X = {"wine": load_wine, "breast-cancer": load_breast_cancer}[name]().data
-    truth, (degrees, most) = PCA(3).fit(scale(X)).components_.T, TABLE[name, share]
+    truth, (degrees, max_degrees) = PCA(3).fit(scale(X)).components_.T, TABLE[name, share]
     ours, by_means = [], []
     for seed in range(3):
         Y = holes(X, share, seed)
         model = fit("em", np.array_split(Y, 3), n_components=3, scale=True)
         ours.append(angle(model, truth))
-        assert model.rounds <= most
+        assert model.rounds <= max_degrees
         means = np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)
         by_means.append(float(principal_angles(PCA(3).fit(scale(means)).components_.T, truth).max()))
     assert np.mean(ours) <= min(degrees, np.mean(by_means))
@@ -234,8 +234,8 @@ def test_new_rows_are_completed_by_what_is_expected_of_them(complete, own, known
     truth, incomplete = model.transform(new), holes(new, share, 4)
     by_means = model.transform(np.where(np.isnan(incomplete), model.mean_, incomplete))
     assert np.linalg.norm(model.transform(incomplete) - truth) < better * np.linalg.norm(by_means - truth)
-    again = PCAModel.load(model.save(tmp_path / "model"))
-    np.testing.assert_array_equal(again.transform(incomplete), model.transform(incomplete))
+    loaded = PCAModel.load(model.save(tmp_path / "model"))
+    np.testing.assert_array_equal(loaded.transform(incomplete), model.transform(incomplete))
     np.testing.assert_allclose(model.transform(np.full((1, new.shape[1]), np.nan)), 0.0, atol=1e-12)
     with refused(DataError, "X", match="infinity"):
         model.transform(np.full((1, new.shape[1]), np.inf))
@@ -264,9 +264,9 @@ def test_a_constant_feature_is_not_scaled_by_what_rounding_or_fixed_point_leaves
     options = {"n_components": 2, "model": model, "scale": True}
     clear, masked = (fit("em", cut(X, 13, 32, 55), **options, **way) for way in ({}, MASKED))
     np.testing.assert_allclose(masked.scale_, clear.scale_, rtol=1e-9)
-    for found in (clear, masked):
-        np.testing.assert_array_equal(found.scale_[4:], 1.0)
-        np.testing.assert_allclose(found.components_[:, 4:], 0.0, atol=1e-4)
+    for fitted in (clear, masked):
+        np.testing.assert_array_equal(fitted.scale_[4:], 1.0)
+        np.testing.assert_allclose(fitted.components_[:, 4:], 0.0, atol=1e-4)
     np.testing.assert_allclose(masked.transform(X[:1] + 1.0), clear.transform(X[:1] + 1.0), atol=1e-4)
     assert any("10 features were taken for constant" in note for note in masked.log["notes"])
 
@@ -293,9 +293,9 @@ def test_rows_at_both_ends_of_the_bound_are_within_the_limits():
 
 def test_a_bound_beside_which_the_expected_products_have_no_digits_is_refused():
     """The observed deviations are resolved, and products of features 1e20 times apart are not: they would be noise."""
-    far = cut(rows(100, 6) * np.geomspace(1e10, 1e-10, 6), 50, 30, 20)
+    unequal_parties = cut(rows(100, 6) * np.geomspace(1e10, 1e-10, 6), 50, 30, 20)
     with refused(ConfigError, "'bound'"):
-        fit("em", far, n_components=4, secure_aggregation=True, bound=1e17)
+        fit("em", unequal_parties, n_components=4, secure_aggregation=True, bound=1e17)
 
 
 @pytest.mark.engine
@@ -303,10 +303,10 @@ def test_a_bound_beside_which_the_expected_products_have_no_digits_is_refused():
 def test_rows_and_features_without_any_value_are_counted_or_named(own):
     parties = parties_of_three()
     with_empty = [np.vstack([parties[0], np.full((7, 6), np.nan)]), *parties[1:]]
-    one, other = (fit("em", some, **own) for some in (parties, with_empty))
-    assert angle(one, other.components_.T) <= 1e-8
-    assert other.n_samples_ == 150
-    assert any("7 rows without any value were left out" in note for note in other.log["notes"])
+    complete, extended = (fit("em", some, **own) for some in (parties, with_empty))
+    assert angle(complete, extended.components_.T) <= 1e-8
+    assert extended.n_samples_ == 150
+    assert any("7 rows without any value were left out" in note for note in extended.log["notes"])
     for part in parties:
         part[:, [1, 4]] = np.nan
     with refused(DataError, "[1, 4]"):
@@ -317,9 +317,11 @@ def test_rows_and_features_without_any_value_are_counted_or_named(own):
 def test_features_and_values_that_too_few_rows_have_are_counted_or_refused():
     parties = parties_of_three()
     parties[0][:, 1] = parties[1][:, 4] = parties[2][:, 4] = np.nan
-    apart, whole = (fit("em", given, n_components=2).log["notes"] for given in (parties, parties_of_three()))
-    assert any(note.startswith("1 pairs of features have no row in common") for note in apart)
-    assert not any("pairs of features" in note for note in whole)
+    disjoint_notes, usual_notes = (
+        fit("em", tables, n_components=2).log["notes"] for tables in (parties, parties_of_three())
+    )
+    assert any(note.startswith("1 pairs of features have no row in common") for note in disjoint_notes)
+    assert not any("pairs of features" in note for note in usual_notes)
     parties = parties_of_three()
     parties[2][:, 3] = np.nan
     assert fit("em", parties, n_components=2, min_rows=10).n_samples_ == 150  # it has none of that feature
@@ -351,7 +353,7 @@ def rare(X):
     return (X == 1000.0).any(axis=1)
 
 
-def said_by_a_site(folder, X, run, **node):
+def site_refusal(folder, X, run, **node):
     """What a site says to an honest server's questions, but for the last one."""
     session = HostileSession(folder, X, run, journal="", **node)
     first = session.ask("observed", [])[0]
@@ -365,29 +367,29 @@ def said_by_a_site(folder, X, run, **node):
 def test_rows_whose_gaps_nobody_shares_are_in_no_sum_but_where_the_site_says_so(tmp_path, caplog, run):
     X = with_gaps()
     with caplog.at_level(logging.WARNING, "fedpca_flwr.client"):
-        ours = said_by_a_site(tmp_path / "all", X, run)
-    for mine, theirs in zip(ours, said_by_a_site(tmp_path / "few", X[~rare(X)], run), strict=True):
+        ours = site_refusal(tmp_path / "all", X, run)
+    for mine, theirs in zip(ours, site_refusal(tmp_path / "few", X[~rare(X)], run), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert ours[0] == len(X) - 5
     assert any("5 rows take no part in this run" in record.getMessage() for record in caplog.records)
     for number, node in enumerate([{"gaps": "all"}, {"min-rows": 1}]):
-        assert said_by_a_site(tmp_path / str(number), X, run, **node)[0] == len(X)
+        assert site_refusal(tmp_path / str(number), X, run, **node)[0] == len(X)
 
 
 @pytest.mark.parametrize("round_rows", [1, 4, 10, 32])
 def test_the_number_of_rows_that_is_told_is_a_multiple(round_rows):
     X = with_gaps()
-    taken = Patterns.in_rows(X).shared(5, round_rows)
-    assert taken.sum() % round_rows == 0
-    assert taken.sum() > len(X) - 5 - round_rows
-    assert not (taken & rare(X)).any()
+    shared = Patterns.from_rows(X).common_rows(5, round_rows)
+    assert shared.sum() % round_rows == 0
+    assert shared.sum() > len(X) - 5 - round_rows
+    assert not (shared & rare(X)).any()
 
 
 def test_a_site_of_rows_whose_gaps_nobody_shares_refuses(tmp_path):
     alone = np.where(np.random.default_rng(0).random((60, 12)) < 0.2, np.nan, 1.0)  # each with gaps of its own
-    said = HostileSession(tmp_path, alone, RUN, journal="").client.get_properties({})
-    assert said["error"] == "DisclosureError"
-    assert "gaps='all'" in said["message"]
+    properties = HostileSession(tmp_path, alone, RUN, journal="").client.get_properties({})
+    assert properties["error"] == "DisclosureError"
+    assert "gaps='all'" in properties["message"]
     with refused(ConfigError, "'gaps'", "'shared'", "'all'"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "gaps": "some"}, source="node-config")
 
@@ -398,8 +400,8 @@ def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
     count = session.ask("observed", [])[0][0]
     session.ask("deviations", [count, CENTRE])
     session.ask("expected", [count, CENTRE, UNIT, ZERO, packed])
-    told_count, squared = session.ask("project", [np.eye(2, 5), CENTRE, np.empty(0), packed])[0]
-    assert told_count == count
+    projected_count, squared = session.ask("project", [np.eye(2, 5), CENTRE, np.empty(0), packed])[0]
+    assert projected_count == count
     np.testing.assert_allclose(np.load(scores), np.nan_to_num(X - 50)[:, :2], atol=1e-9)
     np.testing.assert_allclose(squared, np.nansum((X[~rare(X)] - 50)[:, 2:] ** 2), rtol=1e-9)
 
@@ -433,9 +435,9 @@ def test_a_party_with_a_feature_in_another_unit_is_named_as_with_other_methods(o
     parties["east"][:, 1] *= 88.4  # micromoles instead of milligrams
     parties["south"][:20, 2] = np.nan
     parties["west"][:, 3] = np.nan  # which it never measured
-    odd = {"party": "client 2 (east)", "feature": 1}
+    outlying_unit = {"party": "client 2 (east)", "feature": 1}
     model = run("em", parties, n_components=1, min_rows=1, **options)
-    assert [{key: unit[key] for key in odd} for unit in model.log["other_units"]] == [odd]
+    assert [{key: unit[key] for key in outlying_unit} for unit in model.log["other_units"]] == [outlying_unit]
     assert any("client 2 (east)" in note and "unit" in note for note in model.log["notes"])
     del parties["east"]
     assert "other_units" not in run("em", parties, n_components=1, min_rows=1, **options).log
@@ -443,13 +445,18 @@ def test_a_party_with_a_feature_in_another_unit_is_named_as_with_other_methods(o
 
 def test_what_follows_the_components_is_the_next_factor_or_the_noise():
     """Of variances 4, 3 and 0.5 of factors, and 10 of all five features."""
-    found = SimpleNamespace(total=10.0, values=np.array([4, 3, 0.5]), vectors=np.eye(5)[:, :3], rows=7)
+    fitted = SimpleNamespace(total=10.0, values=np.array([4, 3, 0.5]), vectors=np.eye(5)[:, :3], rows=7)
     for k, following in ((2, 0.5), (3, (10 - 7.5) / 2)):
         for scaled, square in ((True, 1), (False, 4)):
-            solution = em._solution(found, np.zeros(5), np.full(5, 2.0), k, scaled=scaled)
+            solution = em._factor_solution(fitted, np.zeros(5), np.full(5, 2.0), k, scaled=scaled)
             assert (solution.pairs.following, solution.total) == (square * following, square * 10)
-            np.testing.assert_array_equal(solution.pairs.values, square * found.values[:k])
-    assert [em._factors(k, wanted, 150, 40) for k, wanted in ((2, 0), (2, 3), (39, 0), (2, 39))] == [12, 3, 39, 39]
+            np.testing.assert_array_equal(solution.pairs.values, square * fitted.values[:k])
+    assert [em._factor_count(k, requested, 150, 40) for k, requested in ((2, 0), (2, 3), (39, 0), (2, 39))] == [
+        12,
+        3,
+        39,
+        39,
+    ]
 
 
 def test_factors_end_where_two_turns_one_after_the_other_are_small_and_never_before_the_third(monkeypatch):
@@ -479,9 +486,9 @@ def test_sums_of_no_rows_are_a_share_that_is_false(monkeypatch, model, phase, fi
     """The larger of two parties changes the sign of what it answers."""
     honest = IncompleteClient.statistics
 
-    def statistics(self, asked_in, asked):
-        answer = honest(self, asked_in, asked)
-        wrong = asked_in == phase and self.site.node.partition_id == 1
+    def statistics(self, current_phase, request):
+        answer = honest(self, current_phase, request)
+        wrong = current_phase == phase and self.site.node.partition_id == 1
         return {**answer, field: -answer[field]} if wrong else answer
 
     monkeypatch.setattr(IncompleteClient, "statistics", statistics)

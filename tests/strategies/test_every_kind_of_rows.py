@@ -28,7 +28,7 @@ from tests.harness import differences, finish, fit, server_of, tamper
 from tests.refusals import refused
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
-FITTING = [name for name, card in CARDS.items() if not card.after]
+FITTING = [name for name, card in CARDS.items() if not card.loadings_source]
 WAYS = {
     "clear": {},
     "masked": {"secure_aggregation": True, "bound": 100.0},
@@ -39,7 +39,7 @@ FITTING_RUNS = [(name, way) for name, way in RUNS if name in FITTING]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_kept(monkeypatch):
+def _no_row_copies(monkeypatch):
     monkeypatch.setattr(table, "HELD_BYTES", 0)
 
 
@@ -106,11 +106,14 @@ def few_entries():
 @pytest.mark.parametrize(("method", "way"), FITTING_RUNS, ids=str)
 def test_rows_that_stay_sparse_give_the_same_model(method, way):
     parties = parties_of(method, few_entries())
-    one, other = fitted(method, way, parties), fitted(method, way, [sparse.csr_array(part) for part in parties])
+    dense_model, sparse_model = (
+        fitted(method, way, parties),
+        fitted(method, way, [sparse.csr_array(part) for part in parties]),
+    )
     for name in ("components_", "scores_", "mean_"):
-        if getattr(one, name) is not None:
-            np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=0, atol=1e-8)
-    np.testing.assert_allclose(one.explained_variance_, other.explained_variance_, rtol=1e-10)
+        if getattr(dense_model, name) is not None:
+            np.testing.assert_allclose(getattr(dense_model, name), getattr(sparse_model, name), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(dense_model.explained_variance_, sparse_model.explained_variance_, rtol=1e-10)
 
 
 @pytest.mark.engine
@@ -119,7 +122,7 @@ def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
     few = sparse.random_array((60, 9000), density=0.01, rng=rng, format="csr")
     parties = [few[:40] * 2, few[40:]]
     truth = fit("qr-pca", [part.toarray() for part in parties], n_components=2)
-    monkeypatch.setattr(blocks, "dense", None)
+    monkeypatch.setattr(blocks, "block_to_array", None)
     model = fit("sub-it", parties, n_components=2)
     assert principal_angles(model, truth).max <= 1e-6
 
@@ -133,13 +136,13 @@ def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_pat
     kinds = [sparse.csr_array(cuts[0]), in_blocks(cuts[1]), sparse.csr_array(cuts[2])]
     options = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)], **WAYS[way]}
     scores = "vertical-scores", {**options, "min_rows": 1}
-    dense = [run(name, cuts, **given).scores_ for name, given in [("vertical", options), scores]]
+    dense = [run(name, cuts, **run_options).scores_ for name, run_options in [("vertical", options), scores]]
     monkeypatch.setattr(Columns, "X", None)
-    for name in ("whole", "dense_rows"):
+    for name in ("to_array", "dense_rows"):
         monkeypatch.setattr(blocks, name, None)
-    found = [run(name, kinds, **given).scores_ for name, given in [("vertical", options), scores]]
-    for one, other in zip(dense, found, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-7)
+    mixed = [run(name, kinds, **run_options).scores_ for name, run_options in [("vertical", options), scores]]
+    for expected, scores_of_kinds in zip(dense, mixed, strict=True):
+        np.testing.assert_allclose(expected, scores_of_kinds, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, in_blocks], ids=["sparse", "blocks"])
@@ -147,19 +150,19 @@ def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_pat
 def test_more_rows_than_features_are_never_made_one_array_for_personalised(solver, kind, monkeypatch):
     parties = cut(np.vstack([few_entries()] * 2)[:, 36:46], 150, 80, 70)  # of each more rows are held out
     options = {"n_components": 2, "solver": solver}
-    one = fit("personalised", parties, **options)
+    model = fit("personalised", parties, **options)
     monkeypatch.setattr(Columns, "X", None)
-    monkeypatch.setattr(blocks, "whole", None)
+    monkeypatch.setattr(blocks, "to_array", None)
     other = fit("personalised", [kind(part) for part in parties], **options)
-    np.testing.assert_allclose(one.components_, other.components_, atol=1e-7)
+    np.testing.assert_allclose(model.components_, other.components_, atol=1e-7)
 
 
 @pytest.mark.parametrize("now", [counts(149), counts(151), counts(0)], ids=len)
 def test_rows_that_change_between_two_passes_are_refused(now):
-    held = [counts()]
-    checked = table.check(Blocks(lambda: held, 12, np.dtype(np.int8))).rows
+    tables = [counts()]
+    checked = table.check_rows(Blocks(lambda: tables, 12, np.dtype(np.int8))).rows
     assert checked.shape == (150, 12)
-    held[0] = now
+    tables[0] = now
     with refused(DataError):
         list(checked.read())
 
@@ -169,7 +172,7 @@ def test_rays_processes_are_given_the_same_rows(kind, tmp_path):
     X = few_entries()
     save(tmp_path / "1", as_rows(kind(X), "party 1"))
     (file,) = tmp_path.iterdir()
-    np.testing.assert_array_equal(blocks.whole(read(str(file)).rows), X)
+    np.testing.assert_array_equal(blocks.to_array(read(str(file)).rows), X)
 
 
 # Values of any size
@@ -192,7 +195,7 @@ def with_cell(value):
 def test_what_cannot_be_squared_is_refused_before_anything_is_sent(method, way, change, limit, caplog, tmp_path):
     """Its square is infinite or zero, and beside infinity, or with a square of zero, a column passes for constant."""
     parties, site = parties_of(method, rows(60)), {}
-    if after := CARDS[method].after:
+    if after := CARDS[method].loadings_source:
         site["loadings"] = [str(tmp_path / f"{party}.npz") for party in range(3)]
         fit(after, parties, n_components=2, loadings=site["loadings"])
     parties[1] = change(parties[1])
@@ -211,20 +214,20 @@ MU: dict[str, dict[str, Any]] = {"personalised": {"mu": 1.0}}
 @pytest.mark.parametrize("unit", [2.0**460, 2.0**-455], ids=["1e138", "1e-137"])
 def test_what_can_be_squared_gives_the_same_components_in_any_unit(method, unit):
     """Where a method takes the square of a square, that is infinite or zero."""
-    own = {**MU, "dp-pca": {"release": "joint", "clip": 5.0}}.get(method, {})
-    found = []
+    method_options = {**MU, "dp-pca": {"release": "joint", "clip": 5.0}}.get(method, {})
+    components = []
     for scale in (1.0, unit):
-        options = {key: value * scale if key == "clip" else value for key, value in own.items()}
+        options = {key: value * scale if key == "clip" else value for key, value in method_options.items()}
         model = fit(method, parties_of(method, (rows(60) + 1) * scale), n_components=2, **options)
-        found.append(model.scores_ / model.singular_values_ if model.components_ is None else model.components_.T)
-    assert subspace_angles(*found).max() <= 1e-9
+        components.append(model.scores_ / model.singular_values_ if model.components_ is None else model.components_.T)
+    assert subspace_angles(*components).max() <= 1e-9
 
 
-OTHERS = {"dp-pca", "compressed", "dsa", "fast-pca", "vertical-kernel", "vfedakpca"}
+APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vertical-kernel", "vfedakpca"}
 """What these know of variance is one number for all features, or a kernel's."""
 
 
-@pytest.mark.parametrize("method", [name for name in FITTING if name not in OTHERS])
+@pytest.mark.parametrize("method", [name for name in FITTING if name not in APPROXIMATE])
 def test_a_constant_feature_of_any_size_hides_no_variance(method):
     """Each feature's variance is held against the rounding of its own mean."""
     X = rows(60)
@@ -252,7 +255,7 @@ def test_scaled_features_may_have_means_of_any_size(method, options, constant):
     X = rows(60) + 1
     X[:, 3] = 2.0**54 if constant else 2.0**54 + 32 * np.arange(60)
     model, truth = fit(method, parties_of(method, X), n_components=3, **options), pooled_pca(X, 3, **options)
-    if CARDS[method].own_centre:
+    if CARDS[method].non_mean_centre:
         assert bool(model.scale_[3] == 1.0) == constant
         return
     assert model.scale_[3] == (1.0 if constant else pytest.approx(32 * np.sqrt((60**2 - 1) / 12)))

@@ -18,7 +18,7 @@ from tests.harness import Clock, differences, exits, finish, fit, late, proxy_of
 from tests.refusals import refused
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
-FITTING = [name for name, card in CARDS.items() if not card.after]
+FITTING = [name for name, card in CARDS.items() if not card.loadings_source]
 BY_ROWS = [name for name in FITTING if CARDS[name].split == "rows"]
 BY_COLUMNS = [name for name in FITTING if name not in BY_ROWS]
 EXACT = [name for name in BY_ROWS if CARDS[name].exact]
@@ -66,8 +66,8 @@ def exact_runs():
     for method in EXACT:
         yield from ((method, name, {}) for name in FAMILIES)
         for options in scalings(method):  # about zero, components beside such an offset are too small to be resolved
-            far = {"offset 1e6"} if "center" in options else {}
-            yield from ((method, name, options) for name in OF_OPTIONS if name not in far)
+            offset_families = {"offset 1e6"} if "center" in options else {}
+            yield from ((method, name, options) for name in OF_OPTIONS if name not in offset_families)
     yield from (("sapca", name, {"tracked": 200, "topology": way}) for name in FAMILIES for way in ("star", "tree"))
 
 
@@ -108,11 +108,11 @@ def half(method, families):
 def test_every_model_is_well_formed(method, name):
     family, model = FAMILIES[name], clear(method, name)
     require_well_formed(model, family)
-    if not CARDS[method].own_total:
+    if not CARDS[method].variance_base:
         share, truth = model.explained_variance_ratio_.sum(), pooled_pca(family.pooled, family.k)
         total = float(family.pooled.var(axis=0, ddof=1).sum())
-        said = "shares of the rows' variance; of another, say own_total on the card"
-        np.testing.assert_allclose(model.explained_variance_.sum() / share, total, rtol=1e-9, err_msg=said)
+        base_text = "shares of the rows' variance; of another, say own_total on the card"
+        np.testing.assert_allclose(model.explained_variance_.sum() / share, total, rtol=1e-9, err_msg=base_text)
         assert share <= truth.explained_variance_ratio_.sum() * (1 + CODEC)
 
 
@@ -158,15 +158,15 @@ def test_models_of_columns_are_well_formed_and_kept_with_where_their_loadings_ar
     directions = model.scores_ / model.singular_values_
     np.testing.assert_allclose(directions.T @ directions, np.eye(3), atol=1e-10)
     require_variances(model)
-    if not CARDS[method].own_total:
+    if not CARDS[method].variance_base:
         share, total = model.explained_variance_ratio_.sum(), pooled.var(axis=0, ddof=1).sum()
         np.testing.assert_allclose(model.explained_variance_.sum() / share, total, rtol=1e-12)
         assert share <= pooled_pca(pooled, 3).explained_variance_ratio_.sum() * (1 + 1e-12)
     assert (model.scores_[np.abs(model.scores_).argmax(axis=0), np.arange(3)] > 0).all()
-    again = type(model).load(model.save(tmp_path / "model"))
-    assert again.components_ is None
-    assert again.scores_.tobytes() == model.scores_.tobytes()
-    assert again.summary() == model.summary()
+    loaded = type(model).load(model.save(tmp_path / "model"))
+    assert loaded.components_ is None
+    assert loaded.scores_.tobytes() == model.scores_.tobytes()
+    assert loaded.summary() == model.summary()
     for use in (lambda: model.transform(rows(5)), lambda: model.to_sklearn(), lambda: model.inverse_transform(rows(5))):
         with refused(ContractError, method, "scores_"):
             use()
@@ -191,8 +191,10 @@ def test_exact_methods_give_the_scores_of_the_pooled_columns(options, name):
 @pytest.mark.parametrize("options", EXACT_FOR_COLUMNS, ids=str)
 @pytest.mark.parametrize("cuts", [[], [3, 6, 9], range(1, 12), [1]], ids=str)
 def test_exact_results_do_not_depend_on_the_split(options, cuts):
-    one, other = (fit("vertical", np.split(rows(60), at, 1), n_components=4, **options) for at in ([6, 10], cuts))
-    np.testing.assert_allclose(other.scores_, one.scores_, rtol=0, atol=1e-12 * np.abs(one.scores_).max())
+    model, recut_model = (
+        fit("vertical", np.split(rows(60), at, 1), n_components=4, **options) for at in ([6, 10], cuts)
+    )
+    np.testing.assert_allclose(recut_model.scores_, model.scores_, rtol=0, atol=1e-12 * np.abs(model.scores_).max())
 
 
 # Invariances
@@ -209,21 +211,21 @@ def test_the_first_components_do_not_depend_on_how_many_there_are(method):
     if method in BY_ROWS:
         near = np.random.default_rng(0).standard_normal((300, 12)) * np.sqrt(np.linspace(4, 1, 12))
         parties = cut(near, 180, 100, 20)
-    few, more = (fit(method, parties, n_components=k) for k in (2, 5 if method in BY_ROWS else 3))
+    few, many = (fit(method, parties, n_components=k) for k in (2, 5 if method in BY_ROWS else 3))
     if method in BY_ROWS:
-        one, other = few.components_, more.components_[:2]
+        leading, expected = few.components_, many.components_[:2]
     else:
-        one, other = few.scores_.T, more.scores_[:, :2].T
-    assert angles_between(one.T, other.T).max() <= 1e-6
-    np.testing.assert_allclose(more.explained_variance_[:2], few.explained_variance_, rtol=1e-9)
+        leading, expected = few.scores_.T, many.scores_[:, :2].T
+    assert angles_between(leading.T, expected.T).max() <= 1e-6
+    np.testing.assert_allclose(many.explained_variance_[:2], few.explained_variance_, rtol=1e-9)
 
 
 @every_determined_method
 def test_orders_change_no_bit_and_identical_rows_have_no_components(method):
     parties = FAMILIES["means shifted by ten deviations"].parties if method in BY_ROWS else three(method)
-    one = fit(method, parties, n_components=3)
+    model = fit(method, parties, n_components=3)
     for order in (parties[::-1], parties[1:] + parties[:1]):
-        assert not differences(one, fit(method, order, n_components=3))
+        assert not differences(model, fit(method, order, n_components=3))
     same = (20, 10) if method in BY_ROWS else (20, 20)
     with pytest.raises(DataError, match="variance"):
         fit(method, [np.full((n, 4), 0.1) for n in same], n_components=2)
@@ -231,15 +233,15 @@ def test_orders_change_no_bit_and_identical_rows_have_no_components(method):
 
 @pytest.mark.parametrize("method", BY_ROWS)
 def test_shuffled_rows_and_for_exact_methods_a_client_split_in_two_change_nothing(method):
-    rng, whole = np.random.default_rng(3), three(method)
-    others = [[rng.permutation(part) for part in whole]]
+    rng, undivided = np.random.default_rng(3), three(method)
+    divisions = [[rng.permutation(part) for part in undivided]]
     if method in EXACT:
-        others.append([whole[0][:70], whole[0][70:], *whole[1:]])
-    one = fit(method, whole, n_components=5)
-    for parties in others:
+        divisions.append([undivided[0][:70], undivided[0][70:], *undivided[1:]])
+    model = fit(method, undivided, n_components=5)
+    for parties in divisions:
         other = fit(method, parties, n_components=5)
-        np.testing.assert_allclose(one.components_, other.components_, rtol=0, atol=1e-9)
-        np.testing.assert_allclose(one.explained_variance_, other.explained_variance_, rtol=1e-9)
+        np.testing.assert_allclose(model.components_, other.components_, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(model.explained_variance_, other.explained_variance_, rtol=1e-9)
 
 
 @every_exact_method
@@ -310,10 +312,10 @@ def test_a_party_with_missing_values_is_named_or_takes_part(method):
 
 @every_method
 def test_parties_that_do_not_fit_or_are_too_many_are_named(method):
-    odd = [*three(method), rows(40, 11)]
+    mismatched = [*three(method), rows(40, 11)]
     error, named = (DataError, [11, 12]) if method in BY_ROWS else (ContractError, [40, 60, "p-cov"])
     with refused(error, "client 3", "client 0", *named):
-        fit(method, odd, n_components=2)
+        fit(method, mismatched, n_components=2)
     with refused(QuorumError, 3, 2):
         finish(server_for(method, clients=2))
     with refused(ConfigError, "n_components", 13, 12):
@@ -353,9 +355,9 @@ def test_a_bad_configuration_is_named(method, options, named):
 
 
 def test_two_rows_of_two_parties_have_a_component():
-    one, other = rows(2)
-    (component,) = fit("p-cov", [one[None], other[None]], n_components=1, min_rows=1).components_
-    np.testing.assert_allclose(np.abs(component @ (other - one)), np.linalg.norm(other - one))
+    first, second = rows(2)
+    (component,) = fit("p-cov", [first[None], second[None]], n_components=1, min_rows=1).components_
+    np.testing.assert_allclose(np.abs(component @ (second - first)), np.linalg.norm(second - first))
 
 
 # Faults of a party, and of its way
@@ -402,10 +404,10 @@ FAULTS = {
 def test_a_party_at_fault_is_named(method, play, error, named, monkeypatch):
     monkeypatch.setattr(quorum, "time", Clock())
     server = server_for(method, join_deadline=30.0, round_deadline=70.0)
-    given = play(server)
+    played = play(server)
     with refused(error, *named):
         finish(server)
-    assert given == [70.0] or play is not FAULTS["is late"][0]
+    assert played == [70.0] or play is not FAULTS["is late"][0]
 
 
 @every_method
@@ -434,8 +436,8 @@ POLICY = [
 @pytest.mark.parametrize(("site", "named"), POLICY, ids=str)
 def test_the_policy_of_a_site_holds(method, site, named):
     party = "client 2" if "min_rows" in site and method in BY_ROWS else "client 0"
-    own_name = [method] if "allowed_methods" in site else []
-    with refused(DisclosureError, party, *named, *own_name):
+    allowed_name = [method] if "allowed_methods" in site else []
+    with refused(DisclosureError, party, *named, *allowed_name):
         fit(method, three(method), n_components=2, **site)
 
 
@@ -475,14 +477,14 @@ def choices(method):
 def sums():
     """Every method that sums with its families, which take turns in how the sums travel."""
     for method in BY_ROWS:
-        known = [way for way in transports_of(METHODS[method]) if way in WAYS]
-        if method in PRIVATE or method == "compressed" or not known:  # the codes of the latter do not add up in clear
+        ways = [way for way in transports_of(METHODS[method]) if way in WAYS]
+        if method in PRIVATE or method == "compressed" or not ways:  # the codes of the latter do not add up in clear
             continue
         for i, (name, options) in enumerate(choices(method)):
             family = FAMILIES[name]
             if method == "personalised" and "offset" in name and "center" in options:
                 continue  # float64 does not resolve the variances beside such a mean, which the model says
-            yield method, known[i % len(known)] if 3 <= len(family.parties) <= 10 else "masked", name, options
+            yield method, ways[i % len(ways)] if 3 <= len(family.parties) <= 10 else "masked", name, options
 
 
 @pytest.mark.parametrize(("method", "way", "name", "options"), list(sums()), ids=str)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.eigen import EXACT, principal_angles
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, principal_angles
 from tests.harness import fit
 
 CERTIFIED = [
@@ -65,9 +65,9 @@ def test_a_certificate_bounds_the_angle_on_every_rung(method, options, way):
         except ConfigError:  # it says what no run can resolve, and blames no party
             continue
         measured = model.log["measured"]
-        told = measured.get("certified_angle_degrees", measured.get("angle_bound_degrees", 90.0))
-        told = min(told, EXACT) if model.log["exact"] else told
-        certified += told < 90
-        one, other = (model.scores_, scores) if columns else (model.components_.T, components)
-        assert principal_angles(one, other).max() <= told + ROUNDING, name
+        bound = measured.get("certified_angle_degrees", measured.get("angle_bound_degrees", 90.0))
+        bound = min(bound, EXACT_ANGLE_DEGREES) if model.log["exact"] else bound
+        certified += bound < 90
+        fitted, expected = (model.scores_, scores) if columns else (model.components_.T, components)
+        assert principal_angles(fitted, expected).max() <= bound + ROUNDING, name
     assert certified or method == "qr-pca"

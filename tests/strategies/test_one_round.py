@@ -36,8 +36,8 @@ def test_uploads_are_the_packed_triangle_or_trapezoid_the_mean_and_one_vector_mo
     up = fit("p-cov", parties(), n_components=2).log["rounds"][0]["up"]
     assert up == [8 * (40 * 41 // 2 + 40 + 1) + headers] * 3
     assert fit("qr-pca", parties(), n_components=2).log["rounds"][0]["up"] == up
-    far = fit("p-cov", three(np.round(rows(300) * 1000) + 1e8 + 0.1), n_components=3)
-    assert max(far.log["rounds"][0]["up"]) == 8 * (12 * 13 // 2 + 2 * 12 + 1) + headers
+    offset_model = fit("p-cov", three(np.round(rows(300) * 1000) + 1e8 + 0.1), n_components=3)
+    assert max(offset_model.log["rounds"][0]["up"]) == 8 * (12 * 13 // 2 + 2 * 12 + 1) + headers
     wide, d = FAMILIES["wide"].parties, 80
     for up, part in zip(fit("qr-pca", wide, n_components=2).log["rounds"][0]["up"], wide, strict=True):
         h = len(part) - 1
@@ -78,8 +78,8 @@ def test_shifted_clients_need_the_correction_and_lies_do_not_pass():
     averaged = fit("ap-cov", SHIFTED.parties, n_components=3)
     off = principal_angles(averaged, pooled_pca(SHIFTED.pooled, 3))
     assert off.max > 10
-    told = [averaged.log["measured"][f"angle_to_exact_{what}_degrees"] for what in ("max", "mean")]
-    np.testing.assert_allclose(told, [off.max, off.mean], rtol=1e-6)
+    angles = [averaged.log["measured"][f"angle_to_exact_{what}_degrees"] for what in ("max", "mean")]
+    np.testing.assert_allclose(angles, [off.max, off.mean], rtol=1e-6)
     server = server_of("p-cov", three(rows(300)), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], 2 * arrays[-1]])
     with refused(ContractError, match="fit"):

@@ -10,13 +10,13 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.personalised import local_components
-from fedpca_flwr.maths.rows import held_out
+from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.papers.hierarchical import Federation
 from fedpca_flwr.simulations.papers.personalised import kept, lost, personal
 from fedpca_flwr.strategies.personalised import method
-from fedpca_flwr.strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient
+from fedpca_flwr.strategies.personalised.party import COMPONENTS_KEY, HELD_OUT_PREFIX, PersonalisedClient
 from tests.families import rows
 from tests.harness import finish, heard, proxy_of, server_of, tamper_arrays
 from tests.refusals import refused
@@ -32,66 +32,68 @@ def finished(parts, **options):
     server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
     model = finish(server)
     records = [kept(proxy_of(server, i)) for i in range(len(parts))]
-    return model, [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else None for record in records]
+    return model, [
+        record[COMPONENTS_KEY].to_numpy_ndarrays()[0][0] if COMPONENTS_KEY in record else None for record in records
+    ]
 
 
-def about_the_mean(parts):
+def centred(parts):
     mean = np.vstack(parts).mean(axis=0)
     return [X - mean for X in parts]
 
 
 def strength_of(parts, mu):
     """How strongly three shared components draw each party's own."""
-    return mu * np.linalg.svd(np.vstack(about_the_mean(parts)), compute_uv=False)[2] ** 2 / len(parts)
+    return mu * np.linalg.svd(np.vstack(centred(parts)), compute_uv=False)[2] ** 2 / len(parts)
 
 
 @pytest.mark.engine
 def test_at_the_ends_mu_gives_every_partys_own_pca_and_that_of_all_rows():
     parts = related()
     local, alone = finished(parts, mu=0.0)
-    for X, U in zip(about_the_mean(parts), alone, strict=True):
+    for X, U in zip(centred(parts), alone, strict=True):
         assert angles_between(U, local_components(X, U)).max() < 1e-6
         assert (np.diff(np.square(X @ U).sum(axis=0)) < 0).all()
     assert local.log["measured"]["mu"] == 0
-    pooled, own = finished(parts, mu="infinity")
+    pooled, by_party = finished(parts, mu="infinity")
     assert principal_angles(pooled, pooled_pca(np.vstack(parts), 3)).max < 1e-6
     np.testing.assert_allclose(pooled.explained_variance_, pooled_pca(np.vstack(parts), 3).explained_variance_)
-    assert own == [None] * 6
+    assert by_party == [None] * 6
     assert pooled.log["measured"]["own_from_shared_degrees"] < 1e-10
     # Between the ends it tends to them.
-    _, own = finished(parts, mu=1e-7)
-    assert max(angles_between(U, W).max() for U, W in zip(own, alone, strict=True)) < 0.01
-    model, own = finished(parts, mu=1e7)
+    _, by_party = finished(parts, mu=1e-7)
+    assert max(angles_between(U, W).max() for U, W in zip(by_party, alone, strict=True)) < 0.01
+    model, by_party = finished(parts, mu=1e7)
     assert principal_angles(model, pooled).max < 0.01
-    assert max(angles_between(U, pooled.components_.T).max() for U in own) < 0.01
+    assert max(angles_between(U, pooled.components_.T).max() for U in by_party) < 0.01
     # About zero.
     model, _ = finished(parts, mu="infinity", center=False)
     assert not model.mean_.any()
     assert principal_angles(model, pooled_pca(np.vstack(parts), 3, center=False)).max < 1e-6
-    _, own = finished(parts, mu=0.0, center=False)
-    assert angles_between(own[0], local_components(parts[0], own[0])).max() < 1e-6
+    _, by_party = finished(parts, mu=0.0, center=False)
+    assert angles_between(by_party[0], local_components(parts[0], by_party[0])).max() < 1e-6
 
 
 @pytest.mark.engine
 def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     parts = related(spread=0.2, m=3)
-    apart = []
+    distances = []
     for mu in (0.3, 3.0, 30.0):
-        model, own = finished(parts, mu=mu, iterations=20)
-        apart.append(max(angles_between(U, model.components_.T).max() for U in own))
-    assert apart[0] > apart[1] > apart[2] > 0.1
+        model, by_party = finished(parts, mu=mu, iterations=20)
+        distances.append(max(angles_between(U, model.components_.T).max() for U in by_party))
+    assert distances[0] > distances[1] > distances[2] > 0.1
     near, _ = finished(related(spread=1e-4, n=20), iterations=10)
-    far, _ = finished(related(spread=5.0, m=3, n=200), iterations=5)
+    unrelated, _ = finished(related(spread=5.0, m=3, n=200), iterations=5)
     assert near.log["measured"]["mu"] >= 3
     assert near.log["measured"]["held_out_rows"] == 24
-    assert far.log["measured"]["mu"] in {0, 0.1}
-    assert far.summary().count("per row, local") == 1
+    assert unrelated.log["measured"]["mu"] in {0, 0.1}
+    assert unrelated.summary().count("per row, local") == 1
     drawn = np.array(related(spread=0.04, m=8, n=120, d=30, r=5))
-    known, new = drawn[:, :20], drawn[:, 20:]
-    mean, own, pooled, mu = personal(known, 5)
-    local = [local_components(X - mean, pooled) for X in known]
+    fitted, new = drawn[:, :20], drawn[:, 20:]
+    mean, by_party, pooled, mu = personal(fitted, 5)
+    local = [local_components(X - mean, pooled) for X in fitted]
     assert 0 <= mu < np.inf
-    assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 8))
+    assert lost(new, mean, by_party) < min(lost(new, mean, local), lost(new, mean, [pooled] * 8))
 
 
 @pytest.mark.engine
@@ -113,9 +115,9 @@ def test_a_refusal_of_the_rows_that_are_not_held_out_is_about_them(secure):
     """The fault: all rows were said to be identical, though two differ."""
     parts = [np.ones((5, 2)), np.ones((5, 2))]
     for part in parts:
-        (chosen,) = np.flatnonzero(held_out(part, 0))
+        (chosen,) = np.flatnonzero(validation_rows(part, 0))
         part[chosen, 0] = 1.5
-        assert held_out(part, 0)[chosen]
+        assert validation_rows(part, 0)[chosen]
     with refused((DataError, ConfigError), "'mu'", match="identical|variance"):
         run("personalised", parts, n_components=1, min_rows=1, **secure)
     assert run("personalised", parts, n_components=1, mu=1.0, min_rows=1, **secure).total_variance > 0
@@ -144,14 +146,14 @@ def test_variances_of_the_shared_components_are_those_of_the_rows_along_them(mu)
 def test_rows_held_out_measure_what_components_of_the_others_leave_of_them():
     parts = related(spread=0.2, m=3)
     model, _ = finished(parts, iterations=2)
-    out = [held_out(X, 42) for X in parts]
+    out = [validation_rows(X, 42) for X in parts]
     used = [X[~chosen] for X, chosen in zip(parts, out, strict=True)]
     mean, V = np.vstack(used).mean(axis=0), pooled_pca(np.vstack(used), 3).components_.T
-    left = {"local": 0.0, "global": 0.0}
-    for X, chosen, others in zip(parts, out, used, strict=True):
-        for which, U in (("local", local_components(others - mean, V)), ("global", V)):
-            left[which] += np.square((X[chosen] - mean) @ (np.eye(16) - U @ U.T)).sum() / 18
-    for which, expected in left.items():
+    errors = {"local": 0.0, "global": 0.0}
+    for X, chosen, fitted in zip(parts, out, used, strict=True):
+        for which, U in (("local", local_components(fitted - mean, V)), ("global", V)):
+            errors[which] += np.square((X[chosen] - mean) @ (np.eye(16) - U @ U.T)).sum() / 18
+    for which, expected in errors.items():
         measured = model.log["measured"][f"{which}_held_out_squared_error_per_row"]
         assert measured == pytest.approx(expected, rel=1e-4)
 
@@ -160,8 +162,8 @@ def test_every_party_projects_by_its_own_components(tmp_path):
     parts = related()
     scores, loadings = tmp_path / "scores.npy", tmp_path / "own.npz"
     files = {"scores": str(scores), "loadings": str(loadings)}
-    model, own = finished(parts, mu=1.0, site=files)
-    last, U = np.load(scores), own[5]  # every party writes there; the last one's stay
+    model, local = finished(parts, mu=1.0, site=files)
+    last, U = np.load(scores), local[5]  # every party writes there; the last one's stay
     np.testing.assert_allclose(last, (parts[5] - model.mean_) @ U, atol=1e-12)
     assert np.abs(last - model.transform(parts[5])).max() > 0.1
     np.testing.assert_allclose(Loadings.load(loadings).part_of_scores(parts[5]), last, atol=1e-12)
@@ -171,15 +173,15 @@ def test_every_party_projects_by_its_own_components(tmp_path):
 def test_the_last_round_measures_what_own_components_leave_and_each_other_sends_a_block():
     """In each iteration d k values up, for each mu that runs; own components never leave."""
     parts = related()
-    model, own = finished(parts, mu=1.0)
-    left = sum(np.square(X - X @ U @ U.T).sum() for X, U in zip(about_the_mean(parts), own, strict=True)) / 180
+    model, local = finished(parts, mu=1.0)
+    error = sum(np.square(X - X @ U @ U.T).sum() for X, U in zip(centred(parts), local, strict=True)) / 180
     measured, predicted = (model.log["measured"][f"{which}squared_error_per_row"] for which in ("", "predicted_"))
-    assert measured == pytest.approx(left, rel=1e-5)
-    assert predicted == pytest.approx(left, rel=1e-5)
-    apart = sum(3 - np.square(model.components_ @ U).sum() for U in own)
-    objective = left + strength_of(parts, 1.0) * apart / 180
+    assert measured == pytest.approx(error, rel=1e-5)
+    assert predicted == pytest.approx(error, rel=1e-5)
+    distance = sum(3 - np.square(model.components_ @ U).sum() for U in local)
+    objective = error + strength_of(parts, 1.0) * distance / 180
     assert model.log["measured"]["objective_per_row"] == pytest.approx(objective, rel=1e-5)
-    degrees = np.degrees(np.arcsin(np.sqrt(apart / (6 * 3))))
+    degrees = np.degrees(np.arcsin(np.sqrt(distance / (6 * 3))))
     assert model.log["measured"]["own_from_shared_degrees"] == pytest.approx(degrees, rel=1e-5)
     sent = [set(entry["up"]) for entry in model.log["rounds"] if entry["phase"] == "share"]
     assert len(sent) > 1
@@ -192,18 +194,18 @@ def test_a_run_that_is_cut_short_says_so_and_its_own_components_are_of_its_last_
     server = server_of("personalised", parts, n_components=3, mu=0.3, iterations=2)
     exchanged = heard(server, 0)
     finish(server)
-    first, second = (one.asked[0][0] for one in exchanged if one.phase == "share")
-    model, own = finished(parts, mu=0.3, iterations=1)
+    first, second = (exchange.asked[0][0] for exchange in exchanged if exchange.phase == "share")
+    model, local = finished(parts, mu=0.3, iterations=1)
     moved = np.degrees(np.arcsin(np.sqrt(3 - np.square(first.T @ second).sum())))
     assert f"stopped after iterations = 1; V still moved by {moved:.2g} degrees" in model.log["notes"]
     V, strength = model.components_.T, strength_of(parts, 0.3)
-    for X, U in zip(about_the_mean(parts), own, strict=True):
+    for X, U in zip(centred(parts), local, strict=True):
         assert angles_between(U, np.linalg.eigh(X.T @ X + strength * V @ V.T)[1][:, -3:]).max() < 1e-3
 
 
 def test_the_shared_components_are_found_once_they_move_by_less_than_1e_7(monkeypatch):
     moves = iter([2e-7, 5e-8, 1e-12])
-    monkeypatch.setattr(method, "distance", lambda *_: np.array([next(moves)]))
+    monkeypatch.setattr(method, "subspace_distance", lambda *_: np.array([next(moves)]))
     assert finished(related(), mu=1.0)[0].log["measured"]["objective_iterations"] == 2
 
 
@@ -254,26 +256,26 @@ def test_the_strength_is_mu_times_the_last_eigenvalue_over_the_parties(number, m
     server = server_of("personalised", parts, n_components=3, mu=mu, iterations=2)
     exchanged = heard(server, 0)
     finish(server)
-    told = np.array([one.asked[1] for one in exchanged if one.phase == "share"])
-    np.testing.assert_allclose(told, np.full((2, 1), strength_of(parts, mu)))
+    strengths = np.array([exchange.asked[1] for exchange in exchanged if exchange.phase == "share"])
+    np.testing.assert_allclose(strengths, np.full((2, 1), strength_of(parts, mu)))
 
 
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("secure", [{}, {"secure_aggregation": True, "bound": 20.0}], ids=["clear", "masked"])
 def test_all_questions_of_a_pass_tell_the_same_mean(secure, center, monkeypatch):
     """A site may hold a later question of the pass against an earlier one."""
-    told, honest = {}, PersonalisedClient.statistics
+    means, honest = {}, PersonalisedClient.statistics
 
-    def listen(client, phase, asked):
-        for name in {"mean", "remainder"} & set(asked) if phase != "project" else ():
-            first = phase.startswith(HELD_OUT) or phase == "choose"
-            told.setdefault((first, name), {}).setdefault(asked[name].tobytes(), set()).add(phase)
-        return honest(client, phase, asked)
+    def listen(client, phase, request):
+        for name in {"mean", "remainder"} & set(request) if phase != "project" else ():
+            first = phase.startswith(HELD_OUT_PREFIX) or phase == "choose"
+            means.setdefault((first, name), {}).setdefault(request[name].tobytes(), set()).add(phase)
+        return honest(client, phase, request)
 
     monkeypatch.setattr(PersonalisedClient, "statistics", listen)
     server = server_of("personalised", related(), n_components=2, iterations=2, center=center, **secure)
     finish(server)
-    assert len(told) == 4
-    for (first, _), values in told.items():
+    assert len(means) == 4
+    for (first, _), values in means.items():
         (phases,) = values.values()
         assert len(phases) == (3 if first or any("share" in phase for phase in phases) else 2)

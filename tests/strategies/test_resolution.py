@@ -7,7 +7,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr import run
-from fedpca_flwr.maths.moments import Moments, certainly_varying, safe_deviation
+from fedpca_flwr.maths.moments import Moments, count_varying_features, safe_deviation
 from fedpca_flwr.model.federation import Federation
 from tests.families import cut, rows
 from tests.harness import fit
@@ -54,12 +54,12 @@ def salaries(column=0):
     return X
 
 
-def decades(n=300, d=15, least=1e-14):
+def decades(n=300, d=15, minimum=1e-14):
     """Singular values from 1 down to ``least``, in a random basis."""
     rng = np.random.default_rng(6)
-    left = np.linalg.qr(rng.standard_normal((n, d)) - 1)[0]
-    left -= left.mean(axis=0)
-    return (np.linalg.qr(left)[0] * np.geomspace(1, least, d)) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+    basis = np.linalg.qr(rng.standard_normal((n, d)) - 1)[0]
+    basis -= basis.mean(axis=0)
+    return (np.linalg.qr(basis)[0] * np.geomspace(1, minimum, d)) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
 
 
 def angle(model, X, k):
@@ -111,7 +111,7 @@ def test_qr_pca_resolves_small_components_beside_a_huge_one(column, k):
 @pytest.mark.parametrize("k", [3, 7])
 def test_an_angle_by_which_rounding_may_turn_the_components_is_said(k):
     """Variances from 1 to 1e-12: those of 1e-4 are certain to 1e-6 degrees in a covariance, those of 1e-12 are not."""
-    X = decades(d=7, least=1e-6)
+    X = decades(d=7, minimum=1e-6)
     model = fit("p-cov", cut(X, 150, 100, 50), n_components=k)
     assert model.log["exact"] == (k == 3)
     assert all(note.startswith("rounding may turn the components by") for note in notes_of(model))
@@ -125,8 +125,8 @@ def test_two_salaries_that_vary_alike_are_not_called_exact_beyond_a_millionth_of
     X = np.column_stack([first, (1 - 1.5e-7) * second + 7e-15 * first])
     assert not fit("qr-pca", [X], n_components=1).log["exact"]
     assert not fit("qr-pca", cut(X, 3, 1), n_components=1).log["exact"]
-    apart = np.column_stack([first, 0.9 * second + 7e-15 * first])
-    assert fit("qr-pca", [apart], n_components=1).log["exact"]
+    columns = np.column_stack([first, 0.9 * second + 7e-15 * first])
+    assert fit("qr-pca", [columns], n_components=1).log["exact"]
 
 
 SPLITS = {"tall": (150, 100, 50), "few rows": (280, 14, 6), "single rows": (297, 1, 1, 1), "all few": (10,) * 30}
@@ -147,7 +147,7 @@ def test_qr_pca_squares_nothing_and_offsets_cost_it_no_component():
     assert angle(fit("qr-pca", cut(X, 8, 5, 1), n_components=7), X, 7) <= 1e-6
     # Means of a thousand deviations, each rounded to one float64, would turn the last by 1e-5 degrees.
     step = 2.0**-42  # offset and rows are exact in float64
-    X = np.round(decades(n=300, d=10, least=1e-9) / step) * step
+    X = np.round(decades(n=300, d=10, minimum=1e-9) / step) * step
     parties = cut(X + np.linspace(60, 75, 10).round(), *SPLITS["all few"])
     model, truth = fit("qr-pca", parties, n_components=9), PCA(9, svd_solver="full").fit(X)
     assert angle(model, X, 9) <= 1e-6
@@ -206,9 +206,9 @@ def test_of_a_tie_at_the_cut_no_certificate_is_told(method, k, certified):
     assert (model.log["measured"]["certified_angle_degrees"] < 1e-6) == (certified > 0)
     assert ("no bound" in model.summary()) == (certified == 0)
     assert model.log["exact"] == (k == certified)
-    told = [note for note in notes_of(model) if "component" in note or "stopped" in note]
+    notes = [note for note in notes_of(model) if "component" in note or "stopped" in note]
     tie = f"components {k} and {k + 1} have equal variance: the {k}-dimensional subspace is not unique"
-    assert told == ([] if k == certified else [tie])
+    assert notes == ([] if k == certified else [tie])
 
 
 FEW, CONSTANT = rows(8, 20), rows(200, 6)
@@ -240,8 +240,8 @@ def test_rounding_of_means_is_told(method):
     X[:, 1] = 0.1 + np.repeat([0, 90], [9, 11]) * np.spacing(0.1)
     X[:, 2] = X[:, 0]  # the first component: nearly all of the other column is left
     measured = fit(method, cut(X, 12, 8), n_components=1, scale=True).log["measured"]
-    apart = measured["squared_error_per_row"] - measured["predicted_squared_error_per_row"]
-    assert 0.5e-4 < apart < 2e-4  # the mean's rounding over the deviation, squared
+    difference = measured["squared_error_per_row"] - measured["predicted_squared_error_per_row"]
+    assert 0.5e-4 < difference < 2e-4  # the mean's rounding over the deviation, squared
 
 
 @pytest.mark.parametrize("survivors", [0, 3])
@@ -257,11 +257,11 @@ def test_a_feature_that_fixed_point_rounds_off_is_not_told_as_constant(survivors
 def test_constant_is_what_the_rounding_of_a_mean_explains():
     for value in (0.1, 1.0, -3e9, 2.0**60):
         X = np.full((50, 1), value)
-        moments = Moments.of(X)
-        assert certainly_varying(moments.diagonal(), moments.mean) == 0
+        moments = Moments.from_rows(X)
+        assert count_varying_features(moments.diagonal(), moments.mean) == 0
         X[7] = np.nextafter(value, np.inf)
-        moments = Moments.of(X)
-        assert certainly_varying(moments.diagonal(), moments.mean) == 1
+        moments = Moments.from_rows(X)
+        assert count_varying_features(moments.diagonal(), moments.mean) == 1
     assert safe_deviation(np.array([1e-28]), 100, np.array([3.0])) == 1
     X = rows(100, 4)
     X[:, 2] = 0.3
@@ -278,9 +278,9 @@ def test_a_certificate_does_not_speak_of_components_that_are_noise(method):
     assert not model.log["exact"]
     assert model.log["measured"]["certified_components"] == 1
     assert ", of the first 1 components" in model.summary()
-    one = fit(method, parties_of(method, X), n_components=1)
-    assert one.log["measured"]["certified_components"] == 1
-    assert "of the first" not in one.summary()
+    single = fit(method, parties_of(method, X), n_components=1)
+    assert single.log["measured"]["certified_components"] == 1
+    assert "of the first" not in single.summary()
 
 
 def test_a_centre_that_is_not_the_mean_rounded_costs_secure_products_nothing():
@@ -291,8 +291,8 @@ def test_a_centre_that_is_not_the_mean_rounded_costs_secure_products_nothing():
     party = [0.0999999999999486, 1700.2310818639023, 0.09999999999976573, 0.09999999999999395]
     X = np.array([party, party, [0.099999999999988, 6352.406342682803, 0.10000000000006184, 0.10000000000023145]])
     X[1, 1] += 1.0
-    about = (X - X[0]) - (X - X[0]).mean(axis=0)
-    scaled = about / about.std(axis=0)
+    centred = (X - X[0]) - (X - X[0]).mean(axis=0)
+    scaled = centred / centred.std(axis=0)
     secure = {"secure_aggregation": True, "bound": 1.3e10, "min_parties": 2}
     model = fit("sub-it", cut(X, 2, 1), n_components=2, scale=True, **secure)
     truth = np.linalg.svd(scaled, compute_uv=False)[:2] ** 2 / 2
@@ -306,6 +306,6 @@ def test_uncentred_the_mean_of_constant_columns_is_a_component(k):
     model = fit("qr-pca", cut(X, 20, 15, 5), n_components=k, center=False)
     truth = np.linalg.svd(X, compute_uv=False)[:k]
     np.testing.assert_allclose(model.singular_values_, truth, rtol=1e-12, atol=1e-12)
-    told = ["the data have rank 4: components 5 to 5 have no variance and arbitrary directions"]
-    assert notes_of(model) == (told if k == 5 else [])
+    rank_notes = ["the data have rank 4: components 5 to 5 have no variance and arbitrary directions"]
+    assert notes_of(model) == (rank_notes if k == 5 else [])
     assert model.log["exact"]

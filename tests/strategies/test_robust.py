@@ -55,8 +55,10 @@ def within_reach(share, distance):
     """Rows of which a share lies together on both sides of the last axis, whose deviation is 1."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((600, 8)) * np.sqrt([9, 5, 3, 1, 1, 1, 1, 1])
-    far = rng.choice(600, int(share * 600), replace=False)
-    rows[far] = 0.3 * rng.standard_normal((far.size, 8)) + rng.choice([-1, 1], (far.size, 1)) * distance * AXES[7]
+    outliers = rng.choice(600, int(share * 600), replace=False)
+    rows[outliers] = (
+        0.3 * rng.standard_normal((outliers.size, 8)) + rng.choice([-1, 1], (outliers.size, 1)) * distance * AXES[7]
+    )
     return rows
 
 
@@ -84,11 +86,11 @@ def test_rows_that_mostly_coincide_are_refused_and_components_along_which_they_l
 def test_rows_with_heavy_tails_have_the_same_components_in_other_units_and_nearly_in_other_divisions():
     rng = np.random.default_rng(1)
     rows = rng.standard_cauchy((1500, 1)) * rng.standard_normal((1500, 8)) * [4, 3, 2.2, 1.5, 1.2, 1, 1, 1]
-    one = fit("robust", np.array_split(rows, 3), n_components=3)
+    model = fit("robust", np.array_split(rows, 3), n_components=3)
     other = fit("robust", np.array_split(rows * 3e-5, 3), n_components=3)
-    assert principal_angles(one, other).max < 1e-6
+    assert principal_angles(model, other).max < 1e-6
     for parties in ([rows], np.array_split(rows, 12)):
-        assert principal_angles(one, fit("robust", parties, n_components=3)).max < 2
+        assert principal_angles(model, fit("robust", parties, n_components=3)).max < 2
 
 
 @pytest.mark.engine
@@ -97,10 +99,10 @@ def test_clean_rows_cost_little_and_one_of_600_is_not_the_first_component():
     rows[0] = 1e4
     dirty, clean = (fit("robust", cut(X, 300, 300), n_components=2) for X in (rows, CLEAN[:600]))
     assert principal_angles(dirty, clean).max < 2
-    found, plain = of_clean_rows(), fit("p-cov", parties(CLEAN), n_components=3)
-    assert principal_angles(found, plain).max < 4
-    np.testing.assert_allclose(found.explained_variance_, plain.explained_variance_, rtol=0.15)
-    assert found.total_variance == pytest.approx(plain.total_variance, rel=0.05)
+    model, plain = of_clean_rows(), fit("p-cov", parties(CLEAN), n_components=3)
+    assert principal_angles(model, plain).max < 4
+    np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=0.15)
+    assert model.total_variance == pytest.approx(plain.total_variance, rel=0.05)
     assert fit("robust", parties(CLEAN), n_components=8).explained_variance_ratio_.sum() == pytest.approx(1, rel=1e-12)
 
 
@@ -141,8 +143,8 @@ def pooled_program(rows):
         distance = np.linalg.norm(whitened, axis=1)
         first, middle_distance = np.quantile(distance ** (2 / 3), [0.25, 0.5])
         deviation = (middle_distance - first) / 0.6744897501960817
-        near, far = (middle_distance + np.array([1.96, 3.29]) * deviation) ** 1.5
-        counted = np.minimum(counted, np.clip((far - distance) / (far - near), 0, 1))
+        inner, outer = (middle_distance + np.array([1.96, 3.29]) * deviation) ** 1.5
+        counted = np.minimum(counted, np.clip((outer - distance) / (outer - inner), 0, 1))
         centre = counted @ rows / counted.sum()
         vectors = np.linalg.eigh((rows - centre).T * counted @ (rows - centre))[1][:, ::-1].T
     spread = middle_and_spread((rows - centre)[counted > 0] @ vectors.T)[1]
@@ -154,8 +156,8 @@ def test_a_program_on_the_pooled_rows_finds_the_same_but_for_the_counts_grid():
     rows = spoiled(0.1, 1e4)
     model = fit("robust", parties(rows), n_components=3)
     assert angles_between(model.components_.T, pooled_program(rows)[:3].T).max() < 1
-    one = fit("robust", [rows], n_components=3)
-    assert principal_angles(model, one).max < 0.5
+    single = fit("robust", [rows], n_components=3)
+    assert principal_angles(model, single).max < 0.5
 
 
 @pytest.mark.engine
@@ -181,13 +183,13 @@ def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
     files = [tmp_path / f"{party}.csv" for party in range(3)]
     model = fit("robust", parties(rows), n_components=3, scores=files)
     written = [np.loadtxt(file.with_stem(f"{file.stem}-outliers"), str, delimiter=",", skiprows=1) for file in files]
-    _, t2_limit, _, spe_limit, odd = np.vstack(written)[:, :5].astype(float).T
-    assert odd[3]
-    assert 0.005 < odd.mean() < 0.05  # one in a hundred by each limit
-    left = np.delete(rows, 3, axis=0) - model.mean_
-    left -= left @ model.components_.T @ model.components_
+    _, t2_limit, _, spe_limit, flags = np.vstack(written)[:, :5].astype(float).T
+    assert flags[3]
+    assert 0.005 < flags.mean() < 0.05  # one in a hundred by each limit
+    centred = np.delete(rows, 3, axis=0) - model.mean_
+    centred -= centred @ model.components_.T @ model.components_
     np.testing.assert_allclose(t2_limit, chi2.ppf(0.99, 3))
-    np.testing.assert_allclose(spe_limit, np.quantile((left**2).sum(axis=1), 0.99), rtol=0.15)
+    np.testing.assert_allclose(spe_limit, np.quantile((centred**2).sum(axis=1), 0.99), rtol=0.15)
 
 
 # Parties that lie
@@ -199,7 +201,7 @@ def lied(arrays):
     return [*arrays[:-1], 1e6 * pack(np.outer(mixed, mixed))]
 
 
-def more(reply):
+def inflate(reply):
     """As of so many times the rows."""
     arrays = parameters_to_ndarrays(reply.parameters)
     reply.num_examples *= 10_000
@@ -219,7 +221,7 @@ def test_a_party_that_lies_has_no_part_in_the_components_and_one_of_more_rows_co
         assert any("client 4" in note for note in model.log["notes"]) is robust
     five[4] = five[4] + 60 * AXES[7]
     server = server_of("robust", five, n_components=3, robust_parties=True)
-    tamper(server, 4, more)
+    tamper(server, 4, inflate)
     model = finish(server)
     assert abs(model.mean_[7] - 5) < 2
     assert off(model) < 10
@@ -235,43 +237,48 @@ def test_parties_that_are_unlike_and_replies_that_are_not_in_clear_are_refused()
 
 def test_where_each_party_was_unlike_the_others_in_some_step_none_is_left():
     scatters = {"a": [1.0, 0.0, 0.0], "b": [1.0, 0.0, 0.0], "c": [0.0, 0.0, 1.0]}
-    replies = [SimpleNamespace(sender=name, fields={"scatter": np.array(own)}) for name, own in scatters.items()]
+    replies = [
+        SimpleNamespace(sender=name, fields={"scatter": np.array(scatter)}) for name, scatter in scatters.items()
+    ]
     with refused(DataError, "'robust-parties'", 3):
-        Robust._of_parties(SimpleNamespace(left_out=["a", "b"]), replies, 2)
+        Robust._mean_of_similar(SimpleNamespace(excluded_parties=["a", "b"]), replies, 2)
 
 
-def found_of(step, told):
+def sum_of_replies(step, replies):
     """What a step of a run with robust-parties makes of what its parties told, and the run itself."""
     options, quorum = SimpleNamespace(robust_parties=True), SimpleNamespace(features=2)
-    server = SimpleNamespace(options=options, quorum=quorum, left_out=[])
-    server._matrix, server._of_parties = partial(Robust._matrix, server), partial(Robust._of_parties, server)
+    server = SimpleNamespace(options=options, quorum=quorum, excluded_parties=[])
+    server._pooled_matrix, server._mean_of_similar = (
+        partial(Robust._pooled_matrix, server),
+        partial(Robust._mean_of_similar, server),
+    )
     program = step(server)
     next(program)
     with pytest.raises(StopIteration) as end:
-        program.send([SimpleNamespace(fields=fields, sender=f"client {i}") for i, fields in enumerate(told)])
+        program.send([SimpleNamespace(fields=fields, sender=f"client {i}") for i, fields in enumerate(replies)])
     return end.value.value, server
 
 
 def test_unlike_by_more_than_three_times_the_median_are_left_out_and_by_three_tenths_too_much():
     """By an exact share each of the size of the median matrix, diag(1/2, 1/2), whatever their traces are."""
-    away = np.array([-2.9, -1, -1, 0, 1, 1, 3.1])
+    offsets = np.array([-2.9, -1, -1, 0, 1, 1, 3.1])
 
-    def found(share):
-        matrices = [np.diag([0.5 + share * one / 2, 0.5 - share * one / 2]) for one in away]
-        told = [{"scatter": trace * pack(np.asfortranarray(one))} for trace, one in enumerate(matrices, 1)]
-        return found_of(lambda server: Robust._signs(server, {}), told)
+    def solve_for(share):
+        matrices = [np.diag([0.5 + share * value / 2, 0.5 - share * value / 2]) for value in offsets]
+        replies = [{"scatter": trace * pack(np.asfortranarray(value))} for trace, value in enumerate(matrices, 1)]
+        return sum_of_replies(lambda server: Robust._sign_scatter(server, {}), replies)
 
-    (scatter, measured), server = found(0.29)
+    (scatter, measured), server = solve_for(0.29)
     assert server.left_out == ["client 6"]
     np.testing.assert_allclose(scatter, np.diag([0.5, 0.5]) - 0.29 * 2.9 / 12 * np.diag([1, -1]), atol=1e-7)
     assert measured == pytest.approx({"unlike_parties": 0.29, "most_unlike_party": 0.29 * 3.1}, abs=1e-6)
     with refused(DataError, "31%", "30%"):
-        found(0.31)
+        solve_for(0.31)
 
 
 def test_a_party_counts_as_at_most_twice_the_median_one():
-    told = [{"count": np.array(n), "signs": np.full(2, float(n))} for n in (10, 20, 100)]
-    sums, _ = found_of(lambda server: Robust._sum(server, "median", {}), told)
+    replies = [{"count": np.array(n), "signs": np.full(2, float(n))} for n in (10, 20, 100)]
+    sums, _ = sum_of_replies(lambda server: Robust._sum_over_rows(server, "median", {}), replies)
     assert sums["rows"] == 130
     np.testing.assert_allclose(sums["signs"], 10 + 20 + 40)
 
@@ -279,97 +286,97 @@ def test_a_party_counts_as_at_most_twice_the_median_one():
 # What a server that chooses the centre is told
 
 
-HELD = CLEAN[:40]
+LOCAL_ROWS = CLEAN[:40]
 
 
-def asked(centre, unit=1.0):
+def centre_request(centre, unit=1.0):
     return [centre, np.empty(0), np.asarray(unit), np.asarray(900)]
 
 
 @pytest.fixture
 def session(tmp_path):
-    made = HostileSession(tmp_path, HELD, {"method": "robust", "n-components": 1}, **{"may-show": "scores"})
+    made = HostileSession(tmp_path, LOCAL_ROWS, {"method": "robust", "n-components": 1}, **{"may-show": "scores"})
     made.ask("start", [])
     return made
 
 
-def own_floor():
-    median = signs.spatial_median(lambda c: signs.sign_sums([HELD - c], 8, 0.0), HELD[0])
-    return signs.floor_of(np.linalg.norm(HELD - median, axis=1))
+def local_floor():
+    median = signs.spatial_median(lambda c: signs.sign_sums([LOCAL_ROWS - c], 8, 0.0), LOCAL_ROWS[0])
+    return signs.distance_floor(np.linalg.norm(LOCAL_ROWS - median, axis=1))
 
 
 def upto(session, phase, spread=1.0, first="median"):
     """Ask what comes from one phase on before another, along the axes; what the last one is told."""
-    about, ones = [*asked(HELD[7]), AXES], np.full(8, spread)
+    request, spreads = [*centre_request(LOCAL_ROWS[7]), AXES], np.full(8, spread)
     script = {
-        "median": asked(HELD[7]),
-        "signs": asked(HELD[7]),
-        "scores": [*about, ones],
-        "shape": [*about, 0 * ones, ones],
-        "shape_scores": [*about, 0 * ones, ones, AXES],
+        "median": centre_request(LOCAL_ROWS[7]),
+        "signs": centre_request(LOCAL_ROWS[7]),
+        "scores": [*request, spreads],
+        "shape": [*request, 0 * spreads, spreads],
+        "shape_scores": [*request, 0 * spreads, spreads, AXES],
     }
     names = [*script, phase]
     for name in names[names.index(first) : names.index(phase)]:
-        told, _ = session.ask(name, script[name])
-    return told
+        reply, _ = session.ask(name, script[name])
+    return reply
 
 
 def survivors(centre, spread, along, reach, near=0):
     """What is asked of survivors: along the first axis those within so many spreads count, and by their distance."""
     whitened = [0 * AXES[0], np.full(8, spread)]
     shape = [AXES, 0 * AXES[0], np.where(AXES[near] > 0, along, 1e6)]
-    return [*asked(centre), AXES, *whitened, *shape, np.asarray(reach)]
+    return [*centre_request(centre), AXES, *whitened, *shape, np.asarray(reach)]
 
 
 def test_a_centre_on_a_row_has_no_weight_but_the_floors(session):
-    (_, near, weight), _ = session.ask("median", asked(HELD[7], unit=1e-6))
-    assert weight / 1e-6 <= 40 / own_floor() * (1 + 1e-9)
+    (_, near, weight), _ = session.ask("median", centre_request(LOCAL_ROWS[7], unit=1e-6))
+    assert weight / 1e-6 <= 40 / local_floor() * (1 + 1e-9)
     assert np.linalg.norm(near) <= 40
 
 
 def test_no_edge_of_a_reach_tells_which_row_it_passes(session):
     """A ball of most rows with a sharp edge is told as one whose edge is as wide as the site's own distances differ."""
     upto(session, "survivors", 10.0)
-    distances = np.linalg.norm(HELD - HELD[7], axis=1) / 10
+    distances = np.linalg.norm(LOCAL_ROWS - LOCAL_ROWS[7], axis=1) / 10
     edge = np.sort(distances)[30]
-    told, _ = session.ask("survivors", survivors(HELD[7], 10.0, 1e6, [edge, edge * (1 + 1e-9)]))
+    reply, _ = session.ask("survivors", survivors(LOCAL_ROWS[7], 10.0, 1e6, [edge, edge * (1 + 1e-9)]))
     gap = np.median(distances) - np.quantile(distances, 0.25)
-    assert told[1] == pytest.approx(np.clip(1 - (distances - edge) / gap, 0, 1).sum(), rel=0.03)
+    assert reply[1] == pytest.approx(np.clip(1 - (distances - edge) / gap, 0, 1).sum(), rel=0.03)
 
 
 def test_an_edge_along_a_direction_is_as_wide_as_a_quarter_of_the_sites_own_spread(session):
     upto(session, "survivors")
-    told, _ = session.ask("survivors", survivors(HELD[7], 1.0, 1e-9, [1e6, 2e6]))
-    scores = np.abs(HELD - HELD[7])[:, 0]
-    inside = np.clip(3.5 - scores / (0.25 * middle_and_spread((HELD - HELD[7])[:, :1])[1]), 0, 1)
-    counted = np.where(np.abs(HELD - HELD[7]).max(axis=1) <= 16, inside, 0)
+    reply, _ = session.ask("survivors", survivors(LOCAL_ROWS[7], 1.0, 1e-9, [1e6, 2e6]))
+    scores = np.abs(LOCAL_ROWS - LOCAL_ROWS[7])[:, 0]
+    inside = np.clip(3.5 - scores / (0.25 * middle_and_spread((LOCAL_ROWS - LOCAL_ROWS[7])[:, :1])[1]), 0, 1)
+    counted = np.where(np.abs(LOCAL_ROWS - LOCAL_ROWS[7]).max(axis=1) <= 16, inside, 0)
     assert (counted > 0).sum() >= 5
-    assert told[1] == pytest.approx(counted.sum(), rel=0.1)
+    assert reply[1] == pytest.approx(counted.sum(), rel=0.1)
 
 
 def test_fewer_survivors_than_the_minimum_are_none(session):
     upto(session, "survivors")
-    few = survivors(HELD[7], 1.0, 1e6, [1e-3, 2e-3])
+    few = survivors(LOCAL_ROWS[7], 1.0, 1e6, [1e-3, 2e-3])
     (count, weight, shift, scatter), _ = session.ask("survivors", few)
     assert (int(count), float(weight), np.abs(shift).max(), np.abs(scatter).max()) == (40, 0.0, 0.0, 0.0)
 
 
 def test_the_directions_of_a_step_are_told_once(session):
     upto(session, "shape")
-    about = [*asked(HELD[7]), np.roll(AXES, 1, axis=0)]
-    assert not session.ask("shape", [*about, 0 * AXES[0], np.ones(8)])[0]
+    request = [*centre_request(LOCAL_ROWS[7]), np.roll(AXES, 1, axis=0)]
+    assert not session.ask("shape", [*request, 0 * AXES[0], np.ones(8)])[0]
 
 
 def test_no_count_of_fewer_rows_than_the_minimum_is_told(session):
     """Nor how few are far off: here two."""
     _, scores = upto(session, "shape")
     _, shape_scores = upto(session, "survivors", first="shape")
-    few = [1e-9, np.sort(np.linalg.norm(HELD - HELD[7], axis=1))[-3] * (1 + 1e-9)]
-    asked_ = survivors(HELD[7], 1.0, 1e6, few)
-    session.ask("survivors", asked_)
-    for told in (*scores, *shape_scores):
-        assert told.sum() == 40
-        assert set(told[told > 0] < 5) == {False}
+    few = [1e-9, np.sort(np.linalg.norm(LOCAL_ROWS - LOCAL_ROWS[7], axis=1))[-3] * (1 + 1e-9)]
+    request = survivors(LOCAL_ROWS[7], 1.0, 1e6, few)
+    session.ask("survivors", request)
+    for counts in (*scores, *shape_scores):
+        assert counts.sum() == 40
+        assert set(counts[counts > 0] < 5) == {False}
 
 
 # The mathematics
@@ -379,36 +386,36 @@ def test_no_count_of_fewer_rows_than_the_minimum_is_told(session):
 def test_where_half_of_a_partys_rows_are_the_same_they_are_its_median_and_others_its_scale(place):
     rows = np.rint(np.abs(CLEAN[:40] - 5) > SPREAD)
     rows[5:25] = place  # the search comes ever nearer to it
-    found = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, signs.NEAREST), rows.mean(axis=0))
-    np.testing.assert_array_equal(signs.where_half_lie(lambda c: np.split(rows - c, 8), found), rows[5])
+    median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, signs.MIN_FLOOR), rows.mean(axis=0))
+    np.testing.assert_array_equal(signs.snap_to_majority(lambda c: np.split(rows - c, 8), median), rows[5])
     rows[24] += 1e-3  # one less than half
-    assert signs.where_half_lie(lambda c: [rows - c], found) is found
+    assert signs.snap_to_majority(lambda c: [rows - c], median) is median
     assert np.isfinite(fit("robust", [rows, CLEAN[:60]], n_components=2).explained_variance_).all()
 
 
 def test_medians_variances_counts_and_errors_are_those_of_the_rows():
     rows = np.vstack([CLEAN[:200] * [30, 1, 1, 1, 1, 1, 1, 1], np.full((20, 8), 1e5)])
-    found = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
-    directions = (rows - found) / np.linalg.norm(rows - found, axis=1)[:, None]
+    median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
+    directions = (rows - median) / np.linalg.norm(rows - median, axis=1)[:, None]
     assert np.linalg.norm(directions.mean(axis=0)) < 1e-8
     rng = np.random.default_rng(4)
     values = rng.standard_normal((20_000, 12)) * 3 + 0.5
     counts = signs.tally(values / 3)
     assert (counts.sum(axis=1) == 20_000).all()
-    directions = signs.directions_by(np.eye(12), np.full(12, 3.0), counts)
+    directions = signs.directions_from_counts(np.eye(12), np.full(12, 3.0), counts)
     middle, spread = middle_and_spread(values)
     np.testing.assert_allclose(directions.middles, middle, atol=0.02)
     np.testing.assert_allclose(directions.spreads, spread, rtol=0.01)
-    np.testing.assert_allclose(signs.variances_by(np.full(12, 3.0), counts), spread**2, rtol=0.02)
+    np.testing.assert_allclose(signs.variances_from_counts(np.full(12, 3.0), counts), spread**2, rtol=0.02)
     lengths = np.linalg.norm(values - 0.5, axis=1) / 3
-    errors = signs.Errors.of(signs.tally(lengths[:, None])[0], 1.0)
+    errors = signs.SquaredErrors.from_counts(signs.tally(lengths[:, None])[0], 1.0)
     assert errors.mean == pytest.approx(12, rel=0.03)
     assert (lengths**2 > errors.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)
-    assert signs.Errors(2.0, 0.5).mean == 8 + 3 * 2 * 0.25
+    assert signs.SquaredErrors(2.0, 0.5).mean == 8 + 3 * 2 * 0.25
 
-    for least in (1, 5, 30):  # no count of fewer, and all rows
+    for minimum in (1, 5, 30):  # no count of fewer, and all rows
         sizes = np.append(np.random.default_rng(4).standard_normal(100), [0.0, 1e9])
-        counts = signs.suppressed(signs.tally(sizes[:, None])[0], least)
+        counts = signs.merge_small_bins(signs.tally(sizes[:, None])[0], minimum)
         assert counts.sum() == 102
-        assert counts[counts > 0].min() >= least
+        assert counts[counts > 0].min() >= minimum
         assert signs.quantile(counts, 0.5) == pytest.approx(np.median(sizes), abs=0.2)

@@ -12,7 +12,7 @@ from fedpca_flwr.maths.eigen import principal_angles as angles_of
 from fedpca_flwr.maths.streams import merge_in_tree, track
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.model.stream_state import RunningModel
-from fedpca_flwr.strategies.sapca import levels_of, sends_at
+from fedpca_flwr.strategies.sapca import sends_at_level, tree_levels
 from tests.families import cut, rows
 from tests.harness import client_of, fail_at, finish, say, server_of, tamper_arrays
 from tests.hostile import HostileSession
@@ -31,31 +31,31 @@ def parties(*sizes, seed=0, d=12):
 
 
 def test_a_truncated_model_is_not_called_exact_and_keeps_its_bound():
-    own = parties(300, 200, 100, d=30)
-    model, truth = fit(own, n_components=3, tracked=6), pooled_pca(np.vstack(own), 3)
+    parts = parties(300, 200, 100, d=30)
+    model, truth = fit(parts, n_components=3, tracked=6), pooled_pca(np.vstack(parts), 3)
     assert not model.log["exact"]
     assert 0 < principal_angles(model, truth).max <= model.log["measured"]["angle_bound_degrees"]
     assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
-    short, twice = (fit(own, n_components=4, **options) for options in ({}, {"tracked": 8}))
+    short, twice = (fit(parts, n_components=4, **options) for options in ({}, {"tracked": 8}))
     assert short.components_.tobytes() == twice.components_.tobytes()
     assert short.log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 3
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
 def test_every_party_of_a_tree_sends_its_subspace_once_in_log_rounds(number):
-    last = levels_of(number) - 1
-    senders = [p for level in range(last + 1) for p in range(number) if sends_at(p, level, number, "tree")]
+    last = tree_levels(number) - 1
+    senders = [p for level in range(last + 1) for p in range(number) if sends_at_level(p, level, number, "tree")]
     assert sorted(senders) == list(range(number))
-    assert levels_of(number) == max(1, int(np.ceil(np.log2(number))))
-    own = parties(*[40] * number, d=30)
-    model = fit(own, tracked=10, topology="tree")
-    expected = merge_in_tree([track(part, 5, tracked=10) for part in own], 10)
+    assert tree_levels(number) == max(1, int(np.ceil(np.log2(number))))
+    parts = parties(*[40] * number, d=30)
+    model = fit(parts, tracked=10, topology="tree")
+    expected = merge_in_tree([track(part, 5, tracked=10) for part in parts], 10)
     assert angles_of(model.components_.T, expected.vectors[:, :5]).max() < 1e-6
     fits = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
-    assert len(fits) == levels_of(number)
-    whole = 8 * 10 * 30
-    assert sum(up > whole for entry in fits for up in entry["up"]) == number
-    assert max(max(entry["down"]) for entry in model.log["rounds"]) < 2 * whole
+    assert len(fits) == tree_levels(number)
+    subspace_bytes = 8 * 10 * 30
+    assert sum(up > subspace_bytes for entry in fits for up in entry["up"]) == number
+    assert max(max(entry["down"]) for entry in model.log["rounds"]) < 2 * subspace_bytes
 
 
 def test_forgetting_follows_a_stream_that_turns():
@@ -63,8 +63,8 @@ def test_forgetting_follows_a_stream_that_turns():
     old, new = rng.standard_normal((2000, 12)), rng.standard_normal((2000, 12))
     old[:, :2] *= 9
     new[:, 5:7] *= 4
-    own = [np.vstack([old[i::2], new[i::2]]) for i in range(2)]
-    remembers, forgets = fit(own, n_components=2), fit(own, n_components=2, forgetting=0.8)
+    parts = [np.vstack([old[i::2], new[i::2]]) for i in range(2)]
+    remembers, forgets = fit(parts, n_components=2), fit(parts, n_components=2, forgetting=0.8)
     late = np.eye(12)[[5, 6]]
     assert np.abs(forgets.components_ @ late.T).max(axis=1).min() > 0.9
     assert np.abs(remembers.components_ @ late.T).max() < 0.3
@@ -86,8 +86,8 @@ def test_the_rank_by_energy_and_by_the_papers_rule(topology):
     assert model.n_components_ == 8
     assert model.log["measured"]["tracked_directions"] == 40  # 50, but for so few features
     unlike = [flat(600, size) for size in (3, 8, 3, 3)]  # in the tree the first has that of the second
-    told = fit(unlike, n_components=0.95, topology=topology).log["measured"]
-    assert [told[name] for name in ("smallest_rank", "largest_rank")] == [3, 8]
+    measured = fit(unlike, n_components=0.95, topology=topology).log["measured"]
+    assert [measured[name] for name in ("smallest_rank", "largest_rank")] == [3, 8]
     options = {"rank_rule": "paper", "topology": topology}
     assert fit(cut(flat(1200, 8), 500, 400, 300), n_components=3, **options).n_components_ == 8
     model = fit(cut(flat(1200, 20), 500, 400, 300), n_components=3, **options)
@@ -132,7 +132,7 @@ def test_parties_of_which_a_reply_is_no_subspace_are_named():
             finish(server)
 
 
-def told(client, phase, arrays=()):
+def ask_client(client, phase, arrays=()):
     return client.fit(list(arrays), {"phase": phase})
 
 
@@ -141,12 +141,12 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
     server = server_of("sapca", parties(*[40] * 8, d=12), n_components=2, topology="tree")
     nothing = [np.zeros(4), np.empty(0), np.empty(0), np.empty((0, 0))]
     for party, turn in ((1, 0), (6, 1), (4, 2)):
-        sent = [told(client_of(server, party), "summary")[0]]
-        sent += [told(client_of(server, party), "merged", nothing)[0] for _ in range(2)]
+        sent = [ask_client(client_of(server, party), "summary")[0]]
+        sent += [ask_client(client_of(server, party), "merged", nothing)[0] for _ in range(2)]
         assert [reply[-1].size > 0 for reply in sent] == [level == turn for level in range(3)]
         assert not any(array.any() for reply in sent[1:] if not reply[-1].size for array in reply[1:])
-    again = told(client_of(server, 4), "merged", nothing)[2]["message"]
-    assert not unnamed(again, "'merged'", 3, 2)
+    repeated = ask_client(client_of(server, 4), "merged", nothing)[2]["message"]
+    assert not unnamed(repeated, "'merged'", 3, 2)
 
 
 # A model that runs on
@@ -195,9 +195,9 @@ def test_a_torn_or_changed_file_and_one_of_an_earlier_version_are_named(tmp_path
         fit(parties(50, 50), state=str(tmp_path))
     (tmp_path / "subspace").unlink()
     mean, file = fit(parties(100, 80), state=str(tmp_path)).mean_[:2].tobytes(), tmp_path / FILE
-    whole, merged = file.read_bytes(), RunningModel(tmp_path).content.merged[0].encode()
-    for content in (whole[:-5000], whole.replace(mean, mean[::-1]), whole.replace(merged, merged[::-1])):
-        assert content != whole
+    file_bytes, merged = file.read_bytes(), RunningModel(tmp_path).content.merged[0].encode()
+    for content in (file_bytes[:-5000], file_bytes.replace(mean, mean[::-1]), file_bytes.replace(merged, merged[::-1])):
+        assert content != file_bytes
         file.write_bytes(content)
         with refused(ContractError, file):
             fit(parties(50, 50, seed=2), state=str(tmp_path))
@@ -234,11 +234,11 @@ def test_what_does_not_fit_the_running_model_or_cannot_be_one_is_named(tmp_path)
 @pytest.mark.parametrize(("forgetting", "exact"), [(1.0, True), (0.8, False)])
 def test_a_model_that_forgets_rows_is_not_called_exact(forgetting, exact):
     """Though every direction is tracked: each block of 50 rows makes those before it count less."""
-    own = parties(90, 60)
-    model = fit(own, tracked=12, forgetting=forgetting)
+    parts = parties(90, 60)
+    model = fit(parts, tracked=12, forgetting=forgetting)
     assert model.log["exact"] is exact
-    weights = np.concatenate([np.where(np.arange(len(part)) < 50, forgetting**2, 1.0) for part in own])
-    X = np.vstack(own)
+    weights = np.concatenate([np.where(np.arange(len(part)) < 50, forgetting**2, 1.0) for part in parts])
+    X = np.vstack(parts)
     mean = weights @ X / weights.sum()
     values = np.linalg.svd(np.sqrt(weights)[:, None] * (X - mean), compute_uv=False) ** 2
     np.testing.assert_allclose(model.mean_, mean, rtol=1e-12)
@@ -287,9 +287,9 @@ def test_a_site_that_allows_the_method_tells_nothing_of_few_rows_however_others_
     """The fault: the last row alone had a weight, and the answer was that row."""
     run = {"method": "sapca", "n-components": 2, **options}
     session = HostileSession(tmp_path, rows(200, 6), run, **{"min-rows": 20, "allowed-methods": "sapca"})
-    replied, said = session.ask("summary", [])
+    replied, metrics = session.ask("summary", [])
     assert bool(replied) == answers
-    assert answers or not unnamed(said["message"], "'min-rows'", 20)
+    assert answers or not unnamed(metrics["message"], "'min-rows'", 20)
 
 
 @pytest.mark.parametrize(
@@ -307,6 +307,6 @@ def test_a_site_that_allows_the_method_tells_nothing_of_few_rows_however_others_
 def test_a_site_names_a_method_whose_answers_tell_more_than_moments(node, answers, tmp_path):
     """The order of rows, and the blocks that a run chooses, are in the answer."""
     session = HostileSession(tmp_path, rows(60, 4), {"method": "sapca", "n-components": 2}, **{"may-show": "", **node})
-    replied, said = session.ask("summary", [])
+    replied, metrics = session.ask("summary", [])
     assert bool(replied) == answers
-    assert answers or said["error"] == "DisclosureError"
+    assert answers or metrics["error"] == "DisclosureError"

@@ -9,9 +9,9 @@ from fedpca_flwr import run
 from fedpca_flwr.errors import ContractError, FedPCAError, QuorumError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
-from fedpca_flwr.model.federation import Federation, digest
+from fedpca_flwr.model.federation import Federation, moments_digest
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.questions.fields import head_fields, moments_in
+from fedpca_flwr.questions.fields import head_fields, read_moments
 from fedpca_flwr.strategies.streaming import squared_error
 from tests.families import cut, rows
 from tests.harness import differences, fail_at, finish, proxy_of, say, server_of, tamper_arrays
@@ -49,8 +49,8 @@ def is_that_of(model, parties, **options):
 
 def changes(model):
     """The numbers of the parties of which something is true, by the word for it."""
-    told = model.log["measured"]
-    assert all(told[f"{word}_members"] == len(names) for word, names in model.log["members"].items())
+    measured = model.log["measured"]
+    assert all(measured[f"{word}_members"] == len(names) for word, names in model.log["members"].items())
     return {
         word: "".join(name.removeprefix("partition ") for name in names) for word, names in model.log["members"].items()
     }
@@ -65,13 +65,13 @@ def test_a_second_run_with_the_same_rows_sends_no_scatter_and_who_joins_does(sta
     assert changes(first) == {"joined": "012"}
     assert [entry["phase"] for entry in first.log["rounds"]] == ["digest", "moments", "project"]
     is_that_of(first, [A, B, C])
-    again = fit(state, [A, B, C], scale=True)
-    assert [entry["phase"] for entry in again.log["rounds"]] == ["digest", "project"]
+    second_run = fit(state, [A, B, C], scale=True)
+    assert [entry["phase"] for entry in second_run.log["rounds"]] == ["digest", "project"]
     headers = 4 * 128
-    assert again.log["rounds"][0]["up"] == [headers + 32 + 8 + 8 * 12] * 3
-    assert changes(again) == {"unchanged": "012"}
-    assert (first.log["measured"]["revision"], again.log["measured"]["revision"]) == (1, 1)
-    is_that_of(again, [A, B, C], scale=True)
+    assert second_run.log["rounds"][0]["up"] == [headers + 32 + 8 + 8 * 12] * 3
+    assert changes(second_run) == {"unchanged": "012"}
+    assert (first.log["measured"]["revision"], second_run.log["measured"]["revision"]) == (1, 1)
+    is_that_of(second_run, [A, B, C], scale=True)
     up = fit(state, [A, B, C, D]).log["rounds"][1]["up"]
     assert up[3] == up[0] + 8 * 78
     assert up[:3] == [up[0]] * 3
@@ -98,8 +98,8 @@ def test_the_model_is_that_of_the_members_now(state, then, leave, options, membe
     assert changes(model) == changed
     here = [i for i, X in enumerate(then) if X is not None]
     assert [party["party"] for party in model.log["parties"]] == here
-    told = [model.log["measured"][name] for name in ("members", "member_rows", "members_here", "revision")]
-    assert told == [len(members), sum(map(len, members)), len(here), 5]
+    counts = [model.log["measured"][name] for name in ("members", "member_rows", "members_here", "revision")]
+    assert counts == [len(members), sum(map(len, members)), len(here), 5]
     assert [note[:20] for note in model.log["notes"]] == (["1 members are absent"] if "absent" in changed else [])
     if "absent" in changed:
         assert "220 of 12 features, 120 of them at these parties" in model.summary()
@@ -116,27 +116,32 @@ def test_appended_rows_are_added_once_to_those_sent_before(state, options):
     assert principal_angles(model, truth).max <= 1e-6
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
     assert changes(model) == {"appended": "01"}
-    again = fit(state, [C, B], append=True)  # as after a run whose model was not written; 1 has nothing new
-    assert changes(again) == {"unchanged": "01"}
-    assert again.n_samples_ == model.n_samples_ == 400
+    repeated = fit(state, [C, B], append=True)  # as after a run whose model was not written; 1 has nothing new
+    assert changes(repeated) == {"unchanged": "01"}
+    assert repeated.n_samples_ == model.n_samples_ == 400
     assert Federation.open(state).members == {"partition 0": 260, "partition 1": 140}
 
 
 def test_the_prediction_is_for_the_rows_that_take_part():
     """Of any rows, by their moments: what the parties measure in the last round."""
     X, model = rows(90) * 2 + 5, pooled_pca(rows(300), 3, scale=True)
-    left = (X - model.mean_) / model.scale_
-    left -= left @ model.components_.T @ model.components_
-    np.testing.assert_allclose(squared_error(model, Moments.of(X)), (left**2).sum() / 90, rtol=1e-10)
+    residual = (X - model.mean_) / model.scale_
+    residual -= residual @ model.components_.T @ model.components_
+    np.testing.assert_allclose(squared_error(model, Moments.from_rows(X)), (residual**2).sum() / 90, rtol=1e-10)
 
 
-LIE = moments_in({**head_fields(Moments.of(C).head, Moments.of(C).diagonal()), "scatter": 2 * Moments.of(C).scatter})
+LIE = read_moments(
+    {
+        **head_fields(Moments.from_rows(C).head, Moments.from_rows(C).diagonal()),
+        "scatter": 2 * Moments.from_rows(C).scatter,
+    }
+)
 
 
 def consistent_lie(arrays):
     """A false scatter, and its digest."""
     if arrays[0].size == 32:
-        return [np.frombuffer(bytes.fromhex(digest(LIE)), np.uint8), *arrays[1:]]
+        return [np.frombuffer(bytes.fromhex(moments_digest(LIE)), np.uint8), *arrays[1:]]
     return [*arrays[:-1], LIE.scatter] if len(arrays) == 4 else arrays
 
 
@@ -213,17 +218,17 @@ def test_what_cannot_be_done_is_named_and_changes_nothing(state, first, parties,
     assert content(state) == before
 
 
-def server_where(state, *said, rows=A, **options):
+def server_where(state, *infos, rows=A, **options):
     """A run in which each party says this of itself, the first of other rows."""
     server = server_of("streaming", [rows, B], state=state, n_components=4, **options)
-    for party, words in enumerate(said):
+    for party, words in enumerate(infos):
         say(server, party, **words)
     return server
 
 
 def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(state):
-    for told in ({}, {"columns": "ab" * 8}):  # by who replaces what it sent before, too
-        server = server_where(state, *({"name": f"hospital {party}", **told} for party in (0, 1)), rows=A + len(told))
+    for info in ({}, {"columns": "ab" * 8}):  # by who replaces what it sent before, too
+        server = server_where(state, *({"name": f"hospital {party}", **info} for party in (0, 1)), rows=A + len(info))
         finish(server)
     strategy: Any = server.strategy
     assert strategy.federation.members == {"hospital 0": 180, "hospital 1": 100}
@@ -235,8 +240,8 @@ def test_members_are_known_by_their_names_and_by_the_names_of_their_columns(stat
 
 
 def test_sites_with_rows_of_their_own_need_not_agree_on_the_number_of_partitions(state):
-    said = [{"num-partitions": partitions, "simulated": False} for partitions in (2, 7)]
-    (note,) = finish(server_where(state, *said)).log["notes"]
+    infos = [{"num-partitions": partitions, "simulated": False} for partitions in (2, 7)]
+    (note,) = finish(server_where(state, *infos)).log["notes"]
     assert note.startswith("parties without a name are known by their partition-id")
 
 
@@ -255,8 +260,8 @@ def test_python_and_runs_share_a_federation(state):
     federation.save()
     model = fit(state, [A])
     assert changes(model) == {"unchanged": "0", "absent": "7"}
-    own = pool([Moments.of(A), Moments.of(D)])
-    np.testing.assert_allclose(Federation.open(state).moments().scatter, own.scatter, rtol=1e-12, atol=1e-12)
+    pooled = pool([Moments.from_rows(A), Moments.from_rows(D)])
+    np.testing.assert_allclose(Federation.open(state).moments().scatter, pooled.scatter, rtol=1e-12, atol=1e-12)
 
 
 # One sum over all parties
@@ -265,22 +270,22 @@ def test_python_and_runs_share_a_federation(state):
 @pytest.mark.parametrize("scale", [False, True])
 def test_a_sum_of_rows_that_are_alike_is_appended(state, scale):
     """The fault: next to the bound they were said to have no variance; they need none of their own."""
-    alike = np.repeat(rows(1), 10, axis=0)
+    equal_rows = np.repeat(rows(1), 10, axis=0)
     fit(state, [A, B, C], scale=scale, **SECURE)
-    model = fit(state, [alike] * 3, scale=scale, append=True, **SECURE)
-    truth = pooled_pca(np.vstack([A, B, C, *[alike] * 3]), 4, scale=scale)
+    model = fit(state, [equal_rows] * 3, scale=scale, append=True, **SECURE)
+    truth = pooled_pca(np.vstack([A, B, C, *[equal_rows] * 3]), 4, scale=scale)
     assert principal_angles(model, truth).max < 1e-6
 
 
 def test_a_sum_over_all_parties_replaces_what_they_had_before(state):
     first = fit(state, [A, B, C], **SECURE)
-    again = fit(state, [A, B, C], **SECURE)
+    repeated = fit(state, [A, B, C], **SECURE)
     model = fit(state, [A, D, C], scale=True, **SECURE)
     truth = pooled_pca(np.vstack([A, D, C]), 4, scale=True)
     assert principal_angles(model, truth).max <= 1e-6
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
-    assert first.components_.tobytes() == again.components_.tobytes()
-    assert [list(changes(m)) for m in (first, again, model)] == [["joined"], ["unchanged"], ["replaced"]]
+    assert first.components_.tobytes() == repeated.components_.tobytes()
+    assert [list(changes(m)) for m in (first, repeated, model)] == [["joined"], ["unchanged"], ["replaced"]]
     assert [party["rows"] for party in model.log["parties"]] == [None] * 3
     assert list(Federation.open(state).members.values()) == [300]
 
@@ -291,9 +296,9 @@ def test_a_sum_over_appended_rows_is_added_once(state):
     truth = pooled_pca(np.vstack([A, B, C, D]), 4)
     assert principal_angles(model, truth).max <= 1e-6
     assert "fixed_point_variance_share" not in model.log["measured"]  # that of the first sum is not known any more
-    again = fit(state, [C[:30], C[30:], D], append=True, **SECURE)
-    assert list(changes(again)) == ["unchanged"]
-    assert again.n_samples_ == model.n_samples_ == 400
+    repeated = fit(state, [C[:30], C[30:], D], append=True, **SECURE)
+    assert list(changes(repeated)) == ["unchanged"]
+    assert repeated.n_samples_ == model.n_samples_ == 400
 
 
 def test_other_parties_add_nothing_to_a_sum(state):
@@ -303,5 +308,5 @@ def test_other_parties_add_nothing_to_a_sum(state):
     server = server_of("streaming", [A, B], state=state, n_components=4, **SECURE)
     with refused(FedPCAError, state):
         finish(server)
-    assert [entry["phase"] for entry in server.strategy.rounds_so_far] == ["members"]
+    assert [entry["phase"] for entry in server.strategy.round_log] == ["members"]
     assert content(state) == before

@@ -10,7 +10,7 @@ from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
-from fedpca_flwr.maths.factors import truncated
+from fedpca_flwr.maths.factors import truncated_factor
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.fields import head_fields
 from fedpca_flwr.strategies import subspace_iteration
@@ -38,8 +38,8 @@ def fit(parts, **options):
 
 def certified(model):
     """Degrees; infinite where nothing is told."""
-    told = model.log["measured"]["certified_angle_degrees"]
-    return math.inf if told == 90 else told
+    angle = model.log["measured"]["certified_angle_degrees"]
+    return math.inf if angle == 90 else angle
 
 
 def fit_certified(parts, within=1e-6, **options):
@@ -76,13 +76,13 @@ def test_float32_products_are_certified_for_what_they_are_and_cost_neither_round
     assert principal_angles(model, pooled_pca(np.vstack(parties()), 4)).max < 1e-3
     # At the default tolerance their certificate would stand still at a hundred times as much.
     X = rows(600, 300) + 0.05 * np.random.default_rng(1).standard_normal((600, 300))
-    narrow, whole = (fit_certified(cut(X, 300, 200, 100), **{**warm, "wire": wire}) for wire in ("float32", "float64"))
-    assert len(narrow.log["rounds"]) <= len(whole.log["rounds"])
-    up, both = (
-        [sum(sum(r["up"]) + down * sum(r["down"]) for r in m.log["rounds"]) for m in (narrow, whole)] for down in (0, 1)
+    narrow, full = (fit_certified(cut(X, 300, 200, 100), **{**warm, "wire": wire}) for wire in ("float32", "float64"))
+    assert len(narrow.log["rounds"]) <= len(full.log["rounds"])
+    up, full_up = (
+        [sum(sum(r["up"]) + down * sum(r["down"]) for r in m.log["rounds"]) for m in (narrow, full)] for down in (0, 1)
     )
     assert up[0] < 0.8 * up[1]
-    assert both[0] < both[1]
+    assert full_up[0] < full_up[1]
 
 
 def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
@@ -108,27 +108,27 @@ def test_blocks_cost_bytes_by_their_width_and_the_seed_moves_only_the_path():
     warm = fit(parties(), warm_start="svd", max_rounds=2)
     assert [entry["phase"] for entry in warm.log["rounds"]] == ["sketch", "refine", "project"]
     assert warm.log["rounds"][0]["up"] == [8 * (60 + 3) + 4 * 16 * 60 + 6 * 128] * 3  # of four times the components
-    one, other = fit(parties(), seed=1), fit(parties(), seed=2)
-    np.testing.assert_allclose(one.components_, other.components_, atol=1e-9)
+    seed_one, seed_two = fit(parties(), seed=1), fit(parties(), seed=2)
+    np.testing.assert_allclose(seed_one.components_, seed_two.components_, atol=1e-9)
 
 
 def test_a_sketch_comes_as_it_was_sent_in_float32():
-    sent = truncated(rows(60) * 1e-45, 4).filled()
+    sent = truncated_factor(rows(60) * 1e-45, 4).with_floor()
     fields = head_fields(sent.head, sent.diagonal()) | {
         "trace": np.asarray(sent.trace),
         "floor": np.asarray(sent.floor),
     }
     fields["rows"] = (sent.rows / subspace_iteration.root_unit(sent.trace)).astype(np.float32)
-    came = subspace_iteration._factor(SimpleNamespace(fields=fields))
-    assert (came.omitted, came.floor, came.error) == (sent.omitted, sent.floor, sent.error)
-    np.testing.assert_allclose(came.rows, sent.rows, rtol=1e-7, atol=1e-52)
+    factor = subspace_iteration._read_factor(SimpleNamespace(fields=fields))
+    assert (factor.omitted, factor.floor, factor.error) == (sent.omitted, sent.floor, sent.error)
+    np.testing.assert_allclose(factor.rows, sent.rows, rtol=1e-7, atol=1e-52)
 
 
 def test_what_float32_may_have_rounded_off_is_half_a_last_place_of_each_entry():
     """And half of the smallest number for what is rounded to zero, rather: the whole."""
     for product, unit in ((np.array([[3.0, 4.0]]), 4.0), (np.zeros((2, 2)), 0.5)):
         expected = 2.0**-24 * np.linalg.norm(product) + unit * 2.0**-149 * product.size**0.5
-        assert subspace_iteration._float32_error(product, unit) == pytest.approx(expected, rel=1e-12, abs=0)
+        assert subspace_iteration._float32_error_bound(product, unit) == pytest.approx(expected, rel=1e-12, abs=0)
 
 
 WARM = {"warm_start": "svd"}
@@ -229,8 +229,8 @@ def test_a_warm_start_on_wide_data_needs_no_square_matrix():
 def test_float32_is_certified_for_what_it_is_next_to_a_large_variance(largest):
     X = np.random.default_rng(3).standard_normal((900, 20)) * np.r_[largest, 1.001, np.ones(18)]
     options = {"n_components": 2, "warm_start": "svd", "warm_rank": 1, "block_size": 4}
-    whole = fit(cut(X, 500, 300, 100), **options)
-    fit_certified(cut(X, 500, 300, 100), within=2 * certified(whole), wire="float32", **options)
+    full = fit(cut(X, 500, 300, 100), **options)
+    fit_certified(cut(X, 500, 300, 100), within=2 * certified(full), wire="float32", **options)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -240,9 +240,9 @@ def test_the_rounding_of_fixed_point_is_in_the_certificate(scaled, monkeypatch):
     options = {"n_components": 4, "scale": scaled, "secure_aggregation": True, "bound": 1e4, "min_parties": 2}
     server, added, add = server_of("sub-it", cut(X, 400, 150, 50), **options), [], BlockIteration.add
 
-    def noting(self, V, AV, *, error, **more):
+    def noting(self, V, AV, *, error, **keywords):
         added.append((V, error))
-        return add(self, V, AV, error=error, **more)
+        return add(self, V, AV, error=error, **keywords)
 
     monkeypatch.setattr(BlockIteration, "add", noting)
     finish(server)
@@ -267,11 +267,11 @@ def test_what_stands_out_of_the_noise_is_certified_and_the_rest_is_told(options)
     X = spiked(200, 500, [30.0, 22.0, 16.0])
     parts, k = cut(X, 90, 60, 50), 8
     model = fit(parts, n_components=k, certify="signal", **options)
-    whole = fit(parts, n_components=k, max_rounds=200, **options)
+    certified_all = fit(parts, n_components=k, max_rounds=200, **options)
     truth = pooled_pca(X, k, scale=options.get("scale", False))
     assert model.log["measured"]["standing_out_components"] == model.log["measured"]["certified_components"] == 3
     assert angles_between(model.components_[:3].T, truth.components_[:3].T).max() <= certified(model) <= 1e-6
-    assert model.rounds <= whole.rounds - (not options)
+    assert model.rounds <= certified_all.rounds - (not options)
     assert not model.log["exact"]  # components 4 to 8 are not
     note = model.log["notes"][0]
     assert note.startswith("3 of 8 components certified: 1 to 3 each, to ")
@@ -280,10 +280,10 @@ def test_what_stands_out_of_the_noise_is_certified_and_the_rest_is_told(options)
 
 @pytest.mark.parametrize("options", [{}, {"warm_start": "svd", "wire": "float32"}], ids=str)
 def test_the_noise_of_centred_rows_has_one_degree_of_freedom_less(options, monkeypatch):
-    asked = []
-    monkeypatch.setattr(subspace_iteration, "MarchenkoPastur", lambda *sizes: asked.append(sizes))
+    freedoms = []
+    monkeypatch.setattr(subspace_iteration, "MarchenkoPastur", lambda *sizes: freedoms.append(sizes))
     fit(parties(), certify="signal", **options)
-    assert asked == [(599, 60)]
+    assert freedoms == [(599, 60)]
 
 
 def test_what_stands_out_is_certified_as_a_subspace_or_wholly():

@@ -17,7 +17,7 @@ from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca
-from fedpca_flwr.questions.columns_run import COLUMNS
+from fedpca_flwr.questions.columns_run import MAX_COLUMNS
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
@@ -62,7 +62,7 @@ def test_the_rounding_of_fixed_point_is_in_the_certificate(monkeypatch):
     monkeypatch.setattr(BlockIteration, "add", noting)
     fit(cut(X, 3), n_components=2, secure_aggregation=True, bound=100.0)
     assert len(added) > 1
-    step = np.sqrt(40) * 2 * COLUMNS * 200.0**2 * 2.0**-121  # of two words, 63 and 58 bits
+    step = np.sqrt(40) * 2 * MAX_COLUMNS * 200.0**2 * 2.0**-121  # of two words, 63 and 58 bits
     for V, error in added:
         assert error / (step * np.sqrt(V.size) * np.linalg.norm(V, 2)) == pytest.approx(3, rel=1e-5)
 
@@ -77,16 +77,16 @@ def test_rank_and_merged_directions_that_do_not_suffice_are_told():
     assert not beyond.log["exact"]
     X = rows(100, 24)
     truth = pooled_pca(X, 3).transform(X)
-    narrow, whole = fit(cut(X, 3), solver="merge", rank=3), fit(cut(X, 3), solver="merge", rank=8)
+    narrow, full = fit(cut(X, 3), solver="merge", rank=3), fit(cut(X, 3), solver="merge", rank=8)
     assert not narrow.log["exact"]
     assert 0.01 < principal_angles(narrow.scores_, truth).max() < 30
-    assert whole.log["exact"]
-    assert principal_angles(whole.scores_, truth).max() <= 1e-6
+    assert full.log["exact"]
+    assert principal_angles(full.scores_, truth).max() <= 1e-6
     assert "squared_error_per_row" in narrow.log["measured"]
     assert not fit(np.split(rows(60), [10, 11], axis=1), solver="merge", rank=3).log["exact"]  # of ten columns
-    told = "the data have rank 4: components 5 to 5 have no variance and arbitrary directions"
+    rank_note = "the data have rank 4: components 5 to 5 have no variance and arbitrary directions"
     assert (
-        told in fit(cut(rows(5), 3), n_components=5, solver="gram", min_rows=1).log["notes"]
+        rank_note in fit(cut(rows(5), 3), n_components=5, solver="gram", min_rows=1).log["notes"]
     )  # five rows about their mean
 
 
@@ -105,40 +105,40 @@ def test_rows_of_frames_are_matched_by_their_index(method, tmp_path):
     people = pd.DataFrame(rows(60, 9), index=[f"patient {i:02d}" for i in range(60)]).set_axis(
         list("abcdefghi"), axis=1
     )
-    parts = {name: people[list(own)] for name, own in (("north", "abc"), ("south", "defg"), ("west", "hi"))}
+    parts = {name: people[list(names)] for name, names in (("north", "abc"), ("south", "defg"), ("west", "hi"))}
     turned = {name: part.sample(frac=1, random_state=i) for i, (name, part) in enumerate(parts.items())}
     options = {"n_components": 2, "min_rows": 1}
     paths = [tmp_path / f"{name}.npy" for name in parts]
     expected = run(method, {name: part.loc[turned["north"].index] for name, part in parts.items()}, **options)
-    found = run(method, turned, **options, scores=paths)
-    np.testing.assert_array_equal(found.scores_, expected.scores_)
-    (note,) = [note for note in found.log["notes"] if "in the order of" in note]
+    model = run(method, turned, **options, scores=paths)
+    np.testing.assert_array_equal(model.scores_, expected.scores_)
+    (note,) = [note for note in model.log["notes"] if "in the order of" in note]
     assert not unnamed(note, "party 'north'", "party 'south'", "party 'west'")
     assert not any("in the order of party" in note for note in expected.log["notes"])
     for path, part in zip(paths, turned.values(), strict=True):  # each in the order of its own frame
-        own = pd.DataFrame(found.scores_, index=turned["north"].index).loc[part.index]
-        np.testing.assert_allclose(np.load(path), own, atol=1e-12)
+        names = pd.DataFrame(model.scores_, index=turned["north"].index).loc[part.index]
+        np.testing.assert_allclose(np.load(path), names, atol=1e-12)
 
 
 def test_other_people_are_refused_and_rows_without_an_index_have_a_note():
     people = pd.DataFrame(rows(60, 6), index=pd.MultiIndex.from_product([range(6), list("abcdefghij")]))
-    one, two = people[[0, 1, 2]], people[[3, 4, 5]]
+    first, second = people[[0, 1, 2]], people[[3, 4, 5]]
     options = {"n_components": 2, "min_rows": 1}
-    expected = run("vertical", [one, two], **options)
+    expected = run("vertical", [first, second], **options)
     for other, named in (
-        (two.rename(index={"a": "z"}), ["party 1", 6]),
-        (two.drop(index=two.index[3]), ["party 1", 1, 0]),
-        (two.set_axis([two.index[0]] * 60), ["party 1"]),
+        (second.rename(index={"a": "z"}), ["party 1", 6]),
+        (second.drop(index=second.index[3]), ["party 1", 1, 0]),
+        (second.set_axis([second.index[0]] * 60), ["party 1"]),
     ):
         with refused(ConfigError, *named):
-            run("vertical", [one, other], **options)
-    for bare in (two.to_numpy(), two.reset_index(drop=True), pa.Table.from_pandas(two, preserve_index=False)):
-        found = run("vertical", [one, bare], **options)
-        np.testing.assert_array_equal(found.scores_, expected.scores_)
-        assert any("by position" in note and "party 1" in note for note in found.log["notes"])
-    numbered = two.reset_index(drop=True).sample(frac=1, random_state=0)  # and one that is counted
-    found = run("vertical", [one.reset_index(drop=True), numbered], **options)
-    np.testing.assert_allclose(found.explained_variance_, expected.explained_variance_)
+            run("vertical", [first, other], **options)
+    for bare in (second.to_numpy(), second.reset_index(drop=True), pa.Table.from_pandas(second, preserve_index=False)):
+        model = run("vertical", [first, bare], **options)
+        np.testing.assert_array_equal(model.scores_, expected.scores_)
+        assert any("by position" in note and "party 1" in note for note in model.log["notes"])
+    numbered = second.reset_index(drop=True).sample(frac=1, random_state=0)  # and one that is counted
+    model = run("vertical", [first.reset_index(drop=True), numbered], **options)
+    np.testing.assert_allclose(model.explained_variance_, expected.explained_variance_)
 
 
 def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
@@ -147,16 +147,16 @@ def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
         what: [tmp_path / f"{i}.{end}" for i in range(3)] for what, end in (("loadings", "npz"), ("scores", "npy"))
     }
     model, truth = fit(cut(X, 3), scale=True, **files), pooled_pca(X, 3, scale=True)
-    own = [Loadings.load(tmp_path / f"{party}.npz") for party in range(3)]
-    components = np.hstack([part.components for part in own])
+    loadings = [Loadings.load(tmp_path / f"{party}.npz") for party in range(3)]
+    components = np.hstack([part.components for part in loadings])
     np.testing.assert_allclose(components @ components.T, np.eye(3), atol=7e-15)
     signs = np.sign((components * truth.components_).sum(axis=1))
     np.testing.assert_allclose(components, truth.components_ * signs[:, None], atol=1e-8)
-    parts = [part.part_of_scores(columns) for part, columns in zip(own, cut(new, 3), strict=True)]
+    parts = [part.part_of_scores(columns) for part, columns in zip(loadings, cut(new, 3), strict=True)]
     np.testing.assert_allclose(sum(parts), truth.transform(new) * signs, atol=1e-8)
     np.testing.assert_allclose(np.load(tmp_path / "1.npy"), model.scores_, atol=1e-12)
     with refused(DataError, "(7, 12)", 4):
-        own[0].part_of_scores(new)
+        loadings[0].part_of_scores(new)
     np.savez(tmp_path / "2.npz", components=np.eye(3, 4), mean=np.zeros(4), scale=np.ones(3))
     with refused(ContractError, tmp_path / "2.npz", match="shapes"):
         Loadings.load(tmp_path / "2.npz")
@@ -179,13 +179,13 @@ def test_a_party_whose_columns_change_during_the_run_is_noticed():
     parties = [part.copy() for part in cut(rows(60), 3)]
     server = server_of("vertical", parties, n_components=2)
     strategy: Any = server.strategy
-    honest = strategy.modelled
+    honest = strategy.build_model
 
     def modelled(solution):
         parties[1][:] = 2 * parties[1]
         return honest(solution)
 
-    strategy.modelled = modelled
+    strategy.build_model = modelled
     with refused(ContractError, match="fit"):
         finish(server)
 
@@ -196,9 +196,9 @@ def test_a_party_whose_columns_change_during_the_run_is_noticed():
 def test_a_file_or_data_set_that_is_split_the_other_way_is_refused(method, split, partition, tmp_path):
     parties = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
     np.save(tmp_path / "own.npy", parties[0])
-    own = {"data": str(tmp_path / "own.npy"), "split": split, "may-show": "scores"}
+    node = {"data": str(tmp_path / "own.npy"), "split": split, "may-show": "scores"}
     with refused(ConfigError, "client 0", f"'{method}'", split, "'split'"):
-        finish(at_sites(server_of(method, parties, n_components=2), [own] * 3))
+        finish(at_sites(server_of(method, parties, n_components=2), [node] * 3))
     config = {"method": method, "partition": partition, "dataset": "wine", "n-components": 2, "clients": 3}
     with refused(ConfigError, "client 0", f"'{method}'", "'split'"):
         finish(at_sites(assemble(config, [rows(30)] * 3, {}), [{}] * 3))
@@ -207,9 +207,9 @@ def test_a_file_or_data_set_that_is_split_the_other_way_is_refused(method, split
 @pytest.mark.parametrize("solver", ["krylov", "gram", "merge"])
 def test_no_solver_depends_on_the_order_of_the_parties(solver):
     parties = cut(rows(60, 24), 4)
-    one = fit(parties, solver=solver)
+    model = fit(parties, solver=solver)
     other = fit([parties[i] for i in (2, 0, 3, 1)], solver=solver)
-    assert one.scores_.tobytes() == other.scores_.tobytes()
+    assert model.scores_.tobytes() == other.scores_.tobytes()
 
 
 @pytest.mark.parametrize("method", ["vertical", "sub-it"])
@@ -251,10 +251,10 @@ REACHED = [
 def test_limits_of_sums_are_what_the_bound_and_all_columns_allow(named, phase, most):
     config = METHODS.run_config({"method": named, "clients": 3, "secure-aggregation": True, "bound": 1.5})
     running = FACTORY.strategy(config)
-    limits = running.phases[phase].limits({"scaled": np.asarray(0)}, replace(running.public, rows=2))
-    assert limits[phase] >= most * COLUMNS ** (0.5 if phase == "scores" else 1)
+    limits = running.script[phase].limits({"scaled": np.asarray(0)}, replace(running.public, rows=2))
+    assert limits[phase] >= most * MAX_COLUMNS ** (0.5 if phase == "scores" else 1)
     if phase != "scores":  # whose rows are about another mean
-        np.testing.assert_allclose(limits[phase], 2 * most * COLUMNS, rtol=1e-6)
+        np.testing.assert_allclose(limits[phase], 2 * most * MAX_COLUMNS, rtol=1e-6)
 
 
 # Scores of new rows
@@ -308,10 +308,10 @@ def test_new_rows_have_the_sums_of_the_parts_and_old_ones_their_own_scores(way, 
     parts = [Loadings.load(path).part_of_scores(columns) for path, columns in zip(kept, parts_of(new()), strict=True)]
     np.testing.assert_allclose(project(parts_of(new()), kept, **way).scores_, sum(parts), rtol=0, atol=1e-12)
     model = fitted(kept, old())
-    again = project(parts_of(old()), kept, **way)
-    np.testing.assert_allclose(again.scores_, model.scores_, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(again.explained_variance_, model.explained_variance_, rtol=1e-9)
-    np.testing.assert_allclose(again.explained_variance_ratio_, model.explained_variance_ratio_, rtol=1e-9)
+    old_model = project(parts_of(old()), kept, **way)
+    np.testing.assert_allclose(old_model.scores_, model.scores_, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(old_model.explained_variance_, model.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(old_model.explained_variance_ratio_, model.explained_variance_ratio_, rtol=1e-9)
     model = project(parts_of(new(1)), kept, **way)
     np.testing.assert_allclose(model.scores_, project(parts_of(new()), kept).scores_[:1], rtol=0, atol=1e-12)
     assert 0 < model.explained_variance_ratio_.sum() <= 1
@@ -327,9 +327,9 @@ def test_every_site_gets_the_scores_and_keeps_its_loadings(way, kept, tmp_path):
 
 
 def test_scores_depend_on_no_order_and_need_as_many_components_as_are_asked_for(kept):
-    one = project(parts_of(new()), kept, **WAYS[1])
+    ordered = project(parts_of(new()), kept, **WAYS[1])
     other = project(parts_of(new())[::-1], kept[::-1], **WAYS[1])
-    assert one.scores_.tobytes() == other.scores_.tobytes()
+    assert ordered.scores_.tobytes() == other.scores_.tobytes()
     model = project(parts_of(new()), kept, n_components=2)
     np.testing.assert_array_equal(model.scores_, project(parts_of(new()), kept).scores_[:, :2])
     assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
@@ -345,8 +345,8 @@ def test_ids_put_the_new_rows_in_one_order(kept, tmp_path):
         header = ",".join(["id", *(f"x{party}{j}" for j in range(columns.shape[1]))])
         np.savetxt(tmp_path / f"{party}.csv", table, delimiter=",", header=header, comments="", fmt="%.17g")
         files = {"data": f"{party}.csv", "scores": f"{party}.npy", "loadings": kept[party].name}
-        about = {"ids": "id", "split": "columns", "may-show": "scores"}
-        nodes.append({**about, **{key: str(tmp_path / name) for key, name in files.items()}})
+        site = {"ids": "id", "split": "columns", "may-show": "scores"}
+        nodes.append({**site, **{key: str(tmp_path / name) for key, name in files.items()}})
     finish(at_sites(server_of("vertical-scores", parts_of(new())), nodes))
     expected = project(parts_of(new()), kept).scores_
     for party, order in enumerate(orders):
@@ -355,10 +355,10 @@ def test_ids_put_the_new_rows_in_one_order(kept, tmp_path):
 
 @every_way
 def test_loadings_of_another_run_are_named(way, kept, tmp_path):
-    others = [tmp_path / f"other{party}.npz" for party in range(3)]
-    fitted(others, old() * np.arange(12, 0, -1))
+    other_paths = [tmp_path / f"other{party}.npz" for party in range(3)]
+    fitted(other_paths, old() * np.arange(12, 0, -1))
     with refused(ConfigError, "client 2", "client 0", "'loadings'"):
-        project(parts_of(new()), [*kept[:2], others[2]], **way)
+        project(parts_of(new()), [*kept[:2], other_paths[2]], **way)
 
 
 @every_way
@@ -383,11 +383,11 @@ def test_columns_that_one_party_does_not_scale_are_of_any_unit_for_all(tmp_path)
 def test_missing_loadings_are_named_without_their_path(kept, tmp_path):
     with refused(ConfigError, "client 0", "'loadings'"):
         run("vertical-scores", parts_of(new()), min_rows=1)
-    with refused(ContractError, "'loadings'") as told:
+    with refused(ContractError, "'loadings'") as error:
         project(parts_of(new()), [*kept[:2], tmp_path / "absent.npz"])
-    assert "absent" not in str(told.value)
-    own = Loadings.load(kept[1])
-    Loadings(own.components, own.mean, own.scale).save(kept[1])
+    assert "absent" not in str(error.value)
+    loadings = Loadings.load(kept[1])
+    Loadings(loadings.components, loadings.mean, loadings.scale).save(kept[1])
     with refused(ConfigError, "client 1", "'vertical'"):
         project(parts_of(new()), kept)
 

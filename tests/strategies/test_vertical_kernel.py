@@ -51,10 +51,10 @@ def test_it_is_the_kernel_pca_of_all_columns(data, options, parties):
 
 def test_the_linear_kernel_is_pca_and_rows_that_fixed_point_mixes_are_refused():
     X = DATA["digits"]
-    one = fit(X, 3, kernel="linear", scale=True)
+    model = fit(X, 3, kernel="linear", scale=True)
     other = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
-    assert principal_angles(one.scores_, other.scores_).max() <= 1e-6
-    np.testing.assert_allclose(one.explained_variance_ratio_, other.explained_variance_ratio_, rtol=1e-9)
+    assert principal_angles(model.scores_, other.scores_).max() <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_ratio_, other.explained_variance_ratio_, rtol=1e-9)
     # The fault: the secure kernel had ones where the true one has none, and spoke of its positive eigenvalues.
     X = rows(12, 12)
     X[:, 0] *= 1e80
@@ -92,9 +92,9 @@ def test_the_default_gamma_is_that_of_all_entries_however_they_travel():
 def test_landmarks_that_are_none_are_refused(places):
     server = server_of("vertical-kernel", np.hsplit(rows(40), 3), n_components=3, landmarks=4)
     client_of(server, 0).fit([], {"phase": "rows"})
-    arrays, _, said = client_of(server, 0).fit([np.array(places)], {"phase": "landmarks"})
-    assert (arrays, said["error"]) == ([], "ContractError")
-    assert not unnamed(said["message"], 4, 40)
+    arrays, _, metrics = client_of(server, 0).fit([np.array(places)], {"phase": "landmarks"})
+    assert (arrays, metrics["error"]) == ([], "ContractError")
+    assert not unnamed(metrics["message"], 4, 40)
 
 
 def test_kernels_without_use_are_said():

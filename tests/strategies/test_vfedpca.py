@@ -9,10 +9,16 @@ from sklearn.preprocessing import minmax_scale
 from fedpca_flwr import run
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.maths.columns import direction, local_product, merged, overwritten, power_iteration
+from fedpca_flwr.maths.columns import (
+    local_product,
+    merge_vectors,
+    orthogonal_direction,
+    power_iteration,
+    project_on_direction,
+)
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.reference import pooled_pca
-from fedpca_flwr.questions.merging import merge_phases
+from fedpca_flwr.questions.merging import merge_questions
 from fedpca_flwr.strategies.vfedakpca import VFedAKPCAOptions
 from fedpca_flwr.strategies.vfedpca import VFedPCAOptions
 from tests.families import rows
@@ -52,17 +58,17 @@ def test_the_faithful_variant_is_the_authors_program(parties, scaling):
     A further component is the same program on what the directions found leave of the columns: it starts anew, without
     the vectors and eigenvalues of the component before.
     """
-    found = np.empty((len(X), 0))
+    directions = np.empty((len(X), 0))
     for component in range(3):
-        blocks = [block - found @ (found.T @ block) for block in cut(parties)]
+        blocks = [block - directions @ (directions.T @ block) for block in cut(parties)]
         u = authors_program(blocks, component, scaling)
-        u -= found @ (found.T @ u)
-        found = np.column_stack([found, u / np.linalg.norm(u)])
+        u -= directions @ (directions.T @ u)
+        directions = np.column_stack([directions, u / np.linalg.norm(u)])
     model = fit(
         parties, n_components=3, variant="faithful", periods=3, local_iterations=5, weight_scaling=scaling, seed=42
     )
     for j in range(3):  # the model's components are in the order of what the columns hold of them
-        assert principal_angles(model.scores_, found[:, j : j + 1]).max() <= 1e-6
+        assert principal_angles(model.scores_, directions[:, j : j + 1]).max() <= 1e-6
 
 
 def authors_program(blocks, component, scaling):
@@ -96,9 +102,9 @@ def test_signs_periods_and_warm_starts_that_change_nothing():
     options = {"n_components": 2, "graph": "ring", "periods": 2}
     plain, turned = server_of("vfedpca", cut(4), **options), server_of("vfedpca", cut(4), **options)
     tamper_arrays(turned, 1, lambda arrays: [-array if array.shape == (150, 2) else array for array in arrays])
-    one, other = finish(plain), finish(turned)
-    assert principal_angles(one.scores_, other.scores_).max() <= 1e-6
-    errors = [model.log["measured"]["consensus_error_degrees"] for model in (one, other)]
+    plain_model, turned_model = finish(plain), finish(turned)
+    assert principal_angles(plain_model.scores_, turned_model.scores_).max() <= 1e-6
+    errors = [model.log["measured"]["consensus_error_degrees"] for model in (plain_model, turned_model)]
     assert errors[0] == pytest.approx(errors[1], rel=1e-12)
     two, ten = fit(3, periods=2), fit(3, periods=10)
     assert principal_angles(two.scores_, ten.scores_).max() < 1e-3
@@ -137,8 +143,8 @@ def test_without_a_server_each_party_merges_what_its_neighbours_have(graph, vari
         assert principal_angles(model.scores_, fit(5, periods=2).scores_).max() < 1e-6
     else:
         assert agreed > 0.1
-    own = [one.said[0] for told in exchanged for one in told if one.phase == "report"]
-    assert agreed == pytest.approx(max(principal_angles(u, model.scores_).max() for u in own), rel=1e-6, abs=1e-6)
+    reports = [exchange.said[0] for exchanges in exchanged for exchange in exchanges if exchange.phase == "report"]
+    assert agreed == pytest.approx(max(principal_angles(u, model.scores_).max() for u in reports), rel=1e-6, abs=1e-6)
     neighbours = {"complete": [4] * 5, "ring": [2] * 5, "star": [4, 1, 1, 1, 1]}[graph]
     assert model.log["rounds"][2]["down"] == [2 * 128 + 8 * 151 * number for number in neighbours]
 
@@ -164,43 +170,43 @@ def test_the_kernel_variant_averages_too(options):
 @pytest.mark.parametrize("gamma", [0.0, 0.2])
 def test_a_partys_own_kernel_has_the_root_of_its_first_eigenvalue_for_a_weight(gamma):
     truth = KernelPCA(1, kernel="rbf", gamma=gamma or 1 / (30 * X.var()), eigen_solver="dense").fit(X)
-    value, vector = VFedAKPCAOptions(gamma=gamma).local(X, np.empty(0))
+    value, vector = VFedAKPCAOptions(gamma=gamma).local_direction(X, np.empty(0))
     assert value == pytest.approx(truth.eigenvalues_[0] ** 0.5, rel=1e-9)
     assert principal_angles(vector[:, None], truth.eigenvectors_).max() < 1e-6
 
 
 def test_no_more_is_asked_than_periods_and_products_are_counted():
     options = VFedPCAOptions(n_components=3, periods=4)
-    assert merge_phases(RunConfig(), options)["local"].times == 3 * 4 - 1
-    assert options.products(150) == 3 * 2
+    assert merge_questions(RunConfig(), options)["local"].times == 3 * 4 - 1
+    assert options.max_gram_columns(150) == 3 * 2
     faithful = VFedPCAOptions(n_components=3, periods=4, variant="faithful")
-    assert merge_phases(RunConfig(), faithful)["start"].times == 2
-    assert faithful.products(150) == 3 * 3
+    assert merge_questions(RunConfig(), faithful)["start"].times == 2
+    assert faithful.max_gram_columns(150) == 3 * 3
 
 
 def test_merges_updates_and_directions_in_closed_form():
     a, b = np.eye(3)[0], np.array([0.6, 0.8, 0.0])
     for sign in (1.0, -1.0):
-        u = merged([3.0, 1.0], [a, sign * b], faithful=False, scaled=False)
+        u = merge_vectors([3.0, 1.0], [a, sign * b], faithful=False, scaled=False)
         assert principal_angles(u[:, None], (0.75 * a + 0.25 * b)[:, None]).max() < 1e-6
-    np.testing.assert_allclose(merged([3.0, 1.0], [a, -b], faithful=True, scaled=False), 0.75 * a - 0.25 * b)
-    scaled = merged([2.0, 1.0, 1.0], [a, a, b], faithful=False, scaled=True)  # eta 1/3, ceil(3/2) boosted
+    np.testing.assert_allclose(merge_vectors([3.0, 1.0], [a, -b], faithful=True, scaled=False), 0.75 * a - 0.25 * b)
+    scaled = merge_vectors([2.0, 1.0, 1.0], [a, a, b], faithful=False, scaled=True)  # eta 1/3, ceil(3/2) boosted
     assert principal_angles(scaled[:, None], (a + 0.25 * b)[:, None]).max() > 1
     np.testing.assert_allclose(np.abs(scaled), np.abs((0.5 + 0.25) * 4 / 3 * a + 0.25 * 2 / 3 * b))
     block, u = rows(30), rows(30)[:, 0]
-    once = overwritten(block, u)
+    once = project_on_direction(block, u)
     assert np.linalg.matrix_rank(once) == 1
     _, a = power_iteration(local_product(once, faithful=False), np.ones(30), 2)
-    _, b = power_iteration(local_product(overwritten(once, a), faithful=False), np.ones(30), 2)
+    _, b = power_iteration(local_product(project_on_direction(once, a), faithful=False), np.ones(30), 2)
     assert principal_angles(a[:, None], b[:, None]).max() < 1e-6
-    found = np.linalg.qr(rows(5, 4)).Q
-    for u in (found @ [1.0, 2.0, 3.0, 4.0], found[:, 0] * 1e-200, np.zeros(5)):
-        other = direction(u, found)
-        np.testing.assert_allclose(found.T @ other, 0, atol=1e-15)
+    basis = np.linalg.qr(rows(5, 4)).Q
+    for u in (basis @ [1.0, 2.0, 3.0, 4.0], basis[:, 0] * 1e-200, np.zeros(5)):
+        other = orthogonal_direction(u, basis)
+        np.testing.assert_allclose(basis.T @ other, 0, atol=1e-15)
         np.testing.assert_allclose(np.linalg.norm(other), 1)
-    own = direction(np.arange(5.0), found[:, :2])
+    vector = orthogonal_direction(np.arange(5.0), basis[:, :2])
     np.testing.assert_allclose(
-        own @ np.arange(5.0), np.linalg.norm(np.arange(5.0) - found[:, :2] @ (found[:, :2].T @ np.arange(5.0)))
+        vector @ np.arange(5.0), np.linalg.norm(np.arange(5.0) - basis[:, :2] @ (basis[:, :2].T @ np.arange(5.0)))
     )
 
 

@@ -11,14 +11,14 @@ from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.simulations.hunt.options import option_values
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.encoding import MaskedSum
-from fedpca_flwr.transports.recommendation import TRAVEL, script_of
+from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 from tests.harness import fit, own
 from tests.hostile import HostileSession
 from tests.refusals import unnamed
 
 N, D, BOUND = 240, 6, 1e3
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
-SUMMING = [name for name, card in CARDS.items() if not (card.differentially_private or card.after)]
+SUMMING = [name for name, card in CARDS.items() if not (card.differentially_private or card.loadings_source)]
 """Methods whose sums can be compared: no noise, and no model that another run has left."""
 FURTHER = {
     "p-cov": [{"adjust_for": "0"}, {"clusters": 2, "scale": True}, {"outliers": "counts", "fourth_moments": True}],
@@ -56,16 +56,16 @@ def of_columns(rows):
     return [np.split(rows, at, axis=1) for at in ([2, 4], [1, 5], [3, 4])]
 
 
-def opened(method, parties, options, monkeypatch):
+def opened_sums(method, parties, options, monkeypatch):
     """All sums that open in a run, in order."""
-    sums, decoded = [], MaskedSum.decoded
+    sums, decoded = [], MaskedSum.decode
 
     def noting(self, *arguments):
         sums.append(decoded(self, *arguments))
         return sums[-1]
 
     with monkeypatch.context() as patched:
-        patched.setattr(MaskedSum, "decoded", noting)
+        patched.setattr(MaskedSum, "decode", noting)
         fit(method, parties, n_components=2, secure_aggregation=True, bound=BOUND, **options)
     return sums
 
@@ -75,7 +75,8 @@ def option_sets():
     for method in SUMMING:
         card = CARDS[method]
         examples = [
-            {key.replace("-", "_"): value for key, value in own.items() if key != "state"} for own in card.examples
+            {key.replace("-", "_"): value for key, value in example.items() if key != "state"}
+            for example in card.examples
         ]
         listed = [
             {name: value}
@@ -92,7 +93,7 @@ def option_sets():
 
 def travels(method, options):
     try:
-        return script_of(METHODS[method], TRAVEL["masked"], options) is not None
+        return script_or_none(METHODS[method], EXAMPLE_CONFIGS["masked"], options) is not None
     except FedPCAError:
         return False
 
@@ -109,9 +110,9 @@ def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monke
     site = HostileSession(tmp_path, ways[0][0], run, **{"may-show": "inner products", "allowed-methods": ""})
     refusal = site.client.get_properties({}).get("message", "")
     if not refusal:
-        require_equal(*(opened(method, parties, options, monkeypatch) for parties in ways))
+        require_equal(*(opened_sums(method, parties, options, monkeypatch) for parties in ways))
         return
-    words = CARDS[method].options.parse(options).site_sums
+    words = CARDS[method].options.parse(options).sum_disclosures
     assert words
     assert not unnamed(refusal, "'allowed-methods'", *(f"'{word}'" for word in words))
     for named, permitted in ((method, set(words) == {method}), (" ".join([method, *words]), True)):
@@ -123,13 +124,15 @@ def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monke
     assert "message" not in in_clear.client.get_properties({})
 
 
-def require_equal(first, *others):
+def require_equal(first, *further):
     """The same sums, up to rounding: of fixed point, and of float64 where much cancels."""
     assert first
-    for other in others:
-        assert len(first) == len(other)
-        for one, same in zip(first, other, strict=True):
-            for name in one:
-                rounding = 4 * np.max(one.missed[name], initial=0.0) + 1e-13 * N * BOUND
-                size = float(np.abs(one[name]).max(initial=0.0))
-                np.testing.assert_allclose(one[name], same[name], rtol=0, atol=1e-9 * size + rounding, err_msg=name)
+    for sums in further:
+        assert len(first) == len(sums)
+        for total, other_total in zip(first, sums, strict=True):
+            for name in total:
+                rounding = 4 * np.max(total.missed[name], initial=0.0) + 1e-13 * N * BOUND
+                size = float(np.abs(total[name]).max(initial=0.0))
+                np.testing.assert_allclose(
+                    total[name], other_total[name], rtol=0, atol=1e-9 * size + rounding, err_msg=name
+                )

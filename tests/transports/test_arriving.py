@@ -10,8 +10,8 @@ from flwr.common import ndarrays_to_parameters
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.protocol.payload import Field, Payload
-from fedpca_flwr.protocol.question import Question, Sum
-from fedpca_flwr.protocol.replies import Replies
+from fedpca_flwr.protocol.question import Question, SumRound
+from fedpca_flwr.protocol.replies import ReplyCollector
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.questions import rows as arriving_moments
 from fedpca_flwr.transports.clear import ClearServer
@@ -28,7 +28,7 @@ SURVIVING = {**MASKED, "survivors": 5}
 @pytest.fixture(autouse=True)
 def few_bytes(monkeypatch):
     """Nothing is kept for the parties' influence."""
-    monkeypatch.setattr(arriving_moments, "FOR_INFLUENCE", 0)
+    monkeypatch.setattr(arriving_moments, "MAX_INFLUENCE_BYTES", 0)
 
 
 def parties(number, features=FEATURES):
@@ -50,49 +50,53 @@ def test_three_times_the_parties_do_not_need_the_memory_of_their_replies(method,
 
 @pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov", "sub-it", "personalised"])
 def test_no_order_in_which_answers_come_changes_a_bit(method, monkeypatch):
-    data, honest, models = [1e3 ** (i % 3) * part for i, part in enumerate(parties(7, 30))], PCAServer._answers, []
+    data, honest, models = (
+        [1e3 ** (i % 3) * part for i, part in enumerate(parties(7, 30))],
+        PCAServer._collect_answers,
+        [],
+    )
     for seed in range(2):
         order = np.random.default_rng(seed).permutation(len(data))
 
         def answers(self, fits, timeout, group, order=order):
             return honest(self, sorted(fits, key=lambda pair: order[int(pair[0].cid) - 1]), timeout, group)
 
-        monkeypatch.setattr(PCAServer, "_answers", answers)
+        monkeypatch.setattr(PCAServer, "_collect_answers", answers)
         models.append(fit(method, data, n_components=3))
     assert not differences(*models)
     assert models[0].total_variance == models[1].total_variance
 
 
 def test_the_bits_are_those_of_a_server_that_keeps_all(monkeypatch):
-    added = fit("p-cov", parties(6), n_components=3)
-    monkeypatch.setattr(arriving_moments, "FOR_INFLUENCE", 2**30)
-    kept = fit("p-cov", parties(6), n_components=3)
-    assert not differences(kept, added)
-    assert [entry["up"] for entry in kept.log["rounds"]] == [entry["up"] for entry in added.log["rounds"]]
-    assert "influence" in kept.log
-    assert "influence" not in added.log
-    assert any("no influence of single parties is told" in note for note in added.log["notes"])
-    monkeypatch.setattr(arriving_moments, "FOR_INFLUENCE", 0)
-    assert fit("p-cov", parties(6), n_components=3, max_share=1.0).log["influence"] == kept.log["influence"]
+    streamed = fit("p-cov", parties(6), n_components=3)
+    monkeypatch.setattr(arriving_moments, "MAX_INFLUENCE_BYTES", 2**30)
+    stored = fit("p-cov", parties(6), n_components=3)
+    assert not differences(stored, streamed)
+    assert [entry["up"] for entry in stored.log["rounds"]] == [entry["up"] for entry in streamed.log["rounds"]]
+    assert "influence" in stored.log
+    assert "influence" not in streamed.log
+    assert any("no influence of single parties is told" in note for note in streamed.log["notes"])
+    monkeypatch.setattr(arriving_moments, "MAX_INFLUENCE_BYTES", 0)
+    assert fit("p-cov", parties(6), n_components=3, max_share=1.0).log["influence"] == stored.log["influence"]
     # As many bytes as all send are kept, and no more.
     for limit in (6 * REPLY - 1, 6 * REPLY):
-        monkeypatch.setattr(arriving_moments, "FOR_INFLUENCE", limit)
+        monkeypatch.setattr(arriving_moments, "MAX_INFLUENCE_BYTES", limit)
         assert ("influence" in fit("p-cov", parties(6), n_components=3).log) == (limit == 6 * REPLY)
 
 
 @pytest.mark.parametrize(("method", "way"), [("p-cov", {}), ("sub-it", {}), ("p-cov", MASKED), ("p-cov", SURVIVING)])
 def test_the_sum_is_the_same_whether_replies_are_taken_or_kept(method, way, monkeypatch):
-    taken = finish(server(6, method, **way))
-    monkeypatch.setattr(Replies, "receive", lambda incoming, result: None)
-    kept = finish(server(6, method, **way))
-    assert not differences(taken, kept)
-    assert [entry["up"] for entry in taken.log["rounds"]] == [entry["up"] for entry in kept.log["rounds"]]
+    streamed = finish(server(6, method, **way))
+    monkeypatch.setattr(ReplyCollector, "receive", lambda incoming, result: None)
+    stored = finish(server(6, method, **way))
+    assert not differences(streamed, stored)
+    assert [entry["up"] for entry in streamed.log["rounds"]] == [entry["up"] for entry in stored.log["rounds"]]
 
 
 # Faults
 
 
-OTHER = Moments.of(rows(20, FEATURES - 1, seed=9))
+OTHER = Moments.from_rows(rows(20, FEATURES - 1, seed=9))
 OF_OTHER_FEATURES = ndarrays_to_parameters([np.asarray(20), OTHER.mean, np.empty(0), OTHER.scatter]).tensors
 FAULTS = {
     "short": lambda sent: [*sent[:-1], sent[-1][:-8]],
@@ -145,9 +149,9 @@ def test_a_party_that_is_not_one_of_the_run_ends_it():
 def test_a_share_beyond_twice_what_any_rows_can_add_names_its_party(values):
     """In clear, where the method says what that is; the factor is for rounding and for limits that are estimates."""
     limits = {"values": np.array([1.0, 3.0])}
-    limited = Question(reply=Payload((Field("values", ("d",)),)), share_limits=lambda asked, public: limits)
-    run = SimpleNamespace(phases={"values": limited}, public=None)
-    take = next(ClearServer().summed(Sum("values"), run)).take
-    take({"values": np.array([2.0, -6.0])}, "client 0")
+    limited = Question(reply=Payload((Field("values", ("d",)),)), share_limits=lambda request, public: limits)
+    run = SimpleNamespace(script={"values": limited}, public=None)
+    consume = next(ClearServer().sum_replies(SumRound("values"), run)).consume
+    consume({"values": np.array([2.0, -6.0])}, "client 0")
     with refused(ContractError, "client 1", "'values'"):
-        take({"values": np.array(values)}, "client 1")
+        consume({"values": np.array(values)}, "client 1")

@@ -14,15 +14,15 @@ from scipy.stats import chi2
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import secure
 from fedpca_flwr.maths.secure import expected_arcs
-from fedpca_flwr.site.identity import simulated
+from fedpca_flwr.site.identity import simulated_identity
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import double_masks, neighbours, pairwise_masks
-from fedpca_flwr.transports.double_masks import SHARE, Channels, Ring, unmasked
-from fedpca_flwr.transports.encoding import Group
+from fedpca_flwr.transports.double_masks import SHARE_BYTES, Channels, PublicKeys, unmask
+from fedpca_flwr.transports.encoding import SumPolicy
 from fedpca_flwr.transports.masked import Masked
-from fedpca_flwr.transports.neighbours import COMPLETE, commitment, degree, require_opened, seed_of
-from fedpca_flwr.transports.pairwise_masks import BLOCK, keystream, mask, new_private_key, public_key, transcript
-from fedpca_flwr.transports.recommendation import TRAVEL, script_of
+from fedpca_flwr.transports.neighbours import MAX_COMPLETE_PARTIES, commitment, degree, graph_seed, require_opened
+from fedpca_flwr.transports.pairwise_masks import BLOCK_WORDS, keystream, mask, new_private_key, public_key, transcript
+from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 from fedpca_flwr.transports.signed import Signer
 from tests.families import cut, rows
 from tests.harness import fit
@@ -35,13 +35,13 @@ ALICE_PUBLIC = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eb
 BOB_PUBLIC = bytes.fromhex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
 SHARED = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
 
-PUBLICS, ASKED = [ALICE_PUBLIC, BOB_PUBLIC], bytes(range(32))
+PUBLICS, CONTEXT = [ALICE_PUBLIC, BOB_PUBLIC], bytes(range(32))
 THIRD_PUBLIC = public_key(bytes(range(32)))
-SIZE = BLOCK + 1000
+SIZE = BLOCK_WORDS + 1000
 
 
 def pair_key(private, other):
-    return pairwise_masks.agreed_key(X25519PrivateKey.from_private_bytes(private), other, ASKED)
+    return pairwise_masks.agreed_key(X25519PrivateKey.from_private_bytes(private), other, CONTEXT)
 
 
 def test_keys_streams_and_digests_are_those_of_the_standards():
@@ -52,7 +52,9 @@ def test_keys_streams_and_digests_are_those_of_the_standards():
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     )
     extracted = hmac.digest(bytes(32), SHARED, "sha256")
-    expected = hmac.digest(extracted, pairwise_masks.PURPOSE + ASKED + b"".join(sorted(PUBLICS)) + b"\x01", "sha256")
+    expected = hmac.digest(
+        extracted, pairwise_masks.KEY_PURPOSE + CONTEXT + b"".join(sorted(PUBLICS)) + b"\x01", "sha256"
+    )
     assert pair_key(ALICE, BOB_PUBLIC) == pair_key(BOB, ALICE_PUBLIC) == expected
     pieces = [b"keys", b"{}", ALICE_PUBLIC]
     by_hand = hashlib.sha256(b"".join(len(piece).to_bytes(8, "little") + piece for piece in pieces))
@@ -63,11 +65,11 @@ def test_keys_streams_and_digests_are_those_of_the_standards():
 
 def test_a_mask_is_a_uniform_keystream_that_cancels_between_two():
     expected = np.frombuffer(keystream(pair_key(ALICE, BOB_PUBLIC)).update(bytes(8 * SIZE)), "<u8")
-    np.testing.assert_array_equal(mask(ALICE, PUBLICS, ASKED, SIZE), expected)  # the smaller key adds
-    np.testing.assert_array_equal(mask(BOB, PUBLICS, ASKED, SIZE), -expected)
+    np.testing.assert_array_equal(mask(ALICE, PUBLICS, CONTEXT, SIZE), expected)  # the smaller key adds
+    np.testing.assert_array_equal(mask(BOB, PUBLICS, CONTEXT, SIZE), -expected)
     # Its bytes, and those of the differences of neighbouring words.
-    own = mask(ALICE, [*PUBLICS, THIRD_PUBLIC], ASKED, 2**17)
-    for words in (own, np.diff(own)):
+    mask_of_three = mask(ALICE, [*PUBLICS, THIRD_PUBLIC], CONTEXT, 2**17)
+    for words in (mask_of_three, np.diff(mask_of_three)):
         counts = np.bincount(words.view(np.uint8), minlength=256)
         statistic = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
         assert chi2.ppf(1e-6, 255) < statistic < chi2.ppf(1 - 1e-6, 255)
@@ -75,7 +77,7 @@ def test_a_mask_is_a_uniform_keystream_that_cancels_between_two():
 
 def test_every_part_of_a_request_changes_the_mask():
     array = np.arange(6.0)
-    asked = [
+    contexts = [
         transcript("product", b"{}", PUBLICS, [array]),
         transcript("scatter", b"{}", PUBLICS, [array]),
         transcript("product", b'{"bound": 2.0}', PUBLICS, [array]),
@@ -85,9 +87,9 @@ def test_every_part_of_a_request_changes_the_mask():
         transcript("product", b"{}", PUBLICS, [array.view(np.int64)]),
         transcript("product", b"{}", PUBLICS, [array[:3], array[3:]]),
     ]
-    assert len(set(asked)) == len(asked)
-    for one, other in pairwise(mask(ALICE, PUBLICS, one, 100) for one in asked):
-        assert (one != other).all()
+    assert len(set(contexts)) == len(contexts)
+    for words, next_words in pairwise(mask(ALICE, PUBLICS, words, 100) for words in contexts):
+        assert (words != next_words).all()
 
 
 @pytest.mark.parametrize("point", [bytes(32), b"\x01" + bytes(31), b"short"])
@@ -98,18 +100,18 @@ def test_a_key_of_small_order_is_refused(point):
 
 def test_two_parties_agree_once_for_all_sums_of_a_run(monkeypatch):
     """Of a run of several sums: one key exchange for each other party, and the same masks as of one for each sum."""
-    agreed, honest = [], pairwise_masks._agreed
-    monkeypatch.setattr(pairwise_masks, "_agreed", lambda key, other: agreed.append(other) or honest(key, other))
+    agreed, honest = [], pairwise_masks._exchange_key
+    monkeypatch.setattr(pairwise_masks, "_exchange_key", lambda key, other: agreed.append(other) or honest(key, other))
     model = fit("p-cov", cut(rows(80), 20, 20, 20, 20), n_components=2, secure_aggregation=True, bound=100.0)
     assert [entry["phase"] for entry in model.log["rounds"]] == ["keys", "moments", "project"]
     assert len(agreed) == 4 * 3
     assert "it must collude with all parties but one" in model.log["notes"][-1]
 
 
-@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 3])
+@pytest.mark.parametrize("size", [0, 1, BLOCK_WORDS - 1, BLOCK_WORDS, 2 * BLOCK_WORDS + 3])
 def test_buffers_that_are_used_again_leave_nothing_in_a_mask(size):
-    alone = [mask(ALICE, [ALICE_PUBLIC, other], ASKED, size) for other in (BOB_PUBLIC, THIRD_PUBLIC)]
-    np.testing.assert_array_equal(mask(ALICE, [*PUBLICS, THIRD_PUBLIC], ASKED, size), alone[0] + alone[1])
+    alone = [mask(ALICE, [ALICE_PUBLIC, other], CONTEXT, size) for other in (BOB_PUBLIC, THIRD_PUBLIC)]
+    np.testing.assert_array_equal(mask(ALICE, [*PUBLICS, THIRD_PUBLIC], CONTEXT, size), alone[0] + alone[1])
 
 
 # Double masks: they come off for the survivors' sum, and for nothing else
@@ -120,26 +122,26 @@ PARTIES, THRESHOLD = 5, 4
 class Parties:
     """Five with their keys, seeds and shares."""
 
-    def __init__(self, about=(b"{}",) * PARTIES):
+    def __init__(self, contexts=(b"{}",) * PARTIES):
         self.runs, self.masks = ([new_private_key() for _ in range(PARTIES)] for _ in range(2))
         self.seeds = [bytes([i]) * 32 for i in range(PARTIES)]
-        publics = [public_key(run) + public_key(own) for run, own in zip(self.runs, self.masks, strict=True)]
-        self.ring = Ring(publics)
-        self.channels = [Channels(Ring(publics, about[i]), i, self.runs[i]) for i in range(PARTIES)]
+        publics = [public_key(run) + public_key(mask_key) for run, mask_key in zip(self.runs, self.masks, strict=True)]
+        self.ring = PublicKeys(publics)
+        self.channels = [Channels(PublicKeys(publics, contexts[i]), i, self.runs[i]) for i in range(PARTIES)]
 
-    def asked(self, members, told=0.0):
-        return self.ring.mask_context("moments", members, [np.asarray(told)])
+    def context(self, members, request=0.0):
+        return self.ring.mask_context("moments", members, [np.asarray(request)])
 
-    def hidden(self, place, members, told=0.0):
-        plain = np.arange(SIZE, dtype=np.uint64) * np.uint64(place + 1)
+    def hide(self, position, members, request=0.0):
+        plain = np.arange(SIZE, dtype=np.uint64) * np.uint64(position + 1)
         plain[0] = 1
-        own = self.masks[place], self.seeds[place]
-        return plain, double_masks.hide(plain, self.ring, self.asked(members, told), members, *own)
+        secrets = self.masks[position], self.seeds[position]
+        return plain, double_masks.hide(plain, self.ring, self.context(members, request), members, *secrets)
 
-    def revealed(self, members, survivors):
+    def reveal(self, members, survivors):
         """By party, a share of each member's seed or key."""
         secret = {m: self.seeds[m] if m in survivors else self.masks[m] for m in members}
-        shares = {m: secure.split(secret[m], THRESHOLD, PARTIES) for m in members}
+        shares = {m: secure.split_secret(secret[m], THRESHOLD, PARTIES) for m in members}
         return {place: {m: shares[m][place] for m in members} for place in survivors[:THRESHOLD]}
 
 
@@ -147,48 +149,48 @@ class Parties:
 def test_whoever_survives_the_sum_is_theirs(members):
     group = Parties()
     for survivors in combinations(members, THRESHOLD):
-        pairs = [group.hidden(place, members) for place in survivors]
+        pairs = [group.hide(place, members) for place in survivors]
         plain, total = (np.add.reduce(vectors) for vectors in zip(*pairs, strict=True))
-        revealed = group.revealed(members, survivors)
-        found = unmasked(total, group.ring, group.asked(members), members, survivors, revealed)
-        np.testing.assert_array_equal(found, plain)
+        revealed = group.reveal(members, survivors)
+        opened = unmask(total, group.ring, group.context(members), members, survivors, revealed)
+        np.testing.assert_array_equal(opened, plain)
 
 
 def test_wrong_shares_and_parties_that_were_asked_something_else_are_noticed():
     """A server that asks all others for nothing learns nothing about the one."""
     group, members, survivors = Parties(), tuple(range(PARTIES)), (0, 1, 2, 3)
-    total = np.add.reduce([group.hidden(place, members, told=float(place == 1))[1] for place in survivors])
-    revealed = group.revealed(members, survivors)
-    for told in (0.0, 1.0):
+    total = np.add.reduce([group.hide(place, members, request=float(place == 1))[1] for place in survivors])
+    revealed = group.reveal(members, survivors)
+    for request in (0.0, 1.0):
         with refused(ContractError):
-            unmasked(total, group.ring, group.asked(members, told), members, survivors, revealed)
+            unmask(total, group.ring, group.context(members, request), members, survivors, revealed)
     group, survivors = Parties(), (0, 1, 2, 4)
-    total = np.add.reduce([group.hidden(place, members)[1] for place in survivors])
+    total = np.add.reduce([group.hide(place, members)[1] for place in survivors])
     for wrong in members:  # a survivor's seed, or the key of the party that dropped out
-        revealed = group.revealed(members, survivors)
-        revealed[1][wrong] = bytes(SHARE)
+        revealed = group.reveal(members, survivors)
+        revealed[1][wrong] = bytes(SHARE_BYTES)
         with refused(ContractError):
-            unmasked(total, group.ring, group.asked(members), members, survivors, revealed)
+            unmask(total, group.ring, group.context(members), members, survivors, revealed)
 
 
 def test_shares_are_for_their_recipient_in_their_run_only():
-    group, shares = Parties(), bytes(range(2 * SHARE))
-    text = group.channels[0].sealed(1, shares)
-    assert len(text) == double_masks.SEALED
-    assert group.channels[1].unsealed(0, text) == shares
-    another_run = Parties(about=(b"{}", b"another run", *[b"{}"] * 3))
-    text_of_another = another_run.channels[0].sealed(1, shares)
-    assert another_run.channels[2].unsealed(0, another_run.channels[0].sealed(2, shares)) == shares
-    publics = [*group.ring.publics[:4], group.ring.publics[4][:32] + public_key(new_private_key())]
+    group, shares = Parties(), bytes(range(2 * SHARE_BYTES))
+    text = group.channels[0].seal(1, shares)
+    assert len(text) == double_masks.SEALED_BYTES
+    assert group.channels[1].unseal(0, text) == shares
+    another_run = Parties(contexts=(b"{}", b"another run", *[b"{}"] * 3))
+    text_of_another = another_run.channels[0].seal(1, shares)
+    assert another_run.channels[2].unseal(0, another_run.channels[0].seal(2, shares)) == shares
+    publics = [*group.ring.keys[:4], group.ring.keys[4][:32] + public_key(new_private_key())]
     for channels, sender, sent in (
         (group.channels[2], 0, text),
         (group.channels[1], 2, text),
         (group.channels[1], 0, text[:-1] + bytes([text[-1] ^ 1])),
         (another_run.channels[1], 0, text_of_another),
-        (Channels(Ring(publics, b"{}"), 1, group.runs[1]), 0, text),
+        (Channels(PublicKeys(publics, b"{}"), 1, group.runs[1]), 0, text),
     ):
         with refused(ContractError):
-            channels.unsealed(sender, sent)
+            channels.unseal(sender, sent)
     # Their nonce is constant: under one key the difference of two would be that of what they say.
     ring = group.ring
     assert len({ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
@@ -199,23 +201,23 @@ def test_shares_are_for_their_recipient_in_their_run_only():
 def test_the_threshold_leaves_no_vector_to_a_server_with_less_than_a_third_of_the_parties():
     """2 t > n + c: t shares of a seed and t of a key cannot both come, and the smallest such t is allowed."""
     for n in range(1, 60):
-        least = 2 * n // 3 + 1
+        minimum = 2 * n // 3 + 1
         for survivors in range(n + 2):
-            if least <= survivors <= n:
+            if minimum <= survivors <= n:
                 double_masks.require_threshold(survivors, n)
             else:
-                with refused(ConfigError, "'survivors'", survivors, least, n):
+                with refused(ConfigError, "'survivors'", survivors, minimum, n):
                     double_masks.require_threshold(survivors, n)
         colluding = max(0, -(-n // 3) - 1)  # less than a third
-        assert 2 * least > n + colluding
+        assert 2 * minimum > n + colluding
         if n > 3:
-            assert 2 * (least - 1) <= n + n // 3  # with one less, a third is enough
+            assert 2 * (minimum - 1) <= n + n // 3  # with one less, a third is enough
 
 
 @pytest.mark.parametrize(("survivors", "parties", "fewest"), [(3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)])
 def test_the_note_names_the_fewest_who_see_more(survivors, parties, fewest):
     """The first number that 2 t > n + c does not bear; of parties that all must stay, those beside one."""
-    assert double_masks.fewest_colluders(survivors, parties) == fewest
+    assert double_masks.min_colluders(survivors, parties) == fewest
     if survivors < parties:
         assert [2 * survivors > parties + colluders for colluders in (fewest - 1, fewest)] == [True, False]
 
@@ -223,33 +225,33 @@ def test_the_note_names_the_fewest_who_see_more(survivors, parties, fewest):
 # The graph of neighbours: everybody finds the same one, and its honest parties are as the bound says
 
 KEYS = [bytes([party]) * 32 for party in range(60)]
-ABOUT = b"run"
+RUN_CONTEXT = b"run"
 
 
-def graph_of(seed, parties, among=None):
+def graph_of(seed, parties, selected=None):
     """A matrix, as all parties find it, or those among them."""
-    tied = np.zeros((parties, parties), bool)
-    for own in among or range(parties):
-        tied[own, neighbours.neighbours(seed, parties, own)] = True
-    return tied
+    adjacency = np.zeros((parties, parties), bool)
+    for party in selected or range(parties):
+        adjacency[party, neighbours.neighbours(seed, parties, party)] = True
+    return adjacency
 
 
 @pytest.mark.parametrize("parties", [51, 60, 333])
 def test_each_party_finds_the_same_graph_of_the_degree_that_is_said(parties):
-    tied = graph_of(bytes(32), parties)
-    assert (tied == tied.T).all()
-    assert not tied.diagonal().any()
-    assert set(tied.sum(axis=0)) == {degree(parties)}
+    adjacency = graph_of(bytes(32), parties)
+    assert (adjacency == adjacency.T).all()
+    assert not adjacency.diagonal().any()
+    assert set(adjacency.sum(axis=0)) == {degree(parties)}
 
 
 def test_degrees_graphs_and_commitments_are_those_of_the_docs():
-    assert [degree(parties) for parties in (2, 10, COMPLETE)] == [1, 9, 49]
+    assert [degree(parties) for parties in (2, 10, MAX_COMPLETE_PARTIES)] == [1, 9, 49]
     assert [degree(parties) for parties in (51, 100, 1000, 10_000)] == [36, 54, 92, 108]
-    first = neighbours.neighbours(seed_of(ABOUT, KEYS), 60, 7)
+    first = neighbours.neighbours(graph_seed(RUN_CONTEXT, KEYS), 60, 7)
     for party in (0, 31, 59):
         changed = [*KEYS[:party], b"\xff" * 32, *KEYS[party + 1 :]]
-        assert neighbours.neighbours(seed_of(ABOUT, changed), 60, 7) != first
-    assert neighbours.neighbours(seed_of(b"another run", KEYS), 60, 7) != first
+        assert neighbours.neighbours(graph_seed(RUN_CONTEXT, changed), 60, 7) != first
+    assert neighbours.neighbours(graph_seed(b"another run", KEYS), 60, 7) != first
     assert len({commitment(party, public) for party in range(3) for public in KEYS}) == 180
     shown = [commitment(party, public) for party, public in enumerate(KEYS)]
     require_opened(shown, KEYS)
@@ -261,11 +263,15 @@ def test_degrees_graphs_and_commitments_are_those_of_the_docs():
 def test_everybody_is_as_often_a_neighbour_and_honest_parties_are_apart_as_often_as_the_formula_says(monkeypatch):
     monkeypatch.setattr(neighbours, "degree", lambda parties: 4)
     # Chi-square over 2000 graphs, whose seeds are fixed; wrong for one set of seeds in 500,000.
-    found = [neighbours.neighbours(seed_of(ABOUT, [bytes([i % 256, i // 256]) * 16]), 12, 3) for i in range(2000)]
-    counts, expected = np.delete(np.bincount(np.ravel(found), minlength=12), 3), 2000 * 4 / 11
+    drawn = [
+        neighbours.neighbours(graph_seed(RUN_CONTEXT, [bytes([i % 256, i // 256]) * 16]), 12, 3) for i in range(2000)
+    ]
+    counts, expected = np.delete(np.bincount(np.ravel(drawn), minlength=12), 3), 2000 * 4 / 11
     assert chi2.ppf(1e-6, 10) < ((counts - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, 10)
     # 1500 graphs of 14 parties, nine of whom collude: gaps cut the ring into as many arcs.
-    graphs = [graph_of(seed_of(ABOUT, [i.to_bytes(32, "little")]), 14, range(9, 14))[9:, 9:] for i in range(1500)]
+    graphs = [
+        graph_of(graph_seed(RUN_CONTEXT, [i.to_bytes(32, "little")]), 14, range(9, 14))[9:, 9:] for i in range(1500)
+    ]
     pieces = np.array([connected_components(tied)[0] for tied in graphs])
     arcs = pieces * (pieces - 1)
     assert abs(np.mean(arcs) - float(expected_arcs(14, 9, 4))) < 4 * np.std(arcs) / np.sqrt(len(arcs))
@@ -274,11 +280,11 @@ def test_everybody_is_as_often_a_neighbour_and_honest_parties_are_apart_as_often
 def test_a_commitment_is_compared_to_its_last_byte():
     """Keys are searched for whose commitments begin or end as that of the first."""
     mine = commitment(0, KEYS[0])
-    others = [number.to_bytes(32, "big") for number in range(1, 2000)]  # the first key is zero
-    alike = [next(key for key in others if commitment(0, key)[end] == mine[end]) for end in (0, -1)]
+    candidates = [number.to_bytes(32, "big") for number in range(1, 2000)]  # the first key is zero
+    similar = [next(key for key in candidates if commitment(0, key)[end] == mine[end]) for end in (0, -1)]
     changed = [bytes(byte ^ (i == place) for i, byte in enumerate(mine)) for place in range(32)]
     require_opened([mine], KEYS[:1])
-    for shown, key in [*((mine, key) for key in alike), *((other, KEYS[0]) for other in changed)]:
+    for shown, key in [*((mine, key) for key in similar), *((other, KEYS[0]) for other in changed)]:
         with refused(DisclosureError, 0):
             require_opened([shown], [key])
 
@@ -286,8 +292,8 @@ def test_a_commitment_is_compared_to_its_last_byte():
 @pytest.mark.engine
 def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
     """And the sum that a site is in is over all of them, whoever its neighbours are."""
-    members, summed, parties = Group.members, [], COMPLETE + 1
-    monkeypatch.setattr(Group, "members", lambda self, of: summed.append(len(of)) or members(self, of))
+    members, summed, parties = SumPolicy.members, [], MAX_COMPLETE_PARTIES + 1
+    monkeypatch.setattr(SumPolicy, "members", lambda self, of: summed.append(len(of)) or members(self, of))
     data, secure = [rows(6, 4, seed=party) for party in range(parties)], {"secure_aggregation": True, "bound": 1e3}
     model, plain = (fit("p-cov", X, n_components=2, **way) for X, way in ((data, secure), ([np.vstack(data)], {})))
     np.testing.assert_allclose(model.components_, plain.components_, atol=1e-12)
@@ -300,34 +306,39 @@ def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
 @pytest.mark.parametrize(("method", "committed"), [("p-cov", True), ("dp-pca", False)])
 def test_up_to_fifty_parties_and_with_shared_noise_nothing_more_is_asked(method, committed):
     clear, masked = (
-        script_of(METHODS[method], TRAVEL[way], METHODS[method].strategy.card.examples[0])
+        script_or_none(METHODS[method], EXAMPLE_CONFIGS[way], METHODS[method].strategy.card.examples[0])
         for way in ("clear", "masked")
     )
     assert ("openings" in masked) == committed
     transport = Masked()
-    transport.own = clear
-    assert [transport.commits(parties) for parties in (COMPLETE, COMPLETE + 1)] == [False, committed]
+    transport.method_questions = clear
+    assert [transport.uses_commitments(parties) for parties in (MAX_COMPLETE_PARTIES, MAX_COMPLETE_PARTIES + 1)] == [
+        False,
+        committed,
+    ]
 
 
 # Signatures
 
 RUN = {"run": "17", "configuration": "{}"}
-PARTY, OTHER = (Signer(simulated(3, party), **RUN) for party in range(2))
-SAID = (b"keys", b"list")
-SIGNATURE = PARTY.sign("survivors", *SAID)
+PARTY, OTHER_PARTY = (Signer(simulated_identity(3, party), **RUN) for party in range(2))
+PARTS = (b"keys", b"list")
+SIGNATURE = PARTY.sign("survivors", *PARTS)
 
 
 def test_a_party_signs_as_itself_once_and_is_believed():
-    OTHER.require(0, "survivors", SIGNATURE, *SAID)
+    OTHER_PARTY.require_signature(0, "survivors", SIGNATURE, *PARTS)
     # Also where two lines of a list, against its rules, have one key.
-    first, second = (replace(PARTY.identity, party=i, members=[PARTY.identity.members[0]] * 2) for i in range(2))
-    said = replace(PARTY, identity=first).sign("run keys", b"key")
+    first, second = (
+        replace(PARTY.identity, party=i, member_keys=[PARTY.identity.member_keys[0]] * 2) for i in range(2)
+    )
+    signature = replace(PARTY, identity=first).sign("run keys", b"key")
     with refused(DisclosureError, "party 1", "'identities'"):
-        replace(OTHER, identity=second).require(1, "run keys", said, b"key")
+        replace(OTHER_PARTY, identity=second).require_signature(1, "run keys", signature, b"key")
     # Or keys of two parties would pass for those of three, and a sum of two for one of as many as a site asks for.
     keys = [bytes([i]) * 32 for i in range(3)]
     signatures = np.stack(
-        [Signer(simulated(3, i), **RUN).sign("run keys", key) for i, key in zip((0, 1, 1), keys, strict=True)]
+        [Signer(simulated_identity(3, i), **RUN).sign("run keys", key) for i, key in zip((0, 1, 1), keys, strict=True)]
     )
     with refused(DisclosureError, "party 1", "more than once"):
         PARTY.require_keys([0, 1, 1], keys, signatures, keys[0])
@@ -336,14 +347,14 @@ def test_a_party_signs_as_itself_once_and_is_believed():
 @pytest.mark.parametrize(
     ("verifier", "party", "what", "said"),
     [
-        (OTHER, 2, "survivors", SAID),
-        (OTHER, 0, "run keys", SAID),
-        (OTHER, 0, "survivors", (b"key", b"slist")),
-        (OTHER, 0, "survivors", (b"keys",)),
-        (replace(OTHER, run="18"), 0, "survivors", SAID),
-        (replace(OTHER, configuration='{"bound": 2.0}'), 0, "survivors", SAID),
-        (replace(OTHER, run="17{", configuration="}"), 0, "survivors", SAID),
-        (replace(OTHER, identity=simulated(4, 1)), 0, "survivors", SAID),
+        (OTHER_PARTY, 2, "survivors", PARTS),
+        (OTHER_PARTY, 0, "run keys", PARTS),
+        (OTHER_PARTY, 0, "survivors", (b"key", b"slist")),
+        (OTHER_PARTY, 0, "survivors", (b"keys",)),
+        (replace(OTHER_PARTY, run="18"), 0, "survivors", PARTS),
+        (replace(OTHER_PARTY, configuration='{"bound": 2.0}'), 0, "survivors", PARTS),
+        (replace(OTHER_PARTY, run="17{", configuration="}"), 0, "survivors", PARTS),
+        (replace(OTHER_PARTY, identity=simulated_identity(4, 1)), 0, "survivors", PARTS),
     ],
     ids=["party", "kind", "where pieces end", "less", "run", "configuration", "where the run ends", "list"],
 )

@@ -13,7 +13,7 @@ from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol.journal import StateJournal
-from fedpca_flwr.questions.row_limits import ROWS as MOST
+from fedpca_flwr.questions.row_limits import MAX_ROWS as MOST
 from tests.families import FAMILIES, Family, cut, rows
 from tests.harness import differences, exits, finish, fit, messages_of, on_request, server_of, tamper_arrays
 from tests.refusals import refused
@@ -80,16 +80,16 @@ def test_every_family_gives_the_scores_without_within_the_certificate(method, fa
 def test_the_order_changes_no_bit_and_the_model_tells_what_protected_the_parties(method):
     model, other = (secure(method, parties, secure_only=True) for parties in (three(method), three(method)[::-1]))
     assert not differences(model, other)
-    told, phases = model.log["measured"], [entry["phase"] for entry in model.log["rounds"]]
-    assert told["pairwise_masked_parties"] == 3
-    assert ("squared_error_per_row" in told) == ("kernel" not in method)
+    measured, phases = model.log["measured"], [entry["phase"] for entry in model.log["rounds"]]
+    assert measured["pairwise_masked_parties"] == 3
+    assert ("squared_error_per_row" in measured) == ("kernel" not in method)
     if method in ROWS:
         assert [party["rows"] for party in model.log["parties"]] == [None] * 3
-        assert 0 < told["fixed_point_variance_share"] < 1e-21
+        assert 0 < measured["fixed_point_variance_share"] < 1e-21
         assert phases[:3] == (["keys", "sums", "product"] if method == "sub-it" else ["keys", "moments", "project"])
     else:
         assert [party["features"] for party in model.log["parties"]] == [6, 4, 2]
-        assert 0 < told["fixed_point_size_share"] < 1e-21
+        assert 0 < measured["fixed_point_size_share"] < 1e-21
         assert phases[:3] == ["rows", "keys", "energy"]
         assert "the sums have a value for every row" in model.log["notes"][-1] or "gram" in method or "kernel" in method
 
@@ -131,9 +131,9 @@ def test_what_secure_sums_cannot_be_is_refused(method, options, named):
 def test_a_value_beyond_the_bound_is_refused_and_not_told(method):
     parties = three(method)
     parties[1][5, 3] = -12.75
-    with refused(DataError, "client 1", "'bound'", 10) as told:
+    with refused(DataError, "client 1", "'bound'", 10) as caught:
         secure(method, parties)
-    assert "12.75" not in str(told.value)
+    assert "12.75" not in str(caught.value)
 
 
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])
@@ -236,11 +236,11 @@ def test_a_false_share_of_the_count_is_named(said):
 @pytest.mark.parametrize("method", ["p-cov", "ap-cov", "sub-it", "personalised"])
 def test_rows_that_are_alike_have_components_about_zero(method):
     """The fault: with center=false too they were said to have no variance next to the bound."""
-    alike = [np.full((3, 2), [3.0, 4.0]), np.full((2, 2), [3.0, 4.0])]
+    equal_rows = [np.full((3, 2), [3.0, 4.0]), np.full((2, 2), [3.0, 4.0])]
     options = {"n_components": 1, "bound": 4.0, "min_parties": 2}
-    np.testing.assert_allclose(secure(method, alike, center=False, **options).components_, [[0.6, 0.8]])
+    np.testing.assert_allclose(secure(method, equal_rows, center=False, **options).components_, [[0.6, 0.8]])
     with refused(ConfigError, "'bound'", match="identical"):
-        secure(method, alike, **options)
+        secure(method, equal_rows, **options)
 
 
 @pytest.mark.parametrize(
@@ -273,21 +273,21 @@ def test_features_that_fixed_point_rounds_off_are_refused_or_taken_for_constant(
 @pytest.mark.parametrize("method", ["vertical", "vertical-kernel kernel=linear gamma=1.0"])
 def test_scaled_columns_need_no_bound(method):
     """They have no unit; sums that know it resolve them beside a bound of any size."""
-    parties, own = three(method), {"n_components": 2, "scale": True, "center": True}
-    assert principal_angles(fit(method, parties, **own), secure(method, parties, bound=1e90, **own)).max < 1e-9
+    parties, options = three(method), {"n_components": 2, "scale": True, "center": True}
+    assert principal_angles(fit(method, parties, **options), secure(method, parties, bound=1e90, **options)).max < 1e-9
     # With their means a nearer bound does not help where the columns are as large; another unit does.
-    own["center"] = False
+    options["center"] = False
     with refused(ConfigError, "'bound'", "1e+90", "center=True"):
-        secure(method.split()[0], [1e89 * part for part in parties], bound=1e90, **own)
-    assert secure(method.split()[0], parties, **own).n_components_ == 2
+        secure(method.split()[0], [1e89 * part for part in parties], bound=1e90, **options)
+    assert secure(method.split()[0], parties, **options).n_components_ == 2
 
 
 def test_new_rows_of_small_units_have_scores_in_secure_sums(tmp_path):
     """Without scaling their size is known by `bound` alone."""
     parties = [1e-70 * part for part in three("vertical")]
-    own = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)]}
-    first, again = fit("vertical", parties, **own), secure("vertical-scores", parties, bound=1e-68, **own)
-    assert principal_angles(first, again).max < 1e-6
+    options = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)]}
+    first, projected = fit("vertical", parties, **options), secure("vertical-scores", parties, bound=1e-68, **options)
+    assert principal_angles(first, projected).max < 1e-6
 
 
 @pytest.mark.engine
@@ -303,19 +303,19 @@ def test_values_and_landmarks_at_the_ends_of_float64_are_taken_or_named():
     X = rows(60)
     X[:, 2] = 1e20 + np.spacing(1e20) * np.arange(60)
     model = secure("vertical", np.split(X, 3, axis=1), n_components=2, scale=True, bound=1e25)
-    others = fit("vertical", np.array_split(np.delete(X, 2, axis=1), 3, axis=1), n_components=2, scale=True)
-    assert principal_angles(model, others).max < 1e-6
+    expected = fit("vertical", np.array_split(np.delete(X, 2, axis=1), 3, axis=1), n_components=2, scale=True)
+    assert principal_angles(model, expected).max < 1e-6
 
 
 def test_loadings_of_components_without_variance_are_no_longer_than_one(tmp_path):
     """What rounding leaves of them, divided by nearly nothing, made scores that no public limit holds."""
     X = np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0)
     parties, loadings = np.split(X, 2, axis=1), [tmp_path / f"{party}.npz" for party in range(2)]
-    own = {"n_components": 20, "loadings": loadings}
-    fit("vertical", parties, **own)
+    options = {"n_components": 20, "loadings": loadings}
+    fit("vertical", parties, **options)
     for path in loadings:
         assert np.linalg.norm(Loadings.load(path).components, axis=1).max() <= 1 + 1e-6
-    assert secure("vertical-scores", parties, bound=1e18, min_parties=2, **own).scores_ is not None
+    assert secure("vertical-scores", parties, bound=1e18, min_parties=2, **options).scores_ is not None
 
 
 # What reaches the server
@@ -334,7 +334,7 @@ def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_p
     if method == "vertical-scores":
         options["site"] = {"loadings": [str(tmp_path / f"{party}.npz") for party in range(3)]}
         fit("vertical", parties, n_components=3, **options["site"])
-    plain, secrets, encode, keep = set[bytes](), list[bytes](), Layout.encode, StateJournal.keep
+    plain, secrets, encode, keep = set[bytes](), list[bytes](), Layout.encode, StateJournal.store_secret
 
     def noting(self, *parts):
         vector = encode(self, *parts)
@@ -344,12 +344,12 @@ def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_p
         plain.update(word.tobytes() for word in vector if abs(int(word.view(np.int64))) > 2**16)
         return vector
 
-    def kept(self, name, value):
+    def note_secret(self, name, value):
         secrets.extend([value] if name in {"private", "masking", "seed"} else [])
         keep(self, name, value)
 
     monkeypatch.setattr(Layout, "encode", noting)
-    monkeypatch.setattr(StateJournal, "keep", kept)
+    monkeypatch.setattr(StateJournal, "store_secret", note_secret)
     server = server_of(method, parties, **options)
     messages = messages_of(server)
     finish(server)
@@ -382,15 +382,17 @@ COMPONENTS, BLOCK = 2, 3
     ],
 )
 def test_a_round_has_the_bytes_up_and_down_that_the_page_says(kind, method, features, parties):
-    known = {"d": features, "P": parties, "k": COMPONENTS, "b": BLOCK}
-    said = {phase: (up, down) for of, phase, up, down in TABLE if of in (kind, "both")}
+    symbols = {"d": features, "P": parties, "k": COMPONENTS, "b": BLOCK}
+    formulas = {phase: (up, down) for of, phase, up, down in TABLE if of in (kind, "both")}
     secure = {"secure_aggregation": True, "bound": 1e3, "survivors": parties - 1 if kind == "survivors" else 0}
-    held = [rows(30 + party, features, seed=party) for party in range(parties)]
-    entries = fit(method, held, n_components=COMPONENTS, **secure).log["rounds"]
+    data = [rows(30 + party, features, seed=party) for party in range(parties)]
+    entries = fit(method, data, n_components=COMPONENTS, **secure).log["rounds"]
     assert ("openings" in [entry["phase"] for entry in entries]) == (parties > 50)
     for entry in entries:
-        up, down = (eval(formula, known.copy()) for formula in said[entry["phase"]])
-        if entry["phase"] == "product" and entry is next(one for one in entries if one["phase"] == "product"):
+        up, down = (eval(formula, symbols.copy()) for formula in formulas[entry["phase"]])
+        if entry["phase"] == "product" and entry is next(
+            candidate for candidate in entries if candidate["phase"] == "product"
+        ):
             down += 4 * features * BLOCK  # in float64
         assert [set(entry["up"]), set(entry["down"])] == [{up}, {down}], entry["phase"]
 
@@ -399,6 +401,6 @@ def test_in_all_a_run_costs_what_the_page_says():
     assert len(TABLE) == 12
     model = fit("p-cov", [rows(30, 7, seed=seed) for seed in range(3)], n_components=2)
     assert set(model.bytes_up_by_party) == {520 + 8 * 7 + 4 * 7 * 8}
-    others = ("product", "openings", "sums", "digits")
-    masked = [eval(up, {"d": 7}) for of, phase, up, _ in TABLE if of == "masked" and phase not in others]
+    excluded = ("product", "openings", "sums", "digits")
+    masked = [eval(up, {"d": 7}) for of, phase, up, _ in TABLE if of == "masked" and phase not in excluded]
     assert sum(masked) == 520 + 64 * 7 + 8 * 7 * 8

@@ -11,14 +11,14 @@ from fedpca_flwr.maths import secure
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.journal import StateJournal
-from fedpca_flwr.site.identity import simulated
+from fedpca_flwr.site.identity import simulated_identity
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import masked, surviving
-from fedpca_flwr.transports.double_masks import SHARE
-from fedpca_flwr.transports.encoding import Group
+from fedpca_flwr.transports.double_masks import SHARE_BYTES
+from fedpca_flwr.transports.encoding import SumPolicy
 from fedpca_flwr.transports.recommendation import transports_of
 from fedpca_flwr.transports.signed import Signer
-from fedpca_flwr.transports.surviving import SurvivingParty, _whole
+from fedpca_flwr.transports.surviving import SurvivingParty, _require_rows
 from tests import harness
 from tests.families import cut, rows
 from tests.harness import finish, fit, heard, proxy_of, server_of
@@ -52,17 +52,17 @@ def plain(method, parties, **options):
 
 def drop(running, party, at):
     """Let one party be silent from a round on, and note what it is asked."""
-    proxy, asked = proxy_of(running, party), []
+    proxy, phases = proxy_of(running, party), []
     honest, at = proxy.fit, SUM[running.strategy.card.name] if at == "sum" else at
 
     def fit_until(ins, timeout, group_id):
-        asked.append(ins.config["phase"])
-        if at in asked:
+        phases.append(ins.config["phase"])
+        if at in phases:
             raise TimeoutError("no reply within its deadline of 1 s")
         return honest(ins, timeout, group_id)
 
     proxy.fit = fit_until
-    return asked
+    return phases
 
 
 def same(model, other):
@@ -81,14 +81,14 @@ def same(model, other):
 )
 def test_a_party_is_in_the_result_if_its_vector_came_before_it_dropped_out(method, at):
     running = server(method)
-    asked = drop(running, 4, at)
+    phases = drop(running, 4, at)
     model, inside = finish(running), 4 + (at in AFTER)
     same(model, plain(method, PARTIES[:inside]))
     assert [party["party"] for party in model.log["parties"]] == list(range(inside))
     assert [model.log["measured"][name] for name in ("double_masked_parties", "expected_parties")] == [inside, 5]
-    gone = [note for note in model.log["notes"] if "dropped out" in note]
-    assert gone == (["the PCA of 4 of 5 parties: client 4 dropped out"] if at in BEFORE else [])
-    assert asked[-1] == (SUM[method] if at == "sum" else at)  # and nothing afterwards
+    dropout_notes = [note for note in model.log["notes"] if "dropped out" in note]
+    assert dropout_notes == (["the PCA of 4 of 5 parties: client 4 dropped out"] if at in BEFORE else [])
+    assert phases[-1] == (SUM[method] if at == "sum" else at)  # and nothing afterwards
     if method != "dp-pca":
         assert "collude with at least 3 of the 5 parties" in model.log["notes"][-1] or at in AFTER
         assert ("squared_error_per_row" in model.log["measured"]) == (at in BEFORE)
@@ -129,9 +129,9 @@ def test_parties_that_never_join_leave_hang_or_answer_nothing_are_dropped_and_re
     harness.tamper(running, 2, lambda reply: manager.unregister(leaving) or reply, "shares")
     assert len(finish(running).log["parties"]) == 4
     running = server(round_deadline=70.0)
-    given = harness.late(running, 2, "moments")
+    deadlines = harness.late(running, 2, "moments")
     assert len(finish(running).log["parties"]) == 4
-    assert given == [70.0]
+    assert deadlines == [70.0]
     running = server()
     harness.context_of(running, 2).node_config["min-rows"] = 500
     with refused(DisclosureError, "client 2", "min-rows"):
@@ -150,7 +150,7 @@ def test_several_sums_open_each_with_its_noise_and_keys():
     same(model, plain("dp-pca", PARTIES, **DIRECTIONS))
     assert "saw 6 sums with noise, the last, over these parties" in model.log["notes"][-1]
     # Else what is revealed of a party that left would open its share of the sums before.
-    keys = [one.said[0].tobytes() for one in sent if one.phase.endswith("keys")]
+    keys = [message.said[0].tobytes() for message in sent if message.phase.endswith("keys")]
     assert len(keys) == len(set(keys)) == 6
     # Each adds its share; what the eigenvalues are corrected for is the noise of four shares.
     distributed = {"trust": "distributed", "honest_parties": 3}
@@ -163,9 +163,9 @@ def test_several_sums_open_each_with_its_noise_and_keys():
 def test_a_party_may_leave_between_two_sums_that_have_noise(at):
     """It is in those before, and asked for nothing more; whoever is left agrees on new keys."""
     running = server("dp-pca", **DIRECTIONS)
-    asked = drop(running, 4, at)
+    phases = drop(running, 4, at)
     model = finish(running)
-    assert asked[-1] == at
+    assert phases[-1] == at
     inside = 5 if at == "variances agree" else 4  # of the last sum
     assert model.log["measured"]["double_masked_parties"] == inside
     assert np.isfinite(model.explained_variance_).all()
@@ -173,26 +173,26 @@ def test_a_party_may_leave_between_two_sums_that_have_noise(at):
 
 @pytest.mark.parametrize(("module", "options"), [(masked, {"survivors": 0}), (surviving, {})])
 def test_masks_depend_on_the_run_and_its_configuration(module, options, monkeypatch):
-    abouts, honest = set(), module.transcript
+    contexts, honest = set(), module.transcript
     monkeypatch.setattr(
-        module, "transcript", lambda phase, about, *rest: abouts.add(about) or honest(phase, about, *rest)
+        module, "transcript", lambda phase, context, *rest: contexts.add(context) or honest(phase, context, *rest)
     )
     running = server(**options)
     finish(running)
     client: Any = harness.client_of(running, 0)
-    assert abouts == {client.transport.group.signer.about}
+    assert contexts == {client.transport.group.signer.about}
 
 
 def test_what_is_signed_for_one_noisy_sum_is_not_signed_for_the_next():
     """The same list of survivors would else be agreed to twice."""
-    signer, abouts = Signer(simulated(5, 0), run="17", configuration="{}"), []
-    party = SurvivingParty(Group(parties=5, least=2, signer=signer, survivors=4))
-    party.sums = ["first", "second", "third"]
-    for name in party.sums:
-        party.sum = name
-        abouts.append(party._signer.about)
-    assert abouts[0] == signer.about
-    assert len(set(abouts)) == 3
+    signer, contexts = Signer(simulated_identity(5, 0), run="17", configuration="{}"), []
+    party = SurvivingParty(SumPolicy(parties=5, min_parties=2, signer=signer, survivors=4))
+    party.sum_phases = ["first", "second", "third"]
+    for name in party.sum_phases:
+        party.current_sum = name
+        contexts.append(party._signer.context)
+    assert contexts[0] == signer.context
+    assert len(set(contexts)) == 3
 
 
 # What is refused
@@ -237,9 +237,9 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
 
 @pytest.mark.parametrize("rows", [4, 6])
 def test_a_party_sends_something_for_each_party(rows):
-    assert len(_whole(np.zeros((5, 2), np.uint8), 5, "client 1")) == 5
+    assert len(_require_rows(np.zeros((5, 2), np.uint8), 5, "client 1")) == 5
     with refused(ContractError, "client 1", rows, 5):
-        _whole(np.zeros((rows, 2), np.uint8), 5, "client 1")
+        _require_rows(np.zeros((rows, 2), np.uint8), 5, "client 1")
 
 
 # A server that lies; tests/attacks/test_identities.py has one that tells two lists of survivors
@@ -278,28 +278,30 @@ def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, name
         harness.tamper(running, party, lambda reply: revealed.append(reply) or reply)
     with refused((ContractError, DisclosureError), "client 1", *named):
         finish(running)
-    shares = [r for r in revealed if [len(t) - 128 for t in r.parameters.tensors] == [5 * SHARE]]
+    shares = [r for r in revealed if [len(t) - 128 for t in r.parameters.tensors] == [5 * SHARE_BYTES]]
     assert not shares or phase == "reveal"  # then those who were told the truth have revealed
 
 
 def test_of_each_party_the_server_learns_the_seed_or_the_key_and_never_both(monkeypatch):
-    kept: dict[int, dict[str, bytes]] = {}
-    keep = StateJournal.keep
+    secrets_by_party: dict[int, dict[str, bytes]] = {}
+    keep = StateJournal.store_secret
 
     def noting(self, name, value):
-        kept.setdefault(id(self.record), {})[name] = value
+        secrets_by_party.setdefault(id(self.record), {})[name] = value
         keep(self, name, value)
 
-    monkeypatch.setattr(StateJournal, "keep", noting)
+    monkeypatch.setattr(StateJournal, "store_secret", noting)
     running, places = server(gone=[(3, "sum")]), (0, 1, 2, 4)
     exchanged = [heard(running, party) for party in places]
     finish(running)
-    revealed = [array for one in exchanged for array in (one[-2].said[0],) if array.shape == (5, SHARE)]
+    revealed = [array for exchange in exchanged for array in (exchange[-2].said[0],) if array.shape == (5, SHARE_BYTES)]
     assert len(revealed) == 4
-    for member, secrets in enumerate(kept.values()):
+    for member, secrets in enumerate(secrets_by_party.values()):
         shares = {place: of_all[member].tobytes() for place, of_all in zip(places, revealed, strict=True)}
         secret = secrets["masking" if member == 3 else "seed"]
-        assert secure.combine(shares) == secret
-        assert secure.combine({place: shares[place] for place in places[1:]}) != secret  # a share less is nothing
+        assert secure.combine_shares(shares) == secret
+        assert (
+            secure.combine_shares({place: shares[place] for place in places[1:]}) != secret
+        )  # a share less is nothing
     names = ("private", "masking", "seed")
-    assert len({secrets[name] for secrets in kept.values() for name in names}) == 5 * len(names)
+    assert len({secrets[name] for secrets in secrets_by_party.values() for name in names}) == 5 * len(names)

@@ -17,36 +17,36 @@ from fedpca_flwr.maths import clustering, harmony
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Public, Sum, SumLimits, Total
-from fedpca_flwr.questions.row_limits import ROWS
-from fedpca_flwr.site.scores import beside
+from fedpca_flwr.protocol.question import SERVER, Public, Round, SumLimits, SumRound, Total
+from fedpca_flwr.questions.row_limits import MAX_ROWS
+from fedpca_flwr.site.scores import companion_file
 
-ROUNDS = 10
+MAX_CORRECTIONS = 10
 """Corrections that a run makes at most."""
 
 FIRST_STEPS = 10
 """Steps from the start, before a batch is kept from a cluster."""
 
-MOST_STEPS = 20
+MAX_STEPS = 20
 """Steps between two corrections."""
 
-STILL = 1e-3
+MIN_MOVED_SHARE = 1e-3
 """Shares of rows that changed clusters, in steps and in corrections after which nothing more is gained."""
 
-MOST_BETTER = 1e-4
+MIN_IMPROVEMENT = 1e-4
 """A correction is the last if the objective falls by a smaller share."""
 
-OF_SITES = "how many of each site's rows are in each cluster, and the sums of their scores"
+SITE_DISCLOSURE = "how many of each site's rows are in each cluster, and the sums of their scores"
 """What the sums tell of single sites (`PCAOptions.site_sums`)."""
 
-STEPS = (
+STEP_FIELDS = (
     Field("centres", ("<=t", "<=m", "<=k")),
     Field("penalties", ("<=t", "<=m", "parties")),
     Field("moves", ("<=t", "<=m", "parties", "<=k"), optional=True),
 )
 """What sites are told of the steps of Harmony."""
 
-MIXED = Payload(
+STEP_SUMS = Payload(
     (
         Field("counts", ("m", "parties"), kind="size"),
         Field("units", ("m", "k")),
@@ -58,102 +58,102 @@ MIXED = Payload(
 
 def sizes(public: Public) -> dict[str, int]:
     """What symbols in these shapes stand for."""
-    return {"t": ROUNDS + 1, "parties": public.parties}
+    return {"t": MAX_CORRECTIONS + 1, "parties": public.parties}
 
 
 def times() -> int:
     """How often a run asks."""
-    return FIRST_STEPS + ROUNDS * MOST_STEPS
+    return FIRST_STEPS + MAX_CORRECTIONS * MAX_STEPS
 
 
-def limits(asked: Fields, farthest: float) -> SumLimits:
+def limits(request: Fields, max_score: float) -> SumLimits:
     """Limits of sums over rows of which each counts once, and whose scores are at most ``farthest`` in size."""
-    rows = 2.0 * ROWS
+    rows = 2.0 * MAX_ROWS
     return {
         "counts": np.array(rows),
         "units": np.array(rows),
-        "sums": np.array(rows * farthest),
-        "objective": np.array(rows * (4 + harmony.WIDTH * np.log(asked["centres"].shape[1] + 1))),
+        "sums": np.array(rows * max_score),
+        "objective": np.array(rows * (4 + harmony.CLUSTER_WIDTH * np.log(request["centres"].shape[1] + 1))),
     }
 
 
-def steps_in(asked: Fields, batch: int) -> harmony.Steps:
+def read_steps(request: Fields, batch: int) -> harmony.Steps:
     """The steps that a server named, held against each other."""
-    centres, penalties = asked["centres"], asked["penalties"]
+    centres, penalties = request["centres"], request["penalties"]
     t, m, k = centres.shape
-    moves = asked["moves"].reshape(-1, m, penalties.shape[-1], k) if m * k else asked["moves"]
-    fits = t and m and penalties.shape[:2] == (t, m) and k == len(asked["components"]) and len(moves) in {t - 1, t}
+    moves = request["moves"].reshape(-1, m, penalties.shape[-1], k) if m * k else request["moves"]
+    fits = t and m and penalties.shape[:2] == (t, m) and k == len(request["components"]) and len(moves) in {t - 1, t}
     if not fits or batch >= penalties.shape[2]:
         raise ContractError(f"{SERVER}: 'centres', 'penalties' and 'moves' are not of the same steps of Harmony")
     return harmony.Steps(centres, penalties, moves)
 
 
-def mixed(asked: Fields, parts: Iterator[Array], batch: int) -> Fields:
+def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
     """What a party answers: sums over its rows, in its own part of the fields, and zeros in the others'."""
-    found = harmony.Mixed.of(steps_in(asked, batch), parts, batch)
-    shape = asked["penalties"].shape[1:]
-    counts, sums = np.zeros(shape), np.zeros((*shape, found.sums.shape[1]))
-    counts[:, batch], sums[:, batch] = found.counts, found.sums
-    return {"counts": counts, "units": found.units, "sums": sums, "objective": np.asarray(found.objective)}
+    local = harmony.BatchSums.from_scores(read_steps(request, batch), parts, batch)
+    shape = request["penalties"].shape[1:]
+    counts, sums = np.zeros(shape), np.zeros((*shape, local.sums.shape[1]))
+    counts[:, batch], sums[:, batch] = local.counts, local.sums
+    return {"counts": counts, "units": local.units, "sums": sums, "objective": np.asarray(local.objective)}
 
 
-def keep_corrected(scores: str, asked: Fields, parts: Iterator[Array], batch: int) -> None:
+def write_corrected(scores: str, request: Fields, parts: Iterator[Array], batch: int) -> None:
     """Write beside a site's own scores what Harmony makes of them."""
-    steps = steps_in(asked, batch)
+    steps = read_steps(request, batch)
     names = ",".join(f"harmony{j + 1}" for j in range(steps.centres.shape[2]))
-    with beside(scores, "harmony", f"{names}\n".encode()) as stream:
+    with companion_file(scores, "harmony", f"{names}\n".encode()) as stream:
         if stream is None:
             return
-        for part in steps.corrected_parts(parts, batch):
+        for part in steps.correct_parts(parts, batch):
             np.savetxt(stream, part, delimiter=",", fmt="%.9g")
 
 
-Found = Generator[Ask, Any, dict[str, Array]]
+ClusterFields = Generator[Round, Any, dict[str, Array]]
 
 
-def harmonised(model: PCAModel, asked: Fields, clusters: int, public: Public) -> Found:
+def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -> ClusterFields:
     """The steps of Harmony, as sites are told them; the log of the model has them, too."""
-    variances, counted, objective, better = model.explained_variance_, 0, np.inf, True
-    steps = harmony.Steps.none(clusters, public.parties, variances.size)
-    centres = harmony.unit(clustering.starts(variances, clusters, 1, public.config.seed)[0])
+    variances, step_count, objective, improves = model.explained_variance_, 0, np.inf, True
+    steps = harmony.Steps.empty(clusters, public.parties, variances.size)
+    centres = harmony.normalise_rows(clustering.draw_starts(variances, clusters, 1, public.config.seed)[0])
     penalty = np.zeros((clusters, public.parties))
-    while len(steps.moves) < ROUNDS and better:
+    while len(steps.moves) < MAX_CORRECTIONS and improves:
         free = 0 if len(steps.moves) else FIRST_STEPS
-        steps, total, taken = yield from _shared_out(asked, steps, centres, penalty, free)
-        centres, penalty, counted = steps.centres[-1], steps.penalties[-1], counted + taken
-        steps = steps.moved(harmony.ridge_moves(total["counts"], total["sums"]))
-        before, objective = objective, _objective(total)
-        better = not np.isfinite(before) or before - objective > MOST_BETTER * abs(before)
-    told = {"centres": steps.centres, "penalties": steps.penalties, "moves": steps.moves}
-    model.log["harmony"] = {"steps": counted, "objective": objective}
-    model.log["harmony"] |= {name: value.tolist() for name, value in told.items()}
-    return told
+        steps, total, new_steps = yield from _converge_step(request, steps, centres, penalty, free)
+        centres, penalty, step_count = steps.centres[-1], steps.penalties[-1], step_count + new_steps
+        steps = steps.finish_step(harmony.ridge_moves(total["counts"], total["sums"]))
+        previous, objective = objective, _objective(total)
+        improves = not np.isfinite(previous) or previous - objective > MIN_IMPROVEMENT * abs(previous)
+    fields = {"centres": steps.centres, "penalties": steps.penalties, "moves": steps.moves}
+    model.log["harmony"] = {"steps": step_count, "objective": objective}
+    model.log["harmony"] |= {name: value.tolist() for name, value in fields.items()}
+    return fields
 
 
-def _shared_out(
-    asked: Fields, steps: harmony.Steps, centres: Array, penalty: Array, free: int
-) -> Generator[Ask, Any, tuple[harmony.Steps, Total, int]]:
+def _converge_step(
+    request: Fields, steps: harmony.Steps, centres: Array, penalty: Array, free: int
+) -> Generator[Round, Any, tuple[harmony.Steps, Total, int]]:
     """One more step, by which no row changes clusters any more, the sums by it, and how many questions it took.
 
     In the first ``free`` of them no batch is kept from a cluster.
     """
-    held, moved, taken = np.zeros(penalty.shape), 1.0, 0
+    counts, moved_share, questions = np.zeros(penalty.shape), 1.0, 0
     while True:
-        trying = steps.begun(centres, penalty)
-        named = {"centres": trying.centres, "penalties": trying.penalties, "moves": trying.moves}
-        total: Total = yield Sum("mixed", {**asked, **named})
-        taken += 1
-        held, moved = total["counts"], float(np.abs(total["counts"] - held).sum() / total["counts"].sum())
-        if taken == MOST_STEPS + free or (moved < STILL and taken > free):
-            return trying, total, taken
-        found = harmony.unit(total["units"])
-        centres = np.where(found.any(axis=1, keepdims=True), found, centres)
-        if taken >= free:
-            penalty = (penalty - harmony.DIVERSITY * harmony.over_expected(held)) / 2
+        trial = steps.begin_step(centres, penalty)
+        fields = {"centres": trial.centres, "penalties": trial.penalties, "moves": trial.moves}
+        total: Total = yield SumRound("mixed", {**request, **fields})
+        questions += 1
+        counts, moved_share = total["counts"], float(np.abs(total["counts"] - counts).sum() / total["counts"].sum())
+        if questions == MAX_STEPS + free or (moved_share < MIN_MOVED_SHARE and questions > free):
+            return trial, total, questions
+        units = harmony.normalise_rows(total["units"])
+        centres = np.where(units.any(axis=1, keepdims=True), units, centres)
+        if questions >= free:
+            penalty = (penalty - harmony.DIVERSITY * harmony.log_excess(counts)) / 2
 
 
 def _objective(total: Total) -> float:
     """What Harmony makes small, of all rows: their distances, how mixed their shares are, and how uneven clusters."""
     counts = total["counts"]
-    uneven = float((counts * harmony.over_expected(counts)).sum())
-    return float(total["objective"]) + harmony.WIDTH * harmony.DIVERSITY * uneven
+    uneven = float((counts * harmony.log_excess(counts)).sum())
+    return float(total["objective"]) + harmony.CLUSTER_WIDTH * harmony.DIVERSITY * uneven

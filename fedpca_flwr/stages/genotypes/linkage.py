@@ -19,33 +19,33 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import linkage
 from fedpca_flwr.maths.genotypes import AlleleCounts
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Ask, Public, Question, Questions, Sum, SumLimits, Total
-from fedpca_flwr.questions.row_limits import ROWS
+from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumLimits, SumRound, Total
+from fedpca_flwr.questions.row_limits import MAX_ROWS
 
 if TYPE_CHECKING:
     from fedpca_flwr.questions.rows_run import RowsClient
 
-PAIRS = 2**21
+MAX_PAIRS = 2**21
 """Pairs that one question is about, at most: 16 MiB a number."""
 
 COMPLETE, GAPPED = "neighbours", "gapped_neighbours"
 
 
-def linkage_phases() -> Questions:
+def linkage_questions() -> Questions:
     """One of the two is asked: where all calls are there, one number of each pair is enough."""
-    return {COMPLETE: _question(1), GAPPED: _question(linkage.SUMS)}
+    return {COMPLETE: _question(1), GAPPED: _question(linkage.PAIR_SUMS)}
 
 
 def _question(numbers: int) -> Question:
-    def answer(party: RowsClient, asked: Fields) -> Fields:
-        start, width, window = int(asked["start"]), _width(party.public), int(party.options.prune_window)
+    def answer(party: RowsClient, request: Fields) -> Fields:
+        start, width, window = int(request["start"]), _width(party.public), int(party.options.prune_window)
         if start >= party.public.features:
             raise ContractError(f"{SERVER}: 'start' is {start}, expected a variant below {party.public.features}")
-        sums = linkage.band(party.unscaled, start, width, window, numbers)
+        sums = linkage.band_sums(party.raw_rows, start, width, window, numbers)
         return {"sums": sums, "chromosomes": _chromosomes(party.site.table.names, party.public.features)}
 
     return Question(
-        asked=Payload((Field("start", (), "int64", kind="size"),)),
+        request=Payload((Field("start", (), "int64", kind="size"),)),
         reply=Payload(
             (Field("sums", (str(numbers), "v", "w"), kind="size"), Field("chromosomes", ("d",), kind="size"))
         ),
@@ -58,8 +58,8 @@ def _question(numbers: int) -> Question:
     )
 
 
-def _limits(asked: Fields, public: Public) -> SumLimits:
-    return {"sums": np.array(4.0 * ROWS), "chromosomes": np.array(float(ROWS))}
+def _limits(request: Fields, public: Public) -> SumLimits:
+    return {"sums": np.array(4.0 * MAX_ROWS), "chromosomes": np.array(float(MAX_ROWS))}
 
 
 def _starts(public: Public) -> range:
@@ -70,17 +70,17 @@ def _starts(public: Public) -> range:
 def _width(public: Public) -> int:
     """Variants of a question: as few questions as `PAIRS` allows, all about the same number of variants."""
     d = max(public.features, 1)
-    questions = -(-d * (int(public.options.prune_window) - 1) // PAIRS)
+    questions = -(-d * (int(public.options.prune_window) - 1) // MAX_PAIRS)
     return -(-d // questions)
 
 
 def _chromosomes(names: tuple[str, ...], variants: int) -> NDArray[np.float64]:
     """At which variants (d,) a chromosome begins, by names CHROMOSOME:POSITION:ALLELE:ALLELE; else at the first one."""
-    of = [name.split(":")[0] if name.count(":") == 3 else "" for name in names] or [""] * variants
-    return np.array([float(place == 0 or of[place] != of[place - 1]) for place in range(variants)])
+    chromosomes = [name.split(":")[0] if name.count(":") == 3 else "" for name in names] or [""] * variants
+    return np.array([float(place == 0 or chromosomes[place] != chromosomes[place - 1]) for place in range(variants)])
 
 
-def left_out(public: Public, counts: AlleleCounts, options: Any) -> Generator[Ask, Any, NDArray[np.bool_]]:
+def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Generator[Round, Any, NDArray[np.bool_]]:
     """Which variants (d,) pruning leaves out; without ``prune`` none.
 
     Raises
@@ -94,16 +94,16 @@ def left_out(public: Public, counts: AlleleCounts, options: Any) -> Generator[As
     linked = np.zeros((d, options.prune_window - 1), dtype=bool)
     phase = COMPLETE if (counts.called == counts.rows).all() else GAPPED
     for start in _starts(public):
-        total: Total = yield Sum(phase, {"start": np.asarray(start)})
+        total: Total = yield SumRound(phase, {"start": np.asarray(start)})
         try:
-            found = linkage.correlated(np.rint(total["sums"]), start, counts, options.prune)
+            correlated = linkage.correlated_pairs(np.rint(total["sums"]), start, counts, options.prune)
         except ValueError:
             raise ContractError(
                 "the parties' sums over pairs of variants are such as no genotypes have: the share of one of them is "
                 "false, or was altered on its way"
             ) from None
-        linked[start : start + len(found)] = found[: d - start]
+        linked[start : start + len(correlated)] = correlated[: d - start]
     begins = np.rint(total["chromosomes"])
     if not ((begins == 0) | (begins == total.parties)).all() or begins[0] == 0:
         raise ContractError("the parties' variants are not of the same chromosomes: give all sites the same 'variants'")
-    return ~linkage.kept(linked, counts, begins > 0, options.prune_window, options.prune_step)
+    return ~linkage.prune_variants(linked, counts, begins > 0, options.prune_window, options.prune_step)

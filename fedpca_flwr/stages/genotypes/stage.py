@@ -26,13 +26,13 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.genotypes import (
-    LEAST,
+    MIN_FREQUENCY,
     AlleleCounts,
-    columns_of_others,
     count_alleles,
-    deviation,
-    standard_chunks,
-    standardised,
+    genotype_deviation,
+    non_genotype_columns,
+    standardise,
+    standardised_chunks,
 )
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import Rows
@@ -42,41 +42,41 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import (
     SERVER,
-    Ask,
     Program,
     Public,
     Question,
     Questions,
-    Sum,
+    Round,
     SumLimits,
+    SumRound,
     Total,
     by_transport,
 )
-from fedpca_flwr.protocol.transport import relayed
+from fedpca_flwr.protocol.transport import relay
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.pooling import Fitting
 from fedpca_flwr.questions.projection import Projection
-from fedpca_flwr.questions.row_limits import ROWS, Pooled, rows_in
+from fedpca_flwr.questions.row_limits import MAX_ROWS, PooledCentre, read_row_count
 from fedpca_flwr.questions.rows_run import RowsClient, RowsStage, RowsStrategy
 from fedpca_flwr.site.policy import permit_calls
 from fedpca_flwr.stages.genotypes import linkage
 
-FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True, fixed="frequencies")
+FREQUENCIES = Field("frequencies", ("d",), kind="size", optional=True, constant="frequencies")
 """Of the counted allele among all parties' calls, with the first question after the counts; empty in its repeats. Where
 only sums open, all questions have them, since they limit the sums."""
 
-LEFT_OUT = Field("left_out", ("d",), kind="size", optional=True, fixed="left out")
+PRUNED = Field("left_out", ("d",), kind="size", optional=True, constant="left out")
 """With the frequencies where a run prunes: 1 for a variant that counts for nothing, else 0."""
 
-CHECKED = "genotypes checked"
+CHECKED_KEY = "genotypes checked"
 """In a party's state for the run: that its rows are genotypes, which a pass over all of them has shown."""
 
 COUNTS = ("called", "alleles", "squares")
 
 
-def _alleles(party: RowsClient, asked: Fields) -> Fields:
+def _alleles(party: RowsClient, request: Fields) -> Fields:
     """Of each variant the calls, the copies of the counted allele, and the sum of squares."""
-    rows, called, alleles, squares = count_alleles(party.unscaled)
+    rows, called, alleles, squares = count_alleles(party.raw_rows)
     return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
 
 
@@ -86,15 +86,15 @@ ALLELES: Questions = {
         answer=_alleles,
         needs="groups",
         limits=lambda asked, public: {
-            name: np.array(float(most * ROWS)) for name, most in zip(("count", *COUNTS), (1, 1, 2, 4), strict=True)
+            name: np.array(float(most * MAX_ROWS)) for name, most in zip(("count", *COUNTS), (1, 1, 2, 4), strict=True)
         },
     )
 }
 
-KNOWN = "sums"
+SUMS_QUESTION = "sums"
 """The question for what the counts tell."""
 
-LARGEST = 2.0
+MAX_COPIES = 2.0
 """Copies of an allele, and so the bound of genotypes."""
 
 
@@ -112,7 +112,7 @@ class GenotypeOptions(PCAOptions):
     """Variants by which the window moves, at most as many as it has."""
 
 
-NEEDS = {"scale": False, "center": True, "keep": "nothing", "adjust_for": "", "harmonise": "nothing"}
+REQUIRED_OPTIONS = {"scale": False, "center": True, "keep": "nothing", "adjust_for": "", "harmonise": "nothing"}
 """Options that genotypes leave no choice of, where a method has them."""
 
 
@@ -121,7 +121,7 @@ class GenotypeProjection(Projection):
     """A party's genotypes, standardised by the frequencies of all rows; a missing call is the variant's mean."""
 
     def centred(self, rows: Rows) -> Iterator[Array]:
-        return standard_chunks(rows, self.mean, self.scale)
+        return standardised_chunks(rows, self.mean, self.scale)
 
     def squared_error(self) -> float:
         return self.vault.squared_error(np.zeros_like(self.mean), np.empty(0), self.components)
@@ -132,22 +132,22 @@ class Genotypes(RowsStage):
 
     Options = GenotypeOptions
     needs = ("groups",)
-    names = ("genotypes", "prune", "prune_window", "prune_step")
-    takes_gaps = True
+    option_names = ("genotypes", "prune", "prune_window", "prune_step")
+    accepts_missing = True
     examples = ({"genotypes": True}, {"genotypes": True, "prune": 0.2})
     options: GenotypeOptions
     scales = True
     counts: AlleleCounts | None = None
     """Of all rows, at the server."""
-    left_out: NDArray[np.bool_]
+    pruned: NDArray[np.bool_]
     """Which variants (d,) count for nothing."""
 
     @classmethod
     def fits(cls, card: MethodCard) -> bool:
         return card.pools_rows and card.exact
 
-    def config(self, config: RunConfig) -> RunConfig:
-        return config.model_copy(update={"bound": LARGEST})
+    def method_config(self, config: RunConfig) -> RunConfig:
+        return config.model_copy(update={"bound": MAX_COPIES})
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options = self.options
@@ -162,85 +162,88 @@ class Genotypes(RowsStage):
                 f"{options.prune_window}: else pairs between two windows are never compared"
             )
         chosen = options.model_dump()
-        others = [
+        conflicts = [
             f"{name.replace('_', '-')}={_text(value)}"
-            for name, value in NEEDS.items()
+            for name, value in REQUIRED_OPTIONS.items()
             if chosen.get(name, value) != value
         ]
-        if others:
+        if conflicts:
             raise ConfigError(
                 "run-config: 'genotypes' is true, which standardises by allele frequencies and goes only with "
-                f"{' and '.join(others)}"
+                f"{' and '.join(conflicts)}"
             )
-        bounded = self.config(config)
-        own = {name: _bounded(question, bounded) for name, question in questions.items() if name != KNOWN}
+        bounded = self.method_config(config)
+        own = {name: _bounded(question, bounded) for name, question in questions.items() if name != SUMS_QUESTION}
         if last := own.get("project"):  # its mean is that of the frequencies, and no number that the run told before
-            fields = (replace(field, near="") if field.name == "mean" else field for field in last.asked.fields)
-            own["project"] = replace(last, asked=Payload(tuple(fields)))
-        pruned, more = (linkage.linkage_phases(), (LEFT_OUT,)) if options.prune else ({}, ())
+            fields = (
+                replace(field, constant_or_zero="") if field.name == "mean" else field for field in last.request.fields
+            )
+            own["project"] = replace(last, request=Payload(tuple(fields)))
+        pruned, extra = (linkage.linkage_questions(), (PRUNED,)) if options.prune else ({}, ())
         first = next(iter(own))
         for name in by_transport(config, clear={first}, masked={name for name in own if not own[name].closing}):
-            own[name] = replace(own[name], asked=Payload((FREQUENCIES, *more, *own[name].asked.fields)))
+            own[name] = replace(own[name], request=Payload((FREQUENCIES, *extra, *own[name].request.fields)))
         return {**ALLELES, **pruned, **own}
 
     # A party
 
-    def ready(self, party: RowsClient) -> None:
-        if not (party.journal.begun() or CHECKED in party.site.state):
-            require_genotypes(party.unscaled)
+    def require_ready(self, party: RowsClient) -> None:
+        if not (party.journal.has_begun() or CHECKED_KEY in party.site.state):
+            require_genotypes(party.raw_rows)
             permit_calls(party.site.node, party.site.table)
-            party.site.state[CHECKED] = []
+            party.site.state[CHECKED_KEY] = []
 
-    def take(self, party: RowsClient, asked: Fields) -> None:
-        if FREQUENCIES.name in asked and FREQUENCIES.name not in party.site.state:
-            require_frequencies(asked)
-            names = (FREQUENCIES.name, LEFT_OUT.name)
-            party.site.state[FREQUENCIES.name] = [asked[name] for name in names if name in asked]
+    def store_request(self, party: RowsClient, request: Fields) -> None:
+        if FREQUENCIES.name in request and FREQUENCIES.name not in party.site.state:
+            require_frequencies(request)
+            names = (FREQUENCIES.name, PRUNED.name)
+            party.site.state[FREQUENCIES.name] = [request[name] for name in names if name in request]
 
     def rows(self, party: RowsClient, rows: Rows) -> Rows:
         if FREQUENCIES.name not in party.site.state:
             return rows
-        return standardised(rows, *party.site.state[FREQUENCIES.name])
+        return standardise(rows, *party.site.state[FREQUENCIES.name])
 
-    def projection(self, party: RowsClient, asked: Fields, projection: Projection) -> Projection:
+    def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
         frequencies = party.site.state[FREQUENCIES.name][0]
-        expected = {"mean": 2 * frequencies, "scale": deviation(frequencies)}
-        if any(not np.array_equal(asked[name], known) for name, known in expected.items()):
+        expected = {"mean": 2 * frequencies, "scale": genotype_deviation(frequencies)}
+        if any(not np.array_equal(request[name], value) for name, value in expected.items()):
             raise ContractError(f"{SERVER}: 'mean' and 'scale' are not those of the 'frequencies' that it told before")
         return GenotypeProjection(**vars(projection))
 
     # The server
 
-    def head(self) -> Pooled | None:
+    def head(self) -> PooledCentre | None:
         assert self.counts is not None
-        zero, diagonal = np.zeros_like(self.counts.called), np.where(self.left_out, 0.0, self.counts.diagonal)
-        return Pooled(Head(self.counts.rows, zero, zero), diagonal)
+        zero, diagonal = np.zeros_like(self.counts.called), np.where(self.pruned, 0.0, self.counts.diagonal)
+        return PooledCentre(Head(self.counts.rows, zero, zero), diagonal)
 
     def fit(self, run: RowsStrategy, fitting: Fitting) -> Fitting:
         self.counts = counts = yield from pooled_counts()
-        self.left_out = yield from linkage.left_out(run.public, counts, self.options)
-        told = {"frequencies": counts.frequencies, "left_out": self.left_out.astype(np.float64)}
-        again = by_transport(run.config, clear=dict.fromkeys(told, np.empty(0)), masked=told)
+        self.pruned = yield from linkage.pruned_variants(run.public, counts, self.options)
+        broadcast = {"frequencies": counts.frequencies, "left_out": self.pruned.astype(np.float64)}
+        later_broadcast = by_transport(run.config, clear=dict.fromkeys(broadcast, np.empty(0)), masked=broadcast)
 
-        def put(question: Ask) -> Program:
+        def put(question: Round) -> Program:
             """Tell every party the frequencies, and what is left out, with the first question that has them."""
-            nonlocal told
-            names = {field.name for field in run.phases[question.phase].asked.fields} & told.keys()
+            nonlocal broadcast
+            names = {field.name for field in run.script[question.phase].request.fields} & broadcast.keys()
             if names:
-                question = replace(question, asked={**question.asked, **{name: told[name] for name in names}})
-                told = again
+                question = replace(question, request={**question.request, **{name: broadcast[name] for name in names}})
+                broadcast = later_broadcast
             return (yield question)
 
-        solution: Solution = yield from relayed(fitting, put)
-        vectors = np.where(
-            self.left_out[:, None], 0.0, solution.pairs.vectors
-        )  # of a random block rounding may be left
+        solution: Solution = yield from relay(fitting, put)
+        vectors = np.where(self.pruned[:, None], 0.0, solution.pairs.vectors)  # of a random block rounding may be left
         solution = replace(solution, pairs=replace(solution.pairs, vectors=vectors))
-        return solution.extended(notes=genotype_notes(counts, self.left_out, self.options))
+        return solution.with_details(notes=genotype_notes(counts, self.pruned, self.options))
 
     def model(self, run: RowsStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
         assert self.counts is not None
-        mean, unit = 2 * self.counts.frequencies, deviation(self.counts.frequencies)  # what is left is rounding
+        mean, unit = (
+            2 * self.counts.frequencies,
+            genotype_deviation(self.counts.frequencies),
+        )  # what is left is rounding
         return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
 
 
@@ -248,23 +251,23 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value) or "''"
 
 
-def _bounded(phase: Question, config: RunConfig) -> Question:
+def _bounded(question: Question, config: RunConfig) -> Question:
     """A question whose limits follow from the bound of this configuration, of rows divided by their deviations."""
-    limits = phase.limits
+    limits = question.limits
     if limits is None:
-        return phase
+        return question
 
-    def within(asked: Fields, public: Public) -> SumLimits:
-        if FREQUENCIES.name in asked:
-            if not asked[FREQUENCIES.name].size:
+    def within(request: Fields, public: Public) -> SumLimits:
+        if FREQUENCIES.name in request:
+            if not request[FREQUENCIES.name].size:
                 raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")
-            asked = {**asked, "scale": deviation(asked[FREQUENCIES.name])}
-        return limits(asked, replace(public, config=config))
+            request = {**request, "scale": genotype_deviation(request[FREQUENCIES.name])}
+        return limits(request, replace(public, config=config))
 
-    return replace(phase, limits=within)
+    return replace(question, limits=within)
 
 
-def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:
+def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
     """The counts of all rows.
 
     Raises
@@ -272,8 +275,10 @@ def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:
     ContractError
         Where no genotypes have such counts: nobody can check a single share.
     """
-    total: Total = yield Sum("alleles")
-    counts = AlleleCounts(int(rows_in(total["count"], total.parties)), *(np.rint(total[name]) for name in COUNTS))
+    total: Total = yield SumRound("alleles")
+    counts = AlleleCounts(
+        int(read_row_count(total["count"], total.parties)), *(np.rint(total[name]) for name in COUNTS)
+    )
     possible = (counts.called <= counts.rows) & (counts.alleles <= 2 * counts.called)
     possible &= (counts.alleles <= counts.squares) & (counts.squares <= 2 * counts.alleles)
     if not possible.all():
@@ -284,41 +289,41 @@ def pooled_counts() -> Generator[Ask, Any, AlleleCounts]:
     return counts
 
 
-def require_frequencies(asked: Fields) -> None:
+def require_frequencies(request: Fields) -> None:
     """Refuse frequencies that those of as many rows as there can be cannot be."""
-    frequencies = asked[FREQUENCIES.name]
+    frequencies = request[FREQUENCIES.name]
     if not frequencies.size:
         raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
     rarer = np.minimum(frequencies, 1 - frequencies)
-    if ((rarer < LEAST) & (rarer != 0)).any():
+    if ((rarer < MIN_FREQUENCY) & (rarer != 0)).any():
         raise ContractError(f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, expected 0 to 1")
 
 
 def require_genotypes(rows: Rows) -> None:
     """Refuse rows that are no genotypes."""
-    others = columns_of_others(rows)
-    if others.size:
+    columns = non_genotype_columns(rows)
+    if columns.size:
         raise DataError(
-            f"the data hold values other than 0, 1 and 2 in {others.size} columns (the site's log says where), and the "
+            f"the data hold values other than 0, 1 and 2 in {columns.size} columns (the site's log says where), and the "
             "run is of genotypes (genotypes=true): copies of an allele, with NaN for a missing call",
-            local=f"columns (from 0): {others.tolist()}",
+            local=f"columns (from 0): {columns.tolist()}",
         )
 
 
-def genotype_notes(counts: AlleleCounts, left_out: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
+def genotype_notes(counts: AlleleCounts, pruned: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
     """What a reader of the model must know."""
-    about = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
-    if counts.constant:
-        about.append(f"{counts.constant} variants have one allele only, or no call, and count for nothing")
+    notes = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
+    if counts.constant_count:
+        notes.append(f"{counts.constant_count} variants have one allele only, or no call, and count for nothing")
     if counts.missing_share:
-        about.append(f"{counts.missing_share:.2%} of the calls are missing, and count as the variant's mean")
+        notes.append(f"{counts.missing_share:.2%} of the calls are missing, and count as the variant's mean")
     if options.prune:
-        about.append(
-            f"{(~left_out).sum()} variants are kept: others do not vary, or have a squared correlation above "
+        notes.append(
+            f"{(~pruned).sum()} variants are kept: others do not vary, or have a squared correlation above "
             f"{options.prune:g} within {options.prune_window} variants; these count for nothing"
         )
-        about.append(
+        notes.append(
             "all people count when variants are pruned, with two copies of each: PLINK prunes by founders (people "
             "without parents in the .fam file), by one copy of men's X and Y, without chromosome 0 (docs/genotypes.md)"
         )
-    return about
+    return notes
