@@ -1,48 +1,239 @@
 """The commands: ``python -m fedpca_flwr COMMAND``, which is ``fedpca COMMAND`` where the project is installed."""
 
+import re
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+from importlib import import_module, metadata
+from inspect import getdoc
+from io import TextIOWrapper
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typing_extensions import override
+
+from fedpca_flwr.errors import FedPCAError
 
 COMMANDS = {
-    "compare": ("fedpca_flwr.simulations.compare", "run several methods on the same parties, and recommend one"),
-    "report": ("fedpca_flwr.simulations.report", "write the page of a comparison again"),
-    "launch": (
-        "fedpca_flwr.site.flower_command",
-        "start `flwr run --stream`, and end with an exit code that says how the run ended",
-    ),
-    "cells": ("fedpca_flwr.simulations.cells", "embed the single cells of several .h5ad files together, by Harmony"),
-    "genotypes": ("fedpca_flwr.simulations.genotypes", "plot the people of several .bed files on their components"),
-    "monitor": ("fedpca_flwr.simulations.monitor", "look for odd rows and for drift in new rows"),
-    "methods": ("fedpca_flwr.strategies.__main__", "list the methods, their rounds and their privacy"),
-    "rehearse": ("fedpca_flwr.site.commands", "run a whole deployment on this machine, with secure sums and a dropout"),
-    "site": ("fedpca_flwr.site.commands", "manage a site's keys, journal and certificates"),
+    "compare": ("fedpca_flwr.simulations.compare.main", "Run several methods on the same parties, and recommend one."),
+    "report": ("fedpca_flwr.simulations.report.main", "Write the page of a comparison again."),
+    "launch": ("fedpca_flwr.site.flower_command.main", "Start `flwr run --stream`; the exit code says how it ended."),
+    "cells": ("fedpca_flwr.simulations.cells.main", "Embed the cells of several .h5ad files together, by Harmony."),
+    "genotypes": ("fedpca_flwr.simulations.genotypes.main", "Plot the people of several .bed files together."),
+    "monitor": ("fedpca_flwr.simulations.monitor.main", "Look for odd rows and for drift in new rows."),
+    "methods": ("fedpca_flwr.strategies.__main__.main", "List the methods, their rounds and their privacy."),
+    "download": ("fedpca_flwr.data.datasets.download", "Fetch a data set, before a run."),
+    "rehearse": ("fedpca_flwr.site.commands.rehearse", "Run a whole deployment on this machine, with a dropout."),
+    "site keys": ("fedpca_flwr.site.commands.keys", "Make this site's identity."),
+    "site journal": ("fedpca_flwr.site.commands.journal", "Show what this site was asked and has sent."),
+    "site status": ("fedpca_flwr.site.commands.status", "Show what became of each run at this site."),
+    "site doctor": ("fedpca_flwr.site.doctor.main", "Look for what would keep this site out of a run."),
+    "site variants": ("fedpca_flwr.site.bed_file.variants", "Print the variants that several .bim files share."),
+    "site relatives": ("fedpca_flwr.site.relatives.main", "Print whom to leave out so that nobody is related."),
+    "site levels": ("fedpca_flwr.site.commands.levels", "Print the levels of columns, or those of several sites."),
+    "site certificates": ("fedpca_flwr.site.commands.certificates", "Make the SuperLink's certificate."),
+    "site node-key": ("fedpca_flwr.site.commands.node_key", "Make the key with which a SuperNode signs in."),
+    "site ids-secret": ("fedpca_flwr.site.commands.ids_secret", "Make the secret under which sites compare ids."),
+    "site rehearse": ("fedpca_flwr.site.commands.rehearse", "Run a whole deployment on this machine."),
 }
-"""By command: where its `main` is, and what it does."""
+"""The function of each command, which is imported when the command is called, and a line for the list of commands."""
 
-HELP = "\n".join(
-    [
-        "Federated PCA on Flower. Start a run with `flwr run .` in the repository, or in Python:",
-        '  from fedpca_flwr import run; print(run("p-cov", {"north": X, "south": Y}, n_components=2).summary())',
-        "Commands (`python -m fedpca_flwr COMMAND -h` lists the options of one):",
-        *(f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()),
-    ]
-)
+HELP = """Federated PCA on Flower.
+
+Start a run with `flwr run .` in the repository, or in Python:
+
+    from fedpca_flwr import run
+    print(run("p-cov", {"north": X, "south": Y}, n_components=2).summary())
+"""
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+EXIT_1 = {"site", "rehearse", "download"}
+"""Commands whose exit code is 1, not 2, after an error of their own."""
+OPTION = re.compile(r"-(?!\.?\d)")
+"""Beginning of an option on a command line: "-1" is a number."""
+PARAMETER = re.compile(r"^(\w+) : .*\n((?: {4}.*\n?)+)", re.M)
+"""Name and text of a parameter in a docstring of numpydoc."""
+
+
+class Command(TyperCommand):
+    """Command whose options of lists take several values in a row (``--host a b``), and whose errors are one line."""
+
+    @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        lists = {flag for parameter in self.params if parameter.multiple for flag in parameter.opts}
+        expanded: list[str] = []
+        flag = ""
+        for word, following in zip_longest(args, args[1:], fillvalue="--"):
+            if not OPTION.match(word):
+                expanded += [flag, word] if flag else [word]
+                continue
+            flag = word if word in lists else ""
+            if not flag:
+                expanded.append(word)
+            elif OPTION.match(following):
+                raise click.BadOptionUsage(word, f"Option {word!r} requires a value.", ctx)
+        return super().parse_args(ctx, expanded)
+
+    @override
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Leave the arguments to typer, which lists them, too, with the options."""
+
+    @override
+    def get_help(self, ctx: click.Context) -> str:
+        return super().get_help(ctx).replace(r"\[", "[")  # typer escapes them for rich in plain text, too
+
+    @override
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # nobody reads the output any more: click ends the process
+            raise
+        except (FedPCAError, OSError) as error:
+            local = f" ({error.local})" if isinstance(error, FedPCAError) and error.local else ""
+            print(f"{ctx.command_path}: {error}{local}", file=sys.stderr)
+            raise typer.Exit(1 if EXIT_1.intersection(ctx.command_path.split()) else 2) from None
+
+
+class Group(TyperGroup):
+    """Group of commands that are imported only when they are called."""
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, listed, rest = super().resolve_command(ctx, args)
+        path = f"site {name}" if ctx.parent else str(name)
+        return name, load(COMMANDS[path][0]) if path in COMMANDS else listed, rest
+
+
+def load(target: str) -> click.Command:
+    """Import a function and return it as a command, with the texts of its docstring as help.
+
+    Parameters
+    ----------
+    target : str
+        Dotted name of the function. A positional parameter without a default is an argument, all others are options.
+
+    Returns
+    -------
+    click.Command
+        The command. Its help is the docstring up to "Parameters", and each parameter's help is its text there.
+    """
+    home, _, name = target.rpartition(".")
+    module = import_module(home)
+    function = getattr(module, name)
+    text, _, section = (getdoc(function) or "").partition("\n\nParameters\n----------\n")
+    app = new_app()
+    settings = {**HELP_OPTIONS, **getattr(module, "CONTEXT_SETTINGS", {})}
+    app.command(cls=Command, help=readable(text), context_settings=settings)(function)
+    command = typer.main.get_command(app)
+    texts = {words[0]: " ".join(words[1].split()) for words in PARAMETER.findall(section)}
+    for parameter in command.params:
+        parameter.help = texts[str(parameter.name)]
+        parameter.secondary_opts = []  # no --no-knn beside --knn
+    return command
+
+
+def new_app(**settings: Any) -> typer.Typer:
+    """Return an application without commands, whose help is plain text unless a terminal shows it.
+
+    Parameters
+    ----------
+    **settings
+        Further arguments of `typer.Typer`.
+
+    Returns
+    -------
+    typer.Typer
+        The application. Its tracebacks are Python's: those of typer would show local variables, which hold data.
+    """
+    mode: Any = "markdown" if sys.stdout.isatty() else None
+    settings = {"add_completion": False, **settings}
+    return typer.Typer(cls=Group, pretty_exceptions_enable=False, rich_markup_mode=mode, **settings)
+
+
+def readable(text: str) -> str:
+    r"""Mark indented paragraphs with \b where help is plain text, so that their lines are not filled.
+
+    Parameters
+    ----------
+    text : str
+        The help.
+
+    Returns
+    -------
+    str
+        The help, for a terminal as it was.
+    """
+    return text if sys.stdout.isatty() else re.sub(r"\n\n(?= {4})", "\n\n\b\n", text)
+
+
+def show_version(value: bool) -> None:
+    """Print the version and end, if the option was given.
+
+    Parameters
+    ----------
+    value : bool
+        Whether ``--version`` was given.
+    """
+    if value:
+        print(f"fedpca-flwr {metadata.version('fedpca-flwr')}")
+        raise typer.Exit
+
+
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+def factory() -> Any:
+    """Import the registry of methods.
+
+    Returns
+    -------
+    Factory
+        What makes the halves of runs, for commands that make one.
+    """
+    return import_module("fedpca_flwr.strategies").FACTORY
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit status, 2 where there is no such command."""
-    command, *given = (sys.argv[1:] if arguments is None else arguments) or ["-h"]
-    if command in {"-h", "--help"}:
-        print(HELP)
-        return 0
-    if command not in COMMANDS:
-        print(f"fedpca: '{command}' is no command, expected one of: {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
-    module = import_module(COMMANDS[command][0])
-    if command not in {"rehearse", "site"}:
-        return int(module.main(given) or 0)
-    from fedpca_flwr.strategies import FACTORY
+    """Run a command.
 
-    module.main([command, *given] if command == "rehearse" else given, FACTORY)
-    return 0
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words of the command line; those of this process if there are none.
+
+    Returns
+    -------
+    int
+        The exit code: 0, that of the command, 1 or 2 after an error, 2 for a command line that is wrong.
+    """
+    if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")  # other sites read such a file; Windows has an encoding of its own
+    app = new_app(add_completion=True)
+    app.callback(help=readable(HELP), context_settings=HELP_OPTIONS)(root)
+    site = new_app(help="What a site does beside the runs.", context_settings=HELP_OPTIONS)
+    for path, (_, line) in COMMANDS.items():
+        group = site if path.startswith("site ") else app
+        group.command(path.removeprefix("site "), help=line)(lambda: None)
+    app.add_typer(site, name="site")
+    program = "fedpca" if Path(sys.argv[0]).stem == "fedpca" else "python -m fedpca_flwr"
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    command = typer.main.get_command(app)
+    try:
+        return command.main(words, prog_name=program, standalone_mode=False, obj=factory) or 0
+    except click.UsageError as error:
+        path, message = program, error.format_message().rstrip(".")
+        if error.ctx is not None:
+            path = error.ctx.command_path
+            if isinstance(error.ctx.command, click.Group):
+                message += f"; expected one of: {', '.join(error.ctx.command.list_commands(error.ctx))}"
+        print(f"{path}: {message}; '{path} -h' lists what there is", file=sys.stderr)
+        return error.exit_code

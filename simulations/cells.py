@@ -1,20 +1,14 @@
-"""Counts of single cells in several .h5ad files, one of each laboratory, to a joint embedding in each one's own file.
+"""The command `cells`: counts of single cells in several .h5ad files, one of each laboratory, to one embedding."""
 
-    python -m fedpca_flwr cells north.h5ad south.h5ad east.h5ad --output FOLDER
-
-Each file plays one party, and no cell leaves it. Counts are divided by each cell's sum; one round finds the genes that
-vary most, the next the components of the logarithms of these genes' counts; Harmony then brings the laboratories'
-scores together. FOLDER has the model and of each file the scores, and what Harmony made of them, in the order of its
-cells. The page docs/single-cells.md says what a laboratory shows.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from typer import Option
 
 from fedpca_flwr import analyses
 from fedpca_flwr.data.frames import labels_text
@@ -22,45 +16,66 @@ from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, as_blocks
-from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.programs import described, status_of
 from fedpca_flwr.site.readers import read
 
 PER_CELL = 10_000.0
-"""What the counts of each cell add up to."""
+"""Sum of the counts of each cell after the division."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = described("fedpca_flwr cells", __doc__)
-    parser.add_argument("files", nargs="+", type=Path, help="counts of cells, .h5ad, with the same genes")
-    parser.add_argument("--output", type=Path, required=True, help="a folder for the model and the files of scores")
-    parser.add_argument("--layer", default="", help="the layer that holds the counts; without it X does")
-    parser.add_argument("--genes", type=int, default=2000, help="so many that vary most (%(default)s)")
-    parser.add_argument("--components", type=int, default=20, help="so many components (%(default)s)")
-    parser.add_argument("--clusters", type=int, default=20, help="so many clusters of Harmony (%(default)s)")
-    args = parser.parse_args(arguments)
-    return status_of(lambda: print(embedded(**vars(args)).summary()))
+def main(
+    files: list[Path],
+    output: Annotated[Path, Option(metavar="FOLDER")],
+    layer: str = "",
+    genes: int = 2000,
+    components: int = 20,
+    clusters: int = 20,
+) -> None:
+    """Embed the single cells of several .h5ad files together, one file of each laboratory, by Harmony.
 
+        python -m fedpca_flwr cells north.h5ad south.h5ad east.h5ad --output FOLDER
 
-def embedded(files: Sequence[Path], output: Path, layer: str, genes: int, components: int, clusters: int) -> PCAModel:
-    """Write the model ``cells.npz``, and of each file the scores and what Harmony makes of them; return the model."""
+    Each file plays one party, and no cell leaves it. Counts are divided by each cell's sum; one round finds the genes
+    that vary most, the next the components of the logarithms of these genes' counts; Harmony then brings the
+    laboratories' scores together. FOLDER has the model and of each file the scores, and what Harmony made of them, in
+    the order of its cells. The page docs/single-cells.md says what a laboratory shows.
+
+    Parameters
+    ----------
+    files : list of Path
+        Counts of cells, .h5ad, with the same genes.
+    output : Path
+        A folder for the model and the files of scores.
+    layer : str
+        The layer that holds the counts; without it X does.
+    genes : int
+        Number of genes, those that vary most.
+    components : int
+        Number of components.
+    clusters : int
+        Number of Harmony's clusters.
+
+    Raises
+    ------
+    DataError
+        If two files have the same name, or other genes.
+    """
     if len({file.stem for file in files}) < len(files):
         raise DataError(f"files have the same name: {', '.join(map(str, files))}; give each laboratory its own")
     tables = {file.stem: read(str(file), layer=layer) for file in files}
     names = _same_genes(tables)
-    every = np.arange(len(names))
-    sizes = {name: logs(table, every, logarithm=False) for name, table in tables.items()}
-    spread = run("sub-it", sizes, n_components=1, scale=True, max_rounds=1)
-    chosen = analyses.highly_variable(spread, min(genes, len(names)))
-    parties = {name: logs(table, chosen) for name, table in tables.items()}
+    all_genes = np.arange(len(names))
+    counts = {name: logs(table, all_genes, logarithm=False) for name, table in tables.items()}
+    spread = run("sub-it", counts, n_components=1, scale=True, max_rounds=1)
+    variable = analyses.highly_variable(spread, min(genes, len(names)))
+    parties = {name: logs(table, variable) for name, table in tables.items()}
     output.mkdir(parents=True, exist_ok=True)
     scores = [str(output / f"{name}.csv") for name in tables]
     model = run("p-cov", parties, n_components=components, clusters=clusters, clustering="harmony", scores=scores)
-    model = model.named(tuple(names[place] for place in chosen))
+    model = model.named(tuple(names[gene] for gene in variable))
     model.log["notes"] += _notes(tables)
     model.save(output / "cells")
-    return model
+    print(model.summary())
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
@@ -85,10 +100,10 @@ def _notes(tables: dict[str, Table]) -> list[str]:
 
 
 def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
-    """The names of the genes, which must be those of the first file, in its order."""
-    first, *others = tables
+    """Return the names of the genes, which must be those of the first file, in its order."""
+    first, *further = tables
     names = tables[first].names
-    for other in others:
+    for other in further:
         if tables[other].names != names:
             lacking = [name for name in names if name not in set(tables[other].names)][:3]
             raise DataError(
@@ -99,7 +114,27 @@ def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
 
 
 def logs(table: Table, genes: NDArray[np.intp], *, logarithm: bool = True) -> Blocks:
-    """Of these genes the counts, of which those of all genes of a cell add up to `PER_CELL`, or log(1 + counts)."""
+    """Return log(1 + counts) of some genes, counts of all genes of a cell divided so that they add up to `PER_CELL`.
+
+    Parameters
+    ----------
+    table : Table
+        Counts (n, d) of the cells.
+    genes : ndarray of int
+        Columns of the genes.
+    logarithm : bool
+        Whether to take the logarithm; else the divided counts are returned.
+
+    Returns
+    -------
+    Blocks
+        Sparse rows (n, len(genes)), read block by block.
+
+    Raises
+    ------
+    DataError
+        If a count is below 0.
+    """
     rows = as_blocks(table.rows, CACHE_ELEMENTS)
 
     def blocks() -> Iterator[Block]:

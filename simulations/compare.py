@@ -1,112 +1,127 @@
-"""Compare methods: any set of them on any data sets, partitions and numbers of clients.
+"""The command `compare`: any set of methods on any data sets, partitions and numbers of clients."""
 
-    python -m fedpca_flwr compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \\
-        --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10
-    python -m fedpca_flwr compare --data north.csv south.csv west.parquet --components 3
-
-A method may carry options, written as in run-config. With ``--output FOLDER`` every run is one line of JSON in its
-``runs.jsonl``, with all that is needed to repeat it, beside its model; what is there already is not run again, so
-an interrupted comparison goes on where it stopped. ``report.html`` shows all runs of the folder, those of earlier
-comparisons too (extra ``plots``). Angles are to ``PCA(svd_solver="full")`` of the pooled rows in float64; the variance
-captured is the share of these rows' variance that the components hold, the one claimed what the model says.
-"""
-
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from click import Choice
+from typer import Option
+
+from fedpca_flwr import cli
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import PARTITIONS
-from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.simulations import ENGINES
-from fedpca_flwr.simulations.programs import described
 
 if TYPE_CHECKING:
     from fedpca_flwr.simulations.comparing import Comparison
 
-HELP = {
-    "methods": "names, each with its options in quotes: \"sub-it block-size=10\"; 'all' (the default) is every method",
-    "data": "rows of your own: files, one for each party, or a folder of such files; instead of --dataset, --partition "
-    "and --clients",
-    "dataset": f"data sets (digits): {', '.join(datasets.DATASETS)}; docs/data.md says what each needs",
-    "data-root": "the folder of data sets that are read from one (the present one)",
-    "partition": f"how rows are spread over the clients (dirichlet): {', '.join(PARTITIONS)}; methods for columns get "
-    "equal numbers of columns",
-    "alpha": "of dirichlet and quantity: the smaller, the more uneven (0.1)",
-    "clients": "numbers of clients (10)",
-    "components": "number of components (10)",
-    "seed": "of the partition and of methods that draw anything (42)",
-    "engine": "this process, or Flower's simulation: the same results, later (loopback)",
-    "knn": "also the accuracy of k-NN(5) on the test rows, where there are some",
-    "bound": "0: in clear (the default); above 0: with secure aggregation, and this bound on the size of every value; "
-    "'0 100' runs both",
-    "output": "a folder that gathers the runs of all comparisons, their models and the report",
-    "fresh": "first remove the runs, models and figures that --output holds",
-}
 
+def main(
+    methods: Annotated[list[str], Option(metavar="METHOD...")] = ["all"],  # noqa: B006 (nobody changes it)
+    data: Annotated[list[str] | None, Option(metavar="FILE...")] = None,
+    dataset: Annotated[list[str] | None, Option(click_type=Choice(list(datasets.DATASETS)))] = None,
+    data_root: Annotated[str, Option(metavar="FOLDER")] = ".",
+    partition: Annotated[list[str] | None, Option(click_type=Choice(list(PARTITIONS)))] = None,
+    alpha: Annotated[list[float], Option(metavar="NUMBER...")] = [0.1],  # noqa: B006
+    clients: Annotated[list[int] | None, Option(metavar="N...")] = None,
+    components: int = 10,
+    seed: int = 42,
+    engine: Annotated[str, Option(click_type=Choice(list(ENGINES)))] = "loopback",
+    knn: bool = False,
+    bound: Annotated[list[float], Option(metavar="NUMBER...")] = [0.0],  # noqa: B006
+    output: Annotated[Path | None, Option(metavar="FOLDER")] = None,
+    fresh: bool = False,
+) -> int:
+    r"""Compare methods: any set of them on any data sets, partitions and numbers of clients.
 
-def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
-    made = described("fedpca_flwr compare", __doc__)
+        python -m fedpca_flwr compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \
+            --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10
+        python -m fedpca_flwr compare --data north.csv south.csv west.parquet --components 3
 
-    def add(name: str, **keywords: Any) -> None:
-        made.add_argument(f"--{name}", help=HELP[name], **keywords)
+    A method may carry options, written as in run-config. With `--output FOLDER` every run is one line of JSON in its
+    `runs.jsonl`, with all that is needed to repeat it, beside its model. A run that is there already is not repeated,
+    so an interrupted comparison goes on where it stopped. `report.html` shows all runs of the folder, those of earlier
+    comparisons too (extra `plots`). Angles are to `PCA(svd_solver="full")` of the pooled rows in float64. The variance
+    captured is the share of these rows' variance that the components hold, the one claimed what the model says.
 
-    def several(name: str, key: str, **keywords: Any) -> None:
-        add(name, nargs="+", dest=key, metavar=name.upper(), **keywords)
+    Parameters
+    ----------
+    methods : list of str
+        Names, each with its options in quotes: "sub-it block-size=10"; 'all' is every method.
+    data : list of str, optional
+        Rows of your own: files, one for each party, or a folder of such files; instead of --dataset, --partition and
+        --clients.
+    dataset : list of str, optional
+        Data sets (digits); docs/data.md says what each needs.
+    data_root : str
+        The folder of data sets that are read from one.
+    partition : list of str, optional
+        How rows are spread over the clients (dirichlet); methods for columns get equal numbers of columns.
+    alpha : list of float
+        Parameter of dirichlet and quantity: the smaller, the more uneven.
+    clients : list of int, optional
+        Numbers of clients (10).
+    components : int
+        Number of components.
+    seed : int
+        Seed of the partition and of methods that draw anything.
+    engine : str
+        This process, or Flower's simulation: the same results, later.
+    knn : bool
+        Also the accuracy of k-NN(5) on the test rows, where there are some.
+    bound : list of float
+        0: in clear; above 0: with secure aggregation, and this bound on the size of every value; '0 100' runs both.
+    output : Path, optional
+        A folder that gathers the runs of all comparisons, their models and the report.
+    fresh : bool
+        First remove the runs, models and figures that --output holds.
 
-    add("methods", nargs="+", default=["all"], metavar="METHOD")
-    several("data", "parties", type=str)
-    several("dataset", "datasets", choices=list(datasets.DATASETS))
-    add("data-root", default=".", metavar="FOLDER")
-    several("partition", "partitions", choices=list(PARTITIONS))
-    several("alpha", "alphas", default=[0.1], type=float)
-    add("clients", nargs="+", type=int, metavar="N")
-    add("components", default=10, type=int, metavar="K")
-    add("seed", default=42, type=int)
-    add("engine", default="loopback", choices=list(ENGINES))
-    add("knn", action="store_true")
-    several("bound", "bounds", default=[0.0], type=float)
-    add("output", metavar="FOLDER")
-    add("fresh", action="store_true")
-    return made
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    given = vars(parser().parse_args(arguments))
-    fresh, output = given.pop("fresh"), given["output"]
-
+    Returns
+    -------
+    int
+        Exit code: 1 if a run failed, 130 if the comparison was interrupted.
+    """
     from fedpca_flwr.simulations.comparing import compare  # here: a help needs nothing of it
     from fedpca_flwr.simulations.records import forget
 
     try:
         if fresh and output:
-            forget(Path(output).expanduser())
-        made = compare(**given)
-        print(made)
-        if output:
-            print(f"\n{_report(made)}")
-    except KeyboardInterrupt:
-        kept = (
-            f"the runs that ended are kept in {output}, and the same command goes on" if output else "nothing is kept"
+            forget(output.expanduser())
+        comparison = compare(
+            data,
+            methods=methods,
+            datasets=dataset,
+            data_root=data_root,
+            partitions=partition,
+            alphas=alpha,
+            clients=clients,
+            components=components,
+            seed=seed,
+            engine=engine,
+            knn=knn,
+            bounds=bound,
+            output=output,
         )
-        print(f"\ninterrupted: {kept}{'' if output else '; with --output FOLDER every run is'}", file=sys.stderr)
+        print(comparison)
+        if output:
+            print(f"\n{_report(comparison)}")
+    except KeyboardInterrupt:
+        note = "nothing is kept; with --output FOLDER every run is"
+        if output:
+            note = f"the runs that ended are kept in {output}, and the same command goes on"
+        print(f"\ninterrupted: {note}", file=sys.stderr)
         return 130
-    except (FedPCAError, OSError) as error:  # a disk that is full, say
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    return int(any("error" in record for record in made))
+    return int(any("error" in record for record in comparison))
 
 
-def _report(made: "Comparison") -> str:
-    """Where the page of all runs is, or why there is none."""
+def _report(comparison: "Comparison") -> str:
+    """Return where the page of all runs is, or why there is none."""
     try:
-        return f"report: {made.report()}"
+        return f"report: {comparison.report()}"
     except ConfigError as error:
         return f"no report: {error}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.main(["compare", *sys.argv[1:]]))

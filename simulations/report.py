@@ -1,7 +1,4 @@
-"""One self-contained page of a comparison: tables that sort, figures, and how to repeat it. No server, no network.
-
-python -m fedpca_flwr report FOLDER        # of a comparison: writes FOLDER/report.html anew
-"""
+"""The command `report`, which writes the page of a comparison anew."""
 
 import sys
 from collections.abc import Sequence
@@ -9,12 +6,30 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fedpca_flwr import cli
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.simulations.programs import described, status_of
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """Write ``report.html`` of these runs into the folder that has their models; it needs matplotlib, an extra."""
+    """Write ``report.html`` of these runs into the folder that has their models.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the comparison.
+    records : sequence of dict
+        Runs of the comparison.
+
+    Returns
+    -------
+    Path
+        Path of the page.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed.
+    """
     if find_spec("matplotlib") is None:
         raise ConfigError("a report needs matplotlib: pip install '.[plots]' in the repository")
     from fedpca_flwr.simulations.report_page import write_page  # here: a help needs nothing of it
@@ -22,25 +37,34 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
     return write_page(folder, records)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = described("fedpca_flwr report", __doc__)
-    parser.add_argument("folder", type=Path, help="the --output of a comparison")
-    parser.add_argument("--data-root", help="where the data are now, if not where they were")
-    args = parser.parse_args(arguments)
+def main(folder: Path, data_root: str | None = None) -> None:
+    """Write the page of a comparison again: tables that sort, figures, and how to repeat it.
 
-    return status_of(lambda: print(_again(args.folder, args.data_root)))
+        python -m fedpca_flwr report FOLDER
 
+    The page is FOLDER/report.html. It contains all that it shows, and needs neither a server nor a network.
 
-def _again(folder: Path, data_root: str | None) -> Path:
+    Parameters
+    ----------
+    folder : Path
+        The --output of a comparison.
+    data_root : str, optional
+        Where the data are now, if not where they were.
+
+    Raises
+    ------
+    ConfigError
+        If the folder holds no runs.
+    """
     from fedpca_flwr.simulations.records import RUNS, read  # here: a help needs nothing of it
 
     records = read(folder)
     if not records:
         raise ConfigError(f"{folder / RUNS} does not exist, or is empty; name the --output folder of a comparison")
     if data_root:
-        records = [{**one, "data root": data_root} if one["data root"] != "." else one for one in records]
-    return write_report(folder, records)
+        records = [{**run, "data root": data_root} if run["data root"] != "." else run for run in records]
+    print(write_report(folder, records))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.main(["report", *sys.argv[1:]]))

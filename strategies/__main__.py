@@ -1,22 +1,24 @@
 """`python -m fedpca_flwr methods`: tables from the cards; with `write` into docs."""
 
-import argparse
 import ast
 import itertools
 import re
 import sys
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from inspect import getdoc, getmodule, getsource
 from operator import itemgetter
 from pathlib import Path
 from textwrap import dedent
+from typing import Annotated, Literal
 
 from pydantic.fields import FieldInfo
+from typer import Argument
 
-from fedpca_flwr.config.method_text import format_method, method_option_keys
+from fedpca_flwr import cli
+from fedpca_flwr.config.method_text import own_keys, text_of
 from fedpca_flwr.config.run_config import Config, RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
@@ -289,23 +291,25 @@ def _option(name: str, field: FieldInfo, text: str) -> tuple[str, str, str]:
 
 def _choices(annotation: object) -> list[str]:
     """The texts that a type allows, where it lists them."""
-    if typing.get_origin(annotation) is typing.Literal:
+    if typing.get_origin(annotation) is Literal:
         return [str(value) for value in typing.get_args(annotation)]
     return [text for part in typing.get_args(annotation) for text in _choices(part)]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m fedpca_flwr methods", description="The methods as a Markdown table."
-    )
-    parser.add_argument("write", nargs="?", choices=["write"], help="in the repository: write the tables into docs")
-    if not parser.parse_args(arguments).write:
+def main(write: Annotated[Literal["write"] | None, Argument(metavar="[write]")] = None) -> None:
+    """List the methods as a Markdown table.
+
+    Parameters
+    ----------
+    write : {"write"}, optional
+        In the repository: write the tables into docs.
+    """
+    if not write:
         print(method_table(), end="")
-        return 0
+        return
     for path, text in pages().items():
         Path(path).write_text(text, encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.main(["methods", *sys.argv[1:]]))

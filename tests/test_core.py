@@ -2,8 +2,6 @@
 
 import ast
 import re
-from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -55,11 +53,9 @@ def test_all_that_is_imported_is_there():
 
 
 def test_every_command_says_what_it_does(capsys):
-    for command, (home, _) in cli.COMMANDS.items():
-        assert callable(import_module(home).main)
-        with suppress(SystemExit):
-            cli.main([command, "-h"])
-    assert "usage" in capsys.readouterr().out
+    for command in cli.COMMANDS:
+        assert cli.main([*command.split(), "-h"]) == 0
+        assert capsys.readouterr().out.startswith(f"Usage: python -m fedpca_flwr {command} ")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ HEAVY = ["sklearn", "scipy.stats", "scipy.optimize", "scipy.spatial", "matplotli
 HEAVY += ["scipy.special", "scipy.sparse.linalg"]
 """What no message of a deployment needs at its start, and each costs a thirtieth of a second to a second to import."""
 
-OTHERS = [module.name for module in pkgutil.iter_modules(strategies.__path__, "fedpca_flwr.strategies.")]
+OTHERS = [f"fedpca_flwr.strategies.{module.name}" for module in pkgutil.iter_modules(strategies.__path__)]
+OTHERS.remove("fedpca_flwr.strategies.__main__")
 OF_P_COV = ["fedpca_flwr.strategies.pooled_covariance"]
 RUN = "import numpy as np; from fedpca_flwr import run; run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2)"
 APP = "import fedpca_flwr.{}_app; from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
@@ -43,7 +44,7 @@ HELP = (
     "import runpy, sys\nsys.argv[1:] = ['-h']\nfor name in {}:\n"
     "    try:\n        runpy.run_module(name, run_name='__main__')\n    except SystemExit: pass\n"
 )
-SITE = "from fedpca_flwr.cli import main\ntry:\n    main(['site', '-h'])\nexcept SystemExit: pass"
+SITE = "from fedpca_flwr.cli import main; main(['site', '-h'])"
 LIGHT = [*HEAVY, *OTHERS, "flwr", "scipy", "pydantic"]
 PROGRAMS = ("compare", "report", "monitor", "hunt", "benchmarks", "papers")
 COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]

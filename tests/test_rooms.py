@@ -37,7 +37,6 @@ class Room(NamedTuple):
 
 STAGES_TABLE = "fedpca_flwr/stages/__init__.py"
 READERS = "fedpca_flwr/site/readers.py"
-SITE_COMMANDS = "fedpca_flwr/site/commands.py"
 TABLE_STEPS = "fedpca_flwr/site/table_steps.py"
 COMMANDS = "fedpca_flwr/cli.py"
 BENCHMARKS = "simulations/benchmarks/__main__.py"
@@ -79,8 +78,7 @@ BED = Room(
     ],
     {
         READERS: [r"\bBED\b"],
-        SITE_COMMANDS: [r"\badd_(variants|relatives)\b"],
-        COMMANDS: ['"genotypes"'],
+        COMMANDS: ['"genotypes"', '"site variants"', '"site relatives"'],
         TABLE_STEPS: [r"\bpeople_apart\b"],
     },
 )
@@ -139,7 +137,7 @@ ROOMS = {
             "fedpca_flwr/site_app.py": [r"\bmetrics_of_site\b"],
         },
     ),
-    "doctor": Room(["fedpca_flwr/site/doctor.py", "tests/site/test_doctor.py"], {SITE_COMMANDS: [r"\badd_doctor\b"]}),
+    "doctor": Room(["fedpca_flwr/site/doctor.py", "tests/site/test_doctor.py"], {COMMANDS: ['"site doctor"']}),
     **{f"method {name}": _method(name) for name in METHODS},
 }
 BY_DAY = "stage clusters"

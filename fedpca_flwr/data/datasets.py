@@ -3,17 +3,19 @@
 A run never downloads. ``python -m fedpca_flwr.data.datasets download mnist --data-root DEST`` does it once, before.
 """
 
-import argparse
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typer import Option
 
+from fedpca_flwr import cli
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.state.files import atomic_file
 
@@ -217,29 +219,33 @@ def _download_openml(name: str, root: Path) -> None:
         np.savez_compressed(stream, rows=rows, labels=labels, names=np.array(bunch.feature_names, dtype=str))
 
 
-def download(name: str, root: str) -> None:
-    """Fetch a data set of torchvision or OpenML into ``root`` (the only function here that uses the network)."""
-    if name.startswith(OPENML_PREFIX):
-        _download_openml(name, Path(root))
+def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> None:
+    """Fetch a data set of torchvision (extra 'vision') or OpenML.
+
+    No other command uses the network.
+
+    Parameters
+    ----------
+    name : str
+        mnist, fashion-mnist, cifar10 or openml:NAME.
+    data_root : str
+        Folder to download into.
+
+    Raises
+    ------
+    ConfigError
+        If the data set cannot be downloaded.
+    """
+    if name.startswith(OPENML):
+        _download_openml(name, Path(data_root))
         return
     classes = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10"}
     if name not in classes:
         raise ConfigError(f"'{name}' cannot be downloaded; name one of: {', '.join(classes)}, openml:NAME")
     source = getattr(_torchvision(), classes[name])
     for train in (True, False):
-        source(root, train=train, download=True)
+        source(data_root, train=train, download=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="python -m fedpca_flwr.data.datasets", description="Fetch a data set, before a run."
-    )
-    commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("download", help="download with torchvision (extra 'vision'), or from OpenML")
-    command.add_argument("name", help="mnist, fashion-mnist, cifar10 or openml:NAME")
-    command.add_argument("--data-root", required=True, help="folder to download into")
-    arguments = parser.parse_args()
-    try:
-        download(arguments.name, arguments.data_root)
-    except (ConfigError, DataError) as error:
-        raise SystemExit(f"error: {error}") from None
+    sys.exit(cli.main())

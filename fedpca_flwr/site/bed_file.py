@@ -8,9 +8,8 @@ same on both. A call takes 2 bits until a block of people is read.
 
 import logging
 import sys
-from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -311,18 +310,20 @@ def _read_blocks(file: Path, match: VariantMatch, people: int, variants: int) ->
 BED = FileFormat(read_bed, settings=("variants", "ambiguous"))
 
 
-def add_variants(command: Callable[..., ArgumentParser]) -> None:
-    """Add the command ``variants``."""
-    variants = command(
-        "variants",
-        help="print the variants that several .bim files have in common",
-        description="Print, as a .bim file, the variants that all given .bim files have by chromosome, position and "
-        "pair of alleles, coded as most files do, for every site's node-config 'variants'; and to stderr which of "
-        "them a file lacks or codes with swapped alleles. A .bim file holds no genotypes.",
-    )
-    variants.add_argument("files", nargs="+", metavar="file", help=".bim files of the sites")
-    variants.add_argument("--ambiguous", action="store_true", help="also A/T and C/G variants: all are of one strand")
-    variants.add_argument("--exclude", default="", help="file of regions to leave out: chromosome, first, last")
-    variants.set_defaults(
-        run=lambda given: write_common_variants(given.files, ambiguous=given.ambiguous, exclude=given.exclude)
-    )
+def variants(files: list[str], ambiguous: bool = False, exclude: str = "") -> None:
+    """Print the variants that several .bim files have in common.
+
+    Print, as a .bim file, the variants that all given .bim files have by chromosome, position and pair of alleles,
+    coded as most files do, for every site's node-config 'variants'; and to stderr which of them a file lacks or codes
+    with swapped alleles. A .bim file holds no genotypes.
+
+    Parameters
+    ----------
+    files : list of str
+        .bim files of the sites.
+    ambiguous : bool
+        Also A/T and C/G variants: all files are of one strand.
+    exclude : str
+        File of regions to leave out: chromosome, first, last.
+    """
+    write_common(files, ambiguous=ambiguous, exclude=exclude)

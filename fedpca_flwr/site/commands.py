@@ -1,223 +1,236 @@
-"""The commands of `python -m fedpca_flwr site`: what whoever runs a site does beside the runs."""
+"""The commands of `python -m fedpca_flwr site`: what whoever runs a site does beside the runs.
 
-import argparse
+The command line's options and help are made of each function's signature and docstring, by `fedpca_flwr.cli`.
+"""
+
 import json
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from io import TextIOWrapper
 from pathlib import Path
+from typing import Annotated
 
-from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
-from fedpca_flwr.protocol.strategy import Factory
-from fedpca_flwr.site import audit, certificates, identity, kept_rows, levels
-from fedpca_flwr.site.bed_file import add_variants
-from fedpca_flwr.site.doctor import add_doctor
-from fedpca_flwr.site.relatives import add_relatives
-from fedpca_flwr.state.files import require_writable_folder, write_new
+from typer import Option
 
-Command = Callable[..., argparse.ArgumentParser]  # adds a command of a name, with its help
+from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.state.files import writable, write_new
 
 
-def main(arguments: Sequence[str], factory: Factory) -> None:
-    """Run a command, to which the ``factory`` makes halves of runs."""
-    parser = argparse.ArgumentParser(prog="python -m fedpca_flwr site", description="What a site does beside the runs.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for add in COMMANDS:
-        add(commands.add_parser)
-    parser.set_defaults(factory=factory)
-    given = parser.parse_args(arguments)
-    if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
-        sys.stdout.reconfigure(encoding="utf-8")  # other sites read such a file; Windows has an encoding of its own
-    try:
-        given.run(given)
-    except FedPCAError as error:
-        of_here = f" ({error.local})" if error.local else ""
-        parser.exit(1, f"{parser.prog} {given.command}: {error}{of_here}\n")
+def keys(file: Path, partition_id: Annotated[int, Option()], name: str = "") -> None:
+    """Make this site's identity: a private key, and the line for every site's list of public keys.
+
+    Write a new private key (Ed25519, readable by its owner only), which never leaves the site, and print the line with
+    its public key for the list that every site has (node-config 'identities').
+
+    Parameters
+    ----------
+    file : Path
+        Where the private key is written (node-config 'identity'). The file must not exist.
+    partition_id : int
+        Number of this site, as in its node-config.
+    name : str
+        Name of this site, a comment in the line.
+    """
+    from fedpca_flwr.site.identity import make_key
+
+    print(make_key(str(file), partition_id, name))
 
 
-def _keys(command: Command) -> None:
-    keys = command(
-        "keys",
-        help="make this site's identity: a private key, and the line for every site's list of public keys",
-        description="Write a new private key (Ed25519, readable by its owner only), which never leaves the site, and "
-        "print the line with its public key for the list that every site has (node-config 'identities').",
-    )
-    keys.add_argument("file", help="where the private key is written (node-config 'identity'); must not exist")
-    keys.add_argument("--partition-id", type=int, required=True, help="of this site, as in its node-config")
-    keys.add_argument("--name", default="", help="of this site: a comment in the line")
-    keys.set_defaults(run=lambda given: print(identity.make_key(given.file, given.partition_id, given.name)))
+def journal(
+    folder: Path,
+    export: Annotated[Path | None, Option(metavar="FILE")] = None,
+    check: bool = False,
+    remove_rows: bool = False,
+) -> None:
+    """Show what this site was asked and has sent, and whether a line of its journal was changed.
 
+    Print a site's journal as a table, and whether the chain of its lines' digests is whole. The exit code is 1 if a
+    line is missing, was added, changed or moved. The digest of the last line, kept elsewhere, shows later that nobody
+    has written the whole journal anew.
 
-def _journal(command: Command) -> None:
-    journal = command(
-        "journal",
-        help="show what this site was asked and has told, and whether a line of it was changed",
-        description="Print a site's journal as a table, and whether the chain of its lines' digests is whole: the exit "
-        "code is 1 where a line is missing, was added, changed or moved. The digest of the last line, kept elsewhere, "
-        "shows later that nobody has written the whole journal anew.",
-    )
-    journal.add_argument("folder", help="the journal (node-config 'journal')")
-    instead = journal.add_mutually_exclusive_group()
-    instead.add_argument("--export", metavar="FILE", type=Path, help="write it as JSON lines instead")
-    instead.add_argument("--check", action="store_true", help="print the verdict only")
-    remove = "remove the copies of rows in the folder, which runs that broke off have left"
-    instead.add_argument("--remove-rows", action="store_true", help=remove)
-    journal.set_defaults(run=_audited)
+    Parameters
+    ----------
+    folder : Path
+        The journal (node-config 'journal').
+    export : Path, optional
+        Write the journal into this file as JSON lines instead.
+    check : bool
+        Print the verdict only.
+    remove_rows : bool
+        Remove the copies of rows in the folder, which runs that broke off have left.
 
+    Raises
+    ------
+    ContractError
+        If the journal is not as it was written.
+    """
+    from fedpca_flwr.site import audit, kept_rows
 
-def _audited(given: argparse.Namespace) -> None:
-    found = audit.audit(given.folder)
-    if given.remove_rows:
-        copies = kept_rows.copy_folders(Path(given.folder))
-        kept_rows.remove_stale_copies(Path(given.folder), ())
+    if sum([export is not None, check, remove_rows]) > 1:
+        raise ConfigError("--export, --check and --remove-rows do not go together; name one of them")
+    events = audit.audit(str(folder))
+    if remove_rows:
+        copies = kept_rows.folders(folder)
+        kept_rows.remove_others(folder, ())
         print(f"removed the copies of rows of {len(copies)} runs")
         return
-    if given.export:
-        found.export(given.export)
-    elif not given.check:
-        print(found.table())
-    if found.gap:
-        raise ContractError(found.verdict)
-    print(found.verdict)
+    if export:
+        events.export(export)
+    elif not check:
+        print(events.table())
+    if events.gap:
+        raise ContractError(events.verdict)
+    print(events.verdict)
 
 
-def _status(command: Command) -> None:
-    status = command(
-        "status",
-        help="show what became of each run at this site",
-        description="Print of each run in a site's journal what it was, when, how much was asked and has left, and how "
-        "it ended; the exit code is 1 where a line of the journal is not as it was written.",
-    )
-    status.add_argument("folder", help="the journal (node-config 'journal')")
-    status.add_argument("--json", action="store_true", help="print JSON instead")
-    status.set_defaults(run=_state)
+def status(folder: Path, as_json: Annotated[bool, Option("--json")] = False) -> None:
+    """Show what became of each run at this site.
 
+    Print of each run in a site's journal what it was, when, how much was asked and has left, and how it ended. The exit
+    code is 1 if a line of the journal is not as it was written.
 
-def _state(given: argparse.Namespace) -> None:
-    found = audit.audit(given.folder)
-    print(json.dumps(found.runs(), indent=2) if given.json else found.status())
-    if not given.json and (copies := kept_rows.copy_folders(Path(given.folder))):
-        print(f"copies of rows of {len(copies)} runs are in {given.folder}: they go on, or broke off. If none goes on,")
+    Parameters
+    ----------
+    folder : Path
+        The journal (node-config 'journal').
+    as_json : bool
+        Print JSON instead.
+
+    Raises
+    ------
+    ContractError
+        If the journal is not as it was written.
+    """
+    from fedpca_flwr.site import audit, kept_rows
+
+    events = audit.audit(str(folder))
+    print(json.dumps(events.runs(), indent=2) if as_json else events.status())
+    if not as_json and (copies := kept_rows.folders(folder)):
+        print(f"copies of rows of {len(copies)} runs are in {folder}: they go on, or broke off. If none goes on,")
         print("'site journal FOLDER --remove-rows' removes them")
-    if found.gap:
-        raise ContractError(found.verdict)
+    if events.gap:
+        raise ContractError(events.verdict)
 
 
-def _levels(command: Command) -> None:
-    parser = command(
-        "levels",
-        help="print the levels of a file's columns of categories, or put together what several sites have printed",
-        description="Of a site's .csv or .parquet file print, as JSON, the levels that at least --min-rows rows have, "
-        "which the site reads before it hands them to the others. Of .json files that sites have printed print all "
-        "levels together, for the run-config's 'levels'.",
-    )
-    parser.add_argument("files", nargs="+", metavar="file", help="a table, or .json files")
-    parser.add_argument("--categories", default="", help="columns of a table, as in the node-config: 'sex, island'")
-    parser.add_argument("--label", default="", help="a column that is no feature, as in the node-config")
-    parser.add_argument("--min-rows", type=int, default=10, help="rows of a level that is told (%(default)s)")
-    parser.set_defaults(run=lambda given: print(json.dumps(_levels_in(given), ensure_ascii=False)))
+def levels(files: list[str], categories: str = "", label: str = "", min_rows: int = 10) -> None:
+    """Print the levels of a file's columns of categories, or put together what several sites have printed.
 
+    Of a site's .csv or .parquet file print, as JSON, the levels that at least --min-rows rows have, which the site
+    reads before it hands them to the others. Of .json files that sites have printed print all levels together, for the
+    run-config's 'levels'.
 
-def _levels_in(given: argparse.Namespace) -> dict[str, list[str]]:
-    if not given.categories:
-        found, notes = levels.merge_levels(given.files)
+    Parameters
+    ----------
+    files : list of str
+        A table, or .json files.
+    categories : str
+        Columns of a table, as in the node-config: 'sex, island'.
+    label : str
+        A column that is no feature, as in the node-config.
+    min_rows : int
+        Smallest number of rows of a level that is printed.
+
+    Raises
+    ------
+    ConfigError
+        If columns of several tables are asked for.
+    """
+    from fedpca_flwr.site.levels import of_table, together
+
+    if not categories:
+        united, notes = together(files)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
-        return found
-    if len(given.files) > 1:
-        raise ConfigError(f"--categories names columns of one table, and {len(given.files)} files are given")
-    return levels.table_levels(given.files[0], given.categories, given.label, given.min_rows)
+    elif len(files) > 1:
+        raise ConfigError(f"--categories names columns of one table, and {len(files)} files are given")
+    else:
+        united = of_table(files[0], categories, label, min_rows)
+    print(json.dumps(united, ensure_ascii=False))
 
 
-def _certificates(command: Command) -> None:
-    parser = command(
-        "certificates",
-        help="make a certificate authority and the SuperLink's certificate",
-        description="Write ca.crt (every site gets it over a channel that it trusts), server.pem and server.key (for "
-        "the SuperLink), and ca.key (with which whoever has it can stand in for the SuperLink: lock it away).",
+def certificates(folder: Path, host: Annotated[list[str], Option(metavar="HOST...")], days: int = 365) -> None:
+    """Make a certificate authority and the SuperLink's certificate.
+
+    Write ca.crt (every site gets it over a channel that it trusts), server.pem and server.key (for the SuperLink), and
+    ca.key (with which whoever has it can stand in for the SuperLink: lock it away).
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for the files. None of them may exist.
+    host : list of str
+        Names and addresses by which sites call the SuperLink.
+    days : int
+        Number of days for which the certificates are valid.
+    """
+    from fedpca_flwr.site.certificates import make_certificates
+
+    make_certificates(writable(folder), host, days)
+
+
+def node_key(file: Path) -> None:
+    """Make the key with which this site's SuperNode signs in to the SuperLink.
+
+    Write a new private key (readable by its owner only), which never leaves the site, and beside it the public one
+    (.pub), which the coordinator registers with 'flwr supernode register'.
+
+    Parameters
+    ----------
+    file : Path
+        Where the private key is written. The file must not exist.
+    """
+    from fedpca_flwr.site.certificates import make_node_key
+
+    print(make_node_key(file))
+
+
+def ids_secret(file: Path) -> None:
+    """Make the secret under which sites compare the ids of their rows.
+
+    Write 32 random bytes (node-config 'ids-secret'). One site makes the file, all others get it over a channel that
+    does not pass through the coordinator.
+
+    Parameters
+    ----------
+    file : Path
+        Where the secret is written. The file must not exist.
+    """
+    write_new(file, secrets.token_bytes(32))
+
+
+def rehearse(
+    folder: Path,
+    app: Path = Path(),
+    data: Annotated[list[Path], Option(metavar="FILE...")] = [],  # noqa: B006 (typer makes a list of each call's own)
+    run_config: str = "",
+    dropout: bool = False,
+) -> None:
+    """Run a whole federation on this machine: certificates, four sites, a secure PCA.
+
+    Make certificates, keys and a site for each file of --data (or four with rows of their own), start a SuperLink and
+    their SuperNodes, run a PCA with secure aggregation, and stop everything. Takes two or three minutes.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for all that the command makes, new or empty.
+    app : Path
+        This project's folder.
+    data : list of Path
+        A file for each site.
+    run_config : str
+        Run-config of the run, instead of one with p-cov and secure sums.
+    dropout : bool
+        Kill a site during the run, which goes on without it.
+    """
+    from fedpca_flwr.site import deployment
+
+    def stop(signum: int, frame: object) -> None:
+        """End by an exception, so that SuperLink and SuperNodes are stopped, too; once, since that takes a moment."""
+        signal.signal(signum, signal.SIG_IGN)
+        sys.exit(128 + signum)
+
+    signal.signal(signal.SIGTERM, stop)
+    deployment.rehearse(
+        folder, app, data=data, run=run_config, dropout=dropout, say=lambda line: print(line, flush=True)
     )
-    parser.add_argument("folder", type=Path, help="where they are written; none of them may be there")
-    parser.add_argument(
-        "--host", nargs="+", required=True, help="names and addresses by which sites call the SuperLink"
-    )
-    parser.add_argument("--days", type=int, default=365, help="that they are valid (%(default)s)")
-    parser.set_defaults(
-        run=lambda given: certificates.make_certificates(require_writable_folder(given.folder), given.host, given.days)
-    )
-
-
-def _node_key(command: Command) -> None:
-    node_key = command(
-        "node-key",
-        help="make the key with which this site's SuperNode signs in to the SuperLink",
-        description="Write a new private key (readable by its owner only), which never leaves the site, and beside it "
-        "the public one (.pub), which the coordinator registers with 'flwr supernode register'.",
-    )
-    node_key.add_argument("file", type=Path, help="where the private key is written; must not exist")
-    node_key.set_defaults(run=lambda given: print(certificates.make_node_key(given.file)))
-
-
-def _ids_secret(command: Command) -> None:
-    ids = command(
-        "ids-secret",
-        help="make the secret under which sites compare the ids of their rows",
-        description="Write 32 random bytes (node-config 'ids-secret'). One site makes the file, all others get it over "
-        "a channel that does not pass through the coordinator.",
-    )
-    ids.add_argument("file", type=Path, help="where it is written; must not exist")
-    ids.set_defaults(run=lambda given: write_new(given.file, secrets.token_bytes(32)))
-
-
-def _rehearse(command: Command) -> None:
-    rehearsal = command(
-        "rehearse",
-        help="run a whole federation on this machine: certificates, four sites, a secure PCA",
-        description="Make certificates, keys and a site for each file of --data (or four with rows of their own), "
-        "start a SuperLink and their SuperNodes, run a PCA with secure aggregation, and stop everything. Takes two or "
-        "three minutes.",
-    )
-    rehearsal.add_argument("folder", type=Path, help="for all that it makes; new or empty")
-    rehearsal.add_argument("--app", type=Path, default=Path(), help="this project's folder (the present one)")
-    rehearsal.add_argument("--data", type=Path, nargs="+", default=[], metavar="FILE", help="a file for each site")
-    rehearsal.add_argument("--run-config", default="", help="of the run, instead of one with p-cov and secure sums")
-    dropout = "kill a site during the run, which goes on without it"
-    rehearsal.add_argument("--dropout", action="store_true", help=dropout)
-    rehearsal.set_defaults(run=_rehearsed)
-
-
-def _rehearsed(given: argparse.Namespace) -> None:
-    from fedpca_flwr.site.deployment import rehearse
-
-    signal.signal(signal.SIGTERM, _stop)
-    rehearse(
-        given.folder,
-        given.app,
-        data=given.data,
-        run=given.run_config,
-        dropout=given.dropout,
-        show=lambda line: print(line, flush=True),
-    )
-
-
-def _stop(signum: int, frame: object) -> None:
-    """End by an exception, so that SuperLink and SuperNodes are stopped, too; once, since that takes a moment."""
-    signal.signal(signum, signal.SIG_IGN)
-    sys.exit(128 + signum)
-
-
-COMMANDS: tuple[Callable[[Command], None], ...] = (
-    _keys,
-    _journal,
-    _status,
-    add_doctor,
-    add_variants,
-    add_relatives,
-    _levels,
-    _certificates,
-    _node_key,
-    _ids_secret,
-    _rehearse,
-)
-"""What adds each command."""

@@ -2,7 +2,6 @@
 
 import ssl
 import time
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -11,9 +10,10 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import numpy as np
+from typer import Context, Option
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text, one_column_text
@@ -196,28 +196,41 @@ def _check_key(site: SiteSetup) -> str:
     return "registered"
 
 
-def add_doctor(command: Callable[..., ArgumentParser]) -> None:
-    """Add the command ``doctor``."""
-    parser = command(
-        "doctor",
-        help="look for what would keep this site out of a run",
-        description="Print a line for each thing that a run needs of this site, right or with what to do; the exit "
-        "code is 1 where something is to be done. Configs are those of 'flower-supernode' and 'flwr run'.",
-    )
-    parser.add_argument("--node-config", required=True, help="of this site")
-    parser.add_argument("--run-config", default="method='p-cov'", help="of the run (%(default)s)")
-    parser.add_argument(
-        "--superlink", default="", metavar="HOST:PORT", help="of the SuperLink; without it the SuperLink is not asked"
-    )
-    parser.add_argument("--root-certificates", type=Path, help="ca.crt of the coordinator; without it there is no TLS")
-    parser.add_argument("--auth-supernode-private-key", type=Path, help="with which this site signs in")
-    parser.set_defaults(run=_examined)
+def main(
+    context: Context,
+    node_config: Annotated[str, Option()],
+    run_config: str = "method='p-cov'",
+    superlink: Annotated[str, Option(metavar="HOST:PORT")] = "",
+    root_certificates: Path | None = None,
+    auth_supernode_private_key: Path | None = None,
+) -> None:
+    """Look for what would keep this site out of a run.
 
+    Print a line for each thing that a run needs of this site, right or with what to do. The exit code is 1 if something
+    is to be done. Configs are those of 'flower-supernode' and 'flwr run'.
 
-def _examined(given: Namespace) -> None:
-    key = given.auth_supernode_private_key
-    site = SiteSetup(given.node_config, given.run_config, given.superlink, given.root_certificates, key)
-    found = list(findings(site, given.factory))
-    print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in found))
-    if not all(right for right, _ in found):
+    Parameters
+    ----------
+    context : Context
+        Context of the command, whose object returns the factory of runs.
+    node_config : str
+        Node-config of this site.
+    run_config : str
+        Run-config of the run.
+    superlink : str
+        Address of the SuperLink. Without an address the SuperLink is not asked.
+    root_certificates : Path, optional
+        The coordinator's ca.crt. Without it there is no TLS.
+    auth_supernode_private_key : Path, optional
+        Key with which this site signs in.
+
+    Raises
+    ------
+    ConfigError
+        If something is to be done.
+    """
+    site = Site(node_config, run_config, superlink, root_certificates, auth_supernode_private_key)
+    lines = list(findings(site, context.obj()))
+    print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in lines))
+    if not all(right for right, _ in lines):
         raise ConfigError("this site is not ready: see the lines that begin with TO DO")

@@ -1,10 +1,4 @@
-"""Flower's `flwr` command, called by a program; and a run whose exit code says whether it has succeeded.
-
-    python -m fedpca_flwr launch APP LINK [options of flwr run]
-
-`flwr run --stream` ends with exit code 0 also where the run has failed. This command prints the same lines, ends with 0
-only where the run was completed, and with 1 and one line where it was not.
-"""
+"""Flower's `flwr` command, called by a program, and the command `launch`."""
 
 import json
 import os
@@ -16,14 +10,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from typer import Argument
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 
-TIMEOUT_SECONDS = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
-END_LAG_SECONDS = 60.0  # seconds that a run may take to end after its last line
-COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
-COMPLETED_STATUS = "finished:completed"
+TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
+LAG = 60.0  # seconds that a run may take to end after its last line
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
+COMPLETED = "finished:completed"
+CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+"""All words behind the app are for `flwr run`."""
 
 
 class FinishedRun(NamedTuple):
@@ -124,16 +122,38 @@ def program_path(name: str, environment: Mapping[str, str]) -> str:
     return path
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run an app as `flwr run --stream` does; 0 only where the run was completed."""
-    if not arguments or arguments[0].startswith("-"):
-        print(__doc__)
-        return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
-    app, *options = arguments
-    link = [options.pop(0)] if options and not options[0].startswith("-") else []
+def main(app: str, options: Annotated[list[str] | None, Argument(metavar="[LINK] [OPTIONS]")] = None) -> int:
+    """Run an app as `flwr run --stream` does, and say by the exit code how the run ended.
+
+        python -m fedpca_flwr launch APP LINK [options of flwr run]
+
+    `flwr run --stream` ends with exit code 0 also if the run has failed. This command prints the same lines, ends with
+    0 only if the run was completed, and with 1 and one line if it was not.
+
+    Parameters
+    ----------
+    app : str
+        The app's folder, or what else `flwr run` takes.
+    options : list of str, optional
+        Name of the SuperLink's connection, and options of `flwr run`.
+
+    Returns
+    -------
+    int
+        Exit code: 0 only if the run was completed.
+
+    Raises
+    ------
+    ConfigError
+        If an option stands before the app.
+    """
+    if app.startswith("-"):
+        raise ConfigError(f"the app is '{app}', an option: name the app's folder before all options")
+    further = list(options or ())
+    link = [further.pop(0)] if further and not further[0].startswith("-") else []
     try:
         flwr = FlowerCommand(os.environ)
-        run = flwr.run(app, link, *options, on_line=lambda line: print(line, flush=True), timeout=threading.TIMEOUT_MAX)
+        run = flwr.run(app, link, *further, heard=lambda line: print(line, flush=True), timeout=threading.TIMEOUT_MAX)
     except FedPCAError as error:
         print(str(error).rstrip(), file=sys.stderr)
         return 1

@@ -4,8 +4,7 @@ Kinship compares two people at every variant, so it needs the rows of both in on
 people; nobody looks for relatives at two sites.
 """
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import compress
 from pathlib import Path
 
@@ -92,20 +91,17 @@ def listed_people(file: Path, names: Path) -> NDArray[np.bool_]:
     return np.isin(people, sorted(listed_names))
 
 
-def add_relatives(command: Callable[..., ArgumentParser]) -> None:
-    """Add the command ``relatives``."""
-    parser = command(
-        "relatives",
-        help="print whom of a .bed file to leave out so that nobody is related",
-        description="Print family and person id of the people of one .bed file who have relatives in it, so many that "
-        "none remain without them (KING's robust kinship), for this site's node-config 'apart'. Relatives at other "
-        "sites are not found.",
-    )
-    parser.add_argument("file", type=Path, help="the .bed file, its .bim and .fam beside it")
-    parser.add_argument("--kinship", type=float, default=SECOND_DEGREE_KINSHIP, help="limit (%(default)s)")
-    parser.set_defaults(run=_unrelated)
+def main(file: Path, kinship: float = SECOND_DEGREE) -> None:
+    """Print whom of a .bed file to leave out so that nobody is related.
 
+    Print family and person id of the people of one .bed file who have relatives in it, so many that none remain without
+    them (KING's robust kinship), for this site's node-config 'apart'. Relatives at other sites are not found.
 
-def _unrelated(given: Namespace) -> None:
-    people = read_fam(given.file.with_suffix(".fam"))
-    print("\n".join(compress(people, find_relatives(given.file, given.kinship))))
+    Parameters
+    ----------
+    file : Path
+        The .bed file, its .bim and .fam beside it.
+    kinship : float
+        Kinship above which two people are relatives.
+    """
+    print("\n".join(compress(read_fam(file.with_suffix(".fam")), relatives(file, kinship))))

@@ -1,9 +1,12 @@
 """What people type: its help, single cells and genotypes from files to one space, and a site that monitors its rows."""
 
-import argparse
 import csv
+import re
+import shlex
 import stat
-from functools import partial
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,36 +14,77 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import PCAModel, analyses, cli, run
-from fedpca_flwr.simulations import cells, compare, genotypes, monitor, report
-from fedpca_flwr.site import commands as site
-from fedpca_flwr.strategies import FACTORY
 from tests.families import cut, rows
 from tests.genotypes import linked_people, plinks_rule, standardised_by_hand
 from tests.refusals import unnamed
 
-SIMULATIONS = {"compare": compare, "report": report, "genotypes": genotypes, "monitor": monitor}
-COMMANDS = {f"python -m fedpca_flwr {name}": module.main for name, module in SIMULATIONS.items()}
-COMMANDS["python -m fedpca_flwr site"] = partial(site.main, factory=FACTORY)
 
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_argument_is_explained(command, monkeypatch, capsys):
-    made, of_all = [], argparse._ActionsContainer
-    add = of_all.add_argument
-    monkeypatch.setattr(of_all, "add_argument", lambda *args, **given: made.append(add(*args, **given)) or made[-1])
-    with pytest.raises(SystemExit) as ended:
-        COMMANDS[command](["--help"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: {command} ")
-    assert [action.dest for action in made if not action.help] == []
-    assert len(made) > 1
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_argument_is_explained(command):
+    parameters = cli.load(cli.COMMANDS[command][0]).params
+    assert parameters
+    assert [parameter.name for parameter in parameters if not parameter.help] == []
 
 
 def test_without_arguments_the_command_says_in_a_line_each_what_there_is(capsys):
     assert cli.main([]) == 0
     text = capsys.readouterr().out
-    assert len(text.splitlines()) == 3 + len(cli.COMMANDS)
-    assert all(f"  {name} " in text for name in cli.COMMANDS)
+    assert text.isascii(), "no box in a pipe"
+    for command, (_, line) in cli.COMMANDS.items():
+        if " " not in command:
+            assert f"  {command:<11}{line}\n" in text
+    assert cli.main(["--version"]) == 0
+    assert re.fullmatch(r"fedpca-flwr \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["nothing"], ["'nothing'", "compare", "site"]),
+        (["site", "nothing"], ["'nothing'", "journal"]),
+        (["site"], ["keys", "status"]),
+        (["compare", "--clients", "many"], ["'--clients'", "'many'"]),
+        (["compare", "--methods", "--clients", "3"], ["'--methods'"]),
+        (["compare", "--dataset", "cats"], ["'cats'", "'digits'"]),
+        (["compare", "rows.csv"], ["rows.csv"]),
+        (["cells", "a.h5ad"], ["'--output'"]),
+        (["methods", "read"], ["'read'", "'write'"]),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_line_is_one_line_that_names_what_is_wrong_and_what_there_is(words, named, capsys):
+    assert cli.main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert [text for text in [*named, "-h' lists"] if text not in printed.err] == []
+
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for folder in ("docs", "simulations", "paper", "containers") for page in (ROOT / folder).rglob("*.md")]
+
+
+def test_command_lines_of_the_documentation_are_understood():
+    understood = set()
+    for page in [*ROOT.glob("*.md"), *PAGES]:
+        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+            for line in re.findall(
+                r"python -m fedpca_flwr ([^>#|;)\n]+)", block.replace("\\\n", " ").replace("$i", "0")
+            ):
+                name = max((name for name in cli.COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
+                cli.load(cli.COMMANDS[name][0]).make_context(name, shlex.split(line.removeprefix(name)))
+                understood.add(name)
+    assert {"compare", "cells", "launch", "site doctor", "site certificates", "methods"} <= understood
+
+
+@pytest.mark.engine
+def test_a_fault_shows_no_value_of_a_variable():
+    """Tracebacks of typer have a box with local variables, which hold data."""
+    code = "from fedpca_flwr import cli, site\nsite.certificates = None\ncli.main(['site', 'ids-secret', 'secret\\0'])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ValueError" in ended.stderr
+    assert "locals" not in ended.stderr
+    assert ended.stderr.isascii()
 
 
 # Cells
@@ -62,7 +106,7 @@ def test_each_laboratory_has_its_cells_in_one_space(tmp_path, capsys):
     counts = {name: laboratory(tmp_path, name, n, n) for name, n in (("north", 60), ("south", 40))}
     given = [str(tmp_path / f"{name}.h5ad") for name in counts]
     options = ["--genes", "9", "--components", "3", "--clusters", "4", "--output", str(tmp_path / "out")]
-    assert cells.main([*given, *options]) == 0
+    assert cli.main(["cells", *given, *options]) == 0
     model = PCAModel.load(tmp_path / "out/cells")
     assert "100 of 9 features" in capsys.readouterr().out
     places = [GENES.index(name) for name in model.feature_names_in_]
@@ -84,14 +128,16 @@ def test_dense_counts_are_as_sparse_ones_and_what_are_no_counts_has_a_note(tmp_p
     anndata.AnnData(X=held.X.toarray(), var=held.var).write_h5ad(tmp_path / "dense/north.h5ad")
     models = []
     for folder in (tmp_path, tmp_path / "dense"):
-        assert cells.main([str(folder / "north.h5ad"), *options, str(folder / "out")]) == 0
+        assert cli.main(["cells", str(folder / "north.h5ad"), *options, str(folder / "out")]) == 0
         models.append(PCAModel.load(folder / "out/cells"))
     np.testing.assert_allclose(models[1].components_, models[0].components_, atol=1e-12)
     assert not unnamed(models[1].log["notes"][-1], "'north'")  # which is alone
     held.X = held.X * np.float32(0.3)
     held.write_h5ad(tmp_path / "logs.h5ad")
     assert (
-        cells.main([str(tmp_path / f"{name}.h5ad") for name in ("north", "logs")] + [*options, str(tmp_path / "o")])
+        cli.main(
+            ["cells", *[str(tmp_path / f"{name}.h5ad") for name in ("north", "logs")], *options, str(tmp_path / "o")]
+        )
         == 0
     )
     (note,) = (line for line in capsys.readouterr().out.splitlines() if "--layer" in line)
@@ -99,11 +145,11 @@ def test_dense_counts_are_as_sparse_ones_and_what_are_no_counts_has_a_note(tmp_p
     assert "'north'" not in note
 
 
-@pytest.mark.parametrize("command", [cells, genotypes])
+@pytest.mark.parametrize("command", ["cells", "genotypes"])
 def test_files_of_the_same_name_are_refused(command, tmp_path, capsys):
     files = [str(tmp_path / folder / "north.bed") for folder in "ab"]
-    assert command.main([*files, "--output", str(tmp_path / "out")]) == 2
-    assert not unnamed(capsys.readouterr().err, "DataError", files[0], files[1])
+    assert cli.main([command, *files, "--output", str(tmp_path / "out")]) == 2
+    assert not unnamed(capsys.readouterr().err, files[0], files[1])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +159,7 @@ def test_other_genes_and_what_is_no_count_are_refused(tmp_path, capsys, genes, c
     laboratory(tmp_path, "north", 60, 1)
     laboratory(tmp_path, "south", 60, 2, genes, change)
     files = [str(tmp_path / f"{name}.h5ad") for name in ("north", "south")]
-    assert cells.main([*files, "--output", str(tmp_path / "out")]) == 2
+    assert cli.main(["cells", *files, "--output", str(tmp_path / "out")]) == 2
     assert named in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -134,7 +180,7 @@ def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
     ]
     (tmp_path / "regions").write_text("# a region\nchr7 100 290 the first twenty\n8 1 9\n")
     given = ["--output", str(tmp_path / "out"), "--components", "2", "--exclude", str(tmp_path / "regions")]
-    assert genotypes.main([*files, *given, "--kinship", "0.4", *["--secure"] * secure]) == 0
+    assert cli.main(["genotypes", *files, *given, "--kinship", "0.4", *["--secure"] * secure]) == 0
     told = capsys.readouterr()
     assert "20 variants lie in the regions" in told.err
     assert "1 relatives take no part" in told.out
@@ -165,7 +211,7 @@ def model(tmp_path_factory):
 
 def told(model, data, folder, capsys, *more):
     np.save(folder / "rows.npy", data)
-    code = monitor.main([model, str(folder / "rows.npy"), *more])
+    code = cli.main(["monitor", model, str(folder / "rows.npy"), *more])
     return code, capsys.readouterr()
 
 
@@ -204,11 +250,11 @@ def test_what_is_wrong_is_told_in_the_words_of_the_command_without_a_value(model
     assert code == 2
     assert not unnamed(said.err, "X", 3, 6)
     assert "4711" not in said.err
-    assert monitor.main([model, str(tmp_path / "nowhere.npy")]) == 2
-    assert not unnamed(capsys.readouterr().err, "DataError", "ROWS")
+    assert cli.main(["monitor", model, str(tmp_path / "nowhere.npy")]) == 2
+    assert not unnamed(capsys.readouterr().err, "ROWS")
     np.savetxt(tmp_path / "rows.csv", X, delimiter=",")
-    assert monitor.main([model, str(tmp_path / "rows.csv"), "--label", "kind"]) == 2
-    assert monitor.main([model, "rows.txt"]) == 2
+    assert cli.main(["monitor", model, str(tmp_path / "rows.csv"), "--label", "kind"]) == 2
+    assert cli.main(["monitor", model, "rows.txt"]) == 2
     said = capsys.readouterr().err
     assert not unnamed(said, "--label", "ROWS", ".npy", ".csv")
     assert "node-config" not in said

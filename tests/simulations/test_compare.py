@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from fedpca_flwr import cli
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations import engines, measuring, report_page, sources
-from fedpca_flwr.simulations.compare import main, parser
 from fedpca_flwr.simulations.comparing import compare, settings, table
 from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, RUNS, command, read, title
 from fedpca_flwr.simulations.report import write_report
@@ -129,7 +129,7 @@ def test_a_comparison_with_secure_aggregation_is_another_setting_and_repeats_as_
     assert title(secure) == f"{title(plain)}, secure sums, bound 16"
     line = command([secure])
     assert line.endswith("--engine loopback --bound 16.0")
-    assert main([*shlex.split(line)[4:], "--output", str(tmp_path)]) == 0
+    assert cli.main(["compare", *shlex.split(line)[4:], "--output", str(tmp_path)]) == 0
     assert len(lines_of(tmp_path)) == 2
 
 
@@ -175,7 +175,7 @@ def test_captured_variance_is_that_of_each_clients_components_and_exact_where_th
 
 def test_a_method_that_fails_and_too_many_clients_are_a_row_and_a_status(capsys):
     def told(*arguments, status=1):
-        assert main(["--methods", "p-cov", *arguments]) == status
+        assert cli.main(["compare", "--methods", "p-cov", *arguments]) == status
         return capsys.readouterr()
 
     out = told("qr-pca rank=2", "--clients", "3").out
@@ -195,12 +195,12 @@ def test_a_method_that_fails_and_too_many_clients_are_a_row_and_a_status(capsys)
         (["sub-it block-size"], ["'block-size'", "key=value"]),
         (["sub-it =3"], ["'=3'", "key=value"]),
         (["sub-it block-size="], ["'block-size='", "key=value"]),
-        ([""], ["ConfigError"]),
-        (["p-cov", "--alpha", "nan"], ["ConfigError"]),
-        (["p-cov", "--seed", "-1"], ["ConfigError"]),
-        (["p-cov", "--bound", "-1"], ["ConfigError"]),
-        (["p-cov engine=ray"], ["ConfigError"]),
-        (["p-cov dataset=wine"], ["ConfigError", "--dataset"]),
+        ([""], ["p-cov"]),
+        (["p-cov", "--alpha", "nan"], ["alpha", "nan"]),
+        (["p-cov", "--seed", "-1"], ["seed", -1]),
+        (["p-cov", "--bound", "-1"], ["bound", -1.0]),
+        (["p-cov engine=ray"], ["'engine'"]),
+        (["p-cov dataset=wine"], ["--dataset"]),
         (["p-cov secure-aggregation=true bound=16"], ["secure-aggregation", "'bound'", "--bound"]),
         (["p-cov bound=16 n_components=5"], ["'bound'", "--bound", "n-components", "--components"]),
     ],
@@ -208,12 +208,12 @@ def test_a_method_that_fails_and_too_many_clients_are_a_row_and_a_status(capsys)
 )
 def test_a_wrong_argument_is_named_before_anything_runs(arguments, named, capsys, monkeypatch):
     monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
-    assert main(["--methods", *arguments]) == 2
+    assert cli.main(["compare", "--methods", *arguments]) == 2
     assert not unnamed(capsys.readouterr().err, *named)
 
 
 def test_keys_of_the_run_are_flags_of_the_comparison():
-    flags = {flag for action in parser()._actions for flag in action.option_strings}
+    flags = {flag for parameter in cli.load(cli.COMMANDS["compare"][0]).params for flag in parameter.opts}
     assert {text.split(",")[0] for text in FLAGS.values()} <= flags
     assert {*FLAGS} <= {*RunConfig.keys()}
 
@@ -229,20 +229,20 @@ def test_a_second_comparison_adds_to_the_report_and_a_fresh_one_forgets_those_be
     """Among those before may be runs of a time when captures were not measured."""
     undrawn(monkeypatch)
     given = ["--dataset", "wine", "--components", "3", "--output", str(tmp_path)]
-    assert main(["--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", *given]) == 0
+    assert cli.main(["compare", "--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", *given]) == 0
     runs = read(tmp_path)
     del runs[0]["captured variance"]
     (tmp_path / RUNS).write_text("".join(f"{json.dumps(run)}\n" for run in runs))
     capsys.readouterr()
-    assert main(["--methods", "p-cov", "ap-cov", "--clients", "3", *given]) == 0
+    assert cli.main(["compare", "--methods", "p-cov", "ap-cov", "--clients", "3", *given]) == 0
     assert f"|  | {runs[0]['explained variance']:.2%} |" in capsys.readouterr().out
-    assert main(["--methods", "p-cov", "--clients", "3", "--seed", "7", *given]) == 0
+    assert cli.main(["compare", "--methods", "p-cov", "--clients", "3", "--seed", "7", *given]) == 0
     page = (tmp_path / "report.html").read_text()
     assert page.count('<tr id="run-') == 7  # rows of the tables of runs
     for clients, seed in ((3, 42), (4, 42), (3, 7)):
         assert f"<h2>wine, dirichlet 0.1, {clients} clients, 3 components, seed {seed}</h2>" in page
     (tmp_path / "notes.txt").write_text("mine")
-    assert main(["--methods", "ap-cov", "--clients", "3", *given, "--fresh"]) == 0
+    assert cli.main(["compare", "--methods", "ap-cov", "--clients", "3", *given, "--fresh"]) == 0
     assert [json.loads(line)["method"] for line in lines_of(tmp_path)] == ["ap-cov"]
     assert len(list((tmp_path / "models").iterdir())) == 1
     assert (tmp_path / "notes.txt").read_text() == "mine"
@@ -254,9 +254,9 @@ def test_a_folder_that_cannot_be_written_to_or_has_another_file_is_named_before_
     (tmp_path / RUNS).write_text(text)
     (tmp_path / "file").touch()
     for place in (tmp_path, tmp_path / "file", tmp_path / "file/deeper"):
-        assert main(["--methods", "p-cov", "--output", str(place)]) == 2
+        assert cli.main(["compare", "--methods", "p-cov", "--output", str(place)]) == 2
         said = capsys.readouterr().err.strip()
-        assert said.startswith("ConfigError: ")
+        assert said.startswith("python -m fedpca_flwr compare: ")
         assert str(place) in said
         assert "\n" not in said
     assert (tmp_path / RUNS).read_text() == text
@@ -265,13 +265,13 @@ def test_a_folder_that_cannot_be_written_to_or_has_another_file_is_named_before_
 @pytest.mark.engine
 def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):
     methods = ["p-cov", "sub-it", "ap-cov", "compressed codec=shared-step step=1e-4"]
-    assert main(["--methods", *methods, "--clients", "5"]) == 0
+    assert cli.main(["compare", "--methods", *methods, "--clients", "5"]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == (
         "Exact, in the fewest rounds; exact, with the fewest bytes up: p-cov (one round, mean 17.7 kB up). "
         "Within 0.1°: compressed codec=shared-step step=0.0001 (2 rounds, mean 4.79 kB up)."
     )
-    assert main(["--methods", "dp-pca epsilon=1 noise-seed=1", "--clients", "3"]) == 0
+    assert cli.main(["compare", "--methods", "dp-pca epsilon=1 noise-seed=1", "--clients", "3"]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     warning = r"kB up; none of 10 components above the noise, largest angle \d\d°\)\."
     assert re.fullmatch(r"Differentially private: dp-pca [^(]*\(6 rounds, mean [\d.]+ " + warning, said)
@@ -279,7 +279,7 @@ def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):
 
 def test_a_comparison_that_is_interrupted_says_what_is_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(measuring, "run", Mock(side_effect=KeyboardInterrupt))
-    assert main(["--methods", "p-cov", "--clients", "3", "--output", str(tmp_path)]) == 130
+    assert cli.main(["compare", "--methods", "p-cov", "--clients", "3", "--output", str(tmp_path)]) == 130
     assert not unnamed(capsys.readouterr().err, tmp_path)
 
 
@@ -329,7 +329,9 @@ def test_other_rows_in_a_file_are_another_run_and_those_of_the_first_are_gone(tm
 def test_the_page_has_the_command_that_reads_the_files_again(tmp_path, monkeypatch):
     undrawn(monkeypatch)
     files, output = written(tmp_path), tmp_path / "out"
-    assert main(["--data", *files, "--methods", "p-cov", "--components", "2", "--output", str(output)]) == 0
+    assert (
+        cli.main(["compare", "--data", *files, "--methods", "p-cov", "--components", "2", "--output", str(output)]) == 0
+    )
     (record,) = read(output)
     page = (output / "report.html").read_text()
     assert f"--data {files[0]} {files[1]} --components 2" in page

@@ -4,6 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.simulations import engines, measuring, report, report_drawing, report_page
 from fedpca_flwr.simulations.comparing import compare
@@ -114,7 +115,7 @@ def test_a_report_finds_data_that_have_moved(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "write_report", lambda folder, records: given.extend(records))
     for root in (".", "/old"):
         append(tmp_path, {**WHOLE, "data root": root})
-    assert report.main([str(tmp_path), "--data-root", "/new"]) == 0
+    assert main(["report", str(tmp_path), "--data-root", "/new"]) == 0
     assert [one["data root"] for one in given] == [".", "/new"]
 
 

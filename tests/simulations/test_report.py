@@ -11,6 +11,7 @@ import shutil
 import numpy as np
 import pytest
 
+from fedpca_flwr.cli import main
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.data.partition import split
 from fedpca_flwr.errors import FedPCAError
@@ -19,7 +20,6 @@ from fedpca_flwr.figures.style import INK
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.simulations import report, report_drawing, report_page
-from fedpca_flwr.simulations.compare import main
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.recommending import choices
 from fedpca_flwr.simulations.records import COUNTED, RUNS, by_setting, identity, read, title
@@ -161,7 +161,7 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     lines = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.S)[1]).splitlines()
     for number, command in enumerate(map(shlex.split, lines)):
         assert command[:4] == ["python", "-m", "fedpca_flwr", "compare"]
-        assert main([*command[4:], "--output", str(tmp_path / f"again {number}")]) == 0
+        assert main([*command[3:], "--output", str(tmp_path / f"again {number}")]) == 0
         repeated += read(tmp_path / f"again {number}")
     assert [identity(record) for record in repeated] == [identity(record) for record in wanted]
     assert [record["max angle"] for record in repeated] == [record["max angle"] for record in wanted]
@@ -175,7 +175,7 @@ PAYLOAD = """"'><img src=x onerror="document.title='run'"><script>document.title
 @pytest.mark.engine
 def test_runs_whose_models_are_gone_are_still_in_the_report_and_a_folder_without_any_is_named(tmp_path, capsys):
     folder = tmp_path / "<b>"
-    assert report.main([str(folder)]) == 2
+    assert main(["report", str(folder)]) == 2
     assert RUNS in capsys.readouterr().err
     (record,) = compare(methods=["p-cov"], output=folder, **WINE)
     (folder / record["model"]).unlink()

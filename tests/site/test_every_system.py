@@ -49,7 +49,7 @@ for i, part in enumerate(np.split(X, [30])):
     nodes[-1]["journal"] = str(folder / f"journal{i}")
 server = server_of("p-cov", np.split(X, [30]), n_components=2, secure_aggregation=True, bound=10.0)
 print(finish(at_sites(server, nodes)).n_samples_)
-main(["site", "journal", str(folder / "journal0"), "--check"])
+sys.exit(main(["site", "journal", str(folder / "journal0"), "--check"]))
 """
 
 
