@@ -123,7 +123,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(PUBLIC_MODULES[name]), name)
     strategy = None
     if name[:1].isupper():
-        strategy = import_module("fedpca_flwr.strategies").METHODS.strategy_named(name)
+        strategy = import_module("fedpca_flwr.strategies").METHODS.strategy_by_class(name)
     if strategy is None:
         raise AttributeError(f"module 'fedpca_flwr' has no attribute '{name}'")
     return strategy

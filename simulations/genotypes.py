@@ -19,7 +19,7 @@ def main(
     output: Annotated[Path, Option(metavar="FOLDER")],
     components: int = 4,
     prune: float = 0.2,
-    kinship: float = relatives.SECOND_DEGREE,
+    kinship: float = relatives.SECOND_DEGREE_KINSHIP,
     exclude: Annotated[str, Option(metavar="FILE")] = "",
     ambiguous: bool = False,
     secure: bool = False,
@@ -64,11 +64,11 @@ def main(
     common = output / "common.bim"
     with common.open("w", encoding="utf-8") as out:
         lists = [str(file.with_suffix(".bim")) for file in files]
-        bed_file.write_common(lists, ambiguous=ambiguous, exclude=exclude, out=out)
+        bed_file.write_common_variants(lists, ambiguous=ambiguous, exclude=exclude, out=out)
     tables: dict[str, Any] = {
         name: read(str(file), variants=str(common), ambiguous=ambiguous) for name, file in file_of.items()
     }
-    related = {name: relatives.relatives(file, kinship) for name, file in file_of.items()}
+    related = {name: relatives.find_relatives(file, kinship) for name, file in file_of.items()}
     parties: dict[str, Any] = {name: table._replace(rows=table.rows[~related[name]]) for name, table in tables.items()}
     method = "sub-it tolerance=1e-4" if secure else "qr-pca"
     model = run(method, parties, n_components=components, genotypes=True, prune=prune, secure_aggregation=secure)

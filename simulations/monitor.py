@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedpca_flwr import cli
 from fedpca_flwr.errors import DataError, FedPCAError
-from fedpca_flwr.state.files import written_whole
+from fedpca_flwr.state.files import atomic_file
 
 OPTIONS_OF_KEYS = {"data": "ROWS", "label": "--label"}
 """Names of node-config's keys on this command's line."""
@@ -59,7 +59,7 @@ def main(
         fitted, table = PCAModel.load(model), read(rows, label)
         if table.columns and fitted.log.get("columns") and table.columns != fitted.log["columns"]:
             raise DataError("the columns of the rows, or their order, are not those of the model")
-        X = whole(table.rows)
+        X = to_array(table.rows)
         statistics = outliers(fitted, X, level=level)
         shift = drift(fitted, X, false_alarms=false_alarms)
     except FedPCAError as error:
@@ -70,7 +70,7 @@ def main(
     if output:
         top = (-statistics.spe_contributions).argsort(axis=1)[:, :3].tolist()
         columns = zip(statistics.t_squared, statistics.spe, statistics.odd, top, strict=True)
-        with written_whole(output, 0o600) as stream:
+        with atomic_file(output, 0o600) as stream:
             stream.write(b"row,T2,SPE,odd,features\n")
             for row, (t_squared, spe, odd, features) in enumerate(columns):
                 stream.write(f"{row},{t_squared:.9g},{spe:.9g},{int(odd)},{' '.join(map(str, features))}\n".encode())

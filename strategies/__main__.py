@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from typer import Argument
 
 from fedpca_flwr import cli
-from fedpca_flwr.config.method_text import own_keys, text_of
+from fedpca_flwr.config.method_text import format_method, method_option_keys
 from fedpca_flwr.config.run_config import Config, RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table

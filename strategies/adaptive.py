@@ -287,7 +287,7 @@ class Adaptive(method.Strategy):
         self.n_components(forecast.head.n, forecast.head.mean.size)
         method.require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
         self._candidates = self._with_stage_options(rank_candidates(forecast, self.options))
-        first_round, script = len(self.round_log), dict(self.phases)
+        first_round, script = len(self.round_log), dict(self.script)
         solution: method.Solution = yield from self._continue_as(self._candidates[0], script)
         notes: list[str] = []
         shortfall = self._shortfall(solution)
@@ -359,7 +359,7 @@ class Adaptive(method.Strategy):
         inner.stages = self.stages
         self._inner = inner
         script |= inner.script
-        self.phases = dict(script)
+        self.script = dict(script)
         return (yield from _address_to_method(inner.aggregate(), candidate.text))
 
     def modelled(self, solution: method.Solution) -> method.PCAModel:

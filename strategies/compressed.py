@@ -156,13 +156,13 @@ def _answer_encoded(party: method.Party, request: method.Fields) -> method.Field
     diagonal = local_moments.diagonal()
     unit = codecs.power_of_two_unit(float(diagonal.sum()))
     scatter = local_moments.scatter / unit
-    codec = party.options.coder(d, float(request["step"]) / unit, party.public.config.seed)
+    codec = party.options.make_codec(d, float(request["step"]) / unit, party.public.config.seed)
     try:
         coded = codec.encode(scatter, d)
     except ValueError as error:
         raise method.ConfigError(f"run-config: 'step' is {party.options.step}: {error}") from None
     residual = scatter - codec.decode(coded, d)
-    if party.options.most_corrections:
+    if party.options.max_corrections:
         party.state["missing"] = [residual, unit]
     error_norm = unit * eigen.spectral_norm(moments.unpack(residual, d))
     return {
@@ -177,7 +177,7 @@ def _answer_encoded(party: method.Party, request: method.Fields) -> method.Field
 def _read_block(party: method.Party, request: method.Fields) -> method.Array:
     """The block (d, b) that is asked about."""
     coded, d = codecs.Coded(request["scales"], request["code"]), party.vault.features
-    max_columns, bits = party.options.block(d), int(request["bits"])
+    max_columns, bits = party.options.block_width(d), int(request["bits"])
     if coded.scales.size > max_columns or not 0 < bits <= refine.MAX_BITS:
         raise method.ContractError(
             f"{method.SERVER}: asked about a block of {coded.scales.size} columns in {bits} bits, expected at most "

@@ -138,8 +138,8 @@ def sapca_script(config: method.RunConfig, options: SAPCAOptions) -> method.Ques
 def _answer_summary(party: method.Client, request: method.Fields) -> method.Fields:
     """The subspace of a party's rows."""
     options, d = party.options, party.data.shape[1]
-    r = options.tracks(d)
-    tracker = streams.Tracker(d, options.rule(), tracked=r, forgetting=options.forgetting, center=options.center)
+    r = options.tracked_directions(d)
+    tracker = streams.Tracker(d, options.make_rule(), tracked=r, forgetting=options.forgetting, center=options.center)
     for block in row_chunks(party.data, options.block_size):
         tracker.update(block)
     local = subspace_fields(tracker.subspace, tracker.rank, r)
@@ -152,7 +152,7 @@ def _answer_merged(party: method.Client, request: method.Fields) -> method.Field
     local: method.Fields = dict(zip(EMPTY_SUBSPACE, arrays, strict=True))
     if request["measures"].any():
         require_subspace(request, method.SERVER)
-        r, rank = party.options.tracks(party.public.features), max(_read_rank(local), _read_rank(request))
+        r, rank = party.options.tracked_directions(party.public.features), max(_read_rank(local), _read_rank(request))
         local = subspace_fields(streams.merge([read_subspace(local), read_subspace(request)], r), rank, r)
     return _store_subspace(party, local, level=int(level) + 1)
 

@@ -72,7 +72,7 @@ def vertical_script(config: method.RunConfig, options: VerticalOptions) -> metho
     product = method.Question(
         request=method.Payload((method.Field("block", ("n", "<=b"), kind="orthonormal columns"),)),
         reply=method.Payload((method.Field("product", ("n", "b")),)),
-        answer=lambda party, request: {"product": algebra.gram_product(party.own_columns, request["block"])},
+        answer=lambda party, request: {"product": algebra.gram_product(party.local_columns, request["block"])},
         sizes=lambda public: {"b": public.options.width(public.rows)},
         limits=lambda request, public: {"product": np.sqrt(public.rows) * columns.product_limit(options, public)},
         times=options.max_rounds,

@@ -104,7 +104,7 @@ def _answer_spread(party: method.Client, request: method.Fields) -> method.Field
 def _compared_columns(party: method.Client) -> method.Array:
     """What distances and inner products are of: distances do not change when the columns are centred, but lose fewer
     digits, and their limit is the less."""
-    of_distances = party.options.function.of_distances
+    of_distances = party.options.function.uses_distances
     return algebra.prepare_columns(party.data, scale=party.options.scale).X if of_distances else party.local_columns.X
 
 
@@ -117,7 +117,7 @@ def _answer_landmarks(party: method.Client, request: method.Fields) -> method.Fi
         )
     return {
         "landmarks": algebra.landmark_sums(
-            _compared_columns(party), landmark_rows, distances=party.options.function.of_distances
+            _compared_columns(party), landmark_rows, distances=party.options.function.uses_distances
         )
     }
 

@@ -96,7 +96,7 @@ class HostileSession:
         """As another party would, which has handed the server all that it has."""
         node = {**self.context.node_config, **identities(self.parties)[party], "partition-id": party}
         colluder = load_identity(NodeConfig.parse(node))
-        return replace(self.client.transport.group.signer, identity=colluder).sign(what, *said)
+        return replace(self.client.transport.policy.signer, identity=colluder).sign(what, *said)
 
     def ask(self, phase: str, arrays: list[NDArray]) -> tuple[list[NDArray], dict[str, Any]]:
         """The arrays that leave, and what is said beside them."""

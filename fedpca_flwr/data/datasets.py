@@ -236,7 +236,7 @@ def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> 
     ConfigError
         If the data set cannot be downloaded.
     """
-    if name.startswith(OPENML):
+    if name.startswith(OPENML_PREFIX):
         _download_openml(name, Path(data_root))
         return
     classes = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10"}

@@ -80,7 +80,7 @@ class SecondMoments:
                 f"there are {len(set(self.features))} different names for {d} features; give each its own"
             )
         if not self.error_bound.size:
-            object.__setattr__(self, "missed", np.zeros(d))
+            object.__setattr__(self, "error_bound", np.zeros(d))
 
     @classmethod
     def of(cls, rows: ArrayLike) -> SecondMoments:

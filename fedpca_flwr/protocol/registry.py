@@ -112,8 +112,8 @@ class Registry(Mapping[str, Method]):
     def _import_method(self, name: str) -> Method:
         module, _, class_name = self._locations[name].partition(":")
         strategy = getattr(import_module(f"{self._package}.{module}"), class_name)
-        if strategy.card.goes_on_as:
-            strategy.others = strategy.party.others = self
+        if strategy.card.successors:
+            strategy.registry = strategy.party.registry = self
         return Method(strategy, strategy.party)
 
 

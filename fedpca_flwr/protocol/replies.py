@@ -133,7 +133,7 @@ def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> G
     """Ask, and give the fields of each reply to ``take`` (`Ask.take`) once; what is left of the replies."""
     replies = yield replace(question, consume=consume)
     for reply in replies:
-        if not reply.taken:
+        if not reply.consumed_bytes:
             consume(reply.fields, reply.sender)
     return list(replies)
 

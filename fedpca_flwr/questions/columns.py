@@ -170,7 +170,7 @@ def inner_products_questions(config: RunConfig, options: ColumnsOptions, name: s
     """All inner products of the rows over a party's columns, packed."""
     products = Question(
         reply=Payload((Field(name, ("n(n+1)/2",), kind="scatter"),)),
-        answer=lambda party, request: {name: packed_gram(party.own_columns.X)},
+        answer=lambda party, request: {name: packed_gram(party.local_columns.X)},
         limits=lambda request, public: {name: product_limit(options, public)},
     )
     return digits_questions(config, name, products)
@@ -185,7 +185,7 @@ def energies_questions() -> Questions:
     question = Question(
         request=Payload((DIRECTIONS,)),
         reply=Payload((Field("energies", ("k",), kind="size"),)),
-        answer=lambda party, request: {"energies": projection_energies(party.own_columns, request["directions"])},
+        answer=lambda party, request: {"energies": projection_energies(party.local_columns, request["directions"])},
         sizes=component_sizes,
     )
     return {"energies": question}

@@ -97,7 +97,7 @@ class ColumnsClient(PCAClient):
     @cached_property
     def local_columns(self) -> Columns:
         """This party's columns, centred and scaled as the run says."""
-        return prepare_columns(self.data, center=self.options.about_means, scale=self.options.scale)
+        return prepare_columns(self.data, center=self.options.centres_columns, scale=self.options.scale)
 
     def describe_rows(self) -> Fields:
         """What this party says of its rows, before anything else is asked."""

@@ -221,7 +221,7 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
     """One period: it follows from how many there were."""
     options, state = party.options, party.site.state
     steps = int(state["steps"][0]) if "steps" in state else 0
-    component, period = divmod(steps, options.all_periods)
+    component, period = divmod(steps, options.total_periods)
     direction: Array = _local_merged(party, request) if request else np.empty(0)
     if period == 0:
         if component:
@@ -229,9 +229,9 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
         X = deflate(party.local_columns.X, _local_directions(party))
     else:
         (X,) = state["block"]
-        X = project_on_direction(X, direction) if period > options.isolated else X
+        X = project_on_direction(X, direction) if period > options.isolated_periods else X
     start = _start_vector(party, component, period, direction)
-    value, vector = options.local(X, start)
+    value, vector = options.local_direction(X, start)
     state["block"], state["own"], state["steps"] = [X], [value, vector], [steps + 1]
     return {"value": np.asarray(value), "vector": vector}
 
@@ -239,7 +239,7 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
 def _start_vector(party: ColumnsClient, component: int, period: int, direction: Array) -> Array:
     """The same for every party, so that it matters to nobody who is which."""
     options, n = party.options, len(party.data)
-    if period > options.isolated and options.from_merged:
+    if period > options.isolated_periods and options.starts_from_merged:
         return direction
     rng = np.random.default_rng((party.site.config.seed, component, period))
     return rng.random(n) if options.faithful else rng.standard_normal(n)

@@ -179,7 +179,7 @@ class RowsClient(PCAClient):
 
     def make_vault(self, rows: Rows) -> Vault:
         """Some of this party's ``rows`` (n, d), whose moments are kept for the run where that is cheaper."""
-        columns = self.options.columns(self.public)
+        columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
         return Vault(rows, self.site.state, columns=columns, parties=parties, threads=threads)
 

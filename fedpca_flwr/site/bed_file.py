@@ -326,4 +326,4 @@ def variants(files: list[str], ambiguous: bool = False, exclude: str = "") -> No
     exclude : str
         File of regions to leave out: chromosome, first, last.
     """
-    write_common(files, ambiguous=ambiguous, exclude=exclude)
+    write_common_variants(files, ambiguous=ambiguous, exclude=exclude)

@@ -13,7 +13,7 @@ from typing import Annotated
 from typer import Option
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.state.files import writable, write_new
+from fedpca_flwr.state.files import require_writable_folder, write_new
 
 
 def keys(file: Path, partition_id: Annotated[int, Option()], name: str = "") -> None:
@@ -70,8 +70,8 @@ def journal(
         raise ConfigError("--export, --check and --remove-rows do not go together; name one of them")
     events = audit.audit(str(folder))
     if remove_rows:
-        copies = kept_rows.folders(folder)
-        kept_rows.remove_others(folder, ())
+        copies = kept_rows.copy_folders(folder)
+        kept_rows.remove_stale_copies(folder, ())
         print(f"removed the copies of rows of {len(copies)} runs")
         return
     if export:
@@ -105,7 +105,7 @@ def status(folder: Path, as_json: Annotated[bool, Option("--json")] = False) -> 
 
     events = audit.audit(str(folder))
     print(json.dumps(events.runs(), indent=2) if as_json else events.status())
-    if not as_json and (copies := kept_rows.folders(folder)):
+    if not as_json and (copies := kept_rows.copy_folders(folder)):
         print(f"copies of rows of {len(copies)} runs are in {folder}: they go on, or broke off. If none goes on,")
         print("'site journal FOLDER --remove-rows' removes them")
     if events.gap:
@@ -135,16 +135,16 @@ def levels(files: list[str], categories: str = "", label: str = "", min_rows: in
     ConfigError
         If columns of several tables are asked for.
     """
-    from fedpca_flwr.site.levels import of_table, together
+    from fedpca_flwr.site.levels import merge_levels, table_levels
 
     if not categories:
-        united, notes = together(files)
+        united, notes = merge_levels(files)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
     elif len(files) > 1:
         raise ConfigError(f"--categories names columns of one table, and {len(files)} files are given")
     else:
-        united = of_table(files[0], categories, label, min_rows)
+        united = table_levels(files[0], categories, label, min_rows)
     print(json.dumps(united, ensure_ascii=False))
 
 
@@ -165,7 +165,7 @@ def certificates(folder: Path, host: Annotated[list[str], Option(metavar="HOST..
     """
     from fedpca_flwr.site.certificates import make_certificates
 
-    make_certificates(writable(folder), host, days)
+    make_certificates(require_writable_folder(folder), host, days)
 
 
 def node_key(file: Path) -> None:
@@ -232,5 +232,5 @@ def rehearse(
 
     signal.signal(signal.SIGTERM, stop)
     deployment.rehearse(
-        folder, app, data=data, run=run_config, dropout=dropout, say=lambda line: print(line, flush=True)
+        folder, app, data=data, run=run_config, dropout=dropout, show=lambda line: print(line, flush=True)
     )

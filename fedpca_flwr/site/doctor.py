@@ -229,7 +229,7 @@ def main(
     ConfigError
         If something is to be done.
     """
-    site = Site(node_config, run_config, superlink, root_certificates, auth_supernode_private_key)
+    site = SiteSetup(node_config, run_config, superlink, root_certificates, auth_supernode_private_key)
     lines = list(findings(site, context.obj()))
     print("\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in lines))
     if not all(right for right, _ in lines):

@@ -16,10 +16,10 @@ from typer import Argument
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 
-TIMEOUT = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
-LAG = 60.0  # seconds that a run may take to end after its last line
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
-COMPLETED = "finished:completed"
+TIMEOUT_SECONDS = 1800.0  # seconds after which something hangs: a net only, whatever else the machine has to do
+END_LAG_SECONDS = 60.0  # seconds that a run may take to end after its last line
+COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")  # what Flower's log has for terminals, also where it is written to none
+COMPLETED_STATUS = "finished:completed"
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """All words behind the app are for `flwr run`."""
 
@@ -153,7 +153,7 @@ def main(app: str, options: Annotated[list[str] | None, Argument(metavar="[LINK]
     link = [further.pop(0)] if further and not further[0].startswith("-") else []
     try:
         flwr = FlowerCommand(os.environ)
-        run = flwr.run(app, link, *further, heard=lambda line: print(line, flush=True), timeout=threading.TIMEOUT_MAX)
+        run = flwr.run(app, link, *further, on_line=lambda line: print(line, flush=True), timeout=threading.TIMEOUT_MAX)
     except FedPCAError as error:
         print(str(error).rstrip(), file=sys.stderr)
         return 1

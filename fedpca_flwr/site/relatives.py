@@ -91,7 +91,7 @@ def listed_people(file: Path, names: Path) -> NDArray[np.bool_]:
     return np.isin(people, sorted(listed_names))
 
 
-def main(file: Path, kinship: float = SECOND_DEGREE) -> None:
+def main(file: Path, kinship: float = SECOND_DEGREE_KINSHIP) -> None:
     """Print whom of a .bed file to leave out so that nobody is related.
 
     Print family and person id of the people of one .bed file who have relatives in it, so many that none remain without
@@ -104,4 +104,4 @@ def main(file: Path, kinship: float = SECOND_DEGREE) -> None:
     kinship : float
         Kinship above which two people are relatives.
     """
-    print("\n".join(compress(read_fam(file.with_suffix(".fam")), relatives(file, kinship))))
+    print("\n".join(compress(read_fam(file.with_suffix(".fam")), find_relatives(file, kinship))))

@@ -45,7 +45,7 @@ def compose(card: MethodCard) -> MethodCard:
         active = complete.active_stages(config, chosen)
         inner = config
         for stage in active:
-            inner = stage.config(inner)
+            inner = stage.method_config(inner)
         script = card.script(inner, chosen)
         for stage in active:
             script = stage.script(config, script)
@@ -69,15 +69,15 @@ def _stage_properties(base: type[PCAOptions], fitting: tuple[type[Stage], ...]) 
         shown = [stage(options).exposes for stage in options.stages]
         return str(next(filter(None, shown), base.exposes.__get__(options)))
 
-    def site_sums(options: Any) -> Mapping[str, str]:
+    def sum_disclosures(options: Any) -> Mapping[str, str]:
         sums = dict(base.sum_disclosures.__get__(options))
         for stage in options.stages:
-            sums |= stage(options).site_sums
+            sums |= stage(options).sum_disclosures
         return sums
 
     return {
-        "of_stages": property(lambda options: names),
+        "stage_option_names": property(lambda options: names),
         "stages": cached_property(stages),
         "exposes": property(exposes),
-        "site_sums": property(site_sums),
+        "sum_disclosures": property(sum_disclosures),
     }

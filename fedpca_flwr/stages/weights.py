@@ -35,7 +35,7 @@ class Weights(RowsStage):
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         options = self.options
         chosen = options.model_dump(exclude_defaults=True).keys()
-        conflicts = [name.replace("_", "-") for name in sorted(chosen & (UNWEIGHTED_OPTIONS | options.of_stages))]
+        conflicts = [name.replace("_", "-") for name in sorted(chosen & (UNWEIGHTED_OPTIONS | options.stage_option_names))]
         conflicts += ["n-components='auto'"] * isinstance(options.n_components, str)
         if conflicts:
             raise ConfigError(

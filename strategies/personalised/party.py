@@ -129,7 +129,7 @@ def _pass_questions(
         answer=lambda party, request: _answer_start(party, prefix),
     )
     centre = centre_fields(config, options, prefix)
-    sums = centre_questions(prefix, lambda party: party.make_vault(party.used(prefix)))
+    sums = centre_questions(prefix, lambda party: party.make_vault(party.pass_rows(prefix)))
     begin = method.by_transport(config, clear={f"{prefix}start": start}, masked=sums)
     product = method.Question(
         request=method.Payload((method.Field("block", ("d", "<=b")), *centre)),

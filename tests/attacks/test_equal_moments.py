@@ -77,7 +77,7 @@ class Thresholds(Questions):
         return list(arrays.values())
 
     def _field(self, field, session, known):
-        name = field.fixed or field.near or field.name
+        name = field.constant or field.constant_or_zero or field.name
         if name in self.told:
             return self.told[name]
         shape = tuple(self._length(symbol, known) for symbol in field.shape)
@@ -176,8 +176,8 @@ def differs(script, pair, worlds, seed, monkeypatch, given=MappingProxyType({}))
             for session, questions, note in zip(pair, asking, noted, strict=True):
                 client = session.client
                 known = client.script[phase]
-                arrays = questions.arrays(known, session, dict(known.asked_sizes(client.public)))
-                asked = dict(zip([one.name for one in known.asked.fields], arrays, strict=False))
+                arrays = questions.arrays(known, session, dict(known.request_sizes(client.public)))
+                asked = dict(zip([one.name for one in known.request.fields], arrays, strict=False))
                 for module in ("masked", "surviving"):
                     monkeypatch.setattr(f"fedpca_flwr.transports.{module}.encode_answer", note.encoded)
                 outcomes.append(session.ask(phase, arrays))

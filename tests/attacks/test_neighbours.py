@@ -44,7 +44,7 @@ class Sites:
         return {i: self.sessions[i].ask("moments", [publics, self.signatures])[0][0] for i in parties}
 
     def private(self, party):
-        return self.sessions[party].client.journal.recall("private")
+        return self.sessions[party].client.journal.load_secret("private")
 
     def less_masks_with(self, words, own, others, publics):
         """Masked words without what a party shares with these others, who have handed over their private keys."""

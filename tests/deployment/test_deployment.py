@@ -125,7 +125,7 @@ def test_a_site_that_refuses_is_named_on_both_sides(hospitals, tmp_path):
     refusal = "this site does not allow the method 'ap-cov'"
     named = re.search(rf"DisclosureError: client (\d) \(hospital \1\): {refusal}", log)  # the first one that was asked
     assert named, log
-    assert refusal in hospitals.log_of(f"node{named[1]}")
+    assert refusal in hospitals.read_log(f"node{named[1]}")
     assert not list(tmp_path.iterdir())
 
 
@@ -138,7 +138,7 @@ def test_what_a_database_says_stays_at_its_site_and_no_log_has_the_password(hosp
         connection.execute("ALTER TABLE visits RENAME TO visit")
     assert status == "finished:failed"
     assert "client 1 (hospital 1): node-config: the database refuses the 'query'" in log
-    logs = {name: hospitals.log_of(name) for name in ("superlink", "node0", "node1")}
+    logs = {name: hospitals.read_log(name) for name in ("superlink", "node0", "node1")}
     assert database.password not in log + "".join(logs.values())
     assert 'relation "visit" does not exist' in logs["node1"]
     assert "relation" not in log + logs["superlink"]

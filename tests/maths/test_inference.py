@@ -219,9 +219,9 @@ def test_components_above_the_edge_or_before_the_gap_are_told_only_where_bounds_
             asked.append((j, level))
             return most
 
-        ritz = SimpleNamespace(values=values, error=0.25, residuals_to=lambda count: np.full((1, count), error))
+        ritz = SimpleNamespace(values=values, error=0.25, leading_residuals=lambda count: np.full((1, count), error))
         angles = SimpleNamespace(eigenvalue=eigenvalue, certifies=lambda j, degrees: (j, degrees) == (1, 1e-3))
-        return law.certified(ritz, trace, 3, angles, tolerance)
+        return law.count_certified(ritz, trace, 3, angles, tolerance)
 
     few, many = MarchenkoPastur(9, 16), MarchenkoPastur(99, 50)
     values = np.r_[100.0, behind]

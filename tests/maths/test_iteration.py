@@ -23,7 +23,7 @@ def begin(values, *, k, width, **options):
 
 def run(found, A, rounds):
     """Rounds until the end, or so many."""
-    while not found.add(found.block, A @ found.block) and found.asked < rounds:
+    while not found.add(found.block, A @ found.block) and found.product_count < rounds:
         pass
     return found
 

@@ -38,7 +38,7 @@ def matrix(d):
 
 def assert_knows(refined, A):
     """On the span of the known products the refined sketch is the matrix."""
-    Q, change = refined.known.Q, refined._change()
+    Q, change = refined.products.Q, refined._change()
     np.testing.assert_allclose(refined.product(Q) + change + Q @ (change.T @ Q), A @ Q, atol=1e-12)
     return Q, change
 

@@ -226,7 +226,7 @@ def assert_summed(words, shares, near=None, *, rounding=1e-9):
     """The sum that words say is off by no more than they claim."""
     with np.errstate(over="ignore"):
         total = np.add.reduce([words.encode(share, "x") for share in shares])
-    assert (np.abs(words.decode(total, near) - sum(shares)) <= words.missed * (1 + rounding)).all()
+    assert (np.abs(words.decode(total, near) - sum(shares)) <= words.error_bound * (1 + rounding)).all()
 
 
 def signs(rng, size):

@@ -306,7 +306,7 @@ def test_what_is_observed_of_features_in_closed_form():
     found = end.value.value
     np.testing.assert_allclose(found.spread, [1.0, np.sqrt(0.99)], rtol=1e-12)
     np.testing.assert_allclose(found.mean, [0.0, 0.1 / np.sqrt(0.99)], rtol=1e-12)
-    assert (found.every, found.rows, found.share) == (5, 4, 1 / 8)
+    assert (found.total_rows, found.rows, found.share) == (5, 4, 1 / 8)
 
 
 # What no rows have

@@ -123,7 +123,7 @@ def test_rows_that_take_no_part_may_be_those_with_values(rounded, apart, least, 
     monkeypatch.setattr(policy, "PAIR_BLOCK_FEATURES", 1)
 
     def observed(*places):
-        return table(103, *places)._replace(apart=np.arange(103) < apart)
+        return table(103, *places)._replace(excluded=np.arange(103) < apart)
 
     for enough in (0, least):
         permit_values(rules, observed(every, slice(enough)))

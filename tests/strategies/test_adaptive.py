@@ -251,9 +251,9 @@ def test_components_too_small_for_a_covariance_are_had_from_factors():
 
 def test_a_server_chooses_once_more_at_most_and_no_approximation_then(tmp_path):
     session = HostileSession(tmp_path, rows(40, 6), {"method": "adaptive", "n-components": 2})
-    assert session.client._chosen("p-cov").card.name == "p-cov"
+    assert session.client._chosen_client("p-cov").card.name == "p-cov"
     with refused(ContractError, "twice"):
-        session.client._chosen("compressed")
-    assert session.client._chosen("qr-pca").card.name == "qr-pca"
+        session.client._chosen_client("compressed")
+    assert session.client._chosen_client("qr-pca").card.name == "qr-pca"
     with refused(ContractError, "twice"):
-        session.client._chosen("sub-it")
+        session.client._chosen_client("sub-it")

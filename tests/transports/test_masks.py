@@ -360,4 +360,4 @@ def test_a_party_signs_as_itself_once_and_is_believed():
 )
 def test_nobody_believes_it_of_anything_else(verifier, party, what, said):
     with refused(DisclosureError, f"party {party}", what, "'identities'"):
-        verifier.require(party, what, SIGNATURE, *said)
+        verifier.require_signature(party, what, SIGNATURE, *said)
