@@ -2,47 +2,55 @@
 
     python -m fedpca_flwr.simulations.benchmarks accuracy --dataset mnist --data-root DEST
 
-``--help`` behind a benchmark's name says what it measures.
+--help behind a benchmark's name says what it measures, --quick runs it with its smallest sizes.
 """
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from importlib import import_module
+from typing import Any
 
-from fedpca_flwr.simulations.programs import run_named
+import click
+from typer.core import TyperGroup
 
-TOPICS = {
+from fedpca_flwr import cli
+
+MODULES = {
     "accuracy": ("accuracy", "coverage", "missing"),
     "databases": ("databases",),
-    "engines": ("empty-method", "start"),
-    "genotypes": ("genotypes", "restarts"),
+    "genotypes": ("genotypes",),
     "growth": ("growth", "rivals"),
     "influence": ("groups", "influence"),
     "memory": ("memory", "sparse"),
     "messages": ("adaptive", "compression", "front", "truncation"),
-    "privacy": ("intervals", "privacy", "secure"),
+    "privacy": ("intervals", "privacy"),
     "robust": ("robust", "robust-map"),
-    "soak": ("soak",),
-    "speed": ("all", "iteration", "many-rows", "parties", "speed", "threads"),
+    "speed": ("all", "empty-method", "secure", "speed", "start", "threads"),
 }
-"""The benchmarks of each module: a help imports none of these."""
+NAMES = {name: module for module, names in MODULES.items() for name in names}
 
 
-def run_one(topic: str, name: str, arguments: Sequence[str]) -> None:
-    """Run a benchmark of a module with these arguments."""
-    import_module(f"{__package__}.{topic}")
-    from fedpca_flwr.simulations.benchmarks.harness import BENCHMARKS
+class _Benchmarks(TyperGroup):
+    """Commands of all benchmarks; only the module of the chosen benchmark is imported."""
 
-    BENCHMARKS[name](arguments)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(NAMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in NAMES:
+            ctx.fail(f"there is no benchmark '{cmd_name}'\nBenchmarks: {', '.join(sorted(NAMES))}")
+        import_module(f"{__package__}.{NAMES[cmd_name]}")
+        from fedpca_flwr.simulations.benchmarks.harness import COMMANDS
+
+        return COMMANDS[cmd_name]
 
 
-NAMED = {name: partial(run_one, topic, name) for topic, names in TOPICS.items() for name in names}
-
-
-def main(arguments: Sequence[str]) -> int:
-    return run_named(NAMED, arguments, kind="benchmark", doc=__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Run the benchmark that the first argument names, and end the process."""
+    texts: Any = {"help": cli.readable(__doc__ or ""), "rich_markup_mode": None}
+    program = _Benchmarks(name="benchmarks", context_settings=cli.HELP_OPTIONS, **texts)
+    program.main([*arguments], prog_name="python -m fedpca_flwr.simulations.benchmarks")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
