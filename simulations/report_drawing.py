@@ -1,11 +1,12 @@
 """The figures of a comparison's page, drawn as SVG."""
 
-import html
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -34,29 +35,55 @@ Drawn = Iterable[tuple[Figure, str]]
 """Figures, and what stands below them."""
 
 
-def figures(folder: Path, records: Sequence[Record]) -> list[str]:
-    """The figures of runs of one setting, as HTML; where their data or models are gone, a line that says so instead."""
-    good = [record for record in records if "error" not in record]
-    if not good:
+class Drawing(NamedTuple):
+    """Figure on a page, and the text below it; a text alone if there is no figure."""
+
+    svg: Markup
+    text: str
+
+
+def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
+    """Draw the figures of runs of one setting.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the models.
+    records : sequence of dict
+        Runs of the setting.
+
+    Returns
+    -------
+    list of Drawing
+        The figures. If data or models are gone, a line that says so is the last.
+    """
+    completed = [record for record in records if "error" not in record]
+    if not completed:
         return []
-    drawn = _as_parts(of_runs(good), good)
+    drawings = _drawings(of_runs(completed), completed)
     try:
-        return drawn + _as_parts(of_models(folder, good), good)
+        return drawings + _drawings(of_models(folder, completed), completed)
     except FedPCAError as error:
-        return [*drawn, f"<p>No more figures: {html.escape(str(error))}</p>"]
+        return [*drawings, Drawing(Markup(), " ".join(f"No more figures: {error}".splitlines()))]
 
 
-def figures_of_pool(records: Sequence[Record]) -> list[str]:
-    """The figures of the data set of these runs; none where it is gone or has too many features."""
+def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:
+    """Draw the figures of the data set of these runs.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        Runs on the data set.
+
+    Returns
+    -------
+    list of Drawing
+        The figures; none if the data set is gone or has too many features.
+    """
     try:
-        return _as_parts(of_pool(records[0]), records)
+        return _drawings(of_pool(records[0]), records)
     except FedPCAError:
         return []
-
-
-def _as_parts(figures: Drawn, records: Sequence[Record]) -> list[str]:
-    """Figures as parts of a page, each with inner names of its own."""
-    return [_svg(figure, text, identity(records[0]) + text[:9]) for figure, text in figures]
 
 
 def of_runs(records: Sequence[Record]) -> Drawn:
@@ -109,15 +136,17 @@ def _overlaid(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict
     return {name: models[name] for name in (first, *sorted(others, key=lambda name: -angles[name])[:FARTHEST])}
 
 
-def _svg(figure: Figure, text: str, salt: str) -> str:
-    """A figure as a part of the page; the salt makes its inner names its own."""
-    buffer = io.StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
-        nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-        figure.savefig(buffer, format="svg", metadata=nothing, dpi=64, facecolor="none")
-    ink = INK.lower()  # without paper, what is written has the colour of the page's own text, on dark pages too
-    drawing = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue().replace(ink, "currentColor"))
-    drawing = drawing[drawing.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{html.escape(text)}"', 1)
-    return (
-        f'<figure><div class="wide" tabindex="0">{drawing}</div><figcaption>{html.escape(text)}</figcaption></figure>'
-    )
+def _drawings(figures: Drawn, records: Sequence[Record]) -> list[Drawing]:
+    """Draw figures as SVG, each with inner names of its own."""
+    drawings = []
+    for figure, text in figures:
+        salt = identity(records[0]) + text[:9]
+        buffer = io.StringIO()
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):  # text as text: small, and the same each time
+            nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+            figure.savefig(buffer, format="svg", metadata=nothing, dpi=64, facecolor="none")
+        ink = INK.lower()  # without paper, what is written has the colour of the page's own text, on dark pages too
+        svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", buffer.getvalue().replace(ink, "currentColor"))
+        inner = Markup(svg[svg.index("<svg") + len("<svg") :])
+        drawings.append(Drawing(Markup('<svg role="img" aria-label="{}"{}').format(text, inner), text))
+    return drawings
