@@ -16,16 +16,15 @@ from typer.core import TyperGroup
 from fedpca_flwr import cli
 
 MODULES = {
-    "accuracy": ("accuracy", "coverage", "missing"),
+    "accuracy": ("accuracy", "coverage", "missing", "robust", "robust-map"),
     "databases": ("databases",),
     "genotypes": ("genotypes",),
     "growth": ("growth", "rivals"),
-    "influence": ("groups", "influence"),
+    "influence": ("influence",),
     "memory": ("memory", "sparse"),
-    "messages": ("adaptive", "compression", "front", "truncation"),
+    "messages": ("compression", "front", "truncation"),
     "privacy": ("intervals", "privacy"),
-    "robust": ("robust", "robust-map"),
-    "speed": ("all", "empty-method", "secure", "speed", "start", "threads"),
+    "speed": ("all", "empty-method", "secure", "speed"),
 }
 NAMES = {name: module for module, names in MODULES.items() for name in names}
 

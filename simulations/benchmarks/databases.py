@@ -26,7 +26,7 @@ def _databases(url: str, rows: int = 1_000_000, features: int = 20) -> Lines:
     size as float64. The last lines are sites: rows that are read, checked, and read again to answer p-cov's question.
     """
     with TemporaryDirectory() as folder:
-        usages = compare(url, f"{folder}/cohort.duckdb", rows, features)
+        usages = _compare(url, f"{folder}/cohort.duckdb", rows, features)
     first, size = next(iter(usages.values())), 8e-6 * rows * features
     yield f"{rows:,} rows of {features} features: {size:.0f} MB as float64\n"
     yield "from", "CPU", "peak", "of the rows' size"
@@ -34,21 +34,8 @@ def _databases(url: str, rows: int = 1_000_000, features: int = 20) -> Lines:
         yield name, f"{usage.cpu / first.cpu:.1f}", f"{usage.peak_mb:.0f}", f"{usage.peak_mb / size:.2f}"
 
 
-def compare(url: str, file: str, rows: int, features: int) -> dict[str, Usage]:
-    """Measure every way; the value is the sum of all numbers.
-
-    Parameters
-    ----------
-    url, file : str
-        PostgreSQL server, and file for DuckDB; both get a table.
-    rows, features : int
-        Size of the table.
-
-    Returns
-    -------
-    dict of Usage
-        By the name of the way.
-    """
+def _compare(url: str, file: str, rows: int, features: int) -> dict[str, Usage]:
+    """Measure every way on a PostgreSQL server and a file for DuckDB; the value is the sum of all numbers."""
     harness.isolate(_write, url, file, rows, features)
     ways: dict[str, tuple[Reader, str]] = {
         "PostgreSQL": (_read_query, url),
@@ -62,10 +49,7 @@ def compare(url: str, file: str, rows: int, features: int) -> dict[str, Usage]:
         del ways["PostgreSQL, ADBC"]
     columns = ", ".join(f"x{j}" for j in range(features))
     few, every = (f"SELECT {columns} FROM visit WHERE id <= {n} ORDER BY id" for n in (WARM_UP_ROWS, rows))
-    return {
-        name: harness.isolate(_sum, reader, place, every, warm_up=[reader, place, few])
-        for name, (reader, place) in ways.items()
-    }
+    return {name: harness.isolate(_sum, *way, every, warm_up=[*way, few]) for name, way in ways.items()}
 
 
 def _write(url: str, file: str, rows: int, features: int) -> None:

@@ -1,11 +1,14 @@
 """Growth of runs with their data, and other programs for PCA beside ours, in one process each."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from math import log
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import click
 import numpy as np
+import typer
 from scipy import sparse
 from scipy.sparse.linalg import eigsh
 from sklearn.decomposition import PCA, IncrementalPCA
@@ -15,6 +18,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.moments import Moments, symmetric
 from fedpca_flwr.maths.rows import centred_chunks
+from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines, Points, Rows
 from fedpca_flwr.simulations.engines import run
@@ -53,7 +57,7 @@ MAX_FEATURES = {"p-cov": 3000, "qr-pca": 1000}
 @harness.benchmark(PAGE, max_rows=1000, groups=["parties", "column rows"], blas_threads=1)
 def _growth(
     max_rows: int = 10_000_000,
-    groups: harness.choices(GROWN) = [*GROWN],  # type: ignore[valid-type]  # noqa: B006
+    groups: Annotated[list[str], typer.Option(click_type=click.Choice([*GROWN]))] = [*GROWN],  # noqa: B006
     figure: str = "",
 ) -> Lines:
     """Measure CPU seconds of whole runs as rows, features, components and parties grow, each alone.
@@ -99,20 +103,18 @@ def _measure(way: str, point: Point, size: int, parts: list[Rows], curve: Points
     if point.features > MAX_FEATURES.get(way, point.features):
         return "-"
     settings: dict[str, Any] = {"n_components": point.components, "may_show": "inner products", "progress": False}
-    results: list[Any] = []
+    models: list[PCAModel] = []
 
     def work() -> None:
-        try:
-            results.append(run(way, parts, min_rows=1, **settings))
-        except FedPCAError as error:
-            results.append(error)
+        with suppress(FedPCAError):
+            models.append(run(way, parts, min_rows=1, **settings))
 
     seconds = harness.cpu_seconds(work)
-    if isinstance(results[0], FedPCAError):
+    if not models:
         return f"{seconds:.2f}; refused"
     curve.append((size, seconds))
-    messages = point.parties * (1 + len(results[0].log["rounds"]))
-    return f"{seconds:.3g}; {results[0].rounds}; {1e3 * seconds / messages:.2f}"
+    messages = point.parties * (1 + len(models[0].log["rounds"]))
+    return f"{seconds:.3g}; {models[0].rounds}; {1e3 * seconds / messages:.2f}"
 
 
 def exponent(curve: Points) -> str:

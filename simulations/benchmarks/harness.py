@@ -10,7 +10,7 @@ import inspect
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -49,11 +49,6 @@ PARTITIONS: dict[str, dict[str, Any]] = {
 
 Dataset = Annotated[Literal["mnist", "images", "digits"], typer.Option(help="'images' is CIFAR-10 as JPEG files.")]
 Clients = Annotated[int, typer.Option("--clients", help="Number of parties.")]
-
-
-def choices(names: Iterable[str]) -> Any:
-    """Return the type of an option with several of these values."""
-    return Annotated[list[str], typer.Option(click_type=click.Choice([*names]))]
 
 
 def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) -> Callable[[Body], Body]:
@@ -110,7 +105,20 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
 
 
 def print_tables(lines: Lines, *, text: bool = False) -> Iterator[dict[str, str]]:
-    """Print texts and tables as they grow (with ``text`` at their end), and yield the cells of each line by head."""
+    """Print texts and tables as they grow, and yield the cells of each line by head.
+
+    Parameters
+    ----------
+    lines : Lines
+        What a benchmark yields.
+    text : bool
+        Whether a table has aligned columns and is printed at the end, instead of Markdown.
+
+    Yields
+    ------
+    dict of str
+        Cells by head.
+    """
     table = list[list[str]]()
     for line in (*lines, None) if text else lines:  # aligned columns need all lines
         if text and table and not isinstance(line, tuple):
@@ -257,9 +265,9 @@ def clients(dataset: str, root: str, number: int = 10, *, seed: int = 42, **part
     return [rows[part] for part in split(source.labels, number, seed=seed, **partition or PARTITIONS["Dirichlet 0.1"])]
 
 
-def exact_components(parts: Sequence[Rows], components: int = COMPONENTS) -> Array:
-    """Return the components (d, k) of all rows by P-COV, which `accuracy` finds 1e-12 degrees from scikit-learn's."""
-    return run("p-cov", parts, n_components=components, min_rows=1).loadings()[0].T
+def exact_components(parts: Sequence[Rows]) -> Array:
+    """Return the components (d, 50) of all rows by P-COV, which `accuracy` finds 1e-12 degrees from scikit-learn's."""
+    return run("p-cov", parts, n_components=COMPONENTS, min_rows=1).loadings()[0].T
 
 
 def draw_parties(number: int, rows: int, features: int, power: float = 0.5, shift: float = 1.0) -> list[Array]:

@@ -18,7 +18,6 @@ from sklearn.decomposition import PCA
 from fedpca_flwr.maths import eigen, secure
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import packed_size
-from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.protocol.replies import Replies
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions import rows as row_questions
@@ -30,25 +29,24 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.encoding import MASKED, MaskedSum
 
 REPLY_ROWS, DISTINCT_REPLIES, COMPONENTS, TOPICS = 64, 3, 10, 10
-WAYS = {"clear": row_questions.FOR_INFLUENCE, "clear, nothing kept": 0, "clear, all kept": 2**60, "masked": 0}
+WAYS = {"clear": row_questions.FOR_INFLUENCE, "clear, nothing kept": 0, "masked": 0}
 """Bytes that the server stores for the parties' influence."""
 
 
-@harness.benchmark("docs/scaling.md", parties=[3], features=[60], ways=list(WAYS))
+@harness.benchmark("docs/scaling.md", parties=[3], features=[60])
 def _memory(
     parties: list[int] = [60, 1000],  # noqa: B006
     features: list[int] = [256, 3072],  # noqa: B006
-    ways: harness.choices(WAYS) = ["clear", "clear, nothing kept", "masked"],  # type: ignore[valid-type]  # noqa: B006
 ) -> Lines:
     """Measure the server's peak memory while replies of p-cov come, are added and become components.
 
     Each reply has bytes of its own, as a message brings them. Memory is what Python and NumPy take beyond what they had
     when the question was out, in MB and in matrices of d x d float64. In clear: as it is; with nothing kept for the
-    parties' influence, as where that would be too much; with all kept, as `max-share` wants it. Masked: words.
+    parties' influence, as where that would be too much. Masked: words.
     """
     _take_clear(DISTINCT_REPLIES, 20)  # libraries are loaded
     yield "features", "way", "parties", "all replies, MB", "peak, MB", "in d x d matrices"
-    for d, way, number in itertools.product(features, ways, parties):
+    for d, way, number in itertools.product(features, WAYS, parties):
         with mock.patch.object(row_questions, "FOR_INFLUENCE", WAYS[way]):
             nbytes = (_take_masked if way == "masked" else _take_clear)(number, d)
         peak = tracemalloc.get_traced_memory()[1] / 1e6
@@ -114,24 +112,21 @@ def ask_for_moments(rows: Sequence[Any], components: int) -> tuple[PCAStrategy, 
 def _sparse(parties: int = 10, rows: int = 200_000, features: int = 2000, density: float = 0.05) -> Lines:
     """Compare a run on sparse rows with scikit-learn's PCA of the pooled CSR matrix: angle, CPU and peak memory.
 
-    Rows are mixtures of ten topics, with noise. Programs are scikit-learn, the run of p-cov in one process (parties,
-    server and messages), and a party that answers the first question alone. Memory is what each takes beyond its
-    libraries, the data included, in MB, and as a share of 1.5 times its data and three d x d matrices.
+    Rows are mixtures of ten topics, with noise. The run of p-cov is in one process (parties, server and messages).
+    Memory is what each takes beyond its libraries, the data included, in MB, and as a share of 1.5 times its data and
+    three d x d matrices.
     """
     with TemporaryDirectory() as folder:
-        sizes = harness.isolate(_write, folder, parties, rows, features, density).value
+        size = harness.isolate(_write, folder, parties, rows, features, density).value
         files, few = [Path(folder, f"{party}.npz") for party in range(parties)], [_mixtures(50, 20, 0.05, 0)]
-        programs: dict[str, tuple[Any, list[Path], float]] = {
-            "PCA(svd_solver='covariance_eigh')": (_scikit_learn, [Path(folder, "all.npz")], sum(sizes)),
-            f"p-cov, {parties} parties and the server": (_whole_run, files, sum(sizes)),
-            "p-cov, one party": (_one_party, files[:1], sizes[0]),
-        }
-        usages = [harness.isolate(program, own, load=_load, warm_up=[few]) for program, own, _ in programs.values()]
+        theirs = harness.isolate(_scikit_learn, [Path(folder, "all.npz")], load=_load, warm_up=[few])
+        ours = harness.isolate(_whole_run, files, load=_load, warm_up=[few])
     yield "program", "CPU", "data", "peak", "of 1.5 data + 3 d x d"
-    for (name, (_, _, size)), usage in zip(programs.items(), usages, strict=True):
+    names = "PCA(svd_solver='covariance_eigh')", f"p-cov, {parties} parties and the server"
+    for name, usage in zip(names, (theirs, ours), strict=True):
         share = usage.peak_mb / (1.5 * size + 3 * 8e-6 * features**2)
-        yield name, f"{usage.cpu / usages[0].cpu:.2f}", f"{size:.0f}", f"{usage.peak_mb:.0f}", f"{share:.2f}"
-    yield f"\nlargest angle {eigen.principal_angles(usages[1].value.T, usages[0].value.T).max():.1e} degrees"
+        yield name, f"{usage.cpu / theirs.cpu:.2f}", f"{size:.0f}", f"{usage.peak_mb:.0f}", f"{share:.2f}"
+    yield f"\nlargest angle {eigen.principal_angles(ours.value.T, theirs.value.T).max():.1e} degrees"
 
 
 def _mixtures(rows: int, features: int, density: float, seed: int) -> Any:
@@ -147,12 +142,12 @@ def _mixtures(rows: int, features: int, density: float, seed: int) -> Any:
     return scipy.sparse.vstack(blocks, format="csr")
 
 
-def _write(folder: str, parties: int, rows: int, features: int, density: float) -> list[float]:
-    """Write the parties' files, and one of all rows; return MB of each party."""
+def _write(folder: str, parties: int, rows: int, features: int, density: float) -> float:
+    """Write the parties' files, and one of all rows; return MB of all rows."""
     parts = [_mixtures(rows // parties, features, density, party) for party in range(parties)]
     for name, part in [*enumerate(parts), ("all", scipy.sparse.vstack(parts, format="csr"))]:
         scipy.sparse.save_npz(Path(folder, f"{name}.npz"), part, compressed=False)
-    return [(part.data.nbytes + part.indices.nbytes + part.indptr.nbytes) / 1e6 for part in parts]
+    return float(sum(part.data.nbytes + part.indices.nbytes + part.indptr.nbytes for part in parts) / 1e6)
 
 
 def _load(files: Sequence[Path]) -> list[Any]:
@@ -165,8 +160,3 @@ def _scikit_learn(data: list[Any]) -> Array:
 
 def _whole_run(data: list[Any]) -> Array:
     return run("p-cov", data, n_components=COMPONENTS).loadings()[0]
-
-
-def _one_party(data: list[Any]) -> None:
-    _, ((client, question),) = ask_for_moments([sparse_rows(data[0])], COMPONENTS)
-    assert client.fit(question, None, 1).parameters.tensors

@@ -29,25 +29,24 @@ def _privacy(
     components: int = 50,
     draws: int = 3,
     replaced: float = 0.0,
-    trust: Literal["local", "distributed"] = "distributed",
     epsilons: list[float] = [0.5, 1.0, 2.0],  # noqa: B006
     clips: list[float] = [0.25, 1.0, 4.0],  # noqa: B006
     figure: str = "",
 ) -> Lines:
     """Compare DP-PCA by shells and directions, which need no bound, with rows clipped to lengths read off the data.
 
-    Dirichlet 0.1 (--file of numbers by commas or spaces, and drawn rows: split evenly), delta 1e-5, one row added or
-    removed; means of several draws of the noise. --clips names the multiples of the rows' median length that are tried:
-    the search for the best clip used the data, and epsilon does not count that search; a user guesses a clip. Captured
-    variance is against the exact components'; claimed, what the model's own variances say. --replaced 0.05 has every
-    twentieth row replaced by 1e6 in each feature; captured variance is that of the other rows. With
-    ``trust='distributed'`` the server of this simulation adds the replies up itself; --clients 1 --trust local is the
-    same noise in all, drawn once.
+    Dirichlet 0.1 (--file of numbers by commas or spaces, and drawn rows: split evenly), delta 1e-5, distributed trust;
+    means of several draws of the noise. --clips are multiples of the rows' median length: the search for the best clip
+    used the data, and epsilon does not count that search; a user guesses a clip. Captured variance is against the exact
+    components'; claimed, what the model's own variances say. --replaced 0.05 has every twentieth row replaced by 1e6 in
+    each feature; captured variance is that of the other rows.
     """
     rows, parts = _rows_and_parts(dataset, data_root, file, parties)
     dense = run("p-cov", [rows], n_components=rows.shape[1])
     truth = run("p-cov", [rows], n_components=components)
-    private = [_replace(part, replaced) for part in parts] if replaced else parts
+    private = [part.astype(np.float64) for part in parts]
+    for part in private if replaced else []:
+        part[:: round(1 / replaced)] = 1e6
     length = np.median(lengths(rows[:: max(1, len(rows) // 5000)].astype(np.float64)))
     releases: list[dict[str, Any]] = [{"release": "shells"}, {"release": "directions"}]
     releases += [{"release": "joint", "clip": float(clip * length)} for clip in clips]
@@ -56,7 +55,7 @@ def _privacy(
     for release in releases:
         name = " ".join(value if isinstance(value, str) else f"{value:.4g}" for value in release.values())
         for epsilon in epsilons:
-            options: dict[str, Any] = {"epsilon": epsilon, "trust": trust, "honest_parties": parties, **release}
+            options: dict[str, Any] = {"epsilon": epsilon, "trust": "distributed", "honest_parties": parties, **release}
             numbers = []
             for _ in range(draws):
                 model = run("dp-pca", private, n_components=components, **options)
@@ -87,13 +86,6 @@ def _rows_and_parts(dataset: str | None, root: str, file: str, parties: int) -> 
     return rows, np.array_split(rows, parties)
 
 
-def _replace(rows: Rows, share: float) -> Rows:
-    """Replace a share of the rows by what is far off."""
-    changed = rows.astype(np.float64)
-    changed[:: round(1 / share)] = 1e6
-    return changed
-
-
 def _captured(model: PCAModel, dense: PCAModel) -> float:
     """Return the variance of a model's components as a share of that of the exact ones.
 
@@ -109,9 +101,8 @@ def _intervals(runs: int = 200, epsilon: float = 2.0) -> Lines:
     """Count how often dp-pca's intervals hold the variances of rows within reach, and those of all rows.
 
     4,000 rows of six features, three components and three parties, unless the name of the shape says otherwise; each
-    party adds the whole noise. The counts are of the component that is held least often, the medians of widths over
-    variances; an interval is unknown for a component that the noise hides. The 300 rows have five times the epsilon:
-    else all are hidden.
+    party adds all noise. The counts are of the component that is held least often; an interval is unknown for a
+    component that the noise hides. The 300 rows have five times the epsilon: else all are hidden.
     """
     yield "shape", "epsilon", "held within reach", "held of all rows", "unknown", "median width"
     for number, (shape, (draw, k, parties)) in enumerate(SHAPES.items()):

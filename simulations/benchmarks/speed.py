@@ -20,7 +20,6 @@ from flwr.server.strategy import FedAvg
 from scipy.linalg import blas, eigh
 from scipy.sparse.linalg import eigsh
 from sklearn.decomposition import PCA
-from threadpoolctl import threadpool_limits
 from typing_extensions import override
 
 import fedpca_flwr
@@ -41,15 +40,26 @@ Pair = tuple[str, Program, Program]
 """Title, our program and the one beside it."""
 
 
-@harness.benchmark(PAGE, data_root="", repeats=1)
-def _speed(data_root: str, repeats: int = 7, threads: int = 1) -> Lines:
+@harness.benchmark(PAGE, data_root="", repeats=1, blas_threads=1)
+def _speed(data_root: str, repeats: int = 7, threads: int = 2) -> Lines:
     """Measure a client's moments, the server and a whole run beside the fastest program for the same.
 
-    The folder holds MNIST/ and cifar10-jpeg/ (--quick: the digits stand for both); both programs have so many BLAS
-    threads. The ratios are what we claim: the median over the repetitions, with the least and the largest.
+    The folder holds MNIST/ and cifar10-jpeg/ (--quick: the digits stand for both). The ratios are what we claim: the
+    median over the repetitions, with the least and the largest. The last table has the wall time of a site's work with
+    one of its `threads` over that with several: with fewer idle cores than threads the ratio is less.
     """
-    with threadpool_limits(threads, user_api="blas"):
-        yield from _tabulate(_pairs_of_images(data_root, repeats), repeats)
+    yield from _tabulate(_pairs_of_images(data_root, repeats), repeats)
+    pixels = datasets.load("mnist" if data_root else "digits", data_root).all_rows()[:40_000]
+    numbers = pixels.astype(np.float64)
+    block = np.random.default_rng(0).standard_normal((numbers.shape[1], COMPONENTS))
+    work: dict[str, Callable[[int], object]] = {
+        "moments of uint8": partial(Moments.of, pixels),
+        "moments of float64": partial(Moments.of, numbers),
+        "product with 50 columns": partial(scatter_product, numbers, head_and_diagonal(numbers)[0], block),
+    }
+    yield f"\none thread, and {threads} threads:\n"
+    pairs = ((name, partial(program, 1), partial(program, threads)) for name, program in work.items())
+    yield from _tabulate(pairs, repeats, harness.wall_seconds)
 
 
 def _tabulate(pairs: Iterable[Pair], repeats: int, clock: Callable[[Program], float] = harness.cpu_seconds) -> Lines:
@@ -103,35 +113,10 @@ def _scikit_learn(parties: Any, components: int = COMPONENTS) -> Program:
     return partial(PCA(components, svd_solver="covariance_eigh").fit_transform, np.vstack(parties))
 
 
-@harness.benchmark(PAGE, data_root="", repeats=1, blas_threads=1)
-def _threads(data_root: str, repeats: int = 7, threads: int = 2) -> Lines:
-    """Measure the wall time of a site's work with one of its `threads` over that with several: the bits are equal.
-
-    40,000 rows of MNIST (--quick: the digits). On a machine with fewer idle cores than threads the ratio is less.
-    """
-    pixels = datasets.load("mnist" if data_root else "digits", data_root).all_rows()[:40_000]
-    numbers = pixels.astype(np.float64)
-    head, _ = head_and_diagonal(numbers)
-    block = np.random.default_rng(0).standard_normal((numbers.shape[1], COMPONENTS))
-    work: dict[str, Callable[[int], object]] = {
-        "moments of uint8": partial(Moments.of, pixels),
-        "moments of float64": partial(Moments.of, numbers),
-        "product with 50 columns": partial(scatter_product, numbers, head, block),
-    }
-    pairs = ((name, partial(program, 1), partial(program, threads)) for name, program in work.items())
-    yield from _tabulate(pairs, repeats, harness.wall_seconds)
-
-
-@harness.benchmark(PAGE, repeats=1)
-def _start(repeats: int = 5) -> Lines:
-    """Measure the CPU time of importing an app beside Flower's: a message to a site costs it before anything else."""
-    yield from _tabulate(((f"import of {app}", *_imports(app)) for app in ("site_app", "server_app")), repeats)
-
-
-def _imports(app: str) -> tuple[Program, Program]:
-    """Return a process that imports an app and a method, as each message in a deployment does, and Flower alone."""
+def _imports() -> tuple[Program, Program]:
+    """Return a process that imports the ClientApp and a method, as each message to a site does, and Flower alone."""
     method = "from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
-    codes = f"import fedpca_flwr.{app}; {method}", "import flwr.clientapp, flwr.serverapp"
+    codes = f"import fedpca_flwr.site_app; {method}", "import flwr.clientapp, flwr.serverapp"
     ours, theirs = (partial(subprocess.run, [sys.executable, "-c", code], check=True) for code in codes)
     return ours, theirs
 
@@ -142,7 +127,7 @@ MAX_GROWTH = 1.25
 
 _many, _small = partial(harness.draw_parties, 10, 2000, 300), partial(harness.draw_parties, 50, 60, 128)
 RATIOS: dict[str, Callable[[], tuple[Program, Program]]] = {
-    "start of the ClientApp, to Flower alone": partial(_imports, "site_app"),
+    "start of the ClientApp, to Flower alone": _imports,
     "a party's moments (6,000 x 500), to a bare BLAS syrk": lambda: _moments(harness.draw_parties(1, 6000, 500)[0], 3),
     "whole run of p-cov (20,000 x 300), to scikit-learn's covariance_eigh": lambda: (
         _run("p-cov", _many(), 20),
@@ -179,7 +164,7 @@ def _all(repeats: int = 9, keep: bool = False) -> Lines:
         RELEASED.write_text(json.dumps({"version": fedpca_flwr.__version__, "ratios": today}, indent=1) + "\n")
 
 
-@harness.benchmark("docs/secure-aggregation.md", repeats=1)
+@harness.benchmark("docs/secure-aggregation.md", repeats=1, blas_threads=1)
 def _secure(
     dataset: harness.Dataset = "digits",
     data_root: str = ".",
@@ -198,8 +183,7 @@ def _secure(
         for number in parties:
             rows = harness.draw_parties(number, 60, features)
             secure = _run("p-cov", rows, 5, secure_aggregation=True, bound=20.0)
-            with threadpool_limits(1, user_api="blas"):
-                ratio = harness.time_pair(secure, _run("p-cov", rows, 5), repeats)
+            ratio = harness.time_pair(secure, _run("p-cov", rows, 5), repeats)
             seconds = f"{ratio.theirs:.2f}", f"{ratio.ours:.2f}", f"{1e3 * ratio.ours / number:.1f}"
             yield f"{number:,}", degree(number), *seconds, ratio
         return
