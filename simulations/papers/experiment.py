@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from fedpca_flwr import cli
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
-from fedpca_flwr.simulations.programs import parser
 from fedpca_flwr.state.files import writable, written_whole
 
 Row = dict[str, Any]
@@ -44,17 +46,22 @@ class Paper:
     name: str
     doc: str | None
     title: str
-    options: dict[str, Any]
-    """The defaults of the command's options beside ``--output``."""
+    options: Mapping[str, Any]
+    """Defaults of the command's options beside ``--output``."""
     steps: Callable[..., list[Step]]
     """From the options' values to the steps."""
     figures: Callable[[dict[str, list[Row]], Path], dict[str, str]]
     """From the steps' rows and the folder to the sections of the report by heading; it writes the figures."""
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Values of options that take no others."""
 
-    def main(self, arguments: Sequence[str]) -> None:
-        options = {"output": {"type": Path, "required": True}, **self.options}
-        given = vars(parser(f"fedpca_flwr.simulations.papers {self.name}", self.doc, options).parse_args(arguments))
-        self.make(given.pop("output"), given)
+    def command(self) -> click.Command:
+        """Return the command that makes the figures and the report."""
+
+        def reproduce(output: Path, **values: Any) -> None:
+            self.make(output, {key: [*value] if isinstance(value, tuple) else value for key, value in values.items()})
+
+        return command(self.name, self.doc, self.options, reproduce, self.choices)
 
     def make(self, folder: Path, given: Mapping[str, Any]) -> dict[str, list[Row]]:
         """Every step's rows, after the figures and the report were written."""
@@ -64,6 +71,47 @@ class Paper:
         with written_whole(folder / "report.md") as stream:
             stream.write(("\n\n".join(parts) + "\n").encode())
         return results
+
+
+def command(
+    name: str,
+    doc: str | None,
+    options: Mapping[str, Any],
+    callback: Callable[..., None],
+    choices: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> click.Command:
+    """Return a command with the option ``--output`` and further options.
+
+    Parameters
+    ----------
+    name : str
+        Name of the command.
+    doc : str or None
+        Help of the command.
+    options : mapping
+        Defaults of the further options, by name. They are of the options' types: with a list an option takes several
+        values, with False it is a switch.
+    callback : callable
+        Function of the options' values.
+    choices : mapping, optional
+        Values of options that take no others.
+
+    Returns
+    -------
+    click.Command
+        The command.
+    """
+    text = "Folder for figures and report."
+    output = click.Option(["--output"], type=click.Path(path_type=Path), required=True, help=text)
+    parameters: list[click.Parameter] = [output]
+    for option, default in options.items():
+        several = isinstance(default, list)
+        kind = click.Choice(choices[option]) if option in choices else type(default[0] if several else default)
+        flags = [f"--{option.replace('_', '-')}"]
+        parameters.append(click.Option(flags, type=kind, default=default, multiple=several, is_flag=kind is bool))
+    help_text = cli.readable(doc or "")
+    settings: Any = {"help": help_text, "context_settings": cli.HELP_OPTIONS, "rich_markup_mode": None}
+    return cli.Command(name, callback=callback, params=parameters, **settings)
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:

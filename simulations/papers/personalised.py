@@ -317,5 +317,5 @@ def write(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
 
 
 OPTIONS = {"datasets": 5, "shrink": 1, "mnist": "", **MODEL, **SOLVER}
-OPTIONS["prior"] = {"choices": list(PRIORS), "default": MODEL["prior"]}
-PAPER = Paper("personalised", __doc__, "Personalised PCA (Ozkara et al. 2023)", OPTIONS, steps, write)
+CHOICES = {"prior": list(PRIORS)}
+PAPER = Paper("personalised", __doc__, "Personalised PCA (Ozkara et al. 2023)", OPTIONS, steps, write, CHOICES)

@@ -20,8 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from fedpca_flwr.figures.markdown import table
-from fedpca_flwr.simulations.papers.experiment import Paper, Row, run_steps
-from fedpca_flwr.simulations.programs import parser
+from fedpca_flwr.simulations.papers.experiment import Paper, Row, command, run_steps
 from fedpca_flwr.state.files import writable, written_whole
 
 STATES = ("reproduced", "in shape", "cannot be")
@@ -156,29 +155,44 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def everything(arguments: Sequence[str]) -> None:
-    """All papers into one folder; the status is 1 where a number is outside its interval."""
-    options = {"output": {"type": Path, "required": True}, **OPTIONS, "quick": False}
-    given = vars(parser("fedpca_flwr.simulations.papers all", __doc__, options).parse_args(arguments))
-    folder: Path = writable(given["output"])
+def everything(output: Path, *, quick: bool, **folders: str) -> None:
+    """Reproduce all papers in one folder, and compare their numbers with their intervals.
+
+    Parameters
+    ----------
+    output : Path
+        Folder for the papers' folders.
+    quick : bool
+        Whether to compute only what is quick.
+    **folders : str
+        Folders of data sets, by the papers' options.
+
+    Raises
+    ------
+    SystemExit
+        If a number is outside its interval.
+    """
+    writable(output)
     numbers: Numbers = {}
     wrong: list[str] = []
     for seed in seeds():
         paper: Paper = import_module(f"{__package__}.{seed.paper.replace('-', '_')}").PAPER
-        usual = vars(parser(seed.paper, None, paper.options).parse_args([]))
-        chosen = {name: given.get(name, default) for name, default in usual.items()}
-        if given["quick"]:
-            few = [step for step in paper.steps(**chosen) if step.name in seed.quick]
-            results = run_steps(few, folder / seed.paper / "steps")
+        options = {name: folders.get(name, default) for name, default in paper.options.items()}
+        if quick:
+            few = [step for step in paper.steps(**options) if step.name in seed.quick]
+            results = run_steps(few, output / seed.paper / "steps")
         else:
-            results = paper.make(folder / seed.paper, chosen)
+            results = paper.make(output / seed.paper, options)
         numbers[seed.paper] = measured(seed, results)
         wrong += outside(seed, numbers[seed.paper])
-        _write(folder / "numbers.json", json.dumps(numbers, indent=1) + "\n")
+        _write(output / "numbers.json", json.dumps(numbers, indent=1) + "\n")
     if wrong:
         raise SystemExit("\n".join(wrong))
-    if not given["quick"]:
-        _write(folder / "published.md", page(seeds(), numbers))
+    if not quick:
+        _write(output / "published.md", page(seeds(), numbers))
+
+
+COMMAND = command("all", __doc__, {**OPTIONS, "quick": False}, everything)
 
 
 def _write(target: Path, text: str) -> None:
