@@ -11,7 +11,7 @@ from fedpca_flwr.errors import ConfigError
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """Write ``report.html`` of these runs into the folder that has their models.
+    """Write ``report.html`` into the folder of a comparison.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
 
 
 def main(folder: Path, data_root: str | None = None) -> None:
-    """Write the page of a comparison again: tables that sort, figures, and how to repeat it.
+    """Write the page of a comparison again: tables that sort, figures and commands.
 
         python -m fedpca_flwr report FOLDER
 

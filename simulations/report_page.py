@@ -114,7 +114,7 @@ def _angles(groups: Sequence[Sequence[Record]]) -> list[list[str]]:
 
 
 def _setting(folder: Path, records: Sequence[Record], number: int) -> dict[str, Any]:
-    """Return what the page says of one setting: recommendations, runs, influence and figures."""
+    """Return a setting's recommendations, runs, influence and figures."""
     recommended = choices(records)
     lines = []
     for choice in recommended:
@@ -135,7 +135,7 @@ def _setting(folder: Path, records: Sequence[Record], number: int) -> dict[str, 
 
 
 def _run(record: Record, columns: Sequence[str], identifier: str) -> dict[str, Any]:
-    """Return the row of a run, and the lines below it: its notes, or why it was refused."""
+    """Return the row of a run, and the lines below the row: notes, or an error."""
     error = record.get("error", "")
     values = [record.get(key) for key in columns]
     return {
@@ -153,7 +153,7 @@ def _run(record: Record, columns: Sequence[str], identifier: str) -> dict[str, A
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> dict[str, Any]:
-    """Return what each party has in the first model that says so: all that do say nearly the same of one setting."""
+    """Return the influence of each party by the first model that says: the models of a setting nearly agree."""
     models = ((named(record), folder / record["model"]) for record in records if record.get("model"))
     try:
         loaded = ((name, PCAModel.load(path)) for name, path in models)

@@ -139,7 +139,7 @@ def test_scaled_runs_are_a_setting_of_their_own_beside_the_pca_of_the_scaled_row
     assert "features scaled" in title(scaled[0])
     assert "scaled" not in title(plain[0])
     for runs in (scaled, plain):
-        next(iter(report_drawing.of_models(tmp_path, runs)))
+        next(iter(report_drawing.model_figures(tmp_path, runs)))
     angles = [[principal_angles(one, reference).max for one in models.values()] for reference, models in drawn]
     assert angles[0][0] < 1e-6 < angles[0][1] < 45
     assert angles[1][0] < 1e-6
