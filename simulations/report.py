@@ -28,10 +28,10 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
     Raises
     ------
     ConfigError
-        If matplotlib is not installed.
+        If matplotlib or jinja2 is not installed.
     """
-    if find_spec("matplotlib") is None:
-        raise ConfigError("a report needs matplotlib: pip install '.[plots]' in the repository")
+    if missing := [name for name in ("matplotlib", "jinja2") if find_spec(name) is None]:
+        raise ConfigError(f"a report needs {' and '.join(missing)}: pip install '.[plots]' in the repository")
     from fedpca_flwr.simulations.report_page import write_page  # here: a help needs nothing of it
 
     return write_page(folder, records)
