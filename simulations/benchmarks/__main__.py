@@ -7,11 +7,12 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import click
-from typer.core import TyperGroup
+from typer.core import TyperCommand
 
 from fedpca_flwr import cli
 
@@ -29,27 +30,18 @@ MODULES = {
 NAMES = {name: module for module, names in MODULES.items() for name in names}
 
 
-class _Benchmarks(TyperGroup):
-    """Commands of all benchmarks; only the module of the chosen benchmark is imported."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(NAMES)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in NAMES:
-            ctx.fail(f"there is no benchmark '{cmd_name}'\nBenchmarks: {', '.join(sorted(NAMES))}")
-        import_module(f"{__package__}.{NAMES[cmd_name]}")
-        from fedpca_flwr.simulations.benchmarks.harness import COMMANDS
-
-        return COMMANDS[cmd_name]
+def _load(name: str) -> click.Command:
+    import_module(f"{__package__}.{NAMES[name]}")
+    command: click.Command = import_module(f"{__package__}.harness").COMMANDS[name]
+    return command
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run the benchmark that the first argument names, and end the process."""
-    texts: Any = {"help": cli.readable(__doc__ or ""), "rich_markup_mode": None}
-    program = _Benchmarks(name="benchmarks", context_settings=cli.HELP_OPTIONS, **texts)
-    program.main([*arguments], prog_name="python -m fedpca_flwr.simulations.benchmarks")
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmark that the first argument names; return the exit code."""
+    commands: dict[str, click.Command] = {name: TyperCommand(name, callback=partial(_load, name)) for name in NAMES}
+    texts: Any = {"help": cli.readable(__doc__), "context_settings": cli.HELP_OPTIONS, "rich_markup_mode": None}
+    return cli.run(cli.Group(commands=commands, **texts), arguments, "python -m fedpca_flwr.simulations.benchmarks")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

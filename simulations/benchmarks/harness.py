@@ -6,7 +6,6 @@ tuple after a text is the head of a table.
 """
 
 import importlib
-import inspect
 import json
 import logging
 import time
@@ -15,7 +14,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import click
 import numpy as np
@@ -47,6 +46,7 @@ PARTITIONS: dict[str, dict[str, Any]] = {
     "shards": {"kind": "shards"},
 }
 
+QUICK = "Run with the smallest sizes that fill the table."
 Dataset = Annotated[Literal["mnist", "images", "digits"], typer.Option(help="'images' is CIFAR-10 as JPEG files.")]
 Clients = Annotated[int, typer.Option("--clients", help="Number of parties.")]
 
@@ -69,36 +69,31 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
         Decorator of the generator.
     """
 
-    def shrink(ctx: typer.Context, value: bool) -> None:
+    def shrink(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.default_map = quick if value else {}
-
-    def common(
-        *,
-        quick: Annotated[bool, typer.Option("--quick", is_eager=True, callback=shrink, help="Smallest sizes.")] = False,
-        text: Annotated[bool, typer.Option("--text", help="Aligned columns instead of Markdown.")] = False,
-        record: Annotated[str, typer.Option(help="File that gets a JSON line for each line of a table.")] = "",
-    ) -> None: ...
 
     def register(body: Body) -> Body:
         name = body.__name__.strip("_").replace("_", "-")
+        app, texts = cli.new_app(), {"help": cli.readable(body.__doc__ or ""), "epilog": f"Quoted in {page}."}
+        app.command(name, cls=cli.Command, context_settings=cli.HELP_OPTIONS, **cast(Any, texts))(body)
+        command = COMMANDS[name] = typer.main.get_command(app)
+        call = cast(Body, command.callback)
 
-        def command(quick: bool, text: bool, record: str, **options: Any) -> None:
+        def run_and_print(text: bool, record: str, **options: Any) -> None:
             logging.getLogger("flwr").setLevel(logging.ERROR)
             with threadpool_limits(blas_threads, user_api="blas") if blas_threads else nullcontext():
-                for cells in print_tables(body(**options), text=text):
+                for cells in print_tables(call(**options), text=text):
                     if record:
                         line = {"benchmark": name, "time": datetime.now(UTC).isoformat(), "options": options, **cells}
                         with Path(record).open("a", encoding="utf-8") as file:
                             file.write(json.dumps(line) + "\n")
 
-        parameters = [p for function in (body, common) for p in inspect.signature(function).parameters.values()]
-        keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-        command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        texts: Any = {"help": cli.readable(body.__doc__ or ""), "epilog": f"Quoted in {page}."}
-        app = cli.new_app()
-        app.command(name, cls=cli.Command, context_settings=cli.HELP_OPTIONS, **texts)(command)
-        COMMANDS[name] = typer.main.get_command(app)
+        command.callback = run_and_print
+        command.params += [
+            click.Option(["--quick"], is_flag=True, is_eager=True, expose_value=False, callback=shrink, help=QUICK),
+            click.Option(["--text"], is_flag=True, help="Print aligned columns instead of Markdown."),
+            click.Option(["--record"], default="", help="File that gets a JSON line for each line of a table."),
+        ]
         return body
 
     return register

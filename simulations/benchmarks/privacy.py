@@ -111,10 +111,10 @@ def _intervals(runs: int = 200, epsilon: float = 2.0) -> Lines:
         for seed in range(runs):
             X = draw(np.random.default_rng([number, seed]))
             model = run("dp-pca", np.array_split(X, parties), n_components=k, epsilon=budget, noise_seed=1 + seed)
-            told = model.log["variance_intervals_within_reach"]
+            reach = model.log["variance_intervals_within_reach"]
             variances = _variances(X - X.mean(axis=0), np.inf)
-            shortened = _variances(X - model.loadings()[1], told["reach"])
-            for i, ends in enumerate(told["intervals"]):
+            shortened = _variances(X - model.loadings()[1], reach["reach"])
+            for i, ends in enumerate(reach["intervals"]):
                 low, high = ends or (0.0, np.inf)
                 within[i] += low <= shortened[i] <= high
                 of_all[i] += low <= variances[i] <= high
@@ -134,23 +134,21 @@ def _normal(rng: Generator, n: int = 4000, d: int = 6) -> Rows:
     return np.asarray(rng.standard_normal((n, d)) * axes)
 
 
-def _student(rng: Generator, degrees: float) -> Rows:
-    return _normal(rng) * np.sqrt(degrees / rng.chisquare(degrees, (4000, 1)))
+def _student(degrees: float) -> Callable[[Generator], Rows]:
+    return lambda rng: _normal(rng) * np.sqrt(degrees / rng.chisquare(degrees, (4000, 1)))
 
 
-def _mixture(rng: Generator, share: float, factor: float) -> Rows:
-    """Normal rows of which a share is so many times as long."""
-    factors = np.where(rng.permutation(4000) < share * 4000, factor, 1.0)
-    return _normal(rng) * factors[:, None]
+def _mixture(share: float, factor: float) -> Callable[[Generator], Rows]:
+    return lambda rng: np.where(rng.permutation(4000) < share * 4000, factor, 1.0)[:, None] * _normal(rng)
 
 
 SHAPES: dict[str, tuple[Callable[[Generator], Rows], int, int]] = {
     "normal": (_normal, 3, 3),
-    "t of 2.1 degrees": (partial(_student, degrees=2.1), 3, 3),
-    "t of 5 degrees": (partial(_student, degrees=5.0), 3, 3),
-    "0.2 % 1,000 times as long": (partial(_mixture, share=0.002, factor=1000.0), 3, 3),
-    "1 % 10 times as long": (partial(_mixture, share=0.01, factor=10.0), 3, 3),
-    "5 % 100 times as long": (partial(_mixture, share=0.05, factor=100.0), 3, 3),
+    "t of 2.1 degrees": (_student(2.1), 3, 3),
+    "t of 5 degrees": (_student(5.0), 3, 3),
+    "0.2 % 1,000 times as long": (_mixture(0.002, 1000.0), 3, 3),
+    "1 % 10 times as long": (_mixture(0.01, 10.0), 3, 3),
+    "5 % 100 times as long": (_mixture(0.05, 100.0), 3, 3),
     "lognormal lengths": (lambda rng: _normal(rng) * np.exp(1.5 * rng.standard_normal((4000, 1))), 3, 3),
     "two clusters": (lambda rng: _normal(rng) + np.outer(rng.random(4000) < 0.3, [0, 0, 20, 0, 0, 0]), 3, 3),
     "300 rows": (partial(_normal, n=300), 3, 3),

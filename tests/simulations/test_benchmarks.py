@@ -39,9 +39,7 @@ def cells(out: str) -> list[list[str]]:
 
 def printed(capsys, *arguments, status=0):
     """What a benchmark prints."""
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    assert end.value.code == status
+    assert main(arguments) == status
     both = capsys.readouterr()
     return both.err if status else both.out
 
@@ -67,8 +65,7 @@ def test_every_benchmark_says_what_it_measures_and_is_quoted_by_its_page(name, c
 
 def test_an_unknown_benchmark_is_answered_by_all_names(capsys):
     text = printed(capsys, "side-by-sight", status=2)
-    assert not unnamed(text, "side-by-sight")
-    assert text.splitlines()[-1].endswith(f"Benchmarks: {', '.join(sorted(NAMES))}")
+    assert not unnamed(text, "'side-by-sight'", *NAMES)
     assert all(name in printed(capsys, "-h") for name in NAMES)
     assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
 
