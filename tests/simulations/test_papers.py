@@ -24,7 +24,7 @@ from fedpca_flwr.simulations.papers import (
 from fedpca_flwr.simulations.papers.__main__ import NAMES, main
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Step, plot, read_table, run_steps, write_table
 from fedpca_flwr.simulations.papers.hierarchical import Federation, best_perpca, closed_form, iterations_needed
-from fedpca_flwr.simulations.papers.personalised import compared, means
+from fedpca_flwr.simulations.papers.personalised import means
 from fedpca_flwr.simulations.papers.published import STATES, Number, Seed, Shown, page, seeds
 from fedpca_flwr.simulations.papers.streams import FrequentDirections, Grouse, PowerMethod, Spirit
 from fedpca_flwr.simulations.papers.vertical import densities, matrix
@@ -70,7 +70,7 @@ def test_every_figure_has_a_table_and_a_plot_and_stands_in_the_report(whole):
 
 @pytest.mark.engine
 def test_an_interrupted_run_goes_on_and_gives_the_same_files(whole, tmp_path, monkeypatch):
-    called, honest = [], personalised.compared
+    called, honest = [], personalised._compare
 
     def counted(**settings):
         called.append(settings)
@@ -78,8 +78,8 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_files(whole, tmp_path, mo
             raise KeyboardInterrupt
         return honest(**settings)
 
-    monkeypatch.setattr(personalised, "compared", counted)
-    monkeypatch.setattr(personalised, "draw", lambda *_: None)  # what is drawn of the same is the same
+    monkeypatch.setattr(personalised, "_compare", counted)
+    monkeypatch.setattr(personalised, "_draw", lambda *_: None)  # what is drawn of the same is the same
     assert main(["personalised", "--output", str(tmp_path), *TINY]) == 130
     before = contents(tmp_path)
     assert main(["personalised", "--output", str(tmp_path), *TINY]) == 0
@@ -143,7 +143,7 @@ def test_papers_are_named_and_the_truth_has_ratios_of_one(capsys):
 @pytest.mark.engine
 def test_a_point_of_figure_1b_has_its_published_order():
     """Values of NumPy prototypes; fewer parties here, which moves what is shared by up to 0.01."""
-    row = means(list(compared(d=30, r=10, m=100, n=20, spread=0.04, datasets=1, perpca=True)))
+    row = means(list(personalised._compare(d=30, r=10, m=100, n=20, spread=0.04, datasets=1, perpca=True)))
     expected = {"local": 1.4235, "global": 1.3623, "personal": 1.3289, "personal 2 mu": 1.2819, "PerPCA": 1.3943}
     assert {name: row[name] for name in expected} == pytest.approx(expected, abs=0.015)
     assert row["personal"] < min(row["local"], row["global"]) < row["PerPCA"]
@@ -168,13 +168,13 @@ SKEWED = {**DIGITS, "partition": "Dirichlet 0.1"}
 
 @pytest.mark.engine
 def test_streaming_and_five_clients_are_exact_and_the_rule_takes_the_average_for_parties_that_are_alike():
-    rows = list(notes.streamed(**DIGITS))
+    rows = list(notes._stream(**DIGITS))
     assert [row["operation"] for row in rows] == ["initial fit", "add a client", "remove a client", "update a client"]
     assert max(row["max"] for row in rows) < 1e-9
-    exact, average = notes.compared(**SKEWED, methods=["p-cov", "ap-cov"], clients=[5])
+    exact, average = notes._compare(**SKEWED, methods=["p-cov", "ap-cov"], clients=[5])
     assert (exact["clients"], exact["rounds"]) == (5, 1)
     assert exact["max"] < 1e-9 < 0.01 < average["mean"] < average["max"]
-    chosen = {part: next(iter(notes.rule(**{**SKEWED, "partition": part})))["chosen"] for part in ("IID", "shards")}
+    chosen = {part: next(iter(notes._choose(**{**SKEWED, "partition": part})))["chosen"] for part in ("IID", "shards")}
     assert chosen == {"IID": "ap-cov", "shards": "p-cov"}
 
 
@@ -187,7 +187,7 @@ def test_crosses_of_an_exact_method_stand_in_their_circles_and_are_drawn(tmp_pat
         far = max(abs(row["x"] - row["pooled x"]), abs(row["y"] - row["pooled y"]))
         apart[row["method"]] = max(apart[row["method"]], far)
     assert apart["p-cov"] < 1e-9 < 0.01 < apart["ap-cov"]
-    sections = notes.figures(results, tmp_path)
+    sections = notes._figures(results, tmp_path)
     assert "| digits-Dirichlet-0.1 |" in next(iter(sections.values()))
     for kind in ("overlay", "grid"):
         assert (tmp_path / f"{kind}-digits-Dirichlet-0.1.png").read_bytes().startswith(b"\x89PNG")
@@ -200,7 +200,7 @@ def test_graphs_are_drawn_by_rounds_and_bytes_beside_one_round(tmp_path, monkeyp
     few, more = results["fast-pca-complete-IID"]
     assert more["MB up"] > few["MB up"] > results["dsa-complete-IID"][0]["MB up"]
     assert (more["rounds"] - few["rounds"], results["p-cov-IID"][0]["angle"]) == (2, pytest.approx(0, abs=1e-9))
-    assert "decentralised.png" in decentralised.figures(results, tmp_path)["Error by rounds and by bytes"]
+    assert "decentralised.png" in decentralised._figures(results, tmp_path)["Error by rounds and by bytes"]
     assert (tmp_path / "decentralised.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -213,7 +213,7 @@ FIGURES = ("6-clients-wine", "7-iterations-mixture-5000", "8-warm-breast-cancer"
 @pytest.mark.nightly
 def test_a_quick_look_draws_figures_of_each_kind_and_finds_what_exact_methods_give(tmp_path, monkeypatch):
     """The authors' program adds vectors of arbitrary sign: a figure of its own says what that costs."""
-    honest, steps = vertical.draw, tmp_path / "steps"
+    honest, steps = vertical._draw, tmp_path / "steps"
 
     def few(results, folder):
         return honest({name: rows for name, rows in results.items() if name.startswith(FIGURES)}, folder)
@@ -221,7 +221,7 @@ def test_a_quick_look_draws_figures_of_each_kind_and_finds_what_exact_methods_gi
     monkeypatch.setattr(vertical, "PARTIES", (3,))
     monkeypatch.setattr(vertical, "BUNDLED", dict.fromkeys(["wine", "breast-cancer"], ((3,), 10, (3,), 3)))
     monkeypatch.setattr(vertical, "SIZES", ((1000, 200), (5000, 1000)))
-    monkeypatch.setattr(vertical, "draw", few)
+    monkeypatch.setattr(vertical, "_draw", few)
     assert main(["vertical", "--output", str(tmp_path), "--shrink", "20"]) == 0
     for name in ("12-digits-3", "14-digits-3", *FIGURES[:-2]):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -282,7 +282,7 @@ def test_tables_of_numbers_are_read_and_those_that_are_missing_named(tmp_path):
 @pytest.mark.engine
 def test_variants_from_the_same_starts_are_compared_with_the_exact_pca():
     """As published the rows are centred, not the columns: that is another matrix than the one whose PCA it is about."""
-    rows = {row["method"]: row for row in vertical.starts(data="wine", path="", seeds=3)}
+    rows = {row["method"]: row for row in vertical._starts(data="wine", path="", seeds=3)}
     assert rows.keys() == {"merge, rank 1", *vertical.VARIANTS}
     for row in rows.values():
         assert 0 <= row["least"] <= row["mean"] <= row["most"] <= 90
@@ -309,7 +309,7 @@ def test_every_method_is_followed_to_the_last_block_and_sensors_are_named(tmp_pa
     with refused(DataError, tmp_path, "q8calibHumid.dat"):
         adaptive_rank.steps(str(tmp_path))
     X = streams.synthetic(1, seed=0, d=30, n=120)
-    rows = list(streams.followed(X, streams.methods(30)))
+    rows = list(streams.follow(X, streams.methods(30)))
     assert {row["method"] for row in rows if row["rows"] == 120} == streams.methods(30).keys()
     spca = next(row for row in rows if row["rows"] == 120 and row["method"] == "SPCA")
     assert streams.error(X, streams.offline(X, 10)) <= spca["error"] < np.vdot(X, X) / 120

@@ -14,7 +14,7 @@ from fedpca_flwr.maths.rows import held_out
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.papers.hierarchical import Federation
-from fedpca_flwr.simulations.papers.personalised import kept, lost, personal
+from fedpca_flwr.simulations.papers.personalised import _fit_personal, _lost_share, _records_of
 from fedpca_flwr.strategies.personalised import method
 from fedpca_flwr.strategies.personalised.party import HELD_OUT, OWN, PersonalisedClient
 from tests.families import rows
@@ -31,7 +31,7 @@ def finished(parts, **options):
     """A finished run: model, and what each party keeps as its own components (d, k), if it keeps any."""
     server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
     model = finish(server)
-    records = [kept(proxy_of(server, i)) for i in range(len(parts))]
+    records = [_records_of(proxy_of(server, i)) for i in range(len(parts))]
     return model, [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else None for record in records]
 
 
@@ -88,10 +88,10 @@ def test_larger_mu_is_nearer_to_the_shared_and_the_chosen_one_beats_both_ends():
     assert far.summary().count("per row, local") == 1
     drawn = np.array(related(spread=0.04, m=8, n=120, d=30, r=5))
     known, new = drawn[:, :20], drawn[:, 20:]
-    mean, own, pooled, mu = personal(known, 5)
+    mean, own, pooled, mu = _fit_personal(known, 5)
     local = [local_components(X - mean, pooled) for X in known]
     assert 0 <= mu < np.inf
-    assert lost(new, mean, own) < min(lost(new, mean, local), lost(new, mean, [pooled] * 8))
+    assert _lost_share(new, mean, own) < min(_lost_share(new, mean, local), _lost_share(new, mean, [pooled] * 8))
 
 
 @pytest.mark.engine
