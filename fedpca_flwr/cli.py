@@ -72,7 +72,7 @@ class Command(TyperCommand):
             flag = word if word in lists else ""
             if not flag:
                 expanded.append(word)
-            elif OPTION.match(following):
+            elif OPTION.match(following) and not ctx.resilient_parsing:  # which completes a word
                 raise click.BadOptionUsage(word, f"Option {word!r} requires a value.", ctx)
         return super().parse_args(ctx, expanded)
 
