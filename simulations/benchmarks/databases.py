@@ -16,7 +16,7 @@ Reader = Callable[[str, str], Iterable[Rows]]
 
 
 @harness.benchmark("docs/databases.md", rows=1000, features=3)
-def _databases(url: str, rows: int = 1_000_000, features: int = 20) -> Lines:
+def _databases(url: harness.Required, rows: int = 1_000_000, features: int = 20) -> Lines:
     """Measure CPU and peak memory of reading a query from PostgreSQL and DuckDB, beside other ways.
 
     --url postgresql://USER@HOST:PORT/DATABASE gets a table 'visit'; its password is in PGPASSFILE. Each program has a

@@ -88,13 +88,13 @@ def _draw(folder: str, parties: int, rows: int, variants: int) -> None:
         to_bed(Path(folder, f"{party}.bed"), genotypes, properties=properties)
 
 
-def _load(files: Sequence[str], parties: int, *others: Any) -> list[Any]:
-    """Return the rows of a file for each party, or of one file that is dealt out to them, and other arguments."""
+def _load(files: Sequence[str], parties: int, *further: Any) -> list[Any]:
+    """Return the rows of each party, from a file each or dealt out from a single file, and further arguments."""
     rows: list[Rows] = [read(file).rows for file in files]
     if len(rows) == 1:
         dealt = _deal(len(rows[0]), parties)
         rows = [rows[0][dealt == party] for party in range(parties)]
-    return [rows, *others]
+    return [rows, *further]
 
 
 def _deal(people: int, parties: int) -> NDArray[np.int64]:
@@ -103,7 +103,7 @@ def _deal(people: int, parties: int) -> NDArray[np.int64]:
 
 
 def _federated(rows: list[Rows], method: str, options: dict[str, Any]) -> tuple[Array, int, str, str]:
-    """Run parties and server in one process: scores in the order of the parties, rounds, MB up a party, and bound."""
+    """Run parties and server in this process: scores in the order of the parties, rounds, MB up a party, and bound."""
     options = dict(options)
     limit = 0 if options.pop(RESTARTS, False) else krylov.BASIS_BYTES
     with TemporaryDirectory() as folder, mock.patch.object(krylov, "BASIS_BYTES", limit):
@@ -153,7 +153,7 @@ def _plink(file: str, parties: int, components: int) -> tuple[Array, float]:
 
 
 def _angles(scores: Array, truth: Array) -> Array:
-    """Return the angle of each component's scores (n, k) to those of the reference, in degrees."""
+    """Return the angles between each component's scores (n, k) and the reference's, in degrees."""
     ours, theirs = (X / np.linalg.norm(X, axis=0) for X in (scores, truth))
     rest = ours - theirs * np.einsum("ij,ij->j", ours, theirs)
     return np.asarray(np.degrees(np.arcsin(np.linalg.norm(rest, axis=0).clip(max=1.0))))

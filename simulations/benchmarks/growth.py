@@ -121,15 +121,15 @@ def exponent(curve: Points) -> str:
     """Return the exponent by which CPU time grows between the last two points."""
     if len(curve) < 2:
         return "-"
-    (size, spent), (larger, more) = curve[-2:]
-    return f"{log(more / spent) / log(larger / size):.2f}"
+    (size, seconds), (next_size, next_seconds) = curve[-2:]
+    return f"{log(next_seconds / seconds) / log(next_size / size):.2f}"
 
 
 Components = Callable[[Array, int], Array]
 """Components (k, d) of rows (n, d)."""
 
 
-def _least(rows: Array, k: int) -> None:
+def _lower_bound(rows: Array, k: int) -> None:
     """Compute moments, ARPACK and the projection of every row: the least that any program needs."""
     moments = Moments.of(rows)
     _, vectors = eigsh(symmetric(moments.scatter, moments.n_features), k, tol=0)
@@ -201,7 +201,7 @@ def _rivals(
             loadings = None if by_columns else model.loadings()[0]
 
         try:
-            ratio = harness.time_pair(work, lambda: _least(pooled, components), repeats)
+            ratio = harness.time_pair(work, lambda: _lower_bound(pooled, components), repeats)
         except ImportError:
             yield way, "not installed", *["-"] * 5
             continue

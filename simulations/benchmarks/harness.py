@@ -48,6 +48,9 @@ PARTITIONS: dict[str, dict[str, Any]] = {
 
 QUICK = "Run with the smallest sizes that fill the table."
 Dataset = Annotated[Literal["mnist", "images", "digits"], typer.Option(help="'images' is CIFAR-10 as JPEG files.")]
+Required = Annotated[str, typer.Option()]
+"""Type of an option without a default."""
+
 Clients = Annotated[int, typer.Option("--clients", help="Number of parties.")]
 
 
@@ -141,7 +144,7 @@ class Ratio(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Median ratio: it holds on other machines as well, which seconds do not."""
+        """Median ratio, which holds on other machines as well; seconds do not."""
         return float(np.median(self.ratios))
 
     def __str__(self) -> str:
@@ -156,7 +159,7 @@ def wall_seconds(program: Program) -> float:
 
 
 def cpu_seconds(program: Program) -> float:
-    """Return the CPU seconds of a program in this process and in the processes that it starts and ends."""
+    """Return the CPU seconds of a program in this process and in child processes that end."""
     from resource import RUSAGE_CHILDREN, getrusage  # POSIX only
 
     def used() -> float:
@@ -191,7 +194,7 @@ def time_pair(ours: Program, theirs: Program, repeats: int, clock: Callable[[Pro
 
 
 class Usage(NamedTuple):
-    """CPU seconds and peak memory in MB of a program in a process of its own, and the value that it returns."""
+    """CPU seconds, peak memory in MB and value of a program in a separate process."""
 
     cpu: float
     peak_mb: float
@@ -199,7 +202,7 @@ class Usage(NamedTuple):
 
 
 def isolate(program: Callable[..., Any], *arguments: Any, load: Any = None, warm_up: Any = None) -> Usage:
-    """Measure a program in a new process with one BLAS thread.
+    """Measure a program in a new process with a single BLAS thread.
 
     Parameters
     ----------
@@ -286,7 +289,7 @@ def draw_parties(number: int, rows: int, features: int, power: float = 0.5, shif
 
 
 def options_text(*words: str, **options: Any) -> str:
-    """Return words and options as a table shows them."""
+    """Return the text of words and options in a table."""
     return " ".join([*words, *(f"{key}={value}" for key, value in options.items())])
 
 

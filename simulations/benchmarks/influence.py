@@ -51,7 +51,7 @@ def _named(model: PCAModel) -> list[int]:
 
 
 def _excluded(parties: Sequence[Rows]) -> tuple[list[int], PCAModel]:
-    """Run without the parties that the notes name, until nobody stands out; return those parties and the last model."""
+    """Run without the parties that the notes name, until nobody stands out; return their numbers and the last model."""
     remaining, excluded = list(range(len(parties))), list[int]()
     while True:
         model = _fit([parties[party] for party in remaining])
@@ -90,7 +90,7 @@ def _influence(
 
 
 def _outcome(lie: Lie | None, seed: int) -> list[float]:
-    """Liars named at once and after all, honest ones named; angles with the liars, without the named, without liars."""
+    """Return counts of liars named at once and after all, and of honest parties; mean angles with and without liars."""
     parties = harness.clients("digits", ".", seed=seed)
     liars = _middling(parties) if lie else []
     sent = _lied(parties, liars, lie, np.random.default_rng(seed)) if lie else parties
@@ -102,7 +102,7 @@ def _outcome(lie: Lie | None, seed: int) -> list[float]:
 
 
 def _relative_cost(parties: Sequence[Rows]) -> float:
-    """Return the CPU time of a run over that of all but influence, while it runs: two runs differ by more than that."""
+    """Return the CPU time of a run over that without influence, in a single run: two runs differ by more."""
     spent, compute = list[float](), Contributions.influence
 
     def timed(*args: Any, **options: Any) -> Any:

@@ -55,11 +55,12 @@ def _memory(
 
 
 def _take_clear(parties: int, features: int) -> int:
-    """Receive replies and make components of them; return the bytes of a reply."""
+    """Receive replies and compute components; return the bytes of a reply."""
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal((REPLY_ROWS, features)) / np.sqrt(np.arange(1, features + 1)) for _ in range(3)]
     rows += [np.eye(2, features)] * (parties - DISTINCT_REPLIES)  # their replies are copies of the first ones
     server, questions = ask_for_moments(rows, COMPONENTS)
+    questions.sort(key=lambda question: int(question[0].cid))  # as the parties are numbered
     replies = [client.fit(question, None, 1) for client, question in questions[:DISTINCT_REPLIES]]
     answers: list[tuple[ClientProxy, FitRes | BaseException]] = []
     gc.collect()
@@ -73,7 +74,7 @@ def _take_clear(parties: int, features: int) -> int:
 
 
 def _take_masked(parties: int, features: int) -> int:
-    """Add up masked vectors of scatters and decode them; return the bytes of a reply."""
+    """Add up masked vectors of scatters and decode the sum; return the bytes of a reply."""
     layout, rng = secure.Layout({"scatter": np.ones(packed_size(features))}), np.random.default_rng()
     words = ndarrays_to_parameters([rng.integers(0, 2**64 - 1, layout.size, np.uint64)])
     info: dict[str, Scalar] = {
@@ -102,7 +103,20 @@ def _copy(reply: FitRes, party: int) -> FitRes:
 
 
 def ask_for_moments(rows: Sequence[Any], components: int) -> tuple[PCAStrategy, list[tuple[ClientProxy, FitIns]]]:
-    """Return P-COV's server half after its question for the moments of these rows, and the question to each party."""
+    """Ask parties for their moments.
+
+    Parameters
+    ----------
+    rows : sequence of ndarray
+        Rows of each party.
+    components : int
+        Number of components.
+
+    Returns
+    -------
+    tuple
+        P-COV's server half, and proxies with their questions.
+    """
     run_config = METHODS.run_config({"method": "p-cov", "n-components": components, "clients": len(rows)})
     server = loopback.assemble(run_config, rows, {"min-rows": 1})
     return server.strategy, server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
@@ -143,7 +157,7 @@ def _mixtures(rows: int, features: int, density: float, seed: int) -> Any:
 
 
 def _write(folder: str, parties: int, rows: int, features: int, density: float) -> float:
-    """Write the parties' files, and one of all rows; return MB of all rows."""
+    """Write a file for each party, and a file of all rows; return MB of all rows."""
     parts = [_mixtures(rows // parties, features, density, party) for party in range(parties)]
     for name, part in [*enumerate(parts), ("all", scipy.sparse.vstack(parts, format="csr"))]:
         scipy.sparse.save_npz(Path(folder, f"{name}.npz"), part, compressed=False)

@@ -70,7 +70,7 @@ def _privacy(
 
 
 def _rows_and_parts(dataset: str | None, root: str, file: str, parties: int) -> tuple[Rows, list[Rows]]:
-    """Return all rows, and those of each party."""
+    """Return all rows, and the rows of each party."""
     rows: Rows
     if file:
         table = np.genfromtxt(Path(file).read_text(encoding="utf-8").replace(",", " ").splitlines())
@@ -98,7 +98,7 @@ def _captured(model: PCAModel, dense: PCAModel) -> float:
 
 @harness.benchmark("docs/private-by-noise.md", runs=2)
 def _intervals(runs: int = 200, epsilon: float = 2.0) -> Lines:
-    """Count how often dp-pca's intervals hold the variances of rows within reach, and those of all rows.
+    """Count how often dp-pca's intervals hold the variances of rows within reach, and of all rows.
 
     4,000 rows of six features, three components and three parties, unless the name of the shape says otherwise; each
     party adds all noise. The counts are of the component that is held least often; an interval is unknown for a

@@ -41,7 +41,7 @@ Pair = tuple[str, Program, Program]
 
 
 @harness.benchmark(PAGE, data_root="", repeats=1, blas_threads=1)
-def _speed(data_root: str, repeats: int = 7, threads: int = 2) -> Lines:
+def _speed(data_root: harness.Required, repeats: int = 7, threads: int = 2) -> Lines:
     """Measure a client's moments, the server and a whole run beside the fastest program for the same.
 
     The folder holds MNIST/ and cifar10-jpeg/ (--quick: the digits stand for both). The ratios are what we claim: the
@@ -83,7 +83,7 @@ def _pairs_of_images(root: str, repeats: int) -> Iterator[Pair]:
 
 
 def _moments(rows: Rows, calls: int = 1) -> tuple[Program, Program]:
-    """Return a client's moments, and one bare syrk on data that are already centred; so many calls of each."""
+    """Return programs for a client's moments, and for a bare syrk on centred data, with a number of calls."""
     centred = np.asfortranarray((np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)).T)
     return (
         lambda: [Moments.of(rows) for _ in range(calls)],
@@ -144,7 +144,7 @@ RATIOS: dict[str, Callable[[], tuple[Program, Program]]] = {
 
 @harness.benchmark(".github/workflows/nightly.yml", repeats=3, blas_threads=1)
 def _all(repeats: int = 9, keep: bool = False) -> Lines:
-    """Measure five ratios that stand for the rest, beside those of the last release in `released.json`.
+    """Measure five ratios that stand for the rest, beside the last release's in `released.json`.
 
     Data are synthetic. A ratio that has grown by a quarter is marked; nothing fails. --keep writes the ratios down as
     the release's.
@@ -259,7 +259,7 @@ def _empty_method(
     repeats: int = 3,
     method: str = "sub-it",
 ) -> Lines:
-    """Measure what a method adds to Flower's engine: a run on Ray beside an empty one of as many rounds and bytes.
+    """Measure the cost of a method on Flower's engine: a run on Ray beside an empty run of as many rounds and bytes.
 
     Seconds are those from questions to the last reply, over all rounds but the first, in which an engine starts its
     workers. What the parties compute is in ours; how long that takes in one process is a column, and the last one is

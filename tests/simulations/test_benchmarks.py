@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,10 +19,11 @@ from fedpca_flwr.simulations.benchmarks import (
     databases,
     growth,
     harness,
+    memory,
     messages,
     speed,
 )
-from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, main
+from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, _load, main
 from fedpca_flwr.simulations.loopback import LoopbackProxy
 from tests.deployment import postgresql
 from tests.families import cut, rows
@@ -63,6 +65,18 @@ def test_every_benchmark_says_what_it_measures_and_is_quoted_by_its_page(name, c
     assert re.search(rf"(?:benchmarks\s+|`){name}\b", (ROOT / page).read_text()), page
 
 
+def test_command_lines_of_the_documentation_are_understood():
+    understood = set()
+    for page in [ROOT / "README.md", ROOT / ".github/workflows/nightly.yml", *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text(encoding="utf-8").replace("\n", " ")
+        for line in re.findall(r"simulations\.benchmarks +([a-z-]+(?: +[^`#;)]+)?)[`#]", text):
+            name, *options = shlex.split(line)
+            if name in NAMES:
+                _load(name).make_context(name, options)
+                understood.add(name)
+    assert len(understood) > 15
+
+
 def test_an_unknown_benchmark_is_answered_by_all_names(capsys):
     text = printed(capsys, "side-by-sight", status=2)
     assert not unnamed(text, "'side-by-sight'", *NAMES)
@@ -80,8 +94,13 @@ def test_lines_are_columns_for_a_terminal_and_records_in_a_file(capsys, tmp_path
     assert lines[0]["options"]["seeds"] == [42, 1]
 
 
+def test_memory_is_that_of_as_many_parties_as_named(capsys):
+    table = cells(printed(capsys, "memory", "--parties", "12", "--features", "20"))
+    assert [line[:3] for line in table] == [["20", way, "12"] for way in memory.WAYS]
+
+
 @pytest.mark.engine
-@pytest.mark.parametrize("name", ["accuracy", "memory", "speed", "secure", "compression"])
+@pytest.mark.parametrize("name", ["accuracy", "speed", "secure", "compression"])
 def test_a_quick_benchmark_has_a_table(name, capsys):
     assert len(cells(printed(capsys, name, "--quick"))) >= 3
 
